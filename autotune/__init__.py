@@ -1,0 +1,69 @@
+"""A code-generating kernel autotuner.
+
+Templates emit kernel source, device limits prune the parameter space, Optuna searches it, and
+verified winners are cached under the device's fingerprint and come back as callables::
+
+    from autotune import Gemm as Gemm, load as load, matmul as matmul, tune as tune
+
+    problem = Gemm(m=1024, n=1024, k=1024, dtype="float32")
+    result = tune(problem)
+    c = load(problem)(a, b)
+
+Importing this package is cheap: the modules behind the names below load on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autotune.configuration import Candidate as Candidate, Configuration as Configuration
+    from autotune.device import Device as Device, DeviceFingerprint as DeviceFingerprint
+    from autotune.errors import AutotuneError as AutotuneError, NotTunedError as NotTunedError
+    from autotune.measurement import Measurement as Measurement, Outcome as Outcome
+    from autotune.problem import Gemm as Gemm
+    from autotune.runtime import Kernel as Kernel, load as load, matmul as matmul
+    from autotune.search import Searcher as Searcher
+    from autotune.space import SearchSpace as SearchSpace, SpaceUnion as SpaceUnion
+    from autotune.store import MatchQuality as MatchQuality, TuningCache as TuningCache, TuningRecord as TuningRecord
+    from autotune.tuner import TuneResult as TuneResult, tune as tune
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "AutotuneError": "errors",
+    "Candidate": "configuration",
+    "Configuration": "configuration",
+    "Device": "device",
+    "DeviceFingerprint": "device",
+    "Gemm": "problem",
+    "Kernel": "runtime",
+    "MatchQuality": "store",
+    "Measurement": "measurement",
+    "NotTunedError": "errors",
+    "Outcome": "measurement",
+    "SearchSpace": "space",
+    "Searcher": "search",
+    "SpaceUnion": "space",
+    "TuneResult": "tuner",
+    "TuningCache": "store",
+    "TuningRecord": "store",
+    "load": "runtime",
+    "matmul": "runtime",
+    "tune": "tuner",
+}
+
+__all__ = [*_HOME, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'autotune' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"autotune.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

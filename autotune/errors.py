@@ -1,0 +1,96 @@
+"""Everything that autotune raises on purpose.
+
+The tree::
+
+    AutotuneError
+    ├── InputError (also ValueError)       what the caller gave cannot be used; exit code 2
+    │   ├── ProblemError                   sizes, dtype, layout or accuracy of a problem
+    │   ├── ExpressionError                text outside the restriction language
+    │   ├── SpaceError                     a parameter, value or restriction of a search space
+    │   ├── FamilyError                    a space file (TOML) or a template
+    │   ├── UnknownNameError               a family, sampler, target, device or record that is not there
+    │   ├── OperandError                   operands of a kernel call
+    │   └── StudyError                     a study that belongs to another space, or a storage URL
+    ├── CacheError                         the cache cannot be read or written; exit code 1
+    ├── KernelError                        one kernel failed; the tuner turns it into an Outcome
+    │   ├── CompileError
+    │   └── LaunchError
+    ├── MissingDependencyError (ImportError)  an optional package is absent; names the extra to install
+    ├── NotTunedError (LookupError)        nothing in the cache; names the command that would tune it
+    └── TuningFailedError                  no valid configuration survived; exit code 1
+
+Every message is one line: the rule, the value that broke it, and the remedy.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class AutotuneError(Exception):
+    """Base of every error raised on purpose."""
+
+    exit_code: ClassVar[int] = 1
+    """What the command line exits with."""
+
+
+class InputError(AutotuneError, ValueError):
+    """What the caller gave cannot be used."""
+
+    exit_code = 2
+
+
+class ProblemError(InputError):
+    """A problem's sizes, dtype, layout, accuracy or threads are not usable."""
+
+
+class ExpressionError(InputError):
+    """Text that is not in the restriction language, or a name it does not know."""
+
+
+class SpaceError(InputError):
+    """A search space that cannot be built, or a configuration that is not in it."""
+
+
+class FamilyError(InputError):
+    """A kernel family whose two files do not fit the format."""
+
+
+class UnknownNameError(InputError):
+    """A name that nothing is registered under; the message lists what there is."""
+
+
+class OperandError(InputError):
+    """Operands of a kernel call with the wrong shape, dtype, layout or memory."""
+
+
+class StudyError(InputError):
+    """A study of another search space, or a storage that cannot be opened."""
+
+
+class CacheError(AutotuneError):
+    """The cache cannot be read or written."""
+
+
+class KernelError(AutotuneError):
+    """One kernel failed to compile or to run."""
+
+
+class CompileError(KernelError):
+    """The compiler refused the emitted source."""
+
+
+class LaunchError(KernelError):
+    """The kernel compiled and failed when it was run."""
+
+
+class MissingDependencyError(AutotuneError, ImportError):
+    """An optional package is not installed."""
+
+
+class NotTunedError(AutotuneError, LookupError):
+    """The cache holds no kernel for the problem."""
+
+
+class TuningFailedError(AutotuneError):
+    """Tuning ended without one valid, verified configuration."""
