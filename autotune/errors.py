@@ -6,17 +6,18 @@ The tree::
     ├── InputError (also ValueError)       what the caller gave cannot be used; exit code 2
     │   ├── ProblemError                   sizes, dtype, layout or accuracy of a problem
     │   ├── ExpressionError                text outside the restriction language
+    │   ├── UndefinedError                 an expression without a value there (autotune.space)
     │   ├── SpaceError                     a parameter, value or restriction of a search space
     │   ├── FamilyError                    a space file (TOML) or a template
-    │   ├── UnknownNameError               a family, sampler, target, device or record that is not there
+    │   ├── UnknownNameError               a family, sampler, target or record that is not there
     │   ├── OperandError                   operands of a kernel call
     │   └── StudyError                     a study that belongs to another space, or a storage URL
     ├── CacheError                         the cache cannot be read or written; exit code 1
     ├── KernelError                        one kernel failed; the tuner turns it into an Outcome
     │   ├── CompileError
     │   └── LaunchError
-    ├── MissingDependencyError (ImportError)  an optional package is absent; names the extra to install
-    ├── NotTunedError (LookupError)        nothing in the cache; names the command that would tune it
+    ├── MissingDependencyError             an optional package is absent (also ImportError)
+    ├── NotTunedError                      nothing in the cache (also LookupError)
     └── TuningFailedError                  no valid configuration survived; exit code 1
 
 Every message is one line: the rule, the value that broke it, and the remedy.

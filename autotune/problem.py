@@ -37,6 +37,16 @@ class Problem(Protocol):
         ...
 
     @property
+    def out_dtype(self) -> str | None:
+        """Element type of the result; None means `dtype`."""
+        ...
+
+    @property
+    def accuracy(self) -> str:
+        """The loosest accuracy class a kernel may have."""
+        ...
+
+    @property
     def sizes(self) -> Mapping[str, int]:
         """Names in scope of a family's expressions: problem sizes and ``itemsize``."""
         ...

@@ -1,0 +1,20 @@
+"""Search spaces: parameters, restrictions, and the configurations that meet them."""
+
+from __future__ import annotations
+
+from autotune.space.expression import Expression, UndefinedError
+from autotune.space.parameter import TunableParameter
+from autotune.space.restriction import FunnelStep, Rejection, Restriction
+from autotune.space.search_space import SearchSpace
+from autotune.space.union import SpaceUnion
+
+__all__ = [
+    "Expression",
+    "FunnelStep",
+    "Rejection",
+    "Restriction",
+    "SearchSpace",
+    "SpaceUnion",
+    "TunableParameter",
+    "UndefinedError",
+]

@@ -1,0 +1,198 @@
+"""The expression language of restrictions, derived sizes and launches.
+
+Names, numbers, strings, ``+ - * / // % **``, comparisons and their chains, ``and``/``or``/``not``,
+``in`` a literal list, ``min``, ``max``, ``ceildiv`` and ``ispow2``. Values are Python's, exactly:
+integers never wrap around, ``//`` and ``%`` round down, booleans count as integers. Two things
+differ: ``and``, ``or`` and ``not`` always give a truth value, and `exact_division` makes ``/`` a
+division that must be whole. Where Python would raise ZeroDivisionError or OverflowError the
+expression is undefined, unless an ``and`` or ``or`` before it has decided already.
+
+Text is parsed and interpreted, never handed to `eval`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.errors import ExpressionError
+from autotune.space import nodes, operators, parsing
+from autotune.space.column import Column, MisuseError, UndefinedError
+from autotune.space.nodes import Apply, Constant, Name, Node
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from autotune.configuration import Value
+
+__all__ = ["Expression", "UndefinedError"]
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A parsed expression; make one with `parse`.
+
+    Attributes:
+        text: what it was parsed from; for an inlined or split one, what that one came from.
+        root: its tree.
+        ordered_names: the names it uses, in order of appearance.
+    """
+
+    text: str
+    root: Node
+    ordered_names: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str, *, exact_division: bool = False) -> Expression:
+        """Parse `text`; with `exact_division`, ``/`` is undefined where it is not whole.
+
+        Raises:
+            ExpressionError: the text is too long, too deep, or outside the language.
+        """
+        if not isinstance(text, str):
+            raise ExpressionError(f"an expression is text, got {text!r}")
+        return cls._of(text, parsing.parse(text, exact_division=exact_division))
+
+    @classmethod
+    def _of(cls, text: str, root: Node) -> Expression:
+        if root.size > parsing.MAX_NODES or root.depth > parsing.MAX_DEPTH:
+            raise ExpressionError(
+                f"expression {text!r}: too large with its definitions inlined "
+                f"({root.size} operations, {root.depth} levels; at most {parsing.MAX_NODES} and "
+                f"{parsing.MAX_DEPTH})"
+            )
+        names = dict.fromkeys(node.name for node in nodes.walk(root) if isinstance(node, Name))
+        return cls(text, root, tuple(names))
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names it uses."""
+        return frozenset(self.ordered_names)
+
+    def substitute(self, definitions: Mapping[str, Expression]) -> Expression:
+        """Inline the defined names; each definition keeps its own kind of division.
+
+        Raises:
+            ExpressionError: the result is too large.
+        """
+        if self.names.isdisjoint(definitions):
+            return self
+        roots = {name: expression.root for name, expression in definitions.items()}
+        return Expression._of(self.text, nodes.substitute(self.root, roots))
+
+    def evaluate(self, names: Mapping[str, Value]) -> Value:
+        """The value at one point.
+
+        Raises:
+            UndefinedError: a division by zero, one that should be whole and is not, or a float
+                that overflows.
+            ExpressionError: a name is missing, an operator is given text where it takes numbers,
+                or a power is beyond 64 bits.
+        """
+        values = {name: plain_value(self._look_up(names, name)) for name in self.ordered_names}
+        try:
+            return self.root.evaluate(values)
+        except MisuseError as error:
+            raise ExpressionError(f"expression {self.text!r}: {error}") from None
+        except UndefinedError as error:
+            raise UndefinedError(f"expression {self.text!r}: {error}") from None
+
+    def evaluate_columns(
+        self, names: Mapping[str, NDArray[Any] | Value]
+    ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+        """The values over many rows, and the mask of rows in which there is one (None: all).
+
+        Arrays broadcast against each other; both results broadcast to the same shape. Rows that
+        have no value hold anything.
+
+        Raises:
+            ExpressionError: as `evaluate`, in any row.
+        """
+        column = self._columns(names)
+        return np.asarray(column.values), column.defined
+
+    def holds(self, names: Mapping[str, Value]) -> bool:
+        """Whether the expression is defined and true at one point; raises ExpressionError."""
+        try:
+            return bool(self.evaluate(names))
+        except UndefinedError:
+            return False
+
+    def holds_columns(self, names: Mapping[str, NDArray[Any] | Value]) -> NDArray[np.bool_]:
+        """The rows in which the expression is defined and true; raises ExpressionError."""
+        column = self._columns(names)
+        truth = column.truth()
+        return truth if column.defined is None else truth & column.defined
+
+    def divisions(self) -> tuple[tuple[Expression, Expression], ...]:
+        """Numerator and denominator of every exact division that is evaluated at every point."""
+        return tuple(
+            (self._part(division.operands[0]), self._part(division.operands[1]))
+            for division in nodes.always_evaluated(self.root)
+            if division.operator is operators.DIVIDE_EXACTLY
+        )
+
+    def is_multiple_of(self, divisor: Expression) -> Expression:
+        """The expression ``self % divisor == 0``, written out."""
+        remainder = Apply(operators.REMAINDER, (self.root, divisor.root))
+        return self._part(Apply(operators.EQUAL, (remainder, Constant(0))))
+
+    def conjuncts(self, textual: frozenset[str] = frozenset()) -> tuple[Expression, ...]:
+        """Expressions all of which hold exactly where this one does.
+
+        A part that could be misused (text where a number is needed, a power beyond 64 bits) may
+        rely on the parts before it as guards; it is never evaluated without them.
+
+        Args:
+            textual: names that may stand for text.
+        """
+        parts = tuple(nodes.conjuncts(self.root))
+        if len(parts) == 1:
+            return (self,)
+        safe = [part for part in parts if not nodes.can_be_misused(part, textual)]
+        split = tuple(Expression._of(self.text, part) for part in safe)
+        return split if len(safe) == len(parts) else (*split, self)
+
+    def _part(self, node: Node) -> Expression:
+        return Expression._of(nodes.to_text(node), node)
+
+    def _columns(self, names: Mapping[str, NDArray[Any] | Value]) -> Column:
+        columns = {name: Column.of(self._look_up(names, name)) for name in self.ordered_names}
+        with np.errstate(all="ignore"):
+            try:
+                return self.root.columns(columns, None)
+            except MisuseError as error:
+                raise ExpressionError(f"expression {self.text!r}: {error}") from None
+
+    def _look_up(self, names: Mapping[str, Any], name: str) -> Any:
+        try:
+            return names[name]
+        except KeyError:
+            known = ", ".join(sorted(names)) or "none"
+            raise ExpressionError(
+                f"expression {self.text!r}: unknown name {name!r}; known names: {known}"
+            ) from None
+
+
+def plain_value(value: Any) -> Value:
+    """A scalar as Python's own bool, int, float or str; NumPy's are converted.
+
+    Raises:
+        TypeError: it is not a scalar.
+    """
+    if type(value) in (bool, int, float, str):
+        plain: Value = value
+        return plain
+    if isinstance(value, np.generic):
+        value = value.item()
+    for kind in (bool, int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    raise TypeError(f"expected a bool, int, float or str, got {value!r}")

@@ -1,0 +1,285 @@
+"""What each operator of the expression language does to one value and to a column of them.
+
+Every operator has a scalar form, which is the definition, and a vectorised form that takes the
+fast way where NumPy is certain to give what the scalar form gives: integers are tracked by a bound
+on their magnitude, so that nothing wraps around. Where it is not certain the vectorised form
+returns None and `elementwise` applies the scalar form row by row.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.space.column import INT64_MAX, Column, Mask, MisuseError, UndefinedError, both
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from autotune.configuration import Value
+
+_INT32_MAX = 2**31 - 1
+_FLOAT_EXACT = 2**53  # integers up to here convert to float64 without rounding
+_POWER_BITS = 64
+_LARGEST_BITS = 10_000  # no sensible size comes near; text of untrusted files must not hang
+
+
+# Scalar forms.
+
+
+def _numbers(symbol: str, *values: Value) -> None:
+    for value in values:
+        if isinstance(value, str):
+            raise MisuseError(f"{symbol} takes numbers, not the text {value!r}")
+
+
+def _arithmetic(symbol: str, function: Callable[..., Any]) -> Callable[..., Value]:
+    def scalar(*values: Value) -> Value:
+        _numbers(symbol, *values)
+        try:
+            result: Value = function(*values)
+        except (ZeroDivisionError, OverflowError) as error:
+            raise UndefinedError(_undefined(symbol, values, str(error))) from None
+        if isinstance(result, int) and result.bit_length() > _LARGEST_BITS:
+            raise MisuseError(f"the result of {symbol} is beyond {_LARGEST_BITS} bits")
+        return result
+
+    return scalar
+
+
+def _undefined(symbol: str, values: tuple[Value, ...], why: str) -> str:
+    return f"{f' {symbol} '.join(str(value) for value in values)} has no value: {why}"
+
+
+def _exact_quotient(left: Any, right: Any) -> Any:
+    quotient, remainder = divmod(left, right)
+    if remainder != 0:
+        raise UndefinedError(_undefined("/", (left, right), "it is not whole"))
+    return quotient
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    if isinstance(base, int) and isinstance(exponent, int) and exponent >= 0:
+        # Two bounds: the first keeps a huge power from being computed at all.
+        if exponent * (abs(base).bit_length() - 1) < _POWER_BITS:
+            power = int(base**exponent)
+            if power.bit_length() <= _POWER_BITS:
+                return power
+        raise MisuseError(f"{base} ** {exponent} is beyond {_POWER_BITS} bits")
+    power = base**exponent
+    if isinstance(power, complex):
+        raise UndefinedError(_undefined("**", (base, exponent), "it is not real"))
+    return power
+
+
+def _ordering(symbol: str, function: Callable[[Any, Any], Any]) -> Callable[..., Value]:
+    def scalar(left: Value, right: Value) -> Value:
+        if isinstance(left, str) != isinstance(right, str):
+            raise MisuseError(f"{symbol} cannot order {left!r} and {right!r}")
+        return bool(function(left, right))
+
+    return scalar
+
+
+def _ceiling_quotient(left: Any, right: Any) -> Any:
+    return -(-left // right)
+
+
+def _is_power_of_two(value: Any) -> bool:
+    if value < 1 or value != value or value == float("inf") or value != int(value):
+        return False
+    return int(value).bit_count() == 1
+
+
+# Vectorised forms.
+
+
+def _integer_type(*limits: int) -> type[np.signedinteger[Any]] | None:
+    largest = max(limits)
+    return np.int32 if largest <= _INT32_MAX else np.int64 if largest <= INT64_MAX else None
+
+
+def _compute(ufunc: np.ufunc, limit: int, *operands: Column) -> Column | None:
+    kinds = {operand.kind for operand in operands}
+    limits = [operand.limit for operand in operands]
+    values = [operand.values for operand in operands]
+    if kinds == {"i"}:
+        dtype = _integer_type(limit, *limits)
+        return None if dtype is None else Column(ufunc(*values, dtype=dtype), limit=limit)
+    if "o" in kinds or max(limits) > INT64_MAX:
+        return None
+    return Column(ufunc(*values, dtype=np.float64))
+
+
+def _defined_where(condition: NDArray[np.bool_]) -> Mask:
+    return None if condition.all() else np.asarray(condition)
+
+
+def _add(left: Column, right: Column) -> Column | None:
+    return _compute(np.add, left.limit + right.limit, left, right)
+
+
+def _subtract(left: Column, right: Column) -> Column | None:
+    return _compute(np.subtract, left.limit + right.limit, left, right)
+
+
+def _multiply(left: Column, right: Column) -> Column | None:
+    return _compute(np.multiply, left.limit * right.limit, left, right)
+
+
+def _divide(left: Column, right: Column) -> Column | None:
+    # Python rounds the quotient of two integers once; NumPy would round each of them before.
+    if "o" in left.kind + right.kind or max(left.limit, right.limit) > _FLOAT_EXACT:
+        return None
+    values = np.true_divide(left.values, right.values, dtype=np.float64)
+    return Column(values, _defined_where(np.not_equal(right.values, 0)))
+
+
+def _floor_divide(left: Column, right: Column) -> Column | None:
+    result = _compute(np.floor_divide, left.limit, left, right)
+    return result and Column(
+        result.values, _defined_where(np.not_equal(right.values, 0)), result.limit
+    )
+
+
+def _remainder(left: Column, right: Column) -> Column | None:
+    result = _compute(np.remainder, right.limit, left, right)
+    return result and Column(
+        result.values, _defined_where(np.not_equal(right.values, 0)), result.limit
+    )
+
+
+def _divide_exactly(left: Column, right: Column) -> Column | None:
+    quotient = _floor_divide(left, right)
+    remainder = _remainder(left, right)
+    if quotient is None or remainder is None:
+        return None
+    whole = _defined_where(np.equal(remainder.values, 0))
+    return Column(quotient.values, both(quotient.defined, whole), quotient.limit)
+
+
+def _raise(base: Column, exponent: Column) -> Column | None:
+    # float64 powers may differ from Python's in the last bit, so only integers go the fast way
+    if base.kind + exponent.kind != "ii" or exponent.limit > _POWER_BITS:
+        return None
+    if np.min(exponent.values, initial=0) < 0:
+        return None
+    return _compute(np.power, max(base.limit, 1) ** exponent.limit, base, exponent)
+
+
+def _negate(operand: Column) -> Column | None:
+    return _compute(np.negative, operand.limit, operand)
+
+
+def _plus(operand: Column) -> Column | None:
+    return _compute(np.positive, operand.limit, operand)
+
+
+def _not(operand: Column) -> Column | None:
+    return Column(~operand.truth(), limit=1)
+
+
+def _power_of_two(operand: Column) -> Column | None:
+    if operand.kind != "i":
+        return None
+    values = np.asarray(operand.values, dtype=np.int64)
+    return Column((values > 0) & (values & (values - 1) == 0), limit=1)
+
+
+def _ceiling_divide(left: Column, right: Column) -> Column | None:
+    negated = _negate(left)
+    quotient = negated and _floor_divide(negated, right)
+    result = quotient and _negate(quotient)
+    return result and quotient and Column(result.values, quotient.defined, result.limit)
+
+
+def _comparable(left: Column, right: Column) -> bool:
+    kinds = {left.kind, right.kind}
+    largest = INT64_MAX if kinds == {"i"} else _FLOAT_EXACT
+    return "o" not in kinds and max(left.limit, right.limit) <= largest
+
+
+def _ordered(ufunc: np.ufunc) -> Callable[[Column, Column], Column | None]:
+    def vector(left: Column, right: Column) -> Column | None:
+        if not _comparable(left, right):
+            return None
+        return Column(ufunc(left.values, right.values), limit=1)
+
+    return vector
+
+
+def _equality(ufunc: np.ufunc) -> Callable[[Column, Column], Column | None]:
+    def vector(left: Column, right: Column) -> Column | None:
+        dtype = None if _comparable(left, right) else object
+        values = np.asarray(ufunc(left.values, right.values, dtype=dtype), dtype=bool)
+        return Column(values, limit=1)
+
+    return vector
+
+
+def _extreme(ufunc: np.ufunc, better: np.ufunc) -> Callable[[Column, Column], Column | None]:
+    def vector(left: Column, right: Column) -> Column | None:
+        if left.kind == right.kind == "f":
+            # as Python chooses, also among NaNs: the first unless the second is better
+            chosen = np.where(better(right.values, left.values), right.values, left.values)
+            return Column(chosen)
+        if left.kind == right.kind == "i":
+            return _compute(ufunc, max(left.limit, right.limit), left, right)
+        return None
+
+    return vector
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator of the language.
+
+    Attributes:
+        symbol: how it is written.
+        scalar: the definition, on Python values; raises UndefinedError and MisuseError.
+        vector: the same on columns, or None where only `scalar` is certain to be right. At least
+            one operand is an array; rows that an operand leaves undefined may hold anything.
+    """
+
+    symbol: str
+    scalar: Callable[..., Value]
+    vector: Callable[..., Column | None]
+
+
+def _plain(symbol: str, function: Callable[..., Any], vector: Callable[..., Any]) -> Operator:
+    return Operator(symbol, _arithmetic(symbol, function), vector)
+
+
+def _order(symbol: str, function: Callable[[Any, Any], Any], ufunc: np.ufunc) -> Operator:
+    return Operator(symbol, _ordering(symbol, function), _ordered(ufunc))
+
+
+ADD = _plain("+", operator.add, _add)
+SUBTRACT = _plain("-", operator.sub, _subtract)
+MULTIPLY = _plain("*", operator.mul, _multiply)
+DIVIDE = _plain("/", operator.truediv, _divide)
+DIVIDE_EXACTLY = _plain("/", _exact_quotient, _divide_exactly)
+FLOOR_DIVIDE = _plain("//", operator.floordiv, _floor_divide)
+REMAINDER = _plain("%", operator.mod, _remainder)
+POWER = _plain("**", _power, _raise)
+NEGATE = _plain("-", operator.neg, _negate)
+PLUS = _plain("+", operator.pos, _plus)
+MINIMUM = _plain("min", min, _extreme(np.minimum, np.less))
+MAXIMUM = _plain("max", max, _extreme(np.maximum, np.greater))
+CEILING_DIVIDE = _plain("ceildiv", _ceiling_quotient, _ceiling_divide)
+IS_POWER_OF_TWO = _plain("ispow2", _is_power_of_two, _power_of_two)
+NOT = Operator("not", operator.not_, _not)
+EQUAL = Operator("==", operator.eq, _equality(np.equal))
+NOT_EQUAL = Operator("!=", operator.ne, _equality(np.not_equal))
+LESS = _order("<", operator.lt, np.less)
+LESS_EQUAL = _order("<=", operator.le, np.less_equal)
+GREATER = _order(">", operator.gt, np.greater)
+GREATER_EQUAL = _order(">=", operator.ge, np.greater_equal)
+
+TAKES_TEXT = frozenset({"not", "==", "!="})
+"""Symbols of the operators that accept any mixture of text and numbers."""

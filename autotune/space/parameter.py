@@ -1,0 +1,114 @@
+"""Tunable parameters: a name and the values it can take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.errors import SpaceError
+from autotune.space.expression import plain_value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from autotune.configuration import Value
+
+_INT64_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class TunableParameter:
+    """A parameter of a search space.
+
+    Values compare as in Python: 1, 1.0 and True are one value, and a parameter may have only one
+    of them. NumPy scalars become Python's.
+
+    Attributes:
+        name: how restrictions and configurations refer to it.
+        values: what it can take, in the order that numbers the rows of the space.
+        default: a known-good value, one of `values`.
+        summary: what it means, in a few words.
+        runtime: passed at the call instead of being written into the source.
+
+    Raises:
+        SpaceError: no values, a repeated value, a value that is not a scalar or is not a number,
+            or a default that is not among the values.
+    """
+
+    name: str
+    values: tuple[Value, ...]
+    default: Value | None = None
+    summary: str = ""
+    runtime: bool = False
+    _positions: Mapping[Value, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise SpaceError(f"a parameter's name must be a non-empty text, got {self.name!r}")
+        if isinstance(self.values, str | bytes):
+            raise SpaceError(f"parameter {self.name}: values must be a list, got {self.values!r}")
+        try:
+            values = tuple(plain_value(value) for value in self.values)
+        except TypeError as error:
+            raise SpaceError(f"parameter {self.name}: values: {error}") from None
+        if not values:
+            raise SpaceError(f"parameter {self.name}: needs at least one value")
+        positions: dict[Value, int] = {}
+        for position, value in enumerate(values):
+            if value != value:
+                raise SpaceError(f"parameter {self.name}: NaN cannot be a value")
+            if value in positions:
+                raise SpaceError(
+                    f"parameter {self.name}: value {value!r} repeats {values[positions[value]]!r}"
+                )
+            positions[value] = position
+        object.__setattr__(self, "values", values)
+        object.__setattr__(self, "_positions", positions)
+        if self.default is not None:
+            if self.position(self.default) is None:
+                raise SpaceError(
+                    f"parameter {self.name}: default {self.default!r} is not one of its values "
+                    f"{list(values)}"
+                )
+            object.__setattr__(self, "default", plain_value(self.default))
+
+    def position(self, value: Any) -> int | None:
+        """Where `value` stands among the values, or None."""
+        try:
+            return self._positions.get(plain_value(value))
+        except TypeError:
+            return None
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether all values are numbers, so that they have an order; booleans do not count."""
+        return all(isinstance(v, int | float) and not isinstance(v, bool) for v in self.values)
+
+    @property
+    def has_text(self) -> bool:
+        """Whether a value is a string."""
+        return any(isinstance(value, str) for value in self.values)
+
+    def array(self) -> NDArray[Any]:
+        """The values as bool, int64 or float64 where that loses nothing, else as objects."""
+        kinds = {type(value) for value in self.values}
+        if kinds == {bool}:
+            return np.array(self.values, dtype=bool)
+        if kinds == {float}:
+            return np.array(self.values, dtype=np.float64)
+        if kinds <= {int, bool} and all(abs(int(v)) <= _INT64_MAX for v in self.values):
+            return np.array(self.values, dtype=np.int64)
+        objects = np.empty(len(self.values), dtype=object)
+        objects[:] = self.values
+        return objects
+
+    def column(self) -> NDArray[Any]:
+        """As `array`, except that a mixture of floats and exact integers becomes float64."""
+        integers = [abs(value) for value in self.values if isinstance(value, int)]
+        if {type(value) for value in self.values} == {int, float} and max(integers) <= 2**53:
+            return np.array(self.values, dtype=np.float64)
+        return self.array()

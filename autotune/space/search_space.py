@@ -1,0 +1,392 @@
+"""Search spaces: tunable parameters, the restrictions among them, and the valid rows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from autotune.configuration import Configuration, Value
+from autotune.errors import SpaceError
+from autotune.space.expression import Expression, UndefinedError, plain_value
+from autotune.space.group import Group
+from autotune.space.nearest import nearest_row
+from autotune.space.parameter import TunableParameter
+from autotune.space.product import GroupProduct
+from autotune.space.radix import MixedRadix
+from autotune.space.restriction import FunnelStep, Rejection, Restriction, whole_divisions
+from autotune.space.system import RestrictionSystem
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_NO_CONSTANTS: Mapping[str, Value] = MappingProxyType({})
+_NO_DEFINITIONS: Mapping[str, Expression] = MappingProxyType({})
+_LARGEST_LISTING = 2**28
+_LARGEST_SAMPLED = 2**63 - 1
+_ITERATED_ROWS = 4096
+
+
+class SearchSpace:
+    """The configurations that meet all restrictions, each with a row number.
+
+    Rows are sorted. Parameters that restrictions connect form a group; the rows of a group are in
+    ascending order of their values' positions, the first declared parameter being the most
+    significant, and rows of the space are the product of the groups, the group that holds the
+    first declared parameter being the most significant. Groups are enumerated when they are first
+    needed and never multiplied out, so a space may have far more rows than memory.
+
+    Values compare as in Python: where x may be 1, ``{"x": True}`` and ``{"x": 1.0}`` are valid.
+
+    Args:
+        parameters: in declaration order, or the values of each by name.
+        restrictions: what valid configurations meet; text stands for a restriction with no reason.
+        constants: further names that restrictions and definitions may use.
+        definitions: named expressions over parameters, constants and earlier definitions. Their
+            exact divisions must be whole: that makes restrictions, put before the explicit ones.
+
+    Attributes:
+        parameters: in declaration order.
+        restrictions: those that definitions imply, then the explicit ones.
+        cartesian: configurations there would be without restrictions.
+
+    Raises:
+        SpaceError: no parameters, a name that is used twice or is unknown, or bad values.
+        ExpressionError: a restriction that is not in the language.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, Sequence[Value]] | Sequence[TunableParameter],
+        restrictions: Sequence[str | Restriction] = (),
+        *,
+        constants: Mapping[str, Value] = _NO_CONSTANTS,
+        definitions: Mapping[str, Expression] = _NO_DEFINITIONS,
+    ) -> None:
+        self.parameters = _parameters(parameters)
+        self.cartesian = math.prod(len(parameter.values) for parameter in self.parameters)
+        self._by_name = {parameter.name: parameter for parameter in self.parameters}
+        self._constants = _constants(constants, self._by_name)
+        self._definition_texts = {name: each.text for name, each in definitions.items()}
+        self._definitions = self._inline_definitions(definitions)
+        explicit = _restrictions(restrictions)
+        implied = whole_divisions(definitions)
+        self.restrictions: tuple[Restriction, ...] = (*implied, *explicit)
+        known = [*self._by_name, *self._constants, *self._definitions]
+        for restriction in self.restrictions:
+            _check_names(f"restriction {restriction.text!r}", restriction.expression, known)
+        self._inlined = tuple(
+            restriction.expression.substitute(self._definitions)
+            for restriction in self.restrictions
+        )
+        self._listed: Group | None = None
+
+    @classmethod
+    def from_configurations(cls, configurations: Iterable[Mapping[str, Value]]) -> SearchSpace:
+        """The space of exactly these configurations.
+
+        All must have the same parameters. A parameter's values are sorted when all are numbers,
+        otherwise in order of appearance; rows are sorted like those of any space.
+
+        Raises:
+            SpaceError: no configurations, a repeated one, or one with other parameters.
+        """
+        rows = [dict(configuration) for configuration in configurations]
+        if not rows:
+            raise SpaceError("a space needs at least one configuration")
+        for number, row in enumerate(rows):
+            if row.keys() != rows[0].keys():
+                raise SpaceError(
+                    f"configuration {number} has parameters {sorted(row)}, "
+                    f"the first one has {sorted(rows[0])}"
+                )
+        parameters = [_observed(name, [row[name] for row in rows]) for name in rows[0]]
+        space = cls(parameters)
+        radix = MixedRadix([len(parameter.values) for parameter in parameters])
+        packed = [radix.pack([p.position(row[p.name]) or 0 for p in parameters]) for row in rows]
+        seen: dict[tuple[int, ...], int] = {}
+        for number, key in enumerate(packed):
+            first = seen.setdefault(key, number)
+            if first != number:
+                raise SpaceError(f"configuration {number} repeats configuration {first}")
+        words = [np.array(word, dtype=np.int64) for word in zip(*packed, strict=True)]
+        space._listed = Group(tuple(range(len(parameters))), radix, words)
+        return space
+
+    @cached_property
+    def size(self) -> int:
+        """Number of valid configurations."""
+        return self._rows.size
+
+    @cached_property
+    def digest(self) -> str:
+        """Sixteen hex digits over everything that decides which configurations are valid."""
+        used = set().union(*(each.names for each in (*self._inlined, *self._definitions.values())))
+        described = {
+            "parameters": [[p.name, list(p.values)] for p in self.parameters],
+            "restrictions": [restriction.text for restriction in self.restrictions],
+            "definitions": self._definition_texts,
+            "constants": {n: v for n, v in self._constants.items() if n in used},
+        }
+        sha = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
+        if self._listed is not None:
+            sha.update(self._listed.packed)
+        return sha.hexdigest()[:16]
+
+    @property
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """A column per parameter, a row per valid configuration.
+
+        Bool, int64 or float64 arrays; an object array where the values include text or integers
+        beyond 64 bits.
+
+        Raises:
+            SpaceError: there are more than 2**28 rows; use `sample` or index the space instead.
+        """
+        if self.size > _LARGEST_LISTING:
+            raise SpaceError(
+                f"{self.size} rows are too many to list, at most {_LARGEST_LISTING}; "
+                "sample or index the space instead"
+            )
+        return {
+            parameter.name: self._rows.column(position, parameter.column())
+            for position, parameter in enumerate(self.parameters)
+        }
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __bool__(self) -> bool:
+        return self.size > 0
+
+    def __getitem__(self, row: int) -> Configuration:
+        if not -self.size <= row < self.size:
+            raise IndexError(f"row {row} is outside a space of {self.size} configurations")
+        return self._configuration(self._rows.row_codes(int(row) % self.size))
+
+    def __iter__(self) -> Iterator[Configuration]:
+        for start in range(0, self.size, _ITERATED_ROWS):
+            stop = min(self.size, start + _ITERATED_ROWS)
+            for codes in self.codes(np.arange(start, stop)).tolist():
+                yield self._configuration(codes)
+
+    def __contains__(self, configuration: object) -> bool:
+        if not isinstance(configuration, Mapping):
+            return False
+        return (
+            configuration.keys() == self._by_name.keys() and self._find(configuration) is not None
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"SearchSpace({len(self.parameters)} parameters, "
+            f"{len(self.restrictions)} restrictions, {self.cartesian} combinations)"
+        )
+
+    def index(self, configuration: Mapping[str, Value]) -> int:
+        """The row of a configuration.
+
+        Raises:
+            SpaceError: it is not valid, or has other parameters.
+        """
+        self._check_parameters(configuration)
+        row = self._find(configuration)
+        if row is None:
+            raise SpaceError(f"not in the space: {self.rejection(configuration)}")
+        return row
+
+    def codes(self, rows: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Positions of the rows' values among their parameters', shape (rows, parameters).
+
+        Raises:
+            IndexError: a row is outside the space.
+        """
+        rows = np.asarray(rows, dtype=np.int64)
+        if rows.size and (rows.min() < 0 or rows.max() >= self.size):
+            raise IndexError(f"rows must be in 0..{self.size - 1}")
+        return self._rows.codes(rows)
+
+    def rejection(self, configuration: Mapping[str, Value]) -> Rejection | None:
+        """Why a configuration is not valid, or None when it is.
+
+        Raises:
+            SpaceError: a parameter is missing or unknown.
+        """
+        self._check_parameters(configuration)
+        scope = dict(self._constants)
+        for parameter in self.parameters:
+            position = parameter.position(configuration[parameter.name])
+            if position is None:
+                return Rejection(
+                    f"{parameter.name} in {list(parameter.values)}",
+                    "not one of the parameter's values",
+                    {parameter.name: configuration[parameter.name]},
+                )
+            scope[parameter.name] = parameter.values[position]
+        for restriction, inlined in zip(self.restrictions, self._inlined, strict=True):
+            if not inlined.holds(scope):
+                values = self._values_of(restriction.expression, scope)
+                return Rejection(restriction.text, restriction.reason, values)
+        if self._listed is not None and self._find(configuration) is None:
+            return Rejection(
+                "listed", f"not one of the {self.size} listed configurations", dict(configuration)
+            )
+        return None
+
+    def funnel(self) -> list[FunnelStep]:
+        """What remains after the first, the first two, ... of the restrictions."""
+        remaining = self._system.remaining()
+        return [
+            FunnelStep(restriction.text, restriction.reason, count)
+            for restriction, count in zip(self.restrictions, remaining, strict=True)
+        ]
+
+    def sample(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """`count` rows drawn uniformly, with replacement.
+
+        Raises:
+            SpaceError: the space is empty, or has more rows than an int64 can number.
+        """
+        if not 0 < self.size <= _LARGEST_SAMPLED:
+            raise SpaceError(
+                f"cannot sample a space of {self.size} rows; 1..{_LARGEST_SAMPLED} can be sampled"
+            )
+        return rng.integers(0, self.size, size=count, dtype=np.int64)
+
+    def nearest(
+        self, configuration: Mapping[str, Value], excluded: Container[int] = ()
+    ) -> int | None:
+        """The valid row nearest to a configuration, which need not be valid itself.
+
+        The distance is a sum over parameters: for numbers the difference in rank relative to the
+        largest there is, for text and booleans 0 or 1. Of equally near rows the lowest is taken.
+        A number that is not among a parameter's values stands for the nearest one; other unknown
+        values, and missing parameters, do not count.
+
+        Args:
+            configuration: where to look.
+            excluded: rows that are not wanted.
+
+        Returns:
+            The row, or None when every row is excluded.
+        """
+        return nearest_row(self.parameters, self._rows, configuration, excluded)
+
+    @cached_property
+    def _system(self) -> RestrictionSystem:
+        return RestrictionSystem(self.parameters, self._inlined, self._constants)
+
+    @cached_property
+    def _rows(self) -> GroupProduct:
+        return GroupProduct(self._system.groups() if self._listed is None else [self._listed])
+
+    def _find(self, configuration: Mapping[str, Value]) -> int | None:
+        codes: list[int] = []
+        for parameter in self.parameters:
+            position = parameter.position(configuration[parameter.name])
+            if position is None:
+                return None
+            codes.append(position)
+        return self._rows.find(codes)
+
+    def _configuration(self, codes: Iterable[int]) -> Configuration:
+        return Configuration(
+            {p.name: p.values[code] for p, code in zip(self.parameters, codes, strict=True)}
+        )
+
+    def _values_of(self, expression: Expression, scope: Mapping[str, Value]) -> dict[str, Value]:
+        """The names that an expression uses, definitions included, where they have a value."""
+        values: dict[str, Value] = {}
+        for name in expression.ordered_names:
+            if name not in self._definitions:
+                values[name] = scope[name]
+                continue
+            try:
+                values[name] = self._definitions[name].evaluate(scope)
+            except UndefinedError:
+                continue
+        return values
+
+    def _check_parameters(self, configuration: Mapping[str, Value]) -> None:
+        missing = [name for name in self._by_name if name not in configuration]
+        unknown = [name for name in configuration if name not in self._by_name]
+        if missing or unknown:
+            problem = f"lacks {missing}" if missing else f"has unknown {unknown}"
+            raise SpaceError(
+                f"a configuration {problem}; the parameters are {', '.join(self._by_name)}"
+            )
+
+    def _inline_definitions(self, definitions: Mapping[str, Expression]) -> dict[str, Expression]:
+        inlined: dict[str, Expression] = {}
+        for name, definition in definitions.items():
+            if name in self._by_name or name in self._constants:
+                raise SpaceError(f"definition {name}: a parameter or constant has that name")
+            known = [*self._by_name, *self._constants, *inlined]
+            _check_names(f"definition {name} = {definition.text!r}", definition, known)
+            inlined[name] = definition.substitute(inlined)
+        return inlined
+
+
+def _parameters(
+    parameters: Mapping[str, Sequence[Value]] | Sequence[TunableParameter],
+) -> tuple[TunableParameter, ...]:
+    if isinstance(parameters, Mapping):
+        parameters = [
+            TunableParameter(name, cast("tuple[Value, ...]", each))
+            for name, each in parameters.items()
+        ]
+    if not parameters:
+        raise SpaceError("a space needs at least one parameter")
+    seen: set[str] = set()
+    for parameter in parameters:
+        if parameter.name in seen:
+            raise SpaceError(f"parameter {parameter.name} is declared twice")
+        seen.add(parameter.name)
+    return tuple(parameters)
+
+
+def _constants(
+    constants: Mapping[str, Value], parameters: Mapping[str, TunableParameter]
+) -> dict[str, Value]:
+    plain: dict[str, Value] = {}
+    for name, value in constants.items():
+        if name in parameters:
+            raise SpaceError(f"constant {name}: a parameter has that name")
+        try:
+            plain[name] = plain_value(value)
+        except TypeError as error:
+            raise SpaceError(f"constant {name}: {error}") from None
+    return plain
+
+
+def _restrictions(restrictions: Sequence[str | Restriction]) -> list[Restriction]:
+    if isinstance(restrictions, str):
+        raise SpaceError(f"restrictions must be a list, got the text {restrictions!r}")
+    return [
+        each if isinstance(each, Restriction) else Restriction(Expression.parse(each))
+        for each in restrictions
+    ]
+
+
+def _check_names(what: str, expression: Expression, known: Sequence[str]) -> None:
+    for name in expression.ordered_names:
+        if name not in known:
+            raise SpaceError(f"{what}: unknown name {name!r}; known names: {', '.join(known)}")
+
+
+def _observed(name: str, values: Sequence[Value]) -> TunableParameter:
+    """A parameter with the values that were seen."""
+    try:
+        distinct = tuple(dict.fromkeys(plain_value(value) for value in values))
+    except TypeError as error:
+        raise SpaceError(f"parameter {name}: {error}") from None
+    parameter = TunableParameter(name, distinct)
+    if parameter.is_numeric:
+        return TunableParameter(name, tuple(sorted(distinct)))
+    return parameter
