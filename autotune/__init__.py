@@ -3,7 +3,7 @@
 Templates emit kernel source, device limits prune the parameter space, Optuna searches it, and
 verified winners are cached under the device's fingerprint and come back as callables::
 
-    from autotune import Gemm as Gemm, load as load, matmul as matmul, tune as tune
+    from autotune import Gemm, load, tune
 
     problem = Gemm(m=1024, n=1024, k=1024, dtype="float32")
     result = tune(problem)
@@ -18,16 +18,26 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autotune.configuration import Candidate as Candidate, Configuration as Configuration
-    from autotune.device import Device as Device, DeviceFingerprint as DeviceFingerprint
-    from autotune.errors import AutotuneError as AutotuneError, NotTunedError as NotTunedError
-    from autotune.measurement import Measurement as Measurement, Outcome as Outcome
+    from autotune.configuration import Candidate as Candidate
+    from autotune.configuration import Configuration as Configuration
+    from autotune.device import Device as Device
+    from autotune.device import DeviceFingerprint as DeviceFingerprint
+    from autotune.errors import AutotuneError as AutotuneError
+    from autotune.errors import NotTunedError as NotTunedError
+    from autotune.measurement import Measurement as Measurement
+    from autotune.measurement import Outcome as Outcome
     from autotune.problem import Gemm as Gemm
-    from autotune.runtime import Kernel as Kernel, load as load, matmul as matmul
+    from autotune.runtime import Kernel as Kernel
+    from autotune.runtime import load as load
+    from autotune.runtime import matmul as matmul
     from autotune.search import Searcher as Searcher
-    from autotune.space import SearchSpace as SearchSpace, SpaceUnion as SpaceUnion
-    from autotune.store import MatchQuality as MatchQuality, TuningCache as TuningCache, TuningRecord as TuningRecord
-    from autotune.tuner import TuneResult as TuneResult, tune as tune
+    from autotune.space import SearchSpace as SearchSpace
+    from autotune.space import SpaceUnion as SpaceUnion
+    from autotune.store import MatchQuality as MatchQuality
+    from autotune.store import TuningCache as TuningCache
+    from autotune.store import TuningRecord as TuningRecord
+    from autotune.tuner import TuneResult as TuneResult
+    from autotune.tuner import tune as tune
 
 __version__ = "0.1.0"
 

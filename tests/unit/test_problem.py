@@ -57,7 +57,9 @@ def test_labels_tell_problems_apart() -> None:
     assert len({problem.label for problem in problems}) == len(problems)
 
 
-@pytest.mark.parametrize("text", ["", "1x2", "1x2x3x4", "0x1x1", "-1x2x3", "axbxc", "1 x2x3", "²x1x1"])
+@pytest.mark.parametrize(
+    "text", ["", "1x2", "1x2x3x4", "0x1x1", "-1x2x3", "axbxc", "1 x2x3", "²x1x1"]
+)
 def test_bad_shapes_are_refused(text: str) -> None:
     with pytest.raises(ProblemError, match="MxNxK"):
         parse_shape(text)

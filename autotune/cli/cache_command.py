@@ -1,0 +1,286 @@
+"""``autotune cache``: list, show, export, import, verify and prune what has been tuned."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.cli.options import common
+from autotune.cli.problems import target_options
+from autotune.cli.result import CommandResult
+from autotune.cli.table import table
+from autotune.errors import InputError, UnknownNameError
+from autotune.paths import CacheLocations
+from autotune.problem import gemm_from_key
+from autotune.store import (
+    TuningCache,
+    TuningRecord,
+    export_lines,
+    export_records,
+    import_records,
+    parse_record,
+    superseded,
+)
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Mapping
+
+    from autotune.device import Device
+    from autotune.family import KernelFamily
+    from autotune.problem import Gemm
+
+
+_MAX_DAYS = 36500
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command and its actions."""
+    parser = commands.add_parser(
+        "cache",
+        help="list, show, export, import, verify and prune tuning records",
+        description="Works on the tuning records and measurements stored on this machine.",
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+    def add(
+        name: str, run: Callable[[argparse.Namespace], CommandResult], summary: str
+    ) -> argparse.ArgumentParser:
+        parents = [common(), target_options()] if name == "verify" else [common()]
+        action: argparse.ArgumentParser = actions.add_parser(
+            name, parents=parents, help=summary, description=f"{summary.capitalize()}."
+        )
+        action.set_defaults(run=run)
+        return action
+
+    add("list", _list, "list the records, newest first")
+    show = add("show", _show, "show everything about one record")
+    show.add_argument("id", metavar="ID", help="a record's id, or the beginning of it")
+    export = add("export", _export, "write records to a file that `import` reads")
+    export.add_argument("file", metavar="FILE", help="where to; - is stdout")
+    export.add_argument(
+        "--id", action="append", metavar="ID", help="only this record; may be given again"
+    )
+    add("import", _import, "store the records of a file, all or none").add_argument(
+        "file", type=Path, metavar="FILE", help="what `export` wrote"
+    )
+    add("verify", _verify, "check the file, its records and what they refer to")
+    prune = add("prune", _prune, "remove records that a newer one has replaced")
+    prune.add_argument(
+        "--days", type=int, metavar="N", help="remove measurements older than this, too"
+    )
+    prune.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    add("path", _path, "print where the cache is")
+
+
+def _cache(args: argparse.Namespace) -> TuningCache:
+    return TuningCache(CacheLocations.at(args.cache).database)
+
+
+def _list(args: argparse.Namespace) -> CommandResult:
+    cache = _cache(args)
+    records = cache.records()
+    if not records:
+        return CommandResult([], f"no records in {cache.path}: `autotune tune` makes one")
+    header = ("id", "device", "problem", "target", "family", "GFLOP/s", "ratio", "created")
+    rows = [
+        (
+            record.id,
+            record.fingerprint.name,
+            _problem_label(record),
+            record.target,
+            record.candidate.family,
+            f"{record.gflops:.1f}",
+            f"{record.baseline.ratio:.2f}x" if record.baseline else "-",
+            record.created[:19].replace("T", " "),
+        )
+        for record in records
+    ]
+    return CommandResult(
+        [record.to_json() for record in records], table(header, rows, right=("GFLOP/s", "ratio"))
+    )
+
+
+def _show(args: argparse.Namespace) -> CommandResult:
+    record = _cache(args).get(args.id)
+    low, high = record.interval_s
+    effort = record.effort
+    lines = [
+        f"{record.id}  {record.operation} {_problem_label(record)} on {record.fingerprint.name}",
+        f"winner       {record.candidate}",
+        f"median       {record.median_s:.4g} s ({low:.4g} to {high:.4g} with 95% confidence), "
+        f"{record.gflops:.1f} GFLOP/s, ties with {record.ties}",
+    ]
+    if record.baseline:
+        lines.append(
+            f"baseline     {record.baseline.ratio:.2f}x the speed of {record.baseline.name}, "
+            f"{record.baseline.median_s:.4g} s"
+        )
+    lines += [
+        f"effort       {effort.trials} trials in {effort.seconds:.4g} s, "
+        f"sampler {effort.sampler}, seed {effort.seed}",
+        f"made         {record.created} by autotune {record.version} for target {record.target}",
+        f"family       {record.family_digest} (space {record.space_digest})",
+    ]
+    sections: tuple[tuple[str, Mapping[str, object]], ...] = (
+        ("fingerprint", record.fingerprint.fields),
+        ("toolchain", record.toolchain),
+        ("state", record.state),
+    )
+    for title, fields in sections:
+        lines.append(title)
+        lines.extend(f"  {name:<18} {value}" for name, value in fields.items())
+    return CommandResult(record.to_json(), "\n".join(lines))
+
+
+def _export(args: argparse.Namespace) -> CommandResult:
+    cache = _cache(args)
+    records = [cache.get(id_) for id_ in args.id] if args.id else cache.records()
+    document = [record.to_json() for record in records]
+    if args.file == "-":
+        return CommandResult(document, "\n".join(export_lines(records)))
+    export_records(records, Path(args.file))
+    return CommandResult(document, f"wrote {_count(len(records), 'record')} to {args.file}")
+
+
+def _import(args: argparse.Namespace) -> CommandResult:
+    records = import_records(args.file)
+    cache = _cache(args)
+    new = cache.add(*records)
+    return CommandResult(
+        [record.to_json() for record in records],
+        f"{_count(new, 'new record')} of {len(records)} stored in {cache.path}",
+    )
+
+
+def _verify(args: argparse.Namespace) -> CommandResult:
+    cache = _cache(args)
+    damage = cache.damage()
+    check = _Verifier(args.families)
+    rows = []
+    for id_, text in cache.documents(target=args.target):
+        status, detail = check(id_, text)
+        rows.append({"id": id_, "status": status, "detail": detail})
+    counts = Counter(row["status"] for row in rows)
+    lines = [f"{cache.path}: {line}" for line in damage]
+    if rows:
+        lines.append(table(("id", "status", "detail"), [tuple(row.values()) for row in rows]))
+    summary = ", ".join(f"{counts[status]} {status}" for status in ("ok", "stale", "invalid"))
+    lines.append(f"{_count(len(rows), 'record')} in {cache.path}: {summary}")
+    return CommandResult(
+        {"path": str(cache.path), "damage": damage, "records": rows},
+        "\n".join(lines),
+        exit_code=1 if damage or counts["invalid"] else 0,
+    )
+
+
+class _Verifier:
+    """Says of a stored document whether it is ok, stale or invalid, and why."""
+
+    def __init__(self, extra_families: list[Path]) -> None:
+        self._extra_families = extra_families
+        self._families = functools.cache(self._load_families)
+
+    def __call__(self, id_: str, text: str) -> tuple[str, str]:
+        try:
+            record = parse_record(text)
+        except InputError as error:
+            return "invalid", str(error)
+        if record.id != id_:
+            return "invalid", f"the content's id is {record.id}"
+        try:
+            families = self._families(record.target, record.operation)
+        except UnknownNameError:
+            return "ok", f"families of target {record.target} cannot be checked here"
+        family = families.get(record.candidate.family)
+        if family is None:
+            return "stale", f"there is no family {record.candidate.family!r}"
+        if family.digest != record.family_digest:
+            return "stale", f"family {family.name} {record.family_digest} → {family.digest}"
+        return self._in_space(record, family)
+
+    def _in_space(self, record: TuningRecord, family: KernelFamily) -> tuple[str, str]:
+        problem = _problem(record)
+        if problem is None:
+            return "ok", f"problems of operation {record.operation} cannot be checked here"
+        device = _device(record.target, problem)
+        if device.fingerprint.digest != record.fingerprint.digest:
+            return "ok", f"tuned on another device, {record.fingerprint.name}"
+        try:
+            rejection = family.space(problem, device.limits).rejection(
+                record.candidate.configuration
+            )
+        except InputError as error:
+            return "invalid", str(error)
+        return ("ok", "") if rejection is None else ("invalid", str(rejection))
+
+    def _load_families(self, target: str, operation: str) -> Mapping[str, KernelFamily]:
+        from autotune.catalog import load_families
+        from autotune.targets import make_target
+
+        make_target(target)
+        return load_families(target=target, operation=operation, extra=self._extra_families)
+
+
+def _device(target: str, problem: Gemm) -> Device:
+    from autotune.targets import make_target
+
+    return make_target(target).device(problem)
+
+
+def _prune(args: argparse.Namespace) -> CommandResult:
+    if args.days is not None and not 0 <= args.days <= _MAX_DAYS:
+        raise InputError(f"--days must be from 0 to {_MAX_DAYS}, got {args.days}")
+    cache = _cache(args)
+    replaced = superseded(cache.records())
+    measurements = 0
+    if args.days is not None:
+        before = (datetime.now(UTC) - timedelta(days=args.days)).isoformat()
+        forget = cache.count_measurements if args.dry_run else cache.delete_measurements
+        measurements = forget(before=before)
+    if not args.dry_run:
+        cache.delete(record.id for record in replaced)
+    verb = "would remove" if args.dry_run else "removed"
+    lines = [f"{record.id}  {_problem_label(record)}" for record in replaced]
+    lines.append(
+        f"{verb} {_count(len(replaced), 'superseded record')} and "
+        f"{_count(measurements, 'measurement')} from {cache.path}"
+    )
+    document: dict[str, Any] = {
+        "removed": [record.to_json() for record in replaced],
+        "measurements": measurements,
+        "dry_run": args.dry_run,
+    }
+    return CommandResult(document, "\n".join(lines))
+
+
+def _path(args: argparse.Namespace) -> CommandResult:
+    place = CacheLocations.at(args.cache)
+    places = {
+        "root": place.root,
+        "database": place.database,
+        "studies": place.studies,
+        "programs": place.programs,
+    }
+    return CommandResult(
+        {name: str(path) for name, path in places.items()},
+        "\n".join(f"{name:<9} {path}" for name, path in places.items()),
+    )
+
+
+def _problem(record: TuningRecord) -> Gemm | None:
+    return gemm_from_key(record.problem) if record.operation == "gemm" else None
+
+
+def _problem_label(record: TuningRecord) -> str:
+    problem = _problem(record)
+    if problem is not None:
+        return problem.label
+    return " ".join(f"{name}={value}" for name, value in record.problem.items())
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,44 @@
+"""``autotune device``: what this machine is, and what is recorded with every result."""
+
+from __future__ import annotations
+
+import argparse
+
+from autotune.cli.options import common
+from autotune.cli.problems import target_options
+from autotune.cli.result import CommandResult
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "device",
+        parents=[common(), target_options()],
+        help="show the device's fingerprint, limits, toolchain and state",
+        description="Shows the fingerprint that records are keyed by, the limits that prune "
+        "spaces, and the toolchain and state recorded beside every result.",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> CommandResult:
+    """Read the device."""
+    from autotune.targets import make_target
+
+    device = make_target(args.target).device()
+    document = {
+        "fingerprint": device.fingerprint.key() | {"digest": device.fingerprint.digest},
+        "limits": device.limits.names(),
+        "toolchain": dict(device.toolchain),
+        "state": dict(device.state),
+    }
+    lines = [f"{device.fingerprint.name}  ({device.fingerprint.slug})"]
+    for title, fields in (
+        ("fingerprint", device.fingerprint.fields),
+        ("limits", device.limits.names()),
+        ("toolchain", device.toolchain),
+        ("state", device.state),
+    ):
+        lines.append(f"\n{title}")
+        lines.extend(f"  {name:<18} {value}" for name, value in fields.items())
+    return CommandResult(document, "\n".join(lines))

@@ -1,0 +1,121 @@
+"""``autotune emit``: print the source of one configuration."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autotune.cli.options import common
+from autotune.cli.problems import problem_options, problems, target_options
+from autotune.cli.result import CommandResult
+from autotune.configuration import Configuration, Value
+from autotune.errors import InputError, SpaceError, UnknownNameError
+
+if TYPE_CHECKING:
+    from autotune.device import DeviceLimits
+    from autotune.family import KernelFamily
+    from autotune.problem import Gemm
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "emit",
+        parents=[common(), problem_options(), target_options()],
+        help="print the source that a configuration generates",
+        description="Prints the source that a family generates for a configuration: its "
+        "defaults, changed by --set.",
+    )
+    parser.add_argument("family", metavar="FAMILY")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="set a parameter; may be given again",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> CommandResult:
+    """Render one configuration."""
+    from autotune.catalog import load_families, select_families
+    from autotune.rendering import render
+    from autotune.targets import make_target
+
+    target = make_target(args.target)
+    families = load_families(target=target.name, operation="gemm", extra=args.families)
+    family = select_families(families, [args.family])[args.family]
+    shapes = problems(args, family.accuracy)
+    if len(shapes) > 1:
+        raise InputError(f"emit takes one --shape, got {len(shapes)}")
+    problem = shapes[0]
+    if (reason := family.unsupported(problem)) is not None:
+        raise InputError(f"family {family.name!r} cannot serve {problem.label}: {reason}")
+    limits = target.device(problem).limits
+    configuration = _nearest_with(_changes(family, args.set), family, problem, limits)
+    layout = problem.layout if problem.layout in family.layouts else "nn"
+    source = render(family, configuration, dtype=problem.dtype, layout=layout)
+    document = {
+        "source": source.text,
+        "configuration": dict(configuration),
+        "digest": source.digest,
+        "resources": _resources(family, {**problem.sizes, **limits.names(), **configuration}),
+    }
+    return CommandResult(document, source.text.rstrip("\n"))
+
+
+def _nearest_with(
+    changes: Mapping[str, Value], family: KernelFamily, problem: Gemm, limits: DeviceLimits
+) -> Configuration:
+    """The valid configuration nearest to the defaults that has the values asked for.
+
+    Raises:
+        SpaceError: there is none; the message says what stands in the way.
+    """
+    parameters = tuple(
+        replace(parameter, values=(changes[parameter.name],), default=changes[parameter.name])
+        if parameter.name in changes
+        else parameter
+        for parameter in family.parameters
+    )
+    try:
+        return replace(family, parameters=parameters).default(problem, limits)
+    except SpaceError:
+        wanted = Configuration({**family.default(problem, limits), **changes})
+        rejection = family.space(problem, limits).rejection(wanted)
+        raise SpaceError(f"no valid configuration has {wanted}: {rejection}") from None
+
+
+def _resources(family: KernelFamily, names: Mapping[str, Value]) -> dict[str, Value]:
+    """The derived quantities of a configuration: footprints, threads, registers."""
+    known = dict(names)
+    for name, expression in family.derived.items():
+        known[name] = expression.evaluate(known)
+    return {name: known[name] for name in family.derived}
+
+
+def _changes(family: KernelFamily, assignments: Sequence[str]) -> Mapping[str, Value]:
+    """Values from ``name=value`` texts, matched against the values a parameter has."""
+    values = {parameter.name: parameter.values for parameter in family.parameters}
+    changes: dict[str, Value] = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not equals:
+            raise InputError(f"--set takes NAME=VALUE, got {assignment!r}")
+        if name not in values:
+            close = difflib.get_close_matches(name, values, 1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise UnknownNameError(
+                f"family {family.name!r} has no parameter {name!r}, it has "
+                f"{', '.join(values)}{hint}"
+            )
+        matches = [value for value in values[name] if str(value) == text]
+        if not matches:
+            listed = ", ".join(map(str, values[name]))
+            raise SpaceError(f"{name} must be one of {listed}, got {text!r}")
+        changes[name] = matches[0]
+    return changes

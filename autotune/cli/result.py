@@ -1,0 +1,21 @@
+"""What a command hands back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """One command's output in both forms; the caller prints the one asked for.
+
+    Attributes:
+        document: JSON-able, for ``--json``.
+        text: for people, without the last line end.
+        exit_code: what the process exits with.
+    """
+
+    document: Any
+    text: str
+    exit_code: int = 0

@@ -1,0 +1,190 @@
+"""``autotune tune``: search, verify, and store the winner."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from autotune.cli.options import common
+from autotune.cli.problems import (
+    accuracy_of,
+    problem_options,
+    problems,
+    shapes_text,
+    target_options,
+)
+from autotune.cli.result import CommandResult
+from autotune.errors import InputError
+
+if TYPE_CHECKING:
+    from autotune.problem import Gemm
+    from autotune.tuner import TuneResult
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "tune",
+        parents=[common(), problem_options(), target_options()],
+        help="search the families' spaces for the fastest kernel and store it",
+        description="Searches the families' spaces for the fastest kernel of each problem, "
+        "verifies it, compares it with the vendor library and stores it in the cache.",
+    )
+    parser.add_argument("operation", nargs="?", default="gemm", choices=["gemm"])
+    search = parser.add_argument_group("search")
+    search.add_argument(
+        "--family",
+        action="append",
+        default=[],
+        metavar="F",
+        help="search only this family; may be given again (default: all)",
+    )
+    search.add_argument("--trials", type=int, default=200, metavar="N", help="default 200")
+    search.add_argument(
+        "--timeout", type=float, default=60.0, metavar="S", help="seconds of search (default 60)"
+    )
+    search.add_argument(
+        "--sampler",
+        default="auto",
+        metavar="NAME",
+        help="auto, tpe, gp, cmaes, nsga2, random, exhaustive or a dotted path (default auto)",
+    )
+    search.add_argument("--seed", type=int, default=0, metavar="N", help="default 0")
+    search.add_argument(
+        "--storage", metavar="URL", help="Optuna storage (default: a journal beside the cache)"
+    )
+    search.add_argument("--study", metavar="NAME", help="name of the study; an old one goes on")
+    search.add_argument(
+        "--workers", type=int, metavar="N", help="compile workers (default: one per core)"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> CommandResult:
+    """Tune every problem asked for."""
+    from autotune.catalog import load_families
+    from autotune.targets import make_target
+
+    target = make_target(args.target).name
+    families = load_families(target=target, operation=args.operation, extra=args.families)
+    todo = problems(args, accuracy_of(families, args.family))
+    if args.study is not None and len(todo) > 1:
+        raise InputError(f"--study {args.study!r} names one study, got {len(todo)} shapes")
+    results = []
+    for problem in todo:
+        results.append(_tune(args, problem, target))
+        if results[-1].interrupted:
+            break
+    return CommandResult(
+        document=[document(result) for result in results],
+        text="\n\n".join(summary(result) for result in results),
+    )
+
+
+def _tune(args: argparse.Namespace, problem: Gemm, target: str) -> TuneResult:
+    from autotune.cli.progress import ProgressLine
+    from autotune.tuner import tune
+
+    if not args.quiet:
+        print(
+            f"tuning {shapes_text(problem)} on target {target}: up to {args.trials} trials or "
+            f"{args.timeout:g} s",
+            file=sys.stderr,
+            flush=True,
+        )
+    line = ProgressLine()
+    try:
+        return tune(
+            problem,
+            target=target,
+            families=args.family,
+            extra_families=args.families,
+            trials=args.trials,
+            timeout=args.timeout,
+            sampler=args.sampler,
+            seed=args.seed,
+            cache=args.cache,
+            storage=args.storage,
+            study=args.study,
+            workers=args.workers,
+            progress=None if args.quiet else line,
+        )
+    finally:
+        line.end()
+
+
+def document(result: TuneResult) -> dict[str, Any]:
+    """The JSON document of one tuned problem."""
+    best = result.best
+    return {
+        "problem": result.problem.key(),
+        "target": result.target,
+        "study": result.study,
+        "id": best.id,
+        "best": {
+            "family": best.candidate.family,
+            "configuration": dict(best.candidate.configuration),
+            "median_s": best.median_s,
+            "interval_s": list(best.interval_s),
+            "gflops": best.gflops,
+            "ties": best.ties,
+        },
+        "baseline": None
+        if best.baseline is None
+        else {
+            "name": best.baseline.name,
+            "median_s": best.baseline.median_s,
+            "ratio": best.baseline.ratio,
+        },
+        "counts": {str(outcome): n for outcome, n in result.counts.items()},
+        "seconds": round(result.seconds, 3),
+    }
+
+
+def summary(result: TuneResult) -> str:
+    """What was searched, what won, how sure that is, and how to load it."""
+    best = result.best
+    low, high = best.interval_s
+    spread = 50 * (high - low) / best.median_s
+    lines = [shapes_text(result.problem), _space_line(result)]
+    counts = ", ".join(f"{n} {outcome}" for outcome, n in sorted(result.counts.items()))
+    ended = " (interrupted)" if result.interrupted else ""
+    lines.append(
+        f"search    {len(result.trials)} trials ({counts}) in {result.seconds:.1f} s{ended}"
+    )
+    lines.append(f"winner    {best.candidate}")
+    lines.append(
+        f"          {best.median_s * 1e3:.4g} ms ±{spread:.1f}% (95% interval of the median), "
+        f"{best.gflops:.1f} GFLOP/s, ties with {best.ties} other" + ("" if best.ties == 1 else "s")
+    )
+    if best.baseline is not None:
+        lines.append(
+            f"baseline  {best.baseline.ratio:.2f}x the speed of {best.baseline.name}, "
+            f"{best.baseline.median_s * 1e3:.4g} ms, measured interleaved"
+        )
+    lines.append(f"stored    record {best.id}, study {result.study}")
+    lines.append(f"load it   {_load_line(result)}")
+    return "\n".join(lines)
+
+
+def _space_line(result: TuneResult) -> str:
+    sizes = ", ".join(f"{name} {space.size:,}" for name, space in result.spaces.items())
+    valid = sum(space.size for space in result.spaces.values())
+    cartesian = sum(space.cartesian for space in result.spaces.values())
+    return (
+        f"space     {valid:,} of {cartesian:,} configurations are valid here ({sizes}); "
+        "`autotune space` says what pruned the rest"
+    )
+
+
+def _load_line(result: TuneResult) -> str:
+    problem = result.problem
+    fields = [f"m={problem.m}", f"n={problem.n}", f"k={problem.k}", f'dtype="{problem.dtype}"']
+    if problem.layout != "nn":
+        fields.append(f'layout="{problem.layout}"')
+    if problem.accuracy != "ieee":
+        fields.append(f'accuracy="{problem.accuracy}"')
+    if problem.threads is not None:
+        fields.append(f"threads={problem.threads}")
+    return f"from autotune import Gemm, load; kernel = load(Gemm({', '.join(fields)}))"

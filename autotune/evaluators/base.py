@@ -1,0 +1,117 @@
+"""What every evaluator does, and how much effort it puts into it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+    from autotune.configuration import Candidate
+    from autotune.device import Device
+    from autotune.measurement import Measurement
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long and how exactly to measure.
+
+    Attributes:
+        budget_s: seconds of timed calls per trial.
+        interval: a trial ends sooner once the median's 95% confidence interval is narrower than
+            this fraction of it.
+        timeout_s: seconds after which a trial (load, verify, time) is killed.
+        compile_timeout_s: seconds after which a compile is killed.
+        abandon_ratio: a trial ends after its first runs when they are this much slower than the
+            best so far.
+        finals_s: seconds of timed calls for the finalists and the baseline, all together.
+    """
+
+    budget_s: float = 0.3
+    interval: float = 0.02
+    timeout_s: float = 20.0
+    compile_timeout_s: float = 60.0
+    abandon_ratio: float = 1.5
+    finals_s: float = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The vendor library on the same problem.
+
+    Attributes:
+        name: library, version, kernels and threads, for people.
+        median_s: median time of one call in seconds.
+        interval_s: 95% confidence interval of that median.
+        threads: threads it may use.
+        details: what the name is made of.
+    """
+
+    name: str
+    median_s: float
+    interval_s: tuple[float, float]
+    threads: int
+    details: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Finals:
+    """The finalists, measured interleaved with the baseline.
+
+    Attributes:
+        measurements: one per candidate, in the order given; the failed ones say why.
+        ratios: speed relative to the baseline: the median over rounds of its time divided by the
+            candidate's in the same round; None where either failed.
+        baseline: the baseline over the same rounds; None when there is none.
+    """
+
+    measurements: tuple[Measurement, ...]
+    ratios: tuple[float | None, ...]
+    baseline: Baseline | None
+
+
+class Evaluator(Protocol):
+    """Turns candidates into measurements on one device, for one problem.
+
+    A candidate's own faults (it does not compile, crashes, hangs, computes nonsense) come back as
+    outcomes and cost one trial; only faults of the engine, the device or a family's files raise.
+    Used as a context manager; `close` leaves no process behind.
+    """
+
+    device: Device
+
+    def prepare(self, candidates: Sequence[Candidate]) -> None:
+        """Compile candidates ahead of `evaluate`, on all cores; may block until that is done."""
+        ...
+
+    def evaluate(self, candidate: Candidate, best_s: float | None) -> Measurement:
+        """Compile if need be, verify, then time.
+
+        Args:
+            candidate: what to measure.
+            best_s: the best median so far, in seconds; None while there is none.
+        """
+        ...
+
+    def finals(self, candidates: Sequence[Candidate]) -> Finals:
+        """Verify candidates again and time them in rounds, interleaved with the baseline."""
+        ...
+
+    def baseline(self) -> Baseline | None:
+        """The vendor library alone, measured once."""
+        ...
+
+    def close(self) -> None:
+        """End every process and free the device."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...

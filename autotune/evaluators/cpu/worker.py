@@ -1,0 +1,243 @@
+"""What runs in the worker processes: compiling modules, and measuring kernels."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import threadpoolctl
+
+from autotune.errors import CompileError
+from autotune.evaluators.cpu.baseline import Blas, numpy_blas
+from autotune.evaluators.cpu.kernel import CpuKernel, CpuProgram, load_module
+from autotune.evaluators.cpu.timing import Series, time_calls, timed
+from autotune.measurement import Measurement, Outcome
+from autotune.verification import SMALL_CASES, Case, Check, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from autotune.evaluators.base import Effort
+    from autotune.problem import Gemm
+
+SETTLE_S = 0.015
+"""How long the threads of one library go on spinning after a call, in the way of another's."""
+
+BRIEF_S = 0.05
+"""Calls longer than this are not warmed up: what the call before left behind is gone in less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A module in Numba's file cache.
+
+    Attributes:
+        seconds: processor time spent; next to none when it was there before.
+        error: the compiler's reason, when it refused.
+    """
+
+    seconds: float
+    error: str = ""
+
+
+def compile_worker() -> Callable[[Path], Compiled]:
+    """Entry of a worker that compiles the modules it is given the paths of."""
+    _import_compiler()
+    return compile_module
+
+
+def compile_module(path: Path) -> Compiled:
+    """Import a module, which fills Numba's file cache beside it."""
+    start = time.process_time()
+    error = ""
+    try:
+        load_module(path)
+    except CompileError as refused:
+        error = str(refused)
+    return Compiled(time.process_time() - start, error)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Verify a program, then time it."""
+
+    program: CpuProgram
+    accuracy: str
+    best_s: float | None
+    budget_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """What came of it, and whether memory was damaged: then this process must not go on."""
+
+    measurement: Measurement
+    damaged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """Time a program, or NumPy where there is none, for one turn of an interleaved round."""
+
+    program: CpuProgram | None
+    budget_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeBlas:
+    """Say which BLAS NumPy calls."""
+
+
+Request: TypeAlias = Evaluate | Visit | DescribeBlas
+
+
+def measurement_worker(
+    problem: Gemm, effort: Effort, threads: int, seed: int
+) -> Callable[[Request], Evaluated | Series | Blas]:
+    """Entry of the worker that measures: owns the operands of one problem."""
+    _import_compiler()
+    worker = _MeasurementWorker(problem, effort, threads, seed)
+
+    def handle(request: Request) -> Evaluated | Series | Blas:
+        match request:
+            case Evaluate():
+                return worker.evaluate(request)
+            case Visit():
+                return worker.visit(request)
+            case DescribeBlas():
+                return numpy_blas()
+
+    return handle
+
+
+class _MeasurementWorker:
+    def __init__(self, problem: Gemm, effort: Effort, threads: int, seed: int) -> None:
+        self._problem = problem
+        self._effort = effort
+        self._threads = threads
+        # For the whole life of the process: NumPy is both reference and baseline here.
+        self._limit = threadpoolctl.threadpool_limits(limits=threads, user_api="blas")
+        rng = np.random.default_rng(seed)
+        self._small = [Check(case, problem.dtype, problem.layout, rng) for case in SMALL_CASES]
+        self._large = [
+            Check(
+                Case(problem.m, problem.n, problem.k, distribution=distribution),
+                problem.dtype,
+                problem.layout,
+                rng,
+            )
+            for distribution in ("uniform", "normal")
+        ]
+        self._kernel = functools.cache(CpuKernel)
+        self._numpy = _numpy_call(self._large[0], problem.layout)
+
+    def evaluate(self, request: Evaluate) -> Evaluated:
+        """Correct first, then fast; a kernel that is far behind is not timed to the end."""
+        deadline = time.monotonic() + self._effort.timeout_s / 2
+        try:
+            kernel = self._kernel(request.program)
+        except CompileError as error:
+            return Evaluated(Measurement(Outcome.COMPILE_FAILED, reason=str(error)))
+        worst = 0.0
+        for check in self._small:
+            verdict = check.run(kernel, request.accuracy)
+            if not verdict.right:
+                return _wrong(verdict)
+            worst = max(worst, verdict.error)
+        first, *others = self._large
+        call = functools.partial(kernel, first.a, first.b, first.c)
+        first.prepare()
+        first_s = timed(call)
+        verdict = first.judge(request.accuracy)
+        if not verdict.right:
+            return _wrong(verdict)
+        worst = max(worst, verdict.error)
+        if abandoned := self._abandoned(request, call, first_s):
+            return Evaluated(replace(abandoned, error=worst))
+        for check in others:
+            verdict = check.run(kernel, request.accuracy)
+            if not verdict.right:
+                return _wrong(verdict)
+            worst = max(worst, verdict.error)
+        warm_s = timed(call) if first_s < BRIEF_S else first_s
+        series = time_calls(
+            call,
+            expected_s=warm_s,
+            budget_s=request.budget_s,
+            interval=self._effort.interval,
+            deadline_s=max(0.0, deadline - time.monotonic()),
+        )
+        # A race between threads shows now and then, not in every call.
+        verdict = first.judge(request.accuracy)
+        if not verdict.right:
+            return _wrong(replace(verdict, reason=f"{verdict.reason}, after repeated calls"))
+        worst = max(worst, verdict.error)
+        return Evaluated(
+            Measurement(Outcome.OK, series.median_s, series.interval_s, series.calls, worst)
+        )
+
+    def visit(self, request: Visit) -> Series:
+        """Take one turn; the threads of whoever ran before are left to settle first."""
+        if request.program is None:
+            call = self._numpy
+        else:
+            check = self._large[0]
+            call = functools.partial(self._kernel(request.program), check.a, check.b, check.c)
+        if self._threads > 1:
+            time.sleep(SETTLE_S)
+        first_s = timed(call)
+        if first_s >= max(BRIEF_S, request.budget_s):
+            return Series(first_s, (first_s, first_s), 1)
+        return time_calls(
+            call,
+            expected_s=first_s,
+            budget_s=request.budget_s,
+            interval=self._effort.interval,
+            deadline_s=request.budget_s,
+        )
+
+    def _abandoned(
+        self, request: Evaluate, call: Callable[[], object], first_s: float
+    ) -> Measurement | None:
+        limit_s = self._effort.abandon_ratio * (request.best_s or math.inf)
+        if first_s <= limit_s:
+            return None
+        times = [first_s]
+        if first_s < self._effort.budget_s:
+            # The first run met cold caches and sleeping threads; that explains no long run.
+            times.append(timed(call))
+        fastest_s = min(times)
+        if fastest_s <= limit_s:
+            return None
+        ratio = fastest_s / (request.best_s or math.inf)
+        return Measurement(
+            Outcome.ABANDONED,
+            fastest_s,
+            repeats=len(times),
+            reason=f"{ratio:.2f} times the best in its first runs "
+            f"(limit {self._effort.abandon_ratio:g})",
+        )
+
+
+def _import_compiler() -> None:
+    """Import Numba when the worker starts, so that it is no part of any candidate's time."""
+    importlib.import_module("numba")
+
+
+def _numpy_call(check: Check, layout: str) -> Callable[[], object]:
+    a = check.a.T if layout[0] == "t" else check.a
+    b = check.b.T if layout[1] == "t" else check.b
+    return functools.partial(np.matmul, a, b, out=check.c)
+
+
+def _wrong(verdict: Verdict) -> Evaluated:
+    error = verdict.error if math.isfinite(verdict.error) else None
+    return Evaluated(
+        Measurement(Outcome.WRONG_RESULT, error=error, reason=verdict.reason), verdict.damaged
+    )

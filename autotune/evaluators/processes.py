@@ -1,0 +1,386 @@
+"""Worker processes that may hang, crash or be killed without taking the parent along.
+
+A worker is a fresh interpreter, neither forked nor `multiprocessing`'s: nothing is inherited but
+the environment, `sys.path` and one socket, and the parent's ``__main__`` is never run again, so
+that scripts without a guard, notebooks and ``python -`` work alike.
+
+Requests and replies are pickled; they travel only between a parent and its own child, over a
+socket no other process has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from multiprocessing.connection import Connection, Pipe, wait
+from typing import IO, TYPE_CHECKING, Any, Self
+
+from autotune.errors import AutotuneError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+START_TIMEOUT_S = 120.0
+"""Seconds a worker has to start: imports on a loaded machine, operands and references."""
+
+Handler = Callable[[Any], Any]
+"""What a worker's entry returns: called with each request, returns the reply."""
+
+_BOOT = (
+    "import sys; sys.path[:] = sys.argv[3:]; "
+    "from autotune.evaluators.processes import serve; serve(*map(int, sys.argv[1:3]))"
+)
+
+
+class FailureKind(StrEnum):
+    """How a request failed."""
+
+    TIMED_OUT = "timed out"
+    DIED = "died"
+    RAISED = "raised"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A reply that did not come.
+
+    Attributes:
+        kind: how it failed.
+        reason: one line: the time limit, the signal or exit code, or the exception.
+        trace: the worker's traceback, where it raised.
+    """
+
+    kind: FailureKind
+    reason: str
+    trace: str = ""
+
+
+class WorkerProcess:
+    """One child process that answers requests, started when first needed and again after a loss.
+
+    On Linux the child also dies with the *thread* that started it (the kernel's rule for
+    PR_SET_PDEATHSIG), so a worker belongs to one thread; one lost that way is started again.
+
+    Args:
+        entry: an importable function, called in the child with `arguments`; it returns the
+            handler that is called with each request.
+        arguments: picklable.
+        environment: variables to set for the child on top of the inherited ones.
+    """
+
+    def __init__(
+        self,
+        entry: Callable[..., Handler],
+        *arguments: Any,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._entry = entry
+        self._arguments = arguments
+        self._environment = dict(environment or {})
+        self._child: _Child | None = None
+        self._deadline = 0.0
+        self._timeout_s = 0.0
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id; None while there is no child."""
+        return None if self._child is None else self._child.process.pid
+
+    @property
+    def connection(self) -> Connection[Any, Any] | None:
+        """The parent's end of the socket: readable once the reply to `submit` is there."""
+        return None if self._child is None else self._child.connection
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds left for the request submitted last; never below zero."""
+        return max(0.0, self._deadline - time.monotonic())
+
+    def spawn(self) -> None:
+        """Start the child unless it runs; does not wait for it to be ready."""
+        if self._child is not None and self._child.process.poll() is not None:
+            self.close()
+        if self._child is None:
+            self._child = _Child(self._environment)
+            self._send((self._entry, self._arguments))
+
+    def submit(self, request: Any, timeout_s: float) -> None:
+        """Send a request; its time limit runs from here, not from the start of the process.
+
+        Raises:
+            AutotuneError: the worker does not start.
+        """
+        self.spawn()
+        if self._child is not None and not self._child.ready:
+            self._limit(START_TIMEOUT_S)
+            started = self.collect()
+            if isinstance(started, Failure):
+                self.close()
+                raise AutotuneError(f"a worker process did not start: {started.reason}")
+            self._child.ready = True
+        self._limit(timeout_s)
+        self._send(request)
+
+    def collect(self) -> Any:
+        """Wait for the reply to the request submitted last.
+
+        Returns:
+            The reply, or a `Failure`. Unless the handler raised, the child is gone after a
+            failure, with every process it started, and the next request starts another.
+        """
+        child = self._child
+        if child is None:
+            return Failure(FailureKind.DIED, "the worker process was closed")
+        try:
+            if not child.connection.poll(self.remaining_s):
+                self.close(grace_s=0)
+                limit = f"no result within {self._timeout_s:g} s: killed"
+                return Failure(FailureKind.TIMED_OUT, limit)
+            return child.connection.recv()
+        except Exception:
+            # Usually EOFError. A process boundary: a child whose memory a kernel has overwritten
+            # can send anything, and unpickling that can raise anything.
+            reason = child.epitaph()
+            self.close(grace_s=0)
+            return Failure(FailureKind.DIED, reason)
+        except BaseException:
+            # The reply is still to come and would answer the next request.
+            self.close(grace_s=0)
+            raise
+
+    def call(self, request: Any, timeout_s: float) -> Any:
+        """Send a request and wait for its reply.
+
+        Returns:
+            The reply, or a `Failure`.
+
+        Raises:
+            AutotuneError: the worker does not start.
+        """
+        self.submit(request, timeout_s)
+        return self.collect()
+
+    def close(self, grace_s: float = 1.0) -> None:
+        """End the child: ask, wait up to `grace_s` seconds, then kill it with its group."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.end(grace_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(grace_s=1.0 if kind is None else 0.0)
+
+    def _limit(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._deadline = time.monotonic() + timeout_s
+
+    def _send(self, message: Any) -> None:
+        if self._child is not None:
+            # A child that is gone already shows in `collect`, which knows how it ended.
+            with contextlib.suppress(OSError):
+                self._child.connection.send(message)
+
+
+class WorkerPool:
+    """Several workers with one entry, for requests that do not depend on each other.
+
+    Args:
+        entry: as for `WorkerProcess`.
+        arguments: as for `WorkerProcess`.
+        count: how many workers at most.
+        environment: as for `WorkerProcess`.
+    """
+
+    def __init__(
+        self,
+        entry: Callable[..., Handler],
+        *arguments: Any,
+        count: int,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._workers = [
+            WorkerProcess(entry, *arguments, environment=environment) for _ in range(count)
+        ]
+
+    def run(self, requests: Sequence[Any], timeout_s: float) -> list[Any]:
+        """Answer all requests.
+
+        Args:
+            requests: picklable.
+            timeout_s: limit for each request.
+
+        Returns:
+            A reply or a `Failure` for each request, in their order.
+
+        Raises:
+            AutotuneError: a worker does not start.
+        """
+        replies: list[Any] = [None] * len(requests)
+        waiting = deque(range(len(requests)))
+        idle = self._workers[: len(requests)]
+        busy: dict[WorkerProcess, int] = {}
+        for worker in idle:
+            worker.spawn()  # all start at once; `submit` waits for each
+        try:
+            while waiting or busy:
+                while waiting and idle:
+                    worker, index = idle.pop(), waiting.popleft()
+                    worker.submit(requests[index], timeout_s)
+                    busy[worker] = index
+                connections = [worker.connection for worker in busy if worker.connection]
+                ready = wait(connections, min(worker.remaining_s for worker in busy))
+                for worker in list(busy):
+                    if worker.connection in ready or worker.remaining_s == 0:
+                        replies[busy.pop(worker)] = worker.collect()
+                        idle.append(worker)
+        except BaseException:
+            self.close(grace_s=0)  # replies to requests that nobody waits for any more
+            raise
+        return replies
+
+    def close(self, grace_s: float = 1.0) -> None:
+        """End all workers, as `WorkerProcess.close` does."""
+        for worker in self._workers:
+            worker.close(grace_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(grace_s=1.0 if kind is None else 0.0)
+
+
+class _Child:
+    """A running child: its process, the socket to it, and what it printed."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.connection, theirs = Pipe(duplex=True)
+        # Native code prints where it likes; none of it may reach the parent's standard output.
+        # The last line is kept for `epitaph`.
+        self._printed: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        numbers = [str(theirs.fileno()), str(os.getpid())]
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT, *numbers, *sys.path],
+                stdin=subprocess.DEVNULL,
+                stdout=self._printed,
+                stderr=self._printed,
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, **environment},
+                # Its own process group: killed as a whole, and spared the terminal's Ctrl-C,
+                # which is for the parent to handle.
+                start_new_session=True,
+            )
+        except BaseException:
+            self.connection.close()
+            self._printed.close()
+            raise
+        finally:
+            theirs.close()  # only the child holds its end, so that its death is an end of file
+        self.ready = False
+        # Also for a worker that nobody closed: at the latest when the interpreter exits.
+        self._finalizer = weakref.finalize(
+            self, _end, self.process, self.connection, self._printed
+        )
+
+    def end(self, grace_s: float) -> None:
+        """Close the socket, which asks the child to exit; kill it when it has not in time."""
+        self.connection.close()
+        if grace_s:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(grace_s)
+        self._finalizer()
+
+    def epitaph(self) -> str:
+        """How the child ended, in one line."""
+        try:
+            code = self.process.wait(5.0)
+        except subprocess.TimeoutExpired:
+            return "closed its connection and hung"
+        text = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        self._printed.seek(max(0, self._printed.seek(0, os.SEEK_END) - 500))
+        last = self._printed.read().decode(errors="replace").strip().rpartition("\n")[2]
+        return f"{text}: {last[:200]}" if last else text
+
+
+def _end(process: subprocess.Popen[bytes], connection: Connection, printed: IO[bytes]) -> None:
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    connection.close()
+    printed.close()
+
+
+def serve(descriptor: int, parent: int) -> None:
+    """Be a worker: build the handler, then answer requests until the parent is gone.
+
+    Args:
+        descriptor: of the inherited socket.
+        parent: the parent's process id.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # crashes are expected here
+    _die_with(parent)
+    os.set_inheritable(descriptor, False)
+    connection: Connection[Any, Any] = Connection(descriptor)
+    with contextlib.suppress(EOFError, OSError):
+        entry, arguments = connection.recv()
+        handler: Handler | None = None
+        try:
+            handler = entry(*arguments)
+            reply: Any = None
+        except Exception as error:  # a process boundary: the parent raises it
+            reply = _raised(error)
+        connection.send(reply)
+        while handler is not None:
+            request = connection.recv()
+            try:
+                reply = handler(request)
+            except Exception as error:  # a process boundary: the parent decides what it means
+                reply = _raised(error)
+            connection.send(reply)
+
+
+def _raised(error: Exception) -> Failure:
+    message = " ".join(str(error).split())[:300]
+    name = type(error).__name__
+    return Failure(
+        FailureKind.RAISED,
+        f"{name}: {message}" if message else name,
+        "".join(traceback.format_exception(error)),
+    )
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies, even while it hangs."""
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died before that
+        os._exit(1)

@@ -1,0 +1,104 @@
+"""Where files are: the data that ships with the package, and the user's cache."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import platformdirs
+
+from autotune.errors import AutotuneError, CacheError
+
+_PRIVATE = 0o700
+
+
+def data_dir(name: str) -> Path:
+    """The folder of shipped data called `name`: "templates", "search_spaces" or "cache".
+
+    An installed package carries them under ``autotune/_data``; in a checkout they lie beside the
+    package, next to ``pyproject.toml``.
+
+    Raises:
+        AutotuneError: neither place has the folder: the installation is incomplete.
+    """
+    package = Path(str(resources.files("autotune")))
+    packaged = package / "_data" / name
+    if packaged.is_dir():
+        return packaged
+    checkout = package.parent
+    # Without this guard a stray folder called "cache" in site-packages would be taken for ours.
+    if (checkout / "pyproject.toml").is_file() and (checkout / name).is_dir():
+        return checkout / name
+    raise AutotuneError(
+        f"shipped data {name!r} must be in {packaged} or, in a checkout, in {checkout / name}, "
+        "and is in neither: reinstall autotune-kernels"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CacheLocations:
+    """The places of one cache; they move together.
+
+    Attributes:
+        root: the folder that holds everything.
+        database: the SQLite file of tuning records and measurements.
+    """
+
+    root: Path
+    database: Path
+
+    @classmethod
+    def at(cls, cache: str | os.PathLike[str] | None = None) -> CacheLocations:
+        """The locations for an explicit path, else `$AUTOTUNE_CACHE`, else the user's data folder.
+
+        A path that ends in ``.sqlite`` names the database file, and its folder is the root.
+        Nothing is created.
+        """
+        given = cache or os.environ.get("AUTOTUNE_CACHE")
+        path = Path(given) if given else platformdirs.user_data_path("autotune", appauthor=False)
+        path = path.expanduser().absolute()
+        if path.suffix == ".sqlite":
+            return cls(root=path.parent, database=path)
+        return cls(root=path, database=path / "tuning.sqlite")
+
+    def create(self) -> CacheLocations:
+        """Create the folders that are missing, for the owner's eyes only, and return self.
+
+        Raises:
+            CacheError: a folder cannot be created, or something else has its name.
+        """
+        for folder in (self.root, self.studies, self.programs):
+            private_folder(folder)
+        return self
+
+    @property
+    def studies(self) -> Path:
+        """The folder of study journals."""
+        return self.root / "studies"
+
+    @property
+    def programs(self) -> Path:
+        """The folder of emitted sources and what is compiled from them."""
+        return self.root / "programs"
+
+
+def private_folder(path: Path) -> Path:
+    """Return `path`, created with its missing parents for the owner's eyes only.
+
+    A folder that is already there keeps its permissions.
+
+    Raises:
+        CacheError: the folder cannot be created, or something else has its name.
+    """
+    try:
+        for folder in (*reversed(path.parents), path):
+            if not folder.is_dir():
+                folder.mkdir(mode=_PRIVATE, exist_ok=True)
+    except OSError as error:
+        raise CacheError(
+            f"cannot create the cache folder {path} ({error.strerror or error}): "
+            "give a writable folder with --cache or AUTOTUNE_CACHE"
+        ) from error
+    return path

@@ -1,0 +1,235 @@
+"""Using tuned kernels: `load` looks one up, `matmul` picks one by the operands."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.catalog import load_families
+from autotune.configuration import Candidate
+from autotune.errors import InputError, NotTunedError, OperandError, UnknownNameError
+from autotune.operands import check_operands
+from autotune.paths import CacheLocations
+from autotune.problem import ITEM_SIZES, Gemm
+from autotune.program_cache import ProgramCache
+from autotune.store import Match, MatchQuality, TuningCache, TuningRecord, find, shipped_records
+from autotune.targets import Target, make_target
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from autotune.device import Device
+    from autotune.family import KernelFamily
+    from autotune.targets import RawKernel
+
+MATCHES = ("exact", "stale", "nearest")
+"""What `load` may settle for: the problem's own record, one made by another toolchain or
+template, or the best there is, down to a family's default configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A tuned kernel, ready to call.
+
+    Attributes:
+        problem: what it computes.
+        target: where it runs.
+        candidate: family and configuration.
+        match: how well the record behind it fits the problem and this device.
+        reason: what kept the match from being exact; empty when it is.
+        record: the tuning record behind it; None for a default configuration.
+    """
+
+    problem: Gemm
+    target: str
+    candidate: Candidate
+    match: MatchQuality
+    reason: str
+    record: TuningRecord | None
+    _raw: RawKernel
+
+    def __call__(
+        self,
+        a: NDArray[Any],
+        b: NDArray[Any],
+        out: NDArray[Any] | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Any = None,
+    ) -> NDArray[Any]:
+        """``C = alpha A B + beta C`` for operands of the problem's shapes, dtype and layout.
+
+        Args:
+            a: A as stored: M x N, or N x M where the layout says transposed.
+            b: B as stored: N x K, or K x N where the layout says transposed.
+            out: C, M x K, written in place and returned; None allocates it.
+            alpha: scales the product.
+            beta: scales what `out` holds; needs `out`. Zero means `out` is not read.
+            stream: where to enqueue the work; CPU kernels take none.
+
+        Returns:
+            C, an M x K array.
+
+        Raises:
+            OperandError: an operand does not fit; the message names it and what it takes.
+        """
+        if stream is not None:
+            raise OperandError(f"a {self.target} kernel takes no stream, got {stream!r}")
+        c = check_operands(self.problem, a, b, out, beta)
+        self._raw(a, b, c, alpha, beta)
+        return c
+
+
+def load(
+    problem: Gemm,
+    target: str | None = None,
+    *,
+    match: str = "exact",
+    cache: str | Path | None = None,
+    extra_families: Sequence[Path] = (),
+) -> Kernel:
+    """The tuned kernel for a problem on this machine, from the cache.
+
+    Args:
+        problem: what to compute.
+        target: where to run; None takes the best this machine has.
+        match: "exact" takes only a record of this problem, device, toolchain and template;
+            "stale" also one whose toolchain or template has changed since; "nearest" takes the
+            best there is and never fails for want of a record. `Kernel.match` says which it was.
+        cache: folder or database of the user's cache; None takes the default place.
+        extra_families: folders with families of the user's own, beside $AUTOTUNE_FAMILIES.
+
+    Raises:
+        NotTunedError: nothing good enough; the message names the command that would tune it.
+        UnknownNameError: there is no such target or `match`.
+        CacheError: the cache cannot be read.
+    """
+    if match not in MATCHES:
+        raise UnknownNameError(f"match must be one of {', '.join(MATCHES)}, got {match!r}")
+    place = CacheLocations.at(cache)
+    chosen = make_target(target)
+    device = chosen.device(problem)
+    families = load_families(target=chosen.name, operation=problem.operation, extra=extra_families)
+    found = _find(problem, chosen, device, families, place)
+    allowed = {
+        "exact": (MatchQuality.EXACT,),
+        "stale": (MatchQuality.EXACT, MatchQuality.STALE),
+        "nearest": tuple(MatchQuality),
+    }[match]
+    if found.quality not in allowed:
+        raise NotTunedError(_not_tuned(problem, chosen.name, found))
+    family, candidate = _candidate(problem, chosen, device, families, found)
+    raw = chosen.kernel(family, candidate, problem, ProgramCache(place.programs))
+    return Kernel(problem, chosen.name, candidate, found.quality, found.reason, found.record, raw)
+
+
+def matmul(
+    a: NDArray[Any],
+    b: NDArray[Any],
+    out: NDArray[Any] | None = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+) -> NDArray[Any]:
+    """``alpha a @ b + beta out`` by the best kernel there is for these shapes on this machine.
+
+    Args:
+        a: A, M x N.
+        b: B, N x K, of A's dtype.
+        out: C, M x K; None allocates it.
+        alpha: scales the product.
+        beta: scales what `out` holds; needs `out`.
+
+    Returns:
+        C, an M x K array.
+
+    Raises:
+        OperandError: the operands are not 2-D arrays of one supported dtype that fit together.
+    """
+    shape_a, shape_b = (tuple(getattr(operand, "shape", ())) for operand in (a, b))
+    if len(shape_a) != 2 or len(shape_b) != 2 or shape_a[1] != shape_b[0]:
+        raise OperandError(
+            f"a and b must be 2-D with a's columns equal to b's rows, got {shape_a} and {shape_b}"
+        )
+    if min(*shape_a, *shape_b) < 1:
+        raise OperandError(f"a and b must not be empty, got {shape_a} and {shape_b}")
+    dtype = str(a.dtype)
+    if dtype not in ITEM_SIZES:
+        raise OperandError(f"a must be one of {', '.join(ITEM_SIZES)}, got {dtype}")
+    return _loaded(shape_a[0], shape_a[1], shape_b[1], dtype)(a, b, out, alpha, beta)
+
+
+@functools.lru_cache(maxsize=256)
+def _loaded(m: int, n: int, k: int, dtype: str) -> Kernel:
+    return load(Gemm(m=m, n=n, k=k, dtype=dtype), match="nearest")
+
+
+def forget() -> None:
+    """Drop the kernels that `matmul` holds, so that it sees what was tuned since."""
+    _loaded.cache_clear()
+
+
+def _find(
+    problem: Gemm,
+    target: Target,
+    device: Device,
+    families: Mapping[str, KernelFamily],
+    place: CacheLocations,
+) -> Match:
+    """The best record for a problem, the user's before the shipped ones."""
+
+    def unusable(record: TuningRecord) -> str | None:
+        family = families.get(record.candidate.family)
+        if family is None:
+            return f"family {record.candidate.family!r} is not among the families found"
+        if record.problem == problem.key():
+            rejection = family.space(problem, device.limits).rejection(
+                record.candidate.configuration
+            )
+            return None if rejection is None else str(rejection)
+        return family.unsupported(problem)
+
+    user = TuningCache(place.database).records(operation=problem.operation, target=target.name)
+    records = [*user, *shipped_records(operation=problem.operation, target=target.name)]
+    digests = {name: family.digest for name, family in families.items()}
+    return find(records, problem, target.name, device, digests, unusable)
+
+
+def _candidate(
+    problem: Gemm,
+    target: Target,
+    device: Device,
+    families: Mapping[str, KernelFamily],
+    found: Match,
+) -> tuple[KernelFamily, Candidate]:
+    """The candidate a match stands for, moved to the nearest configuration valid here."""
+    if found.record is None:
+        family = families[target.default_family]
+        return family, Candidate(family.name, family.default(problem, device.limits))
+    family = families[found.record.candidate.family]
+    space = family.space(problem, device.limits)
+    wanted = found.record.candidate.configuration
+    if wanted in space:
+        return family, found.record.candidate
+    row = space.nearest(wanted, ())
+    if row is None:
+        raise InputError(f"family {family.name!r} has no valid configuration for {problem.label}")
+    return family, Candidate(family.name, space[row])
+
+
+def _not_tuned(problem: Gemm, target: str, found: Match) -> str:
+    command = f"autotune tune --shape {problem.m}x{problem.n}x{problem.k} --target {target}"
+    if problem.dtype != "float32":
+        command += f" --dtype {problem.dtype}"
+    if problem.layout != "nn":
+        command += f" --layout {problem.layout}"
+    if problem.accuracy != "ieee":
+        command += f" --accuracy {problem.accuracy}"
+    if problem.threads is not None:
+        command += f" --threads {problem.threads}"
+    return (
+        f"no tuned {target} kernel for {problem.label} ({found.reason}): run `{command}`, "
+        'or load with match="nearest"'
+    )

@@ -1,0 +1,198 @@
+"""Which configurations are taken: one worker per configuration, over Optuna storage only.
+
+A worker *claims* a row by writing it as an attribute of its own trial, then reads all trials
+again. If nobody else holds the row, it is the worker's. Otherwise it gives way and chooses again.
+This is safe on storage whose writes and reads have one order that all workers agree on (a
+journal under its lock, a relational database): of two workers that both wrote the same row, the
+one that wrote later reads after both writes, sees the earlier claim and gives way. Neither needs
+to know of the other beforehand, and a worker that dies holds nothing but its own trial, which is
+reclaimed with it.
+
+Two workers that see each other must not both give way for ever: the trial with the lower number
+waits a moment for the other to move on. That only decides who is lucky, never whether it is safe.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+
+from autotune.search.owner import Owner
+
+if TYPE_CHECKING:
+    from autotune.configuration import Value
+    from autotune.search.study_space import StudySpace
+
+CLAIM = "autotune:claim"
+"""Trial attribute: {"row", "owner", and "proposed" when the sampler's proposal was moved}."""
+
+OUTCOME = "outcome"
+REASON = "reason"
+"""Trial attributes: how a trial ended and why, as `autotune.measurement` has them."""
+
+ORPHANED = "orphaned"
+INTERRUPTED = "interrupted"
+"""Reasons of failed trials whose configuration never ran to an end: it may be proposed again."""
+
+STALE_S = 600.0
+"""Silence after which a worker on another host is taken for dead."""
+
+_PATIENCE_S = 0.5
+_POLL_S = 0.005
+
+
+class Ledger:
+    """Which rows are visited, kept up to date from a study's trials.
+
+    Attributes:
+        trials: every trial at the last refresh, by number.
+        rows: the row of every trial that has one, by trial number.
+        visited: rows that must not be proposed: run, running, or claimed by another worker.
+    """
+
+    def __init__(self, space: StudySpace) -> None:
+        self._space = space
+        self._ended: set[int] = set()
+        self._ended_rows: set[int] = set()
+        self._orphans: Counter[int] = Counter()
+        self.trials: list[FrozenTrial] = []
+        self.rows: dict[int, int] = {}
+        self.visited: set[int] = set()
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no row is left to propose."""
+        return len(self.visited) >= self._space.size
+
+    def refresh(self, trials: Iterable[FrozenTrial], but: int | None = None) -> None:
+        """Read the trials again; the claim of trial number `but` does not count as visited."""
+        self.trials = sorted(trials, key=lambda trial: trial.number)
+        running: set[int] = set()
+        for trial in self.trials:
+            if trial.number in self._ended:
+                continue
+            row = self._row(trial)
+            if row is None:
+                self.rows.pop(trial.number, None)
+            else:
+                self.rows[trial.number] = row
+            if trial.state.is_finished():
+                self._ended.add(trial.number)
+                if row is not None:
+                    self._end(trial, row)
+            elif row is not None and trial.number != but:
+                running.add(row)
+        self.visited = self._ended_rows | running
+
+    def holders(self, row: int, but: int) -> list[int]:
+        """Numbers of the other trials at `row`."""
+        return [number for number, held in self.rows.items() if held == row and number != but]
+
+    def _end(self, trial: FrozenTrial, row: int) -> None:
+        reason = None if OUTCOME in trial.user_attrs else trial.user_attrs.get(REASON)
+        if trial.state is TrialState.FAIL and reason == INTERRUPTED:
+            return
+        if trial.state is TrialState.FAIL and reason == ORPHANED:
+            # The worker's death may have been this configuration's doing: one more chance.
+            self._orphans[row] += 1
+            if self._orphans[row] < 2:
+                return
+        self._ended_rows.add(row)
+
+    def _row(self, trial: FrozenTrial) -> int | None:
+        row = self._space.row(trial.params) if trial.params else None
+        if row is None:
+            claimed = claim_of(trial).get("row")
+            if isinstance(claimed, int) and 0 <= claimed < self._space.size:
+                row = claimed
+        return row
+
+
+def claim_of(trial: FrozenTrial) -> Mapping[str, Any]:
+    """The claim that a trial carries; empty when it has none."""
+    claim = trial.system_attrs.get(CLAIM)
+    return claim if isinstance(claim, Mapping) else {}
+
+
+def claim(
+    study: optuna.Study,
+    trial: FrozenTrial,
+    ledger: Ledger,
+    row: int,
+    proposed: Mapping[str, Value] | None,
+) -> bool:
+    """Try to take `row` for `trial`; afterwards the ledger is fresh.
+
+    Args:
+        study: the study that all workers share.
+        trial: this worker's running trial.
+        ledger: refreshed before it returns.
+        row: what to take.
+        proposed: the sampler's own proposal, recorded when it was moved to `row`.
+
+    Returns:
+        Whether the row is this trial's. If not, the claim has no effect once another is written.
+    """
+    record: dict[str, Any] = {"row": row, "owner": str(Owner.current())}
+    if proposed is not None:
+        record["proposed"] = dict(proposed)
+    study._storage.set_trial_system_attr(trial._trial_id, CLAIM, record)
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        ledger.refresh(study.get_trials(deepcopy=False), but=trial.number)
+        if row not in ledger.visited:
+            return True
+        holders = ledger.holders(row, but=trial.number)
+        waits = all(
+            number > trial.number and not ledger.trials[number].state.is_finished()
+            for number in holders
+        )
+        if not waits or time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+
+
+def withdraw(study: optuna.Study, trial: FrozenTrial) -> None:
+    """Give up whatever `trial` claims: there is nothing left for it."""
+    study._storage.set_trial_system_attr(trial._trial_id, CLAIM, None)
+
+
+def reclaim_orphans(study: optuna.Study, heartbeats: Mapping[str, float]) -> int:
+    """End the RUNNING trials whose worker is gone.
+
+    Args:
+        study: the study that all workers share.
+        heartbeats: when each owner was last heard of, in seconds since the epoch.
+
+    Returns:
+        How many were ended.
+    """
+    running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+    return sum(fail(study, t._trial_id, ORPHANED) for t in running if _orphaned(t, heartbeats))
+
+
+def fail(study: optuna.Study, trial_id: int, reason: str) -> bool:
+    """End a RUNNING trial that was not measured; False when somebody else has ended it."""
+    try:
+        study._storage.set_trial_user_attr(trial_id, REASON, reason)
+        study._storage.set_trial_state_values(trial_id, TrialState.FAIL)
+    except optuna.exceptions.UpdateFinishedTrialError:
+        return False
+    return True
+
+
+def _orphaned(trial: FrozenTrial, heartbeats: Mapping[str, float]) -> bool:
+    text = str(claim_of(trial).get("owner", ""))
+    owner = Owner.parse(text)
+    alive = owner.alive() if owner is not None else None
+    if alive is not None:
+        return not alive
+    started = trial.datetime_start or datetime.now()
+    last_seen = max(heartbeats.get(text, 0.0), started.timestamp())
+    return time.time() - last_seen > STALE_S

@@ -1,0 +1,56 @@
+"""Studies in a database: anything Optuna reaches through SQLAlchemy."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from optuna.storages import RDBStorage
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
+
+from autotune.errors import MissingDependencyError, StudyError
+
+_CREATION_RETRIES = 10
+_CREATION_PAUSE_S = 0.1
+
+
+def open_database(url: str) -> RDBStorage:
+    """Open an Optuna database, creating its tables when it is new.
+
+    Raises:
+        StudyError: the URL is no URL, or the database cannot be opened.
+        MissingDependencyError: its driver is not installed.
+    """
+    try:
+        parsed = make_url(url)
+        shown = parsed.render_as_string(hide_password=True)
+    except (SQLAlchemyError, ValueError) as error:
+        raise StudyError(
+            f"{url!r} is not a storage URL: use one such as sqlite:///studies.db"
+        ) from error
+    # Several workers may write at once; SQLite's default patience is five seconds.
+    engine: dict[str, Any] | None = (
+        {"connect_args": {"timeout": 60}} if parsed.get_backend_name() == "sqlite" else None
+    )
+    try:
+        return _created(url, engine)
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"storage {shown} needs a database driver: pip install {error.name}"
+        ) from error
+    except (SQLAlchemyError, RuntimeError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise StudyError(f"cannot open storage {shown}: {reason}") from error
+
+
+def _created(url: str, engine: dict[str, Any] | None) -> RDBStorage:
+    """Open a database, with patience while another process is creating the same tables."""
+    for _ in range(_CREATION_RETRIES):
+        try:
+            return RDBStorage(url, engine_kwargs=engine)
+        except (IntegrityError, OperationalError) as error:
+            if isinstance(error, OperationalError) and "already exists" not in str(error):
+                raise
+            time.sleep(_CREATION_PAUSE_S)
+    return RDBStorage(url, engine_kwargs=engine)

@@ -1,0 +1,194 @@
+"""Optuna's samplers as proposers, each with a study of its own that mirrors the real one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from autotune.search.quiet import quiet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from optuna.samplers import BaseSampler
+
+    from autotune.configuration import Value
+    from autotune.search.claims import Ledger
+    from autotune.search.study_space import StudySpace
+
+
+class Encoding:
+    """How a sampler sees the parameters.
+
+    Args:
+        space: the names and their values.
+        flat: whether every name is always there, or a family's only when it is chosen. Flat is
+            for samplers that need one fixed space; names that do not apply are then noise.
+        ordinal: whether a parameter is an integer, the position among its values, or categorical.
+    """
+
+    def __init__(self, space: StudySpace, *, flat: bool, ordinal: bool = False) -> None:
+        self.space = space
+        self.flat = flat
+        self._ordinal = ordinal
+        self.distributions: dict[str, BaseDistribution] = {
+            name: IntDistribution(0, len(values) - 1)
+            if ordinal
+            else CategoricalDistribution(values)
+            for name, values in space.choices.items()
+        }
+
+    def encode(self, params: Mapping[str, Value]) -> dict[str, Value]:
+        """Values as the sampler sees them."""
+        if not self._ordinal:
+            return dict(params)
+        return {name: self.space.choices[name].index(value) for name, value in params.items()}
+
+    def decode(self, name: str, seen: Value) -> Value:
+        """The parameter's value behind one that the sampler sees."""
+        return self.space.choices[name][int(seen)] if self._ordinal else seen
+
+
+class MirrorProposer:
+    """Asks an Optuna sampler, in an in-memory study that copies the real one trial by trial.
+
+    The mirror has the same trial numbers, states and values; its parameters are the claimed
+    ones, encoded. So a sampler learns from what ran, not from what it proposed; a numeric sampler
+    can work on a categorical study; trials of other workers count as running; and a sampler's own
+    notes (CMA-ES pickles its state into trials) never reach the storage that users share.
+
+    Args:
+        encoding: how the sampler sees the parameters.
+        sampler: makes the sampler from a seed. Called for every trial with a seed of its own, so
+            that a resumed study proposes what an uninterrupted one would. A sampler that keeps
+            state in memory is one that ignores the seed: `lambda seed: instance`.
+        seed: where the trials' seeds come from.
+    """
+
+    def __init__(
+        self, encoding: Encoding, sampler: Callable[[int], BaseSampler], seed: int = 0
+    ) -> None:
+        self._encoding = encoding
+        self._sampler = sampler
+        self._seed = seed
+        self._storage = optuna.storages.InMemoryStorage()
+        with quiet():
+            study = optuna.create_study(storage=self._storage)
+        self._name = study.study_name
+        # The sampler's own values of names that do not apply to the claimed point.
+        self._wishes: dict[int, dict[str, Value]] = {}
+
+    def propose(self, number: int, ledger: Ledger) -> dict[str, Value]:
+        """The sampler's point for trial `number`, after everything the ledger knows."""
+        with quiet():
+            sampler = self._sampler(trial_seed(self._seed, number))
+            # A fresh handle: a study caches its trials between ask and tell.
+            study = optuna.load_study(
+                study_name=self._name, storage=self._storage, sampler=sampler
+            )
+            self._copy(study, ledger, number)
+            wish = self._ask(study, sampler, study.get_trials(deepcopy=False)[number])
+        self._wishes[number] = wish
+        return self._encoding.space.suggest(lambda name: self._encoding.decode(name, wish[name]))
+
+    def _ask(
+        self, study: optuna.Study, sampler: BaseSampler, trial: FrozenTrial
+    ) -> dict[str, Value]:
+        """One whole point: what the sampler decides jointly, then the rest one by one."""
+        encoding = self._encoding
+        sampler.before_trial(study, trial)
+        wish: dict[str, Value] = {}
+        if encoding.flat:
+            inferred = sampler.infer_relative_search_space(study, trial)
+            joint = sampler.sample_relative(study, trial, inferred)
+            for name in encoding.distributions:
+                wish[name] = self._value(study, sampler, trial, name, joint)
+            return wish
+        for stage in encoding.space.stages():
+            names = stage(wish)
+            several = {
+                name: encoding.distributions[name]
+                for name in names
+                if not encoding.distributions[name].single()
+            }
+            joint = sampler.sample_relative(study, trial, several)
+            for name in names:
+                wish[name] = self._value(study, sampler, trial, name, joint)
+        return wish
+
+    def _value(
+        self,
+        study: optuna.Study,
+        sampler: BaseSampler,
+        trial: FrozenTrial,
+        name: str,
+        joint: Mapping[str, Value],
+    ) -> Value:
+        distribution = self._encoding.distributions[name]
+        if name in joint:
+            return joint[name]
+        if distribution.single():
+            return self._encoding.encode({name: self._encoding.space.choices[name][0]})[name]
+        value: Value = sampler.sample_independent(study, trial, name, distribution)
+        return value
+
+    def _copy(self, study: optuna.Study, ledger: Ledger, number: int) -> None:
+        """Bring the mirror's trials up to date, up to and including trial `number`."""
+        mirrored = study.get_trials(deepcopy=False)
+        for trial in ledger.trials[: number + 1]:
+            if trial.number >= len(mirrored):
+                study.add_trial(self._template(trial, ledger))
+                continue
+            twin = mirrored[trial.number]
+            if twin.state is not TrialState.RUNNING or trial.number == number:
+                continue
+            row = ledger.rows.get(trial.number)
+            if row is not None and (not twin.params or trial.state.is_finished()):
+                for name, value in self._params(trial.number, row).items():
+                    distribution = self._encoding.distributions[name]
+                    self._storage.set_trial_param(
+                        twin._trial_id, name, distribution.to_internal_repr(value), distribution
+                    )
+            if trial.state.is_finished():
+                for step, reported in trial.intermediate_values.items():
+                    self._storage.set_trial_intermediate_value(twin._trial_id, step, reported)
+                self._wishes.pop(trial.number, None)
+                twin = self._storage.get_trial(twin._trial_id)
+                study.sampler.after_trial(study, twin, trial.state, trial.values)
+                self._storage.set_trial_state_values(twin._trial_id, trial.state, trial.values)
+
+    def _template(self, trial: FrozenTrial, ledger: Ledger) -> FrozenTrial:
+        row = ledger.rows.get(trial.number)
+        params = {} if row is None else self._params(trial.number, row)
+        state = trial.state
+        if state is TrialState.WAITING:
+            state = TrialState.RUNNING  # without parameters samplers pass it over
+        elif row is None and state.is_finished():
+            state = TrialState.FAIL  # nothing to learn from, but its number must be taken
+        known = state in (TrialState.COMPLETE, TrialState.PRUNED)
+        return create_trial(
+            state=state,
+            value=trial.value if known else None,
+            params=params,
+            distributions={name: self._encoding.distributions[name] for name in params},
+            intermediate_values=trial.intermediate_values if known else {},
+        )
+
+    def _params(self, number: int, row: int) -> dict[str, Value]:
+        """The point at `row` as the sampler sees it, with the names that do not apply if flat."""
+        active = self._encoding.encode(self._encoding.space.params(row))
+        if not self._encoding.flat:
+            return active
+        middle = {
+            name: values[len(values) // 2] for name, values in self._encoding.space.choices.items()
+        }
+        return {**self._encoding.encode(middle), **self._wishes.get(number, {}), **active}
+
+
+def trial_seed(seed: int, number: int) -> int:
+    """A seed for one trial: 32 bits drawn from the study's seed and the trial's number."""
+    return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])

@@ -1,0 +1,148 @@
+"""Samplers by name."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import optuna
+from optuna.samplers import BaseSampler
+
+from autotune.errors import InputError, MissingDependencyError, UnknownNameError
+from autotune.search.exhaustive import ExhaustiveProposer, RandomProposer
+from autotune.search.feasible import FeasibleSampler, Proposer
+from autotune.search.mirror import Encoding, MirrorProposer
+from autotune.search.quiet import quiet
+from autotune.search.study_space import StudySpace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autotune.space import SearchSpace, SpaceUnion
+
+
+def sampler_names() -> tuple[str, ...]:
+    """The names `make_sampler` knows, beside dotted paths."""
+    return tuple(_PROPOSERS)
+
+
+def make_sampler(name: str, space: SearchSpace | SpaceUnion, seed: int = 0) -> FeasibleSampler:
+    """Build a sampler that proposes only valid, unvisited points of a space.
+
+    With the same told values and the same seed, `tpe`, `random` and `exhaustive` propose the
+    same points, also when a study is closed and resumed in between. `gp` does too as long as its
+    fit converges alike; `nsga2` and `cmaes` begin a new population when a study is resumed.
+
+    Args:
+        name: one of `sampler_names()`, or the dotted path of a subclass of
+            `optuna.samplers.BaseSampler`, built with the seed if it takes one. It sees every
+            parameter as a categorical; of a union all families' parameters at once. Samplers
+            that keep count of a grid themselves do not fit: `exhaustive` is there for that.
+        space: where the points come from.
+        seed: 0 or more.
+
+    Raises:
+        UnknownNameError: there is no such sampler.
+        MissingDependencyError: the sampler needs a package that is not installed.
+        InputError: a seed below 0, or a class that cannot be built.
+    """
+    if seed < 0:
+        raise InputError(f"a seed must be 0 or more, got {seed}")
+    study_space = StudySpace(space)
+    if name in _PROPOSERS:
+        return FeasibleSampler(_PROPOSERS[name](study_space, seed), space)
+    if "." not in name:
+        raise UnknownNameError(
+            f"no sampler {name!r}: use {', '.join(_PROPOSERS)}, "
+            "or the dotted path of an optuna.samplers.BaseSampler"
+        )
+    return FeasibleSampler(_instance(_load(name), seed), space)
+
+
+def _tpe(space: StudySpace, seed: int) -> Proposer:
+    # First the family, then its parameters jointly: what TPE's experimental `group` option does,
+    # without looking for the groups in all trials again and again.
+    return MirrorProposer(
+        Encoding(space, flat=False),
+        lambda seed: optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True),
+        seed,
+    )
+
+
+def _nsga2(space: StudySpace, seed: int) -> Proposer:
+    return MirrorProposer(
+        Encoding(space, flat=True), lambda seed: optuna.samplers.NSGAIISampler(seed=seed), seed
+    )
+
+
+def _gp(space: StudySpace, seed: int) -> Proposer:
+    _require("gp", "torch", "scipy")
+    return MirrorProposer(
+        Encoding(space, flat=True, ordinal=True),
+        lambda seed: optuna.samplers.GPSampler(seed=seed),
+        seed,
+    )
+
+
+def _cmaes(space: StudySpace, seed: int) -> Proposer:
+    _require("cmaes", "cmaes")
+    return MirrorProposer(
+        Encoding(space, flat=True, ordinal=True),
+        lambda seed: optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False),
+        seed,
+    )
+
+
+def _random(space: StudySpace, seed: int) -> Proposer:
+    return RandomProposer(space, seed)
+
+
+def _exhaustive(space: StudySpace, seed: int) -> Proposer:
+    return ExhaustiveProposer(space)
+
+
+_PROPOSERS: dict[str, Callable[[StudySpace, int], Proposer]] = {
+    "auto": _tpe,
+    "tpe": _tpe,
+    "gp": _gp,
+    "cmaes": _cmaes,
+    "nsga2": _nsga2,
+    "random": _random,
+    "exhaustive": _exhaustive,
+}
+
+
+def _require(sampler: str, *packages: str) -> None:
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingDependencyError(
+            f"sampler {sampler!r} needs {', '.join(missing)}: pip install {' '.join(missing)}"
+        )
+
+
+def _load(path: str) -> type[BaseSampler]:
+    module_name, _, class_name = path.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise UnknownNameError(
+            f"no sampler {path!r} ({error}): use {', '.join(_PROPOSERS)}, "
+            "or the dotted path of an optuna.samplers.BaseSampler"
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, BaseSampler)):
+        raise UnknownNameError(f"{path!r} is not a subclass of optuna.samplers.BaseSampler")
+    return found
+
+
+def _instance(cls: type[BaseSampler], seed: int) -> BaseSampler:
+    seeded: dict[str, Any] = {"seed": seed} if "seed" in inspect.signature(cls).parameters else {}
+    try:
+        with quiet():
+            return cls(**seeded)
+    except TypeError as error:
+        raise InputError(
+            f"sampler {cls.__module__}.{cls.__qualname__} needs more than a seed ({error}): "
+            "wrap an instance in autotune.search.FeasibleSampler"
+        ) from error

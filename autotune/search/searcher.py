@@ -1,0 +1,119 @@
+"""Search over any space of one's own, in memory: ask, measure somehow, tell."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import TYPE_CHECKING, Generic, cast, overload
+
+import optuna
+from optuna.trial import TrialState, create_trial
+
+from autotune.errors import InputError
+from autotune.search.quiet import quiet
+from autotune.search.samplers import make_sampler
+from autotune.search.study_space import PointT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.configuration import Candidate, Configuration, Value
+    from autotune.search.feasible import FeasibleSampler
+    from autotune.space import SearchSpace, SpaceUnion
+
+
+class Searcher(Generic[PointT]):
+    """Proposes the valid configurations of a space one by one, each at most once.
+
+    ```python
+    searcher = Searcher(SearchSpace({"x": [1, 2, 4]}, ["x <= 2"]), seed=0)
+    while (configuration := searcher.ask()) is not None:
+        searcher.tell(configuration, measure(configuration))
+    configuration, value = searcher.best
+    ```
+
+    Args:
+        space: a `SearchSpace`, whose points are configurations, or a `SpaceUnion`, whose points
+            are candidates.
+        sampler: a name, see `make_sampler`.
+        seed: equal seeds and equal told values give equal proposals.
+
+    Raises:
+        UnknownNameError: there is no such sampler.
+        MissingDependencyError: the sampler needs a package that is not installed.
+    """
+
+    @overload
+    def __init__(
+        self: Searcher[Configuration], space: SearchSpace, sampler: str = ..., seed: int = ...
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Searcher[Candidate], space: SpaceUnion, sampler: str = ..., seed: int = ...
+    ) -> None: ...
+    def __init__(
+        self, space: SearchSpace | SpaceUnion, sampler: str = "auto", seed: int = 0
+    ) -> None:
+        self._sampler: FeasibleSampler = make_sampler(sampler, space, seed)
+        self._space = self._sampler.space
+        with quiet():
+            self._study = optuna.create_study(sampler=self._sampler)
+        self._asked: dict[int, optuna.Trial] = {}
+        self._told: set[int] = set()
+        self._best: tuple[int, float] | None = None
+
+    @property
+    def best(self) -> tuple[PointT, float] | None:
+        """The point with the smallest value told, and the value; None before any."""
+        if self._best is None:
+            return None
+        row, value = self._best
+        return cast("PointT", self._space.point(row)), value
+
+    def ask(self) -> PointT | None:
+        """The next point; None when every valid one was asked or told.
+
+        Several points may be asked before the first is told.
+        """
+        if len(self._told | self._asked.keys()) >= self._space.size:
+            return None
+        with quiet():
+            trial = self._study.ask()
+            params = self._space.suggest(lambda name: self._suggest(trial, name))
+        row = self._space.row(params)
+        assert row is not None, "the sampler proposes valid points only"
+        self._asked[row] = trial
+        return cast("PointT", self._space.point(row))
+
+    def tell(self, point: Candidate | Mapping[str, Value], value: float | None) -> None:
+        """Report the value of a point: smaller is better; None says that it failed.
+
+        A point that was never asked may be told; it counts as visited.
+
+        Raises:
+            SpaceError: the point is not in the space.
+            InputError: the value is not finite, or the point was told before.
+        """
+        if value is not None and not isfinite(value):
+            raise InputError(f"a told value must be a finite number, or None, got {value}")
+        row = self._space.row_of(point)
+        if row in self._told:
+            raise InputError(f"a point can be told once, and this one was: {point}")
+        state = TrialState.FAIL if value is None else TrialState.COMPLETE
+        with quiet():
+            trial = self._asked.pop(row, None)
+            if trial is not None:
+                self._study.tell(trial, value, state)
+            else:
+                params = self._space.params(row)
+                distributions = {name: self._space.distributions[name] for name in params}
+                self._study.add_trial(
+                    create_trial(
+                        state=state, value=value, params=params, distributions=distributions
+                    )
+                )
+        self._told.add(row)
+        if value is not None and (self._best is None or value < self._best[1]):
+            self._best = (row, float(value))
+
+    def _suggest(self, trial: optuna.Trial, name: str) -> Value:
+        return cast("Value", trial.suggest_categorical(name, self._space.choices[name]))

@@ -1,0 +1,148 @@
+"""Opening a study's storage: an Optuna journal file, or any database Optuna knows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import TYPE_CHECKING
+
+from optuna.storages import BaseStorage, JournalStorage
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
+
+from autotune.errors import CacheError, StudyError
+from autotune.search.quiet import quiet
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_RECORD_START = b'{"op_code":'
+
+_REPLAY_ERRORS = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    AssertionError,
+    RecursionError,
+)
+"""What Optuna raises when it replays foreign or damaged records."""
+
+
+def open_storage(url: str | None, name: str, folder: Path) -> BaseStorage:
+    """Open where a study is kept.
+
+    Args:
+        url: a database URL such as `sqlite:///studies.db`; None for a journal file.
+        name: the study's name, which gives the journal file its own.
+        folder: where journal files are kept; created when missing.
+
+    Raises:
+        StudyError: a URL that cannot be opened, or a file that is not a journal; such a file is
+            left as it is.
+        CacheError: the folder or the file cannot be read or written.
+        MissingDependencyError: the database's driver is not installed.
+    """
+    with quiet():
+        if url is not None:
+            # SQLAlchemy takes a tenth of a second to import; journals do without.
+            from autotune.search.database import open_database
+
+            return open_database(url)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            return _open_journal(folder / f"{slug(name)}.log")
+        except OSError as error:
+            raise CacheError(f"cannot keep studies in {folder}: {error.strerror}") from error
+
+
+def slug(name: str) -> str:
+    """A file name for a study: the name itself where that is safe, else made unique by digest."""
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:80]
+    if safe == name:
+        return safe
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{safe}-{digest}".strip("-")
+
+
+class _Journal(JournalFileBackend):
+    """Optuna's journal file, which survives a write that was cut off.
+
+    A writer killed in mid-line, or a full disk, leaves a line without its end. Optuna skips it
+    until somebody appends to it, and can never read the file again after that.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._guard = JournalFileSymlinkLock(str(path))
+        super().__init__(str(path), self._guard)
+
+    def append_logs(self, logs: list[dict[str, object]]) -> None:
+        try:
+            super().append_logs(logs)
+        except OSError as error:
+            self.cut_torn_line()
+            raise CacheError(
+                f"cannot write the study {self._path}: {error.strerror}; what is in it is intact"
+            ) from error
+
+    def cut_torn_line(self) -> None:
+        """Remove an unfinished last line, if it is one of ours."""
+        self._guard.acquire()
+        try:
+            with self._path.open("rb+") as file:
+                start, line = _last_line(self._path)
+                if line and not line.endswith(b"\n") and _is_record_start(line):
+                    file.truncate(start)
+        finally:
+            self._guard.release()
+
+
+def _open_journal(path: Path) -> JournalStorage:
+    if path.exists() and not path.is_file():
+        raise StudyError(f"{path} is not a file: choose another study name")
+    journal = _Journal(path)
+    _, line = _last_line(path)
+    if line and not line.endswith(b"\n"):
+        if not _is_record_start(line):
+            raise _corrupt(path, "its last line is cut off")
+        journal.cut_torn_line()
+    elif line:
+        # Optuna does not report a last line that is no record; the next append would hide it.
+        try:
+            json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise _corrupt(path, "its last line is not JSON") from error
+    try:
+        return JournalStorage(journal)
+    except _REPLAY_ERRORS as error:
+        raise _corrupt(path, f"{type(error).__name__}: {error}") from error
+
+
+def _corrupt(path: Path, why: str) -> StudyError:
+    first_line = " ".join(why.split())
+    return StudyError(
+        f"{path} is not a readable study journal ({first_line}): move it away, or use another "
+        "study name; the file was left as it is"
+    )
+
+
+def _is_record_start(line: bytes) -> bool:
+    return line.startswith(_RECORD_START) or _RECORD_START.startswith(line)
+
+
+def _last_line(path: Path) -> tuple[int, bytes]:
+    """Where the last line begins, and the line with its end if it has one."""
+    chunk = 1 << 16
+    with path.open("rb") as file:
+        end = file.seek(0, 2)
+        start, tail = end, b""
+        while start > 0:
+            start = max(0, start - chunk)
+            file.seek(start)
+            tail = file.read(end - start)
+            # The last byte may be the line's own end.
+            cut = tail.rfind(b"\n", 0, len(tail) - 1)
+            if cut >= 0:
+                return start + cut + 1, tail[cut + 1 :]
+    return 0, tail

@@ -1,0 +1,71 @@
+"""Medians of timings and how well they are known, without assuming a distribution."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def median(samples: Sequence[float]) -> float:
+    """The sample median.
+
+    Raises:
+        ValueError: there are no samples.
+    """
+    if not samples:
+        raise ValueError("the median of no samples is not defined: give at least one")
+    ordered = sorted(samples)
+    middle = len(ordered) // 2
+    if len(ordered) % 2:
+        return ordered[middle]
+    return (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """A nonparametric confidence interval of the median: two order statistics.
+
+    The number of samples below the true median is binomial(n, 1/2) whatever the distribution,
+    so the samples ranked r and n + 1 - r enclose it with probability 1 - 2 P(X < r). Timings are
+    neither normal nor symmetric, which is why Hoefler and Belli ("Scientific Benchmarking of
+    Parallel Computing Systems", SC15, section 3.1.3) recommend it; the ranks are those of
+    David and Nagaraja, "Order Statistics", 3rd edition, section 7.1.
+
+    Fewer than six samples cannot reach 95 %: smallest and largest come back, which is the best
+    they can say.
+
+    Args:
+        samples: independent measurements, in any order.
+        confidence: the least probability that the interval holds the true median.
+
+    Returns:
+        Its lower and upper end, in the unit of the samples.
+
+    Raises:
+        ValueError: there are no samples, or `confidence` is not between 0 and 1.
+    """
+    if not samples:
+        raise ValueError("the median of no samples is not defined: give at least one")
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
+    ordered = sorted(samples)
+    rank = _rank(len(ordered), confidence)
+    return ordered[rank - 1], ordered[len(ordered) - rank]
+
+
+def _rank(count: int, confidence: float) -> int:
+    """The largest rank r >= 1 with P(X < r) <= (1 - confidence) / 2, X binomial(count, 1/2)."""
+    tail = (1 - confidence) / 2
+    log_half_power = count * math.log(0.5)
+    below = 0.0
+    rank = 0
+    while rank < count // 2:
+        # Logarithms, since 0.5**count underflows for long series.
+        log_choose = math.lgamma(count + 1) - math.lgamma(rank + 1) - math.lgamma(count - rank + 1)
+        below += math.exp(log_choose + log_half_power)
+        if below > tail:
+            break
+        rank += 1
+    return max(rank, 1)

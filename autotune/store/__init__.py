@@ -1,0 +1,30 @@
+"""The store: tuning records, the cache that holds them, lookups, and files to exchange them."""
+
+from autotune.store.cache import StoredMeasurement, TuningCache
+from autotune.store.interchange import (
+    export_lines,
+    export_records,
+    import_records,
+    parse_record,
+)
+from autotune.store.matching import Match, MatchQuality, find, neighbours
+from autotune.store.record import BaselineRecord, EffortRecord, TuningRecord, superseded
+from autotune.store.shipped import shipped_records
+
+__all__ = [
+    "BaselineRecord",
+    "EffortRecord",
+    "Match",
+    "MatchQuality",
+    "StoredMeasurement",
+    "TuningCache",
+    "TuningRecord",
+    "export_lines",
+    "export_records",
+    "find",
+    "import_records",
+    "neighbours",
+    "parse_record",
+    "shipped_records",
+    "superseded",
+]

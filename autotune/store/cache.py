@@ -1,0 +1,270 @@
+"""The user's cache: tuning records and every measurement, in one SQLite file."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from autotune.configuration import Candidate, Configuration
+from autotune.errors import CacheError, InputError, UnknownNameError
+from autotune.measurement import Measurement, Outcome
+from autotune.store import checks, schema, strict_json
+from autotune.store.record import TuningRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from autotune.device import DeviceFingerprint
+    from autotune.problem import Problem
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMeasurement:
+    """One trial of one study, as kept in the cache.
+
+    Attributes:
+        study: the study's name.
+        fingerprint: digest of the device's fingerprint.
+        operation: the operation's name.
+        problem: every field of the problem.
+        target: "cpu", "cuda", ...
+        candidate: what was tried.
+        measurement: what came of it.
+        created: when it was stored, in UTC.
+    """
+
+    study: str
+    fingerprint: str
+    operation: str
+    problem: Mapping[str, Any]
+    target: str
+    candidate: Candidate
+    measurement: Measurement
+    created: str
+
+
+class TuningCache:
+    """Tuning records and measurements in one file that many processes may use at once.
+
+    Nothing is opened or created before the first write; reading a cache that is not there finds
+    nothing. No method ever removes or overwrites a file that it cannot read.
+
+    Args:
+        path: the SQLite file.
+        timeout_s: how long to wait for another process's transaction, in seconds.
+
+    Raises (every method):
+        CacheError: the file is damaged, from a newer autotune, locked, or its place cannot be
+            written; the message names the file and the remedy, and what is stored stays.
+    """
+
+    def __init__(self, path: Path, *, timeout_s: float = 30.0) -> None:
+        self.path = path
+        self._timeout_s = timeout_s
+
+    def __repr__(self) -> str:
+        return f"TuningCache({str(self.path)!r})"
+
+    def check_writable(self) -> None:
+        """Create the file if it is missing and make sure that it can be written to."""
+        with schema.transaction(self.path, self._timeout_s) as connection:
+            # A transaction that changes nothing would pass on a full or read-only disk.
+            connection.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
+
+    def add(self, *records: TuningRecord) -> int:
+        """Store records in one transaction and return how many were new.
+
+        A record that is there already (same id) is left as it is. Older records of a key are
+        kept: lookups take the newest.
+        """
+        rows = [
+            (record.id, *record.key, record.created, strict_json.line(record.to_json()))
+            for record in records
+        ]
+        with schema.transaction(self.path, self._timeout_s) as connection:
+            return connection.executemany(
+                "INSERT OR IGNORE INTO records VALUES (?, ?, ?, ?, ?, ?, ?)", rows
+            ).rowcount
+
+    def records(
+        self,
+        fingerprint_digest: str | None = None,
+        operation: str | None = None,
+        target: str | None = None,
+    ) -> list[TuningRecord]:
+        """The records that fit, newest first; None fits all.
+
+        A stored record that cannot be read is logged and left out: `autotune cache verify`
+        lists those.
+        """
+        found = []
+        for id_, document in self.documents(fingerprint_digest, operation, target):
+            try:
+                found.append(_record(document))
+            except InputError as error:
+                _log.warning("%s: record %s is left out: %s", self.path, id_, error)
+        return found
+
+    def documents(
+        self,
+        fingerprint_digest: str | None = None,
+        operation: str | None = None,
+        target: str | None = None,
+    ) -> list[tuple[str, str]]:
+        """Like `records`, as (id, JSON text) pairs that nothing has checked."""
+        where, values = _where(fingerprint=fingerprint_digest, operation=operation, target=target)
+        query = f"SELECT id, document FROM records{where} ORDER BY created DESC, rowid DESC"
+        return [(id_, document) for id_, document in self._read(query, values)]
+
+    def get(self, id_prefix: str) -> TuningRecord:
+        """The one record whose id begins with `id_prefix`.
+
+        Raises:
+            UnknownNameError: no record's id begins so, or several do.
+        """
+        query = "SELECT id, document FROM records WHERE substr(id, 1, ?) = ? ORDER BY id"
+        rows = self._read(query, (len(id_prefix), id_prefix))
+        if len(rows) > 1:
+            ids = ", ".join(id_ for id_, _ in rows[:4]) + (", ..." if len(rows) > 4 else "")
+            raise UnknownNameError(
+                f"record id {id_prefix!r} is ambiguous ({ids}): give more of its digits"
+            )
+        if not rows:
+            raise UnknownNameError(
+                f"no record {id_prefix!r} in {self.path}: `autotune cache list` shows those "
+                "there are"
+            )
+        [[id_, document]] = rows
+        try:
+            return _record(document)
+        except InputError as error:
+            raise CacheError(f"{self.path}: record {id_} cannot be read: {error}") from error
+
+    def delete(self, ids: Iterable[str]) -> int:
+        """Remove the records with these full ids and return how many there were."""
+        wanted = [(id_,) for id_ in ids]
+        if not wanted or not self.path.exists():
+            return 0
+        with schema.transaction(self.path, self._timeout_s) as connection:
+            return connection.executemany("DELETE FROM records WHERE id = ?", wanted).rowcount
+
+    def add_measurements(
+        self,
+        study: str,
+        fingerprint: DeviceFingerprint,
+        problem: Problem,
+        target: str,
+        rows: Iterable[tuple[Candidate, Measurement]],
+    ) -> None:
+        """Store what came of trials, failures too, in one transaction."""
+        problem_key = strict_json.canonical(problem.key())
+        key = (study, fingerprint.digest, problem.operation, problem_key, target)
+        created = checks.utc_now()
+        values = [
+            (
+                *key,
+                candidate.family,
+                candidate.configuration.json,
+                measurement.outcome.value,
+                measurement.median_s,
+                *(measurement.interval_s or (None, None)),
+                measurement.repeats,
+                measurement.error,
+                measurement.reason,
+                json.dumps(measurement.details),
+                created,
+            )
+            for candidate, measurement in rows
+        ]
+        with schema.transaction(self.path, self._timeout_s) as connection:
+            connection.executemany(
+                f"INSERT INTO measurements ({_COLUMNS}) VALUES "
+                "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                values,
+            )
+
+    def measurements(
+        self,
+        study: str | None = None,
+        fingerprint_digest: str | None = None,
+        problem: Problem | None = None,
+        target: str | None = None,
+    ) -> list[StoredMeasurement]:
+        """The measurements that fit, in the order they were stored; None fits all."""
+        where, values = _where(
+            study=study,
+            fingerprint=fingerprint_digest,
+            operation=None if problem is None else problem.operation,
+            problem=None if problem is None else strict_json.canonical(problem.key()),
+            target=target,
+        )
+        query = f"SELECT {_COLUMNS} FROM measurements{where} ORDER BY number"
+        try:
+            return [_stored(row) for row in self._read(query, values)]
+        except ValueError as error:
+            raise CacheError(f"{self.path}: a measurement cannot be read: {error}") from error
+
+    def count_measurements(self, *, before: str) -> int:
+        """How many measurements were stored before a moment (UTC, ISO 8601)."""
+        query = "SELECT count(*) FROM measurements WHERE created < ?"
+        return sum(count for (count,) in self._read(query, (checks.moment("before", before),)))
+
+    def delete_measurements(self, *, before: str) -> int:
+        """Remove the measurements stored before a moment and return how many there were."""
+        moment = checks.moment("before", before)
+        if not self.path.exists():
+            return 0
+        with schema.transaction(self.path, self._timeout_s) as connection:
+            statement = "DELETE FROM measurements WHERE created < ?"
+            return connection.execute(statement, (moment,)).rowcount
+
+    def damage(self) -> list[str]:
+        """What SQLite's own integrity check finds wrong; empty when the file is sound."""
+        return [line for (line,) in self._read("PRAGMA integrity_check", ()) if line != "ok"]
+
+    def _read(self, query: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
+        return schema.read(self.path, query, values, self._timeout_s)
+
+
+_COLUMNS = (
+    "study, fingerprint, operation, problem, target, family, configuration, outcome, median_s, "
+    "interval_low_s, interval_high_s, repeats, error, reason, details, created"
+)
+
+
+def _where(**wanted: str | None) -> tuple[str, tuple[str, ...]]:
+    given = {column: value for column, value in wanted.items() if value is not None}
+    clause = " AND ".join(f"{column} = ?" for column in given)
+    return (f" WHERE {clause}" if clause else ""), tuple(given.values())
+
+
+def _record(document: str) -> TuningRecord:
+    return TuningRecord.from_json(strict_json.parse(document))
+
+
+def _stored(row: tuple[Any, ...]) -> StoredMeasurement:
+    study, fingerprint, operation, problem, target, family, configuration, *result = row
+    outcome, median_s, low_s, high_s, repeats, error, reason, details, created = result
+    return StoredMeasurement(
+        study,
+        fingerprint,
+        operation,
+        json.loads(problem),
+        target,
+        Candidate(family, Configuration(json.loads(configuration))),
+        Measurement(
+            Outcome(outcome),
+            median_s,
+            None if low_s is None else (low_s, high_s),
+            repeats,
+            error,
+            reason,
+            json.loads(details),
+        ),
+        created,
+    )

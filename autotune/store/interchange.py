@@ -1,0 +1,131 @@
+"""Records as files: JSON Lines, a header and then one record a line.
+
+Files come from strangers. They are data only, bounded in size, and taken as a whole or not at
+all.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotune.errors import CacheError, InputError
+from autotune.store import checks, strict_json
+from autotune.store.record import TuningRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+FORMAT = "autotune-records"
+VERSION = 1
+LINE_LIMIT = 1 << 20
+"""Bytes that a line may have."""
+FILE_LIMIT = 256 << 20
+"""Bytes that a file may have."""
+
+
+def export_lines(records: Iterable[TuningRecord]) -> Iterator[str]:
+    """The lines of an export, without line ends."""
+    yield strict_json.line({"format": FORMAT, "version": VERSION})
+    for record in records:
+        yield strict_json.line(record.to_json())
+
+
+def export_records(records: Iterable[TuningRecord], file: Path) -> None:
+    """Write records to a file, which is replaced as a whole or not at all.
+
+    Raises:
+        CacheError: the file cannot be written.
+    """
+    text = "".join(f"{line}\n" for line in export_lines(records))
+    try:
+        if file.exists() and not file.is_file():
+            file.write_text(text, encoding="utf-8")  # a device or a pipe cannot be replaced
+        else:
+            _replace(file, text)
+    except OSError as error:
+        raise CacheError(f"cannot write {file}: {error.strerror or error}") from error
+
+
+def import_records(file: Path) -> list[TuningRecord]:
+    """Read all records of an export, after checking every line.
+
+    Raises:
+        InputError: the file cannot be read, or a line is not a valid record; the message names
+            file and line.
+    """
+    records = []
+    for number, line in read_lines(file):
+        try:
+            records.append(parse_record(line))
+        except InputError as error:
+            raise InputError(f"{file}:{number}: {error}") from error
+    return records
+
+
+def parse_record(line: str) -> TuningRecord:
+    """The record on one line.
+
+    Raises:
+        InputError: the line is not a valid record.
+    """
+    return TuningRecord.from_json(strict_json.parse(line))
+
+
+def read_lines(file: Path) -> Iterator[tuple[int, str]]:
+    """Number and text of every line below the header; blank lines are passed over.
+
+    Raises:
+        InputError: the file cannot be read, is too large, is not UTF-8, or has another header.
+    """
+    try:
+        with file.open("rb") as stream:
+            size = 0
+            number = 0
+            while raw := stream.readline(LINE_LIMIT + 1):
+                number += 1
+                size += len(raw)
+                if len(raw) > LINE_LIMIT:
+                    raise InputError(f"{file}:{number}: a line may have {LINE_LIMIT} bytes")
+                if size > FILE_LIMIT:
+                    raise InputError(f"{file}: a file of records may have {FILE_LIMIT} bytes")
+                line = _decode(file, number, raw)
+                if number == 1:
+                    _check_header(file, line)
+                elif line:
+                    yield number, line
+            if number == 0:
+                raise InputError(f"{file} is empty, not an export of records")
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror or error}") from error
+
+
+def _replace(file: Path, text: str) -> None:
+    with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder:
+        temporary = Path(folder, file.name)
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(file)
+
+
+def _decode(file: Path, number: int, raw: bytes) -> str:
+    try:
+        return raw.decode("utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file}:{number}: not UTF-8 text: {error.reason}") from error
+
+
+def _check_header(file: Path, line: str) -> None:
+    expected = strict_json.line({"format": FORMAT, "version": VERSION})
+    try:
+        header = checks.mapping("the header", strict_json.parse(line))
+    except InputError as error:
+        raise InputError(f"{file}:1: expected the header {expected}: {error}") from error
+    version = header.get("version")
+    if header.get("format") != FORMAT or type(version) is not int:
+        raise InputError(f"{file}:1: expected the header {expected}, got {line:.80}")
+    if version != VERSION:
+        raise InputError(
+            f"{file}:1: written by a newer autotune (version {version}, this one knows "
+            f"{VERSION}): upgrade autotune"
+        )

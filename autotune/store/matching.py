@@ -1,0 +1,232 @@
+"""Which record serves a problem on a device, and how well it fits."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+
+    from autotune.configuration import Candidate
+    from autotune.device import Device, DeviceFingerprint
+    from autotune.problem import Problem
+    from autotune.store.record import TuningRecord
+
+
+class MatchQuality(IntEnum):
+    """How well a record fits, best first: ``EXACT < STALE < ...``."""
+
+    EXACT = 0
+    """Same device, problem, target, family files and toolchain."""
+    STALE = 1
+    """The same, but the family's files or the toolchain have changed since."""
+    NEAREST = 2
+    """Same device and kind of problem, other sizes."""
+    SIMILAR_DEVICE = 3
+    """Another device of the same kind."""
+    DEFAULT = 4
+    """No record fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What a lookup found.
+
+    Attributes:
+        record: the record; None when `quality` is DEFAULT.
+        quality: how well it fits.
+        reason: what keeps it from fitting better, and which better ones could not be used.
+    """
+
+    record: TuningRecord | None
+    quality: MatchQuality
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranked:
+    """A record and its rank; the lowest (quality, rank) is tried first."""
+
+    quality: MatchQuality
+    rank: tuple[float, ...]
+    reason: str
+    record: TuningRecord
+
+
+def find(
+    records: Iterable[TuningRecord],
+    problem: Problem,
+    target: str,
+    device: Device,
+    family_digests: Mapping[str, str],
+    usable: Callable[[TuningRecord], str | None],
+) -> Match:
+    """The record that fits best.
+
+    The quality decides first. Among other sizes the nearest wins: the sum of |log2 ratio| over
+    the sizes. Among other devices the one with the most fingerprint fields in common wins, then
+    the nearest sizes. Between equals the order of `records` decides.
+
+    Toolchain fields are compared by `toolchain_changes`.
+
+    Args:
+        records: in order of preference: the user's before the shipped ones, each newest first.
+        problem: what is to be computed.
+        target: where it is to run.
+        device: the device as it is now.
+        family_digests: digest of every family there is now, by name.
+        usable: why a record must not be used here (a limit, a restriction), or None. It is asked
+            about records from the best on, until one may be used.
+
+    Returns:
+        The best usable record, or quality DEFAULT without one.
+    """
+    sizes = _sizes(problem)
+    fixed = _without(problem.key(), sizes)
+    ranked = [
+        _rank(record, sizes, device, family_digests)
+        for record in records
+        if record.operation == problem.operation
+        and record.target == target
+        and record.fingerprint.kind == device.fingerprint.kind
+        and _without(record.problem, sizes) == fixed
+    ]
+    skipped: list[str] = []
+    for candidate in sorted(ranked, key=lambda ranked: (ranked.quality, ranked.rank)):
+        record = candidate.record
+        if record.candidate.family not in family_digests:
+            refusal: str | None = f"there is no family {record.candidate.family!r}"
+        else:
+            refusal = usable(record)
+        if refusal is None:
+            return Match(record, candidate.quality, _join([candidate.reason, *_few(skipped)]))
+        skipped.append(f"record {record.id} cannot be used: {refusal}")
+    nothing = f"no record fits {problem.label} on {device.fingerprint.name}"
+    return Match(None, MatchQuality.DEFAULT, _join([nothing, *_few(skipped)]))
+
+
+def neighbours(
+    records: Iterable[TuningRecord],
+    problem: Problem,
+    fingerprint: DeviceFingerprint,
+    limit: int = 8,
+) -> list[TuningRecord]:
+    """Records worth starting a search from, the most promising first.
+
+    Same operation, dtype and kind of device; ranked by fingerprint fields in common, then by
+    nearness of the sizes. Every candidate comes once.
+    """
+    sizes = _sizes(problem)
+    related = [
+        record
+        for record in records
+        if record.operation == problem.operation
+        and record.problem.get("dtype") == problem.dtype
+        and record.fingerprint.kind == fingerprint.kind
+    ]
+    related.sort(
+        key=lambda record: (
+            -_in_common(record.fingerprint, fingerprint),
+            size_distance(record.problem, sizes),
+        )
+    )
+    best: dict[Candidate, TuningRecord] = {}
+    for record in related:
+        best.setdefault(record.candidate, record)
+    return list(best.values())[:limit]
+
+
+def size_distance(recorded: Mapping[str, Any], sizes: Mapping[str, int]) -> float:
+    """Sum of |log2 ratio| over the sizes; infinite when the recorded problem lacks one."""
+    distance = 0.0
+    for name, size in sizes.items():
+        other = recorded.get(name)
+        if not isinstance(other, int) or other < 1:
+            return math.inf
+        distance += abs(math.log2(other) - math.log2(size))
+    return distance
+
+
+def toolchain_changes(recorded: Mapping[str, str], current: Mapping[str, str]) -> list[str]:
+    """What differs between two toolchains, as "numba 0.68.1 → 0.68.2".
+
+    Every field matters but those that leave the kernel as it was: autotune's own version (its
+    templates have their digest), NumPy and its BLAS (which only the baseline runs), and the patch
+    level of Python.
+    """
+    before, now = _relevant(recorded), _relevant(current)
+    return [
+        f"{name} {before.get(name, 'none')} → {now.get(name, 'none')}"
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
+    ]
+
+
+def _rank(
+    record: TuningRecord,
+    sizes: Mapping[str, int],
+    device: Device,
+    family_digests: Mapping[str, str],
+) -> _Ranked:
+    changes = _changes(record, device, family_digests)
+    distance = size_distance(record.problem, sizes)
+    tuned_for = "x".join(str(record.problem.get(name, "?")) for name in sizes)
+    other_sizes = [] if distance == 0 else [f"tuned for {tuned_for}"]
+    if record.fingerprint != device.fingerprint:
+        name = record.fingerprint.name
+        other_device = f"tuned on {'another ' if name == device.fingerprint.name else ''}{name}"
+        rank = (-_in_common(record.fingerprint, device.fingerprint), distance)
+        reason = _join([other_device, *other_sizes, *changes])
+        return _Ranked(MatchQuality.SIMILAR_DEVICE, rank, reason, record)
+    if other_sizes:
+        reason = _join([*other_sizes, *changes])
+        return _Ranked(MatchQuality.NEAREST, (distance,), reason, record)
+    quality = MatchQuality.STALE if changes else MatchQuality.EXACT
+    return _Ranked(quality, (), _join(changes), record)
+
+
+def _changes(record: TuningRecord, device: Device, family_digests: Mapping[str, str]) -> list[str]:
+    name = record.candidate.family
+    now = family_digests.get(name, "none")
+    changes = toolchain_changes(record.toolchain, device.toolchain)
+    if now != record.family_digest:
+        changes.insert(0, f"family {name} {record.family_digest[:12]} → {now[:12]}")
+    return changes
+
+
+def _sizes(problem: Problem) -> dict[str, int]:
+    """The fields of a problem's key that are sizes: those an expression knows in capitals."""
+    names = problem.sizes
+    return {name: value for name, value in problem.key().items() if name.upper() in names}
+
+
+def _without(key: Mapping[str, Any], names: Container[str]) -> dict[str, Any]:
+    return {name: value for name, value in key.items() if name not in names}
+
+
+def _in_common(one: DeviceFingerprint, other: DeviceFingerprint) -> int:
+    same_fields = sum(other.fields.get(name) == value for name, value in one.fields.items())
+    return same_fields + (one.name == other.name)
+
+
+def _relevant(toolchain: Mapping[str, str]) -> dict[str, str]:
+    fields = {
+        name: value
+        for name, value in toolchain.items()
+        if name not in ("autotune", "numpy") and not name.startswith("blas")
+    }
+    if "python" in fields:
+        fields["python"] = ".".join(fields["python"].split(".")[:2])
+    return fields
+
+
+def _few(reasons: Sequence[str], limit: int = 3) -> list[str]:
+    more = len(reasons) - limit
+    return [*reasons[:limit], *([f"and {more} more"] if more > 0 else [])]
+
+
+def _join(reasons: Iterable[str]) -> str:
+    return "; ".join(reasons)

@@ -1,0 +1,265 @@
+"""Tuning records: one winner, everything it depends on, and what it took to find it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from autotune.configuration import Candidate, Configuration
+from autotune.device import DeviceFingerprint
+from autotune.errors import InputError
+from autotune.problem import gemm_from_key
+from autotune.store import checks, strict_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+FORMAT = 1
+"""Version of a record's JSON. Keys may be added within a version; the id never covers those."""
+
+RecordKey: TypeAlias = tuple[str, str, str, str]
+"""Fingerprint digest, operation, problem (one line of JSON), target: what a lookup asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineRecord:
+    """The vendor's kernel, measured interleaved with the winner.
+
+    Attributes:
+        name: library, version and kernels, as people know them.
+        median_s: its median time of one call in seconds.
+        ratio: how many times faster the winner is: baseline's median over the winner's.
+    """
+
+    name: str
+    median_s: float
+    ratio: float
+
+    def __post_init__(self) -> None:
+        _set(self, "name", checks.text("baseline.name", self.name))
+        _set(self, "median_s", checks.number("baseline.median_s", self.median_s))
+        _set(self, "ratio", checks.number("baseline.ratio", self.ratio))
+
+
+@dataclass(frozen=True, slots=True)
+class EffortRecord:
+    """What finding the winner cost.
+
+    Attributes:
+        trials: configurations tried.
+        seconds: wall time of the search.
+        sampler: name of the sampler.
+        seed: its seed; None when it had none.
+    """
+
+    trials: int
+    seconds: float
+    sampler: str
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        _set(self, "trials", checks.count("effort.trials", self.trials))
+        _set(self, "seconds", checks.number("effort.seconds", self.seconds, zero=True))
+        _set(self, "sampler", checks.text("effort.sampler", self.sampler))
+        if self.seed is not None:
+            _set(self, "seed", checks.count("effort.seed", self.seed))
+
+
+@dataclass(frozen=True, slots=True)
+class TuningRecord:
+    """A verified winner for one problem on one device. Valid by construction.
+
+    Attributes:
+        fingerprint: the device's identity.
+        operation: the operation's name.
+        problem: every field of the problem, as `Problem.key` gives them.
+        target: "cpu", "cuda", ...
+        candidate: the winning family and configuration.
+        family_digest: the family's files at the time of tuning.
+        space_digest: the search space it won in.
+        median_s: median time of one call in seconds.
+        interval_s: 95% confidence interval of that median, in seconds.
+        gflops: textbook operations of the problem over `median_s`, in 10^9 per second.
+        ties: configurations whose intervals overlap the winner's.
+        baseline: the vendor's kernel beside it; None when there was none.
+        effort: what the search cost.
+        toolchain: versions that turned source into the kernel.
+        state: clocks, affinity and the like.
+        version: autotune's version.
+        created: when, in UTC; any ISO 8601 text with a zone is brought to one spelling.
+
+    Raises:
+        InputError: a field has the wrong type or is out of range; the message names it.
+    """
+
+    fingerprint: DeviceFingerprint
+    operation: str
+    problem: Mapping[str, Any]
+    target: str
+    candidate: Candidate
+    family_digest: str
+    space_digest: str
+    median_s: float
+    interval_s: tuple[float, float]
+    gflops: float
+    ties: int
+    baseline: BaselineRecord | None
+    effort: EffortRecord
+    toolchain: Mapping[str, str]
+    state: Mapping[str, str]
+    version: str
+    created: str = field(default_factory=checks.utc_now)
+
+    def __post_init__(self) -> None:
+        for name in ("operation", "target", "family_digest", "space_digest", "version"):
+            _set(self, name, checks.text(name, getattr(self, name)))
+        for name in ("median_s", "gflops"):
+            _set(self, name, checks.number(name, getattr(self, name)))
+        for name in ("toolchain", "state"):
+            _set(self, name, checks.texts(name, getattr(self, name)))
+        _set(self, "interval_s", checks.interval("interval_s", self.interval_s))
+        _set(self, "ties", checks.count("ties", self.ties))
+        _set(self, "created", checks.moment("created", self.created))
+        _set(self, "problem", _problem(self.operation, self.problem))
+        checks.text("fingerprint.kind", self.fingerprint.kind)
+        checks.text("fingerprint.name", self.fingerprint.name)
+        checks.scalars("fingerprint.fields", self.fingerprint.fields)
+        checks.text("family", self.candidate.family)
+        checks.scalars("configuration", self.candidate.configuration)
+
+    @property
+    def key(self) -> RecordKey:
+        """What a lookup asks for; the newest record of a key is the one in force."""
+        problem = strict_json.canonical(dict(self.problem))
+        return self.fingerprint.digest, self.operation, problem, self.target
+
+    @property
+    def id(self) -> str:
+        """Twelve hex digits over the content: equal records have equal ids everywhere."""
+        return hashlib.sha256(strict_json.canonical(self._content()).encode()).hexdigest()[:12]
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as a JSON-able document."""
+        return {"format": FORMAT, "id": self.id, **self._content()}
+
+    @classmethod
+    def from_json(cls, document: object) -> TuningRecord:
+        """Rebuild a record from `to_json`; keys that are not known are left out.
+
+        The document's id may be absent; if it is there it must be that of the content.
+
+        Raises:
+            InputError: another format version, a missing key, a field of the wrong type or out
+                of range, or an id that is not that of the content.
+        """
+        fields = checks.mapping("a record", document)
+        version = checks.required(fields, "format")
+        if type(version) is not int or version != FORMAT:
+            raise InputError(
+                f"record format must be {FORMAT}, got {version!r:.40}: "
+                "a newer autotune wrote it, upgrade autotune"
+            )
+        own = {name: checks.required(fields, name) for name in _PLAIN}
+        record = cls(
+            fingerprint=_fingerprint(checks.required(fields, "fingerprint")),
+            candidate=_candidate(fields),
+            baseline=_baseline(checks.required(fields, "baseline")),
+            effort=_effort(checks.required(fields, "effort")),
+            **own,
+        )
+        if fields.get("id", record.id) != record.id:
+            raise InputError(
+                f"id must be that of the content ({record.id}), got {fields['id']!r:.40}: "
+                "the record was altered; remove its id to take it as it is"
+            )
+        return record
+
+    def _content(self) -> dict[str, Any]:
+        return {
+            **_fields(self, _PLAIN),
+            "interval_s": list(self.interval_s),
+            "fingerprint": self.fingerprint.key(),
+            "family": self.candidate.family,
+            "configuration": dict(self.candidate.configuration),
+            "baseline": _fields(self.baseline, _BASELINE) if self.baseline else None,
+            "effort": _fields(self.effort, _EFFORT),
+        }
+
+
+_PLAIN = (
+    "operation",
+    "problem",
+    "target",
+    "family_digest",
+    "space_digest",
+    "median_s",
+    "interval_s",
+    "gflops",
+    "ties",
+    "toolchain",
+    "state",
+    "version",
+    "created",
+)
+"""Fields that are the same in Python and in JSON."""
+_BASELINE = ("name", "median_s", "ratio")
+_EFFORT = ("trials", "seconds", "sampler", "seed")
+
+
+def superseded(records: Iterable[TuningRecord]) -> list[TuningRecord]:
+    """The records that a newer one of the same key has replaced, newest first."""
+    newest: set[RecordKey] = set()
+    replaced: list[TuningRecord] = []
+    for record in sorted(records, key=lambda record: record.created, reverse=True):
+        if record.key in newest:
+            replaced.append(record)
+        newest.add(record.key)
+    return replaced
+
+
+def _problem(operation: str, value: object) -> dict[str, Any]:
+    problem = checks.mapping("problem", value)
+    for name, item in problem.items():
+        if item is not None:
+            checks.scalar(f"problem.{name}", item)
+    if operation == "gemm":
+        gemm_from_key(problem)
+    return dict(problem)
+
+
+def _fingerprint(value: object) -> DeviceFingerprint:
+    fields = checks.mapping("fingerprint", value)
+    return DeviceFingerprint(
+        kind=checks.required(fields, "kind"),
+        name=checks.required(fields, "name"),
+        fields=dict(checks.mapping("fingerprint.fields", checks.required(fields, "fields"))),
+    )
+
+
+def _candidate(fields: Mapping[str, Any]) -> Candidate:
+    configuration = checks.required(fields, "configuration")
+    return Candidate(
+        family=checks.required(fields, "family"),
+        configuration=Configuration(checks.mapping("configuration", configuration)),
+    )
+
+
+def _baseline(value: object) -> BaselineRecord | None:
+    if value is None:
+        return None
+    fields = checks.mapping("baseline", value)
+    return BaselineRecord(**{name: checks.required(fields, name) for name in _BASELINE})
+
+
+def _effort(value: object) -> EffortRecord:
+    fields = checks.mapping("effort", value)
+    return EffortRecord(**{name: checks.required(fields, name) for name in _EFFORT})
+
+
+def _fields(instance: object, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(instance, name) for name in names}
+
+
+def _set(instance: object, name: str, value: object) -> None:
+    object.__setattr__(instance, name, value)

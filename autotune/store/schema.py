@@ -1,0 +1,200 @@
+"""The cache's SQLite file: its tables, how it is opened, and what its errors mean.
+
+A connection lives for one read or one transaction. That costs a fraction of a millisecond and
+makes a cache safe to hand to threads, forked workers and MPI ranks.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+from contextlib import closing, contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from autotune.errors import CacheError
+from autotune.paths import private_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+SCHEMA_VERSION = 1
+"""Stored in the file's `user_version`."""
+
+APPLICATION_ID = 0x61746E65
+"""Stored in the file's `application_id` ("atne"): tells a cache from other SQLite files."""
+
+_TABLES = (
+    """
+    CREATE TABLE records (
+        id TEXT PRIMARY KEY,
+        fingerprint TEXT NOT NULL,
+        operation TEXT NOT NULL,
+        problem TEXT NOT NULL,
+        target TEXT NOT NULL,
+        created TEXT NOT NULL,
+        document TEXT NOT NULL
+    )
+    """,
+    "CREATE INDEX records_by_key ON records (fingerprint, operation, problem, target)",
+    """
+    CREATE TABLE measurements (
+        number INTEGER PRIMARY KEY,
+        study TEXT NOT NULL,
+        fingerprint TEXT NOT NULL,
+        operation TEXT NOT NULL,
+        problem TEXT NOT NULL,
+        target TEXT NOT NULL,
+        family TEXT NOT NULL,
+        configuration TEXT NOT NULL,
+        outcome TEXT NOT NULL,
+        median_s REAL,
+        interval_low_s REAL,
+        interval_high_s REAL,
+        repeats INTEGER NOT NULL,
+        error REAL,
+        reason TEXT NOT NULL,
+        details TEXT NOT NULL,
+        created TEXT NOT NULL
+    )
+    """,
+    "CREATE INDEX measurements_by_key ON measurements (fingerprint, operation, problem, target)",
+)
+
+
+@contextmanager
+def transaction(path: Path, timeout_s: float) -> Iterator[sqlite3.Connection]:
+    """Open for writing, creating what is missing; commit at the end, roll back on any error.
+
+    Raises:
+        CacheError: the file cannot be written; nothing in it has changed.
+    """
+    with _translated(path):
+        private_folder(path.parent)
+        with closing(_connect(path, "mode=rwc", timeout_s)) as connection:
+            with connection:
+                connection.execute("BEGIN IMMEDIATE")
+                if not _is_ready(connection, path):
+                    _create(connection)
+                yield connection
+            _use_write_ahead_log(connection)
+
+
+def read(
+    path: Path, query: str, values: Sequence[object], timeout_s: float
+) -> list[tuple[Any, ...]]:
+    """The rows of one query; none when there is no file yet, which is not created.
+
+    Raises:
+        CacheError: the file cannot be read, or is not a cache that this autotune knows.
+    """
+    with _translated(path):
+        if not path.exists():
+            return []
+        try:
+            return _read(path, "mode=rw", query, values, timeout_s)
+        except sqlite3.OperationalError as error:
+            if _code(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+                raise
+        # A write-ahead log needs files beside the database even to be read, and read-only media
+        # have no room for them; nobody can be writing there either.
+        return _read(path, "mode=ro&immutable=1", query, values, timeout_s)
+
+
+def _read(
+    path: Path, mode: str, query: str, values: Sequence[object], timeout_s: float
+) -> list[tuple[Any, ...]]:
+    with closing(_connect(path, mode, timeout_s)) as connection:
+        connection.execute("BEGIN")  # the check and the query see the same moment
+        return connection.execute(query, values).fetchall() if _is_ready(connection, path) else []
+
+
+def _connect(path: Path, mode: str, timeout_s: float) -> sqlite3.Connection:
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    uri = f"{path.absolute().as_uri()}?{mode}"
+    # No isolation level: transactions begin where the code says so.
+    return sqlite3.connect(uri, uri=True, timeout=timeout_s, isolation_level=None)
+
+
+def _is_ready(connection: sqlite3.Connection, path: Path) -> bool:
+    """Whether the tables are there; False for an empty database, an error for a strange one."""
+    [[application]] = connection.execute("PRAGMA application_id")
+    [[version]] = connection.execute("PRAGMA user_version")
+    [[tables]] = connection.execute("SELECT count(*) FROM sqlite_master")
+    if application == APPLICATION_ID and version > SCHEMA_VERSION:
+        raise CacheError(
+            f"{path} was written by a newer autotune (schema {version}, this one knows "
+            f"{SCHEMA_VERSION}): upgrade autotune or use --cache elsewhere"
+        )
+    if application == APPLICATION_ID and version == SCHEMA_VERSION:
+        return True
+    if (application, version, tables) == (0, 0, 0):
+        # SQLite takes a file shorter than its smallest page for an empty database.
+        if 0 < path.stat().st_size < 512:
+            raise CacheError(_damaged(path, "file is not a database"))
+        return False
+    raise CacheError(
+        f"{path} is an SQLite database of another program: use --cache elsewhere; "
+        "the file was left as it is"
+    )
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    for statement in _TABLES:
+        connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
+    """Let readers and a writer work at once, where the file system can do that."""
+    # Network file systems lack the shared memory it takes, and another process may hold the file
+    # just now. The default journal is as safe, only slower; the next writer tries again.
+    with suppress(sqlite3.OperationalError):
+        [[mode]] = connection.execute("PRAGMA journal_mode")
+        if mode != "wal":
+            connection.execute("PRAGMA journal_mode = WAL").fetchall()
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        raise CacheError(_explain(path, error)) from error
+    except OSError as error:
+        raise CacheError(
+            f"cannot use the cache {path}: {error.strerror}; use --cache elsewhere"
+        ) from error
+
+
+def _explain(path: Path, error: sqlite3.DatabaseError) -> str:
+    match _code(error):
+        case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
+            return _damaged(path, str(error))
+        case sqlite3.SQLITE_FULL:
+            return (
+                f"cannot write {path}: the disk is full; free some space or use --cache elsewhere"
+            )
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return f"{path} is locked by another process for too long: end it or try again"
+        case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
+            return f"cannot open or write {path} ({error}): use --cache for a writable place"
+        case sqlite3.SQLITE_IOERR:
+            return f"cannot read or write {path} ({error}): check the disk and its free space"
+        case _:
+            return f"cannot use the cache {path}: {error}"
+
+
+def _damaged(path: Path, what: str) -> str:
+    return (
+        f"{path} is damaged or not a cache ({what}): move it away or use --cache elsewhere; "
+        "the file was left as it is"
+    )
+
+
+def _code(error: sqlite3.Error) -> int:
+    """The primary result code; extended codes carry it in their low byte."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF

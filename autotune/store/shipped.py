@@ -1,0 +1,45 @@
+"""Records that come with the package: read-only, looked up after the user's own."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from autotune.errors import InputError
+from autotune.paths import data_dir
+from autotune.store.interchange import parse_record, read_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from autotune.store.record import TuningRecord
+
+_log = logging.getLogger(__name__)
+
+
+def shipped_records(
+    operation: str, target: str | None = None, folder: Path | None = None
+) -> Iterator[TuningRecord]:
+    """The shipped records of an operation, for every device, read as they are asked for.
+
+    A line that cannot be read is logged and left out.
+
+    Args:
+        operation: the operation's name: the file is ``<device>/<operation>.jsonl``.
+        target: "cpu", "cuda", ...; None takes all.
+        folder: where the devices' folders are; None takes the package's own.
+    """
+    root = data_dir("cache") if folder is None else folder
+    for file in sorted(root.glob(f"*/{operation}.jsonl")):
+        try:
+            for number, line in read_lines(file):
+                try:
+                    record = parse_record(line)
+                except InputError as error:
+                    _log.warning("%s:%d: left out: %s", file, number, error)
+                else:
+                    if target in (None, record.target):
+                        yield record
+        except InputError as error:
+            _log.warning("the rest is left out: %s", error)

@@ -1,0 +1,157 @@
+"""Reading a TOML file key by key, with errors that name the file and the key."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from autotune.errors import FamilyError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+"""What families, operations, parameters and derived names may be called."""
+
+_MISSING: Any = object()
+
+
+class Table:
+    """One table of a TOML file. Keys are taken one by one; `close` refuses what is left.
+
+    Every method that takes a key raises a FamilyError naming file, key and what was expected.
+
+    Attributes:
+        source: the text of the whole file.
+    """
+
+    def __init__(self, path: Path, source: str, key: str, entries: Mapping[str, Any]) -> None:
+        self.source = source
+        self._path = path
+        self._key = key
+        self._entries = entries
+        self._taken: list[str] = []
+
+    @classmethod
+    def read(cls, path: Path) -> Table:
+        """The top-level table of a file.
+
+        Raises:
+            FamilyError: the file cannot be read, is not UTF-8, or is not TOML.
+        """
+        try:
+            source = path.read_text(encoding="utf-8")
+            return cls(path, source, "", tomllib.loads(source))
+        except UnicodeDecodeError as error:
+            raise FamilyError(f"{path}: must be UTF-8 text: {error}") from error
+        except OSError as error:
+            raise FamilyError(f"{path}: cannot be read: {error.strerror}") from error
+        except tomllib.TOMLDecodeError as error:
+            raise FamilyError(f"{path}: must be valid TOML: {error}") from error
+        except RecursionError as error:
+            raise FamilyError(f"{path}: must not be nested deeply: {error}") from error
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def fail(self, key: str, expected: str) -> NoReturn:
+        """Refuse what is under `key`, saying what was expected."""
+        raise FamilyError(f"{self._path}: {self._full(key)} {expected}")
+
+    def close(self) -> None:
+        """Refuse keys that nobody has taken."""
+        for key in self._entries:
+            if key not in self._taken:
+                self.fail(key, f"is not a key; there are {listing(self._taken, key)}")
+
+    def text(self, key: str) -> str:
+        """One line of text."""
+        value = self._take(key)
+        if not isinstance(value, str) or not value.strip() or not value.isprintable():
+            self.fail(key, f"must be one line of text, got {value!r}")
+        return value
+
+    def name(self, key: str) -> str:
+        """A text that matches `NAME`."""
+        value = self.text(key)
+        if not NAME.fullmatch(value):
+            self.fail(key, f"must be letters, digits and underscores, got {value!r}")
+        return value
+
+    def flag(self, key: str) -> bool:
+        """A boolean; false when it is not there."""
+        value = self._take(key, False)
+        if not isinstance(value, bool):
+            self.fail(key, f"must be true or false, got {value!r}")
+        return value
+
+    def choice(self, key: str, allowed: Collection[str]) -> str:
+        """One of the texts in `allowed`."""
+        return self._one_of(key, self._take(key), allowed)
+
+    def choices(
+        self, key: str, allowed: Collection[str], default: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        """A list of different texts, each in `allowed`."""
+        values = self.items(key, list(default))
+        chosen = tuple(self._one_of(key, value, allowed) for value in values)
+        if len(set(chosen)) < len(chosen):
+            self.fail(key, f"must not repeat a value, got {', '.join(chosen)}")
+        return chosen
+
+    def items(self, key: str, default: Any = _MISSING) -> list[Any]:
+        """A list with at least one item."""
+        values = self._take(key, default)
+        if not isinstance(values, list) or not values:
+            self.fail(key, f"must be a list with at least one item, got {values!r}")
+        return values
+
+    def value(self, key: str) -> Any:
+        """Whatever is there; None when nothing is."""
+        return self._take(key, None)
+
+    def table(self, key: str, default: Any = _MISSING) -> Table:
+        """The table under `key`."""
+        entries = self._take(key, default)
+        if not isinstance(entries, dict):
+            self.fail(key, f"must be a table, got {entries!r}")
+        return Table(self._path, self.source, self._full(key), entries)
+
+    def tables(self, key: str) -> list[Table]:
+        """The array of tables under `key`; empty when it is not there."""
+        entries = self._take(key, [])
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            self.fail(key, f"must be an array of tables ([[{key}]]), got {entries!r}")
+        return [
+            Table(self._path, self.source, f"{self._full(key)}[{number}]", entry)
+            for number, entry in enumerate(entries, start=1)
+        ]
+
+    def _take(self, key: str, default: Any = _MISSING) -> Any:
+        self._taken.append(key)
+        value = self._entries.get(key, default)
+        if value is _MISSING:
+            close = difflib.get_close_matches(key, self._entries, 1)
+            self.fail(key, "is missing" + (f" (is {close[0]!r} meant for it?)" if close else ""))
+        return value
+
+    def _one_of(self, key: str, value: Any, allowed: Collection[str]) -> str:
+        if not isinstance(value, str) or value not in allowed:
+            self.fail(key, f"must be one of {listing(allowed, value)}, got {value!r}")
+        return value
+
+    def _full(self, key: str) -> str:
+        return f"{self._key}.{key}" if self._key else key
+
+
+def listing(names: Iterable[str], wanted: object) -> str:
+    """The names there are, and the one that was probably meant."""
+    known = list(names)
+    close = difflib.get_close_matches(str(wanted), known, 1)
+    return ", ".join(known) + (f" (did you mean {close[0]!r}?)" if close else "")

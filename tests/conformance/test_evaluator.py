@@ -1,0 +1,169 @@
+"""What every evaluator must do, whatever the device: a subclass of `EvaluatorConformance` each."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import pytest
+from suspect_family import suspect, write_suspects
+
+from autotune.device import Device
+from autotune.evaluators.base import Effort, Evaluator
+from autotune.evaluators.cpu import CpuEvaluator
+from autotune.evaluators.cpu.identity import read_cpu
+from autotune.measurement import Outcome
+from autotune.problem import Gemm
+from autotune.program_cache import ProgramCache
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from autotune.configuration import Candidate
+    from autotune.measurement import Measurement
+
+FAULTS = {
+    "invalid": Outcome.REJECTED,
+    "does not compile": Outcome.COMPILE_FAILED,
+    "raises": Outcome.LAUNCH_FAILED,
+    "crashes": Outcome.LAUNCH_FAILED,
+    "hangs": Outcome.TIMEOUT,
+    "wrong": Outcome.WRONG_RESULT,
+    "wrong at ragged sizes": Outcome.WRONG_RESULT,
+    "writes part of C": Outcome.WRONG_RESULT,
+    "writes past C": Outcome.WRONG_RESULT,
+    "writes before C": Outcome.WRONG_RESULT,
+    "reads C when beta is 0": Outcome.WRONG_RESULT,
+    "modifies A": Outcome.WRONG_RESULT,
+}
+
+
+class EvaluatorConformance:
+    """Subclasses give the fixtures `evaluator` and `candidates`."""
+
+    @pytest.fixture
+    def evaluator(self) -> Evaluator:
+        """One for a small problem, with little effort; shared by the tests of the class."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def candidates(self) -> Mapping[str, Candidate]:
+        """One for every key of `FAULTS`, and two right ones, "right" and "right too"."""
+        raise NotImplementedError
+
+    def check_timed(self, measurement: Measurement) -> None:
+        assert measurement.ok, measurement
+        assert measurement.reason == ""
+        assert measurement.repeats >= 1
+        assert measurement.median_s is not None
+        assert measurement.interval_s is not None
+        low, high = measurement.interval_s
+        assert 0 < low <= measurement.median_s <= high < math.inf
+        assert measurement.error is not None
+        assert 0 <= measurement.error <= 1
+
+    def test_has_a_device(self, evaluator: Evaluator) -> None:
+        assert isinstance(evaluator.device, Device)
+
+    def test_a_right_candidate_is_timed(
+        self, evaluator: Evaluator, candidates: Mapping[str, Candidate]
+    ) -> None:
+        self.check_timed(evaluator.evaluate(candidates["right"], None))
+        self.check_timed(evaluator.evaluate(candidates["right too"], 1e9))
+
+    def test_a_slow_candidate_is_abandoned(
+        self, evaluator: Evaluator, candidates: Mapping[str, Candidate]
+    ) -> None:
+        measurement = evaluator.evaluate(candidates["right"], 1e-12)
+        assert measurement.outcome is Outcome.ABANDONED
+        assert measurement.median_s is not None
+        assert measurement.median_s > 1e-12
+        assert measurement.error is not None
+        assert "times the best" in measurement.reason
+
+    @pytest.mark.parametrize(("fault", "outcome"), FAULTS.items())
+    def test_a_fault_is_an_outcome_and_the_study_goes_on(
+        self,
+        evaluator: Evaluator,
+        candidates: Mapping[str, Candidate],
+        fault: str,
+        outcome: Outcome,
+    ) -> None:
+        measurement = evaluator.evaluate(candidates[fault], None)
+        assert measurement.outcome is outcome, measurement
+        assert measurement.median_s is None
+        assert measurement.reason
+        assert "\n" not in measurement.reason
+        assert evaluator.evaluate(candidates["right"], None).ok
+
+    def test_prepare_takes_anything(
+        self, evaluator: Evaluator, candidates: Mapping[str, Candidate]
+    ) -> None:
+        evaluator.prepare([])
+        evaluator.prepare(list(candidates.values()))
+        evaluator.prepare([candidates["right"], candidates["right"]])
+
+    def test_the_baseline_is_measured_once(self, evaluator: Evaluator) -> None:
+        baseline = evaluator.baseline()
+        assert baseline is not None
+        assert baseline.name
+        assert baseline.threads >= 1
+        assert 0 < baseline.interval_s[0] <= baseline.median_s <= baseline.interval_s[1]
+        assert evaluator.baseline() == baseline
+
+    def test_finals_keep_the_order_and_survive_faults(
+        self, evaluator: Evaluator, candidates: Mapping[str, Candidate]
+    ) -> None:
+        names = ["crashes", "right", "wrong", "right too", "invalid"]
+        finals = evaluator.finals([candidates[name] for name in names])
+        assert len(finals.measurements) == len(finals.ratios) == len(names)
+        for name, measurement, ratio in zip(
+            names, finals.measurements, finals.ratios, strict=True
+        ):
+            if name.startswith("right"):
+                self.check_timed(measurement)
+                assert ratio is not None
+                assert 0 < ratio < math.inf
+            else:
+                assert measurement.outcome is FAULTS[name]
+                assert ratio is None
+        assert finals.baseline is not None
+
+    def test_finals_of_nothing(self, evaluator: Evaluator) -> None:
+        finals = evaluator.finals([])
+        assert finals.measurements == finals.ratios == ()
+
+
+class TestCpuEvaluator(EvaluatorConformance):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def evaluator(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
+        folder = tmp_path_factory.mktemp("suspects")
+        family = write_suspects(folder)
+        with CpuEvaluator(
+            Gemm(40, 30, 50),
+            {family.name: family},
+            read_cpu(),
+            ProgramCache(folder / "programs"),
+            effort=Effort(budget_s=0.02, timeout_s=4.0, finals_s=0.2),
+        ) as evaluator:
+            yield evaluator
+
+    @pytest.fixture
+    def candidates(self) -> Mapping[str, Candidate]:
+        return {
+            "right": suspect(),
+            "right too": suspect(step=2),
+            "invalid": suspect(step=1000),
+            "does not compile": suspect("does_not_compile"),
+            "raises": suspect("raises"),
+            "crashes": suspect("crashes"),
+            "hangs": suspect("hangs"),
+            "wrong": suspect("wrong"),
+            "wrong at ragged sizes": suspect("ragged"),
+            "writes part of C": suspect("partial"),
+            "writes past C": suspect("overrun"),
+            "writes before C": suspect("underrun"),
+            "reads C when beta is 0": suspect("reads_c"),
+            "modifies A": suspect("modifies_a"),
+        }

@@ -1,0 +1,66 @@
+"""Shared by all tests: a cache of their own, what is skipped and why, Hypothesis' settings."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# Deadlines would assert wall-clock times.
+settings.register_profile("autotune", deadline=None)
+settings.load_profile("autotune")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No test reads or writes the user's cache, or sees the user's families."""
+    cache = tmp_path / "autotune-cache"
+    monkeypatch.setenv("AUTOTUNE_CACHE", str(cache))
+    monkeypatch.delenv("AUTOTUNE_FAMILIES", raising=False)
+    return cache
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker, missing in (("gpu", _missing_gpu), ("mpi", _missing_mpi)):
+        reason = missing() if item.get_closest_marker(marker) else None
+        if reason is None:
+            continue
+        if marker == "gpu" and os.environ.get("AUTOTUNE_REQUIRE_GPU") == "1":
+            pytest.fail(f"AUTOTUNE_REQUIRE_GPU=1, and {reason}", pytrace=False)
+        pytest.skip(reason)
+
+
+@functools.cache
+def _missing_gpu() -> str | None:
+    """Why tests that need a GPU cannot run, or None."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "there is no NVIDIA driver (libcuda.so.1)"
+    count = ctypes.c_int()
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return "the NVIDIA driver does not start"
+    if count.value == 0:
+        return "there is no NVIDIA GPU"
+    if importlib.util.find_spec("pycuda") is None:
+        return "PyCUDA is not installed: pip install 'autotune-kernels[cuda]'"
+    return None
+
+
+@functools.cache
+def _missing_mpi() -> str | None:
+    """Why tests that start MPI ranks cannot run, or None."""
+    if importlib.util.find_spec("mpi4py") is None:
+        return "mpi4py is not installed: pip install 'autotune-kernels[mpi]'"
+    # The one that pip installs lies beside the interpreter, which need not be on the path.
+    places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    if shutil.which("mpiexec", path=places) is None:
+        return "there is no mpiexec: pip install 'autotune-kernels[mpi]'"
+    return None

@@ -1,0 +1,163 @@
+"""The main job for real: tune on this machine's CPU, store, load in this and in new processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autotune import Gemm, MatchQuality, NotTunedError, Outcome, load, tune
+from autotune.errors import InputError, StudyError, UnknownNameError
+from autotune.store import TuningCache
+
+PROBLEM = Gemm(96, 70, 83)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def result(cache: Path):
+    return tune(PROBLEM, trials=10, timeout=60, cache=cache, study="first")
+
+
+def operands(problem: Gemm) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(3)
+    return tuple(
+        rng.standard_normal(shape).astype(problem.dtype)
+        for shape in (problem.a_shape, problem.b_shape)
+    )
+
+
+def test_the_winner_is_verified_and_stored(result, cache: Path) -> None:
+    assert result.best.baseline is not None
+    assert result.best.baseline.name.startswith("NumPy")
+    assert result.best.interval_s[0] <= result.best.median_s <= result.best.interval_s[1]
+    assert len(result.trials) == 10 == sum(result.counts.values())
+    assert result.counts[Outcome.OK] >= 1
+    assert [r.id for r in TuningCache(cache / "tuning.sqlite").records()] == [result.best.id]
+
+
+def test_no_configuration_was_tried_twice(result) -> None:
+    assert len({trial.candidate for trial in result.trials}) == len(result.trials)
+
+
+def test_the_result_is_a_callable(result) -> None:
+    a, b = operands(PROBLEM)
+    c = result.kernel(a, b)
+    np.testing.assert_allclose(c, a.astype(float) @ b, rtol=1e-4, atol=1e-4)
+    assert result.kernel.match is MatchQuality.EXACT
+    out = np.ones(PROBLEM.c_shape, np.float32)
+    assert result.kernel(a, b, out, alpha=2.0, beta=-1.0) is out
+    np.testing.assert_allclose(out, 2 * (a.astype(float) @ b) - 1, rtol=1e-4, atol=1e-4)
+
+
+def test_a_new_process_loads_it(result, cache: Path) -> None:
+    program = (
+        "import numpy as np; from autotune import Gemm, load;"
+        "k = load(Gemm(96, 70, 83)); a = np.ones((96, 70), 'f4'); b = np.ones((70, 83), 'f4');"
+        "c = k(a, b); assert (c == 70).all(); print(k.candidate.family)"
+    )
+    environment = os.environ | {"AUTOTUNE_CACHE": str(cache)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == result.best.candidate.family, done.stderr
+
+
+def test_nothing_tuned_names_the_command(cache: Path, result) -> None:
+    with pytest.raises(NotTunedError, match=r"autotune tune --shape 8x9x10 .*--dtype float64"):
+        load(Gemm(8, 9, 10, dtype="float64"), cache=cache)
+    with pytest.raises(UnknownNameError, match="match must be one of"):
+        load(PROBLEM, match="best", cache=cache)
+
+
+def test_near_sizes_get_the_nearest_record(cache: Path, result) -> None:
+    near = Gemm(90, 75, 80)
+    kernel = load(near, match="nearest", cache=cache)
+    assert kernel.match is MatchQuality.NEAREST
+    assert kernel.candidate.family == result.best.candidate.family
+    a, b = operands(near)
+    np.testing.assert_allclose(kernel(a, b), a.astype(float) @ b, rtol=1e-4, atol=1e-4)
+
+
+def test_an_empty_cache_gives_a_default_kernel(tmp_path: Path) -> None:
+    problem = Gemm(33, 5, 17, dtype="float64")
+    kernel = load(problem, match="nearest", cache=tmp_path / "none")
+    assert kernel.match is MatchQuality.DEFAULT
+    assert kernel.record is None
+    a, b = operands(problem)
+    np.testing.assert_allclose(kernel(a, b), a @ b, rtol=1e-12, atol=1e-12)
+
+
+def test_a_named_study_goes_on(result, cache: Path) -> None:
+    more = tune(PROBLEM, trials=4, timeout=60, cache=cache, study="first")
+    assert len(more.trials) == 4
+    tried = {trial.candidate for trial in result.trials}
+    assert not tried & {trial.candidate for trial in more.trials}
+
+
+def test_a_study_of_another_space_is_refused(result, cache: Path) -> None:
+    with pytest.raises(StudyError, match="first"):
+        tune(Gemm(64, 64, 64), families=["loops"], trials=2, cache=cache, study="first")
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"trials": 0}, "trials"),
+        ({"timeout": 0}, "timeout"),
+        ({"timeout": float("nan")}, "timeout"),
+        ({"families": ["pakced"]}, "packed"),
+        ({"sampler": "nope"}, "nope"),
+        ({"target": "gpu"}, "gpu"),
+    ],
+)
+def test_bad_arguments_are_named(tmp_path: Path, fields: dict, named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        tune(PROBLEM, cache=tmp_path, **fields)
+
+
+def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "autotune", "tune", "--json", "--shape", "64x64x64"]
+    command += ["--timeout", "300", "--trials", "100000", "--cache", str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        database = TuningCache(tmp_path / "tuning.sqlite")
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and process.poll() is None:
+            if len(database.measurements()) >= 4:
+                break
+            time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 0, stderr
+    document = json.loads(stdout)[0]
+    assert document["best"]["median_s"] > 0
+    assert [record.id for record in database.records()] == [document["id"]]
+
+
+def test_two_tuners_share_one_cache_and_study(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "autotune", "tune", "--json", "--quiet", "--family", "loops"]
+    command += ["--shape", "24x24x24", "--trials", "4", "--cache", str(tmp_path)]
+    command += ["--study", "shared"]
+    processes = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    outputs = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    rows = TuningCache(tmp_path / "tuning.sqlite").measurements()
+    tried = [row.candidate for row in rows]
+    assert len(tried) == len(set(tried))

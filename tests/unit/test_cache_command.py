@@ -1,0 +1,204 @@
+"""``autotune cache``: every action, as a document and as text."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from records import FINGERPRINT, record
+
+from autotune.catalog import load_families
+from autotune.cli.cache_command import add_parser
+from autotune.configuration import Candidate, Configuration
+from autotune.errors import InputError, UnknownNameError
+from autotune.measurement import Measurement, Outcome
+from autotune.paths import CacheLocations
+from autotune.problem import Gemm
+from autotune.store import TuningCache, import_records
+from autotune.targets import make_target
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from autotune.cli.result import CommandResult
+
+FAMILY = """\
+family = "mine"
+operation = "gemm"
+target = "cpu"
+template = "mine.py.j2"
+accuracy = "ieee"
+summary = "Mine"
+
+[parameters]
+tile = { values = [1, 2, 4], default = 1 }
+
+[[restrictions]]
+expr = "tile <= 2"
+reason = "large tiles are not mine"
+"""
+
+
+@pytest.fixture
+def cache() -> TuningCache:
+    return TuningCache(CacheLocations.at().database)
+
+
+def run(*arguments: str | Path) -> CommandResult:
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers())
+    args = parser.parse_args(["cache", *map(str, arguments)])
+    result: CommandResult = args.run(args)
+    json.dumps(result.document, allow_nan=False)
+    return result
+
+
+def test_list(cache: TuningCache) -> None:
+    assert run("list").document == []
+    assert "`autotune tune` makes one" in run("list").text
+    old, new = record(), record(128, baseline=None, created="2026-02-01T00:00:00Z")
+    conv = record(operation="conv", created="2020-01-01T00:00:00Z")
+    cache.add(old, new, conv)
+    result = run("list")
+    assert result.document == [item.to_json() for item in (new, old, conv)]
+    header, *rows = result.text.splitlines()
+    assert header.split()[:2] == ["id", "device"]
+    assert [row.split()[0] for row in rows] == [new.id, old.id, conv.id]
+    assert "64x64x64-float32" in rows[1]
+    assert "100.5  1.20x  2026-01-31 12:00:00" in rows[1]
+
+
+def test_show(cache: TuningCache) -> None:
+    cache.add(record(), record(128))
+    result = run("show", record().id[:6])
+    assert result.document == record().to_json()
+    for part in ("blocked: sm=64 order=ikj", "1.20x the speed of NumPy", "governor", "0.68.1"):
+        assert part in result.text
+    with pytest.raises(UnknownNameError, match="no record 'nope'"):
+        run("show", "nope")
+
+
+def test_export_and_import(cache: TuningCache, tmp_path: Path) -> None:
+    records = [record(m) for m in (1, 2, 3)]
+    cache.add(*records)
+    file = tmp_path / "some.jsonl"
+    result = run("export", file, "--id", records[0].id, "--id", records[2].id[:8])
+    assert result.text == f"wrote 2 records to {file}"
+    assert import_records(file) == [records[0], records[2]]
+    everything = run("export", "-")
+    (tmp_path / "all.jsonl").write_text(everything.text)
+    assert [item.id for item in import_records(tmp_path / "all.jsonl")] == [
+        item["id"] for item in everything.document
+    ]
+    other = tmp_path / "other.sqlite"
+    first = run("import", file, "--cache", other)
+    assert first.text == f"2 new records of 2 stored in {other}"
+    assert first.document == [records[0].to_json(), records[2].to_json()]
+    assert run("import", tmp_path / "all.jsonl", "--cache", other).text.startswith(
+        "1 new record of 3"
+    )
+    assert len(TuningCache(other).records()) == 3
+
+
+def test_import_is_all_or_nothing(cache: TuningCache, tmp_path: Path) -> None:
+    file = tmp_path / "records.jsonl"
+    cache.add(record())
+    run("export", file)
+    cache.delete([record().id])
+    file.write_text(file.read_text() + "nonsense\n")
+    with pytest.raises(InputError, match=r"records\.jsonl:3: not valid JSON"):
+        run("import", file)
+    assert cache.records() == []
+
+
+def test_verify_grades_every_record(cache: TuningCache, tmp_path: Path) -> None:
+    families = tmp_path / "families"
+    families.mkdir()
+    (families / "mine.toml").write_text(FAMILY)
+    (families / "mine.py.j2").write_text("def gemm({{ arguments }}): pass\n")
+    digest = load_families(target="cpu", extra=[families])["mine"].digest
+    here = make_target("cpu").device().fingerprint
+
+    def mine(tile: int) -> Candidate:
+        return Candidate("mine", Configuration({"tile": tile}))
+
+    def tuned(tile: int) -> dict[str, object]:
+        return {"fingerprint": here, "family_digest": digest, "candidate": mine(tile)}
+
+    gone = Candidate("gone", Configuration({}))
+    graded = [
+        (record(**tuned(2)), "ok", ""),
+        (record(**tuned(2) | {"fingerprint": FINGERPRINT}), "ok", "tuned on another device"),
+        (record(target="tpu"), "ok", "cannot be checked here"),
+        (record(candidate=mine(2)), "stale", "family mine ffffffffffffffff → "),
+        (record(candidate=gone), "stale", "no family 'gone'"),
+        (record(operation="conv", family_digest=digest), "stale", "no family"),
+        (record(**tuned(3)), "invalid", "tile"),
+        (record(**tuned(4)), "invalid", "tile <= 2: large tiles are not mine (tile = 4)"),
+    ]
+    cache.add(*(item for item, _, _ in graded))
+    expected = {item.id: (status, detail) for item, status, detail in graded}
+    expected["0123456789ab"] = ("invalid", "not valid JSON")
+    expected["cdef01234567"] = ("invalid", f"the content's id is {record(77).id}")
+    broken = [("0123456789ab", "{"), ("cdef01234567", json.dumps(record(77).to_json()))]
+    with closing(sqlite3.connect(cache.path)) as connection, connection:
+        connection.executemany("INSERT INTO records VALUES (?, '', '', '', '', '', ?)", broken)
+
+    result = run("verify", "--families", families)
+    found = {row["id"]: (row["status"], row["detail"]) for row in result.document["records"]}
+    assert found.keys() == expected.keys()
+    for id_, (status, detail) in expected.items():
+        assert found[id_][0] == status, found[id_]
+        assert detail in found[id_][1]
+    assert result.exit_code == 1
+    assert result.text.endswith(f"10 records in {cache.path}: 3 ok, 3 stale, 4 invalid")
+
+    cache.delete(id_ for id_, (status, _) in expected.items() if status == "invalid")
+    assert run("verify", "--families", families).exit_code == 0
+
+
+def test_verify_of_nothing() -> None:
+    result = run("verify")
+    assert result.exit_code == 0
+    assert result.document["records"] == []
+
+
+def test_prune(cache: TuningCache) -> None:
+    old, new = record(), record(created="2026-02-01T00:00:00Z")
+    cache.add(old, new, record(128))
+    row = (new.candidate, Measurement(Outcome.OK, 1.0, (1.0, 1.0), 3))
+    cache.add_measurements("study", FINGERPRINT, Gemm(64, 64, 64), "cpu", [row])
+    dry = run("prune", "--days", "0", "--dry-run")
+    assert dry.document == {"removed": [old.to_json()], "measurements": 1, "dry_run": True}
+    assert "would remove 1 superseded record and 1 measurement from " in dry.text
+    assert len(cache.records()) == 3
+    assert run("prune", "--days", "30").document["measurements"] == 0
+    assert cache.records() == [new, record(128)]
+    assert (
+        "removed 0 superseded records and 1 measurement from " in run("prune", "--days", "0").text
+    )
+    assert cache.measurements() == []
+    for days in ("-1", "9999999999"):
+        with pytest.raises(InputError, match="--days"):
+            run("prune", "--days", days)
+
+
+def test_prune_keeps_records_of_other_devices(cache: TuningCache) -> None:
+    cache.add(record(), record(fingerprint=replace(FINGERPRINT, name="Other")))
+    assert run("prune").document["removed"] == []
+
+
+def test_path(tmp_path: Path) -> None:
+    result = run("path", "--cache", tmp_path / "here")
+    assert result.document == {
+        "root": str(tmp_path / "here"),
+        "database": str(tmp_path / "here" / "tuning.sqlite"),
+        "studies": str(tmp_path / "here" / "studies"),
+        "programs": str(tmp_path / "here" / "programs"),
+    }
+    assert not (tmp_path / "here").exists()

@@ -1,0 +1,313 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from autotune.configuration import Configuration, Value
+from autotune.device import CpuLimits
+from autotune.errors import FamilyError, SpaceError
+from autotune.family_files import read_family
+from autotune.problem import Gemm
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from autotune.family import KernelFamily
+
+LIMITS = CpuLimits(
+    max_threads=2,
+    vector_bits=256,
+    vector_registers=16,
+    l1_bytes=32768,
+    l2_bytes=1048576,
+    l3_bytes=0,
+    line_bytes=64,
+)
+
+TEXT = """\
+family = "tiled"
+operation = "gemm"
+target = "cpu"
+template = "tiled.py.j2"
+accuracy = "ieee"
+summary = "Cache tiles"
+
+[parameters]
+sm = { values = [16, 32, 64], default = 32, summary = "rows of a tile", runtime = true }
+ty = { values = [2, 3, 4], default = 4 }
+order = { values = ["ij", "ji"], default = "ij" }
+threads = { values = [1, 2, 4] }
+
+[derived]
+strips = "sm / ty"
+panel_bytes = "strips * N * itemsize"
+
+[[restrictions]]
+expr = "threads <= max_threads"
+reason = "hardware threads the process may use"
+
+[[restrictions]]
+expr = "panel_bytes <= l2_bytes"
+reason = "a panel stays in the level-2 cache"
+"""
+
+
+def read(folder: Path, text: str | bytes = TEXT) -> KernelFamily:
+    path = folder / "tiled.toml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    (folder / "tiled.py.j2").write_text("# {{ ty }}\n")
+    return read_family(path, (folder,))
+
+
+def test_every_key_is_read(tmp_path: Path) -> None:
+    family = read(tmp_path)
+    assert (family.name, family.operation, family.target) == ("tiled", "gemm", "cpu")
+    assert (family.accuracy, family.summary) == ("ieee", "Cache tiles")
+    assert (family.dtypes, family.layouts) == (("float32", "float64"), ("nn",))
+    assert [p.name for p in family.parameters] == ["sm", "ty", "order", "threads"]
+    sm, _, order, threads = family.parameters
+    assert (sm.values, sm.default, sm.summary) == ((16, 32, 64), 32, "rows of a tile")
+    assert (sm.runtime, order.runtime) == (True, False)
+    assert (order.values, threads.default, threads.summary) == (("ij", "ji"), None, "")
+    assert family.runtime_parameters == ("sm",)
+    assert list(family.derived) == ["strips", "panel_bytes"]
+    assert [r.text for r in family.restrictions] == [
+        "threads <= max_threads",
+        "panel_bytes <= l2_bytes",
+    ]
+    assert family.restrictions[1].reason == "a panel stays in the level-2 cache"
+    assert family.launch is None
+
+
+def test_dtypes_and_layouts_may_be_narrowed(tmp_path: Path) -> None:
+    text = TEXT.replace(
+        "[parameters]", 'dtypes = ["float64"]\nlayouts = ["nn", "tn"]\n[parameters]'
+    )
+    family = read(tmp_path, text)
+    assert (family.dtypes, family.layouts) == (("float64",), ("nn", "tn"))
+
+
+def test_a_launch_has_expressions(tmp_path: Path) -> None:
+    launch = (
+        '[launch]\ngrid = ["ceildiv(K, sm)", "1", "1"]\nblock = ["sm / ty", "1", "1"]\n'
+        'shared_bytes = "panel_bytes"\n'
+    )
+    family = read(tmp_path, TEXT + launch)
+    assert family.launch is not None
+    assert [e.text for e in family.launch.grid] == ["ceildiv(K, sm)", "1", "1"]
+    assert family.launch.block[0].evaluate({"sm": 32, "ty": 4}) == 8
+    assert family.launch.shared_bytes.text == "panel_bytes"
+
+
+# What is replaced in TEXT, by what, and what the message must say.
+FAULTS = {
+    "unknown key": ('summary = "C', 'sumary = "C', r"summary is missing \(is 'sumary' meant"),
+    "extra key": ("[parameters]", "lauout = []\n[parameters]", r"lauout is not a key; .*layouts"),
+    "key of a parameter": ("default = 32", "defualt = 32", r"parameters\.sm\.defualt .*'default'"),
+    "key of a restriction": ("reason = ", "why = ", r"restrictions\[1\]\.reason is missing"),
+    "missing": ('accuracy = "ieee"\n', "", "accuracy is missing"),
+    "missing values": ("{ values = [1, 2, 4] }", "{}", r"parameters\.threads\.values is missing"),
+    "no text": ('"Cache tiles"', "7", "summary must be one line of text, got 7"),
+    "two lines": ('"Cache tiles"', r'"a\nb"', "summary must be one line"),
+    "family": ('"tiled"\n', '"til/ed"\n', "family must be letters, digits and underscores"),
+    "target": ('"cpu"', '"gpu"', "target must be one of cpu.*got 'gpu'"),
+    "accuracy": ('"ieee"', '"iee"', r"accuracy must be one of .*did you mean 'ieee'\?"),
+    "dtype": ("[parameters]", 'dtypes = ["float23"]\n[parameters]', r"dtypes .*'float32'\?"),
+    "no dtype": ("[parameters]", "dtypes = []\n[parameters]", "dtypes must be a list with at"),
+    "layouts": ("[parameters]", 'layouts = ["nn", "nn"]\n[parameters]', "layouts must not repeat"),
+    "template": ("tiled.py.j2", "tilde.py.j2", "template must be a file in .*'tilde.py.j2'"),
+    "template outside": ("tiled.py.j2", "../x.py.j2", "template must be a file in"),
+    "no list": ("[2, 3, 4]", "4", r"parameters\.ty\.values must be a list"),
+    "empty": ("[2, 3, 4]", "[]", r"parameters\.ty\.values must be a list with at least one"),
+    "no table": ("{ values = [1, 2, 4] }", "[1, 2, 4]", r"parameters\.threads must be a table"),
+    "mixed": ("[2, 3, 4]", "[2, 3.0, 4]", r"ty\.values must be all integers, .* got 3\.0"),
+    "mixed bool": ("[2, 3, 4]", "[2, true, 4]", "ty.values must be all integers.*got True"),
+    "date": ("[2, 3, 4]", "[2020-01-01]", r"ty\.values must be all integers"),
+    "nested": ("[2, 3, 4]", "[[2], [3], [4]]", r"ty\.values must be all integers"),
+    "nan": ("{ values = [1, 2, 4] }", "{ values = [nan] }", r"threads\.values must be finite"),
+    "huge": ("{ values = [1, 2, 4] }", f"{{ values = [{2**63}] }}", "must fit 64 bits"),
+    "quote": ('["ij", "ji"]', "['ij', 'j\"i']", "order.values must be printable, without quotes"),
+    "repeated": ("[2, 3, 4]", "[2, 3, 2, 4]", r"ty\.values must not repeat"),
+    "default": ("default = 32", "default = 48", "sm.default must be one of its values 16, 32, 64"),
+    "default type": ("default = 4 }", "default = 4.0 }", r"ty\.default must be one of"),
+    "runtime text": ('default = "ij"', 'runtime = true, default = "ij"', "order.runtime .*int"),
+    "runtime type": ("runtime = true", "runtime = 1", "sm.runtime must be true or false"),
+    "size": ("ty =", "N =", r"parameters\.N is the name of a size"),
+    "limit": ("ty =", "l2_bytes =", r"parameters\.l2_bytes is the name of a size, a limit"),
+    "keyword": ("ty =", "lambda =", r"parameters\.lambda must be a Python name"),
+    "no name": ("ty =", '"t-y" =', "parameters.t-y must be a Python name"),
+    "jinja name": ("ty =", "loop =", r"parameters\.loop is the name of"),
+    "template name": ("ty =", "banner =", r"parameters\.banner is the name of"),
+    "argument": ("ty =", "lda =", r"parameters\.lda is the name of"),
+    "function": ("ty =", "ceildiv =", r"parameters\.ceildiv is the name of"),
+    "twice": ("strips =", "ty =", r"derived\.ty is defined twice"),
+    "toml twice": ("[derived]", "[parameters]\n[derived]", r"must be valid TOML: .*line"),
+    "toml": ('family = "tiled"', "family = tiled", r"must be valid TOML: .*line 1"),
+    "no expression": ('"sm / ty"', "7", r"derived\.strips must be an expression in quotes"),
+    "syntax": ('"sm / ty"', '"sm /"', r"derived\.strips is not an expression: .*sm /"),
+    "call": ('"sm / ty"', '"open(sm)"', r"derived\.strips is not an expression"),
+    "unknown name": (
+        '"panel_bytes <= l2_bytes"',
+        '"pannel_bytes <= l2_bytes"',
+        r"restrictions\[2\]\.expr = .* uses 'pannel_bytes'.*did you mean 'panel_bytes'\?",
+    ),
+    "later name": ('"sm / ty"', '"panel_bytes / ty"', "derived.strips .* uses 'panel_bytes'"),
+    "gpu limit": ("max_threads\"", "max_threads_per_block\"", "uses 'max_threads_per_block'"),
+    "extra table": ("[derived]", "[extra]\n[derived]", "extra is not a key"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "message"), FAULTS.values(), ids=FAULTS.keys())
+def test_faults_name_file_key_and_expectation(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    assert old in TEXT
+    with pytest.raises(FamilyError, match=message) as caught:
+        read(tmp_path, TEXT.replace(old, new))
+    assert str(caught.value).startswith(f"{tmp_path / 'tiled.toml'}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_restrictions_are_an_array_of_tables(tmp_path: Path) -> None:
+    start = TEXT.index("[[restrictions]]")
+    for wrong in ("restrictions = 1\n", 'restrictions = ["ty > 1"]\n'):
+        with pytest.raises(FamilyError, match=r"restrictions must be an array of tables"):
+            read(tmp_path, wrong + TEXT[:start])
+
+
+def test_no_parameters(tmp_path: Path) -> None:
+    start, end = TEXT.index("[parameters]"), TEXT.index("[derived]")
+    with pytest.raises(FamilyError, match="at least one parameter"):
+        read(tmp_path, TEXT[:start] + "[parameters]\n")
+    with pytest.raises(FamilyError, match="parameters is missing"):
+        read(tmp_path, TEXT[:start] + TEXT[end:].replace("[derived]", "[derive]"))
+
+
+@pytest.mark.parametrize(
+    ("launch", "message"),
+    [
+        ('grid = ["1"]', "launch.grid must be three expressions"),
+        ('grid = ["1", "1", "x"]', "launch.grid = 'x' uses 'x'"),
+        ('grid = ["1", "1", "1"]', "launch.block is missing"),
+    ],
+)
+def test_launch_faults(tmp_path: Path, launch: str, message: str) -> None:
+    with pytest.raises(FamilyError, match=message):
+        read(tmp_path, f"{TEXT}\n[launch]\n{launch}\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"family = '\xff'", "UTF-8"),
+        (b"x = " + b"[" * 5000 + b"]" * 5000, "nested"),
+        (b"", "target is missing"),
+    ],
+)
+def test_unreadable_content(tmp_path: Path, content: bytes, message: str) -> None:
+    with pytest.raises(FamilyError, match=message):
+        read(tmp_path, content)
+
+
+def test_unreadable_file(tmp_path: Path) -> None:
+    with pytest.raises(FamilyError, match="cannot be read"):
+        read_family(tmp_path, (tmp_path,))
+
+
+def test_reading_runs_nothing(tmp_path: Path) -> None:
+    spoof = f"__import__('pathlib').Path({str(tmp_path / 'ran')!r}).touch()"
+    with pytest.raises(FamilyError):
+        read(tmp_path, TEXT.replace('"sm / ty"', f'"""{spoof}"""'))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_space_is_pruned_by_sizes_limits_and_whole_divisions(tmp_path: Path) -> None:
+    family = read(tmp_path)
+    # threads: 1, 2. sm / ty whole: ty = 2 and 4 for each sm, never 3. Bytes of a panel:
+    # sm / ty * 16384 * 4 <= 1 MiB leaves sm / ty <= 16, so all but sm = 64 with ty = 2.
+    space = family.space(Gemm(m=64, n=16384, k=64), LIMITS)
+    expected = {
+        (sm, ty) for sm in (16, 32, 64) for ty in (2, 4) if sm // ty * 16384 * 4 <= 1048576
+    }
+    assert {(c["sm"], c["ty"]) for c in space} == expected
+    assert space.size == len(expected) * 2 * 2
+
+
+def test_the_default_is_valid_and_near_what_is_declared(tmp_path: Path) -> None:
+    family = read(tmp_path)
+    default = family.default(Gemm(m=64, n=64, k=64), LIMITS)
+    assert {**default} | {"threads": 0} == {"sm": 32, "ty": 4, "order": "ij", "threads": 0}
+    # Half the panels fit: the declared sm = 32 no longer does.
+    crowded = Gemm(m=64, n=65536, k=64)
+    moved = family.default(crowded, LIMITS)
+    assert moved["sm"] == 16
+    assert moved in family.space(crowded, LIMITS)
+
+
+def test_no_default_in_an_empty_space(tmp_path: Path) -> None:
+    with pytest.raises(SpaceError, match=r"'tiled' has no valid configuration for 64x.*autotune"):
+        read(tmp_path).default(Gemm(m=64, n=10**7, k=64), LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [
+        (Gemm(m=1, n=1, k=1), None),
+        (Gemm(m=1, n=1, k=1, layout="tt"), None),
+        (Gemm(m=1, n=1, k=1, accuracy="strassen"), None),
+        (Gemm(m=1, n=1, k=1, dtype="float16"), "tiled handles float32, float64, not float16"),
+        (Gemm(m=1, n=1, k=1, out_dtype="float64"), "tiled writes float32 results, not float64"),
+    ],
+)
+def test_what_a_family_can_serve(tmp_path: Path, problem: Gemm, reason: str | None) -> None:
+    assert read(tmp_path).unsupported(problem) == reason
+
+
+def test_looser_families_serve_looser_problems_only(tmp_path: Path) -> None:
+    family = read(tmp_path, TEXT.replace('"ieee"', '"strassen"'))
+    assert family.unsupported(Gemm(m=1, n=1, k=1)) == "tiled has accuracy strassen, not ieee"
+    assert family.unsupported(Gemm(m=1, n=1, k=1, accuracy="strassen")) is None
+
+
+def test_configurations_take_the_family_s_own_values(tmp_path: Path) -> None:
+    family = read(tmp_path)
+    values: dict[str, Value] = {"threads": True, "order": "ij", "ty": 4.0, "sm": 16}
+    conformed = family.conform(values)
+    assert conformed.json == Configuration({"sm": 16, "ty": 4, "order": "ij", "threads": 1}).json
+    assert list(conformed) == ["sm", "ty", "order", "threads"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sm": 48}, r"tiled\.sm must be one of 16, 32, 64, got 48"),
+        ({"order": "ij'; import os"}, r"tiled\.order must be one of ij, ji"),
+        ({"tx": 1}, "'tx' is unknown"),
+        ({"sm": 16.5}, r"tiled\.sm must be one of"),
+    ],
+)
+def test_nothing_else_conforms(tmp_path: Path, change: dict[str, Value], message: str) -> None:
+    values: dict[str, Value] = {"threads": 1, "order": "ij", "ty": 4, "sm": 16}
+    with pytest.raises(SpaceError, match=message):
+        read(tmp_path).conform({**values, **change})
+    with pytest.raises(SpaceError, match="'sm' is missing"):
+        read(tmp_path).conform({"threads": 1, "order": "ij", "ty": 4})
+
+
+def test_the_digest_covers_the_file_and_every_template(tmp_path: Path) -> None:
+    digests = [read(tmp_path).digest, read(tmp_path, TEXT.replace("tiles", "blocks")).digest]
+    (tmp_path / "_lib").mkdir()
+    (tmp_path / "_lib" / "inner.j2").write_text("one\n")
+    (tmp_path / "_lib" / "outer.j2").write_text("{% include '_lib/inner.j2' %}\n")
+    path = tmp_path / "tiled.toml"
+    path.write_text(TEXT)
+    template = tmp_path / "tiled.py.j2"
+    template.write_text("{% if ty > 3 %}\n{% include '_lib/outer.j2' %}\n{% endif %}\n")
+    digests.append(read_family(path, (tmp_path,)).digest)
+    (tmp_path / "_lib" / "inner.j2").write_text("two\n")
+    digests.append(read_family(path, (tmp_path,)).digest)
+    (tmp_path / "_lib" / "unrelated.j2").write_text("three\n")
+    assert read_family(path, (tmp_path,)).digest == digests[-1]
+    assert len(set(digests)) == len(digests)
+    assert read(tmp_path).digest == digests[0]

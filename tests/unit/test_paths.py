@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import platformdirs
+import pytest
+
+import autotune
+from autotune.errors import AutotuneError, CacheError
+from autotune.paths import CacheLocations, data_dir, private_folder
+
+PACKAGE = Path(autotune.__file__).parent
+
+
+@pytest.mark.parametrize("name", ["templates", "search_spaces", "cache"])
+def test_shipped_data_is_found(name: str) -> None:
+    assert (data_dir(name) / "README.md").is_file()
+
+
+def test_missing_data_is_a_clear_error() -> None:
+    with pytest.raises(AutotuneError, match=r"'nothing'.*reinstall autotune-kernels"):
+        data_dir("nothing")
+
+
+def found_data(root: Path) -> subprocess.CompletedProcess[str]:
+    """Where a copy of the package under `root` looks for its templates."""
+    return subprocess.run(
+        [sys.executable, "-c", "from autotune.paths import data_dir; print(data_dir('cache'))"],
+        env={"PYTHONPATH": str(root)},
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_data_in_the_package_comes_first_and_siblings_need_a_checkout(tmp_path: Path) -> None:
+    package = tmp_path / "autotune"
+    package.mkdir()
+    for name in ("__init__.py", "errors.py", "paths.py"):
+        (package / name).write_text((PACKAGE / name).read_text())
+    sibling = tmp_path / "cache"
+    sibling.mkdir()
+
+    stray = found_data(tmp_path)  # as in site-packages: somebody else's folder
+    assert stray.returncode != 0
+    assert "reinstall" in stray.stderr
+
+    (tmp_path / "pyproject.toml").touch()
+    assert Path(found_data(tmp_path).stdout.strip()) == sibling
+
+    packaged = package / "_data" / "cache"
+    packaged.mkdir(parents=True)
+    assert Path(found_data(tmp_path).stdout.strip()) == packaged
+
+
+def test_an_explicit_path_wins_over_the_environment(tmp_path: Path, own_cache: Path) -> None:
+    assert CacheLocations.at().root == own_cache
+    assert CacheLocations.at(tmp_path / "mine").root == tmp_path / "mine"
+
+
+def test_the_default_is_the_platform_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = platformdirs.user_data_path("autotune", appauthor=False)
+    for value in (None, ""):
+        if value is None:
+            monkeypatch.delenv("AUTOTUNE_CACHE")
+        else:
+            monkeypatch.setenv("AUTOTUNE_CACHE", value)
+        assert CacheLocations.at().root == expected
+
+
+def test_locations_move_together(tmp_path: Path) -> None:
+    place = CacheLocations.at(tmp_path)
+    assert place.database == tmp_path / "tuning.sqlite"
+    assert (place.studies, place.programs) == (tmp_path / "studies", tmp_path / "programs")
+
+
+def test_a_database_file_names_its_folder(tmp_path: Path) -> None:
+    place = CacheLocations.at(str(tmp_path / "team.sqlite"))
+    assert (place.root, place.database) == (tmp_path, tmp_path / "team.sqlite")
+
+
+def test_relative_and_home_paths_become_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert CacheLocations.at("here").root == tmp_path / "here"
+    assert CacheLocations.at("~/there").root == tmp_path / "home" / "there"
+
+
+def test_created_folders_are_private_and_existing_ones_keep_their_mode(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o755)
+    place = CacheLocations.at(shared / "a" / "b")
+    assert place.create() is place.create()
+    for folder in (shared / "a", place.root, place.studies, place.programs):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(shared.stat().st_mode) == 0o755
+
+
+def test_looking_creates_nothing(own_cache: Path) -> None:
+    CacheLocations.at()
+    assert not own_cache.exists()
+
+
+def test_an_unusable_place_is_one_line_with_the_remedy(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for place in (file, file / "below"):
+        with pytest.raises(CacheError, match="--cache or AUTOTUNE_CACHE") as caught:
+            CacheLocations.at(place).create()
+        assert "\n" not in str(caught.value)
+    assert file.read_bytes() == b""
+    with pytest.raises(CacheError):
+        private_folder(Path("/proc/self/nothing"))

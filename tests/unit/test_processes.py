@@ -1,0 +1,296 @@
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from autotune.errors import AutotuneError
+from autotune.evaluators.processes import Failure, FailureKind, WorkerPool, WorkerProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LONG_S = 60.0
+"""Far longer than anything here takes."""
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+def worker_entry(*arguments: Any) -> Callable[[tuple[str, Any]], Any]:
+    """Runs in the child: does as it is told, and counts."""
+    state = {"calls": 0}
+
+    def handle(request: tuple[str, Any]) -> Any:
+        state["calls"] += 1
+        name, value = request
+        match name:
+            case "echo":
+                return value
+            case "arguments":
+                return arguments
+            case "calls":
+                return state["calls"]
+            case "environment":
+                return os.environ.get(value)
+            case "pid":
+                return os.getpid()
+            case "main":
+                return getattr(sys.modules["__main__"], "__file__", None)
+            case "sleep":
+                time.sleep(value)
+                return value
+            case "hang":
+                while True:
+                    pass
+            case "exit":
+                os._exit(value)
+            case "crash":
+                ctypes.string_at(0)
+            case "abort":
+                os.write(2, b"first line\nheap corrupted\n")
+                os.abort()
+            case "raise":
+                raise ValueError(value)
+            case "print":
+                print(value)
+                os.write(1, value.encode())
+                sys.stdout.flush()
+            case "grandchild":
+                return subprocess.Popen(["sleep", "1000"]).pid
+            case "interrupt":
+                os.kill(os.getpid(), signal.SIGINT)
+                return "still here"
+        return None
+
+    return handle
+
+
+def failing_entry() -> Callable[[Any], Any]:
+    raise RuntimeError("no operands for you")
+
+
+def dying_entry() -> Callable[[Any], Any]:
+    os._exit(7)
+
+
+@pytest.fixture
+def worker() -> Iterator[WorkerProcess]:
+    with WorkerProcess(worker_entry, "first", 2, environment={"AUTOTUNE_X": "y"}) as process:
+        yield process
+
+
+def running(pid: int) -> bool:
+    """Whether a process exists and is not a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def gone(pid: int) -> bool:
+    """Whether a process ends within a while."""
+    for _ in range(200):
+        if not running(pid):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_requests_are_answered_by_one_child(worker: WorkerProcess) -> None:
+    assert worker.pid is None
+    assert worker.call(("arguments", None), LONG_S) == ("first", 2)
+    assert worker.call(("environment", "AUTOTUNE_X"), LONG_S) == "y"
+    assert worker.call(("calls", None), LONG_S) == 3
+    assert worker.call(("pid", None), LONG_S) == worker.pid != os.getpid()
+
+
+def test_large_requests_and_replies_pass(worker: WorkerProcess) -> None:
+    payload = os.urandom(5_000_000)
+    assert worker.call(("echo", payload), LONG_S) == payload
+
+
+@pytest.mark.parametrize(
+    ("request_", "kind", "reason"),
+    [
+        (("hang", None), FailureKind.TIMED_OUT, "no result within 0.5 s: killed"),
+        (("exit", 3), FailureKind.DIED, "exit code 3"),
+        (("exit", 0), FailureKind.DIED, "exit code 0"),
+        (("crash", None), FailureKind.DIED, "killed by SIGSEGV"),
+        (("abort", None), FailureKind.DIED, "killed by SIGABRT: heap corrupted"),
+    ],
+)
+def test_a_lost_child_is_reported_and_replaced(
+    worker: WorkerProcess, request_: tuple[str, Any], kind: FailureKind, reason: str
+) -> None:
+    first = worker.call(("pid", None), LONG_S)
+    timeout_s = 0.5 if kind is FailureKind.TIMED_OUT else LONG_S
+    assert worker.call(request_, timeout_s) == Failure(kind, reason)
+    assert gone(first)
+    assert worker.call(("pid", None), LONG_S) != first
+    assert worker.call(("calls", None), LONG_S) == 2
+
+
+def test_an_exception_is_one_line_and_costs_no_child(worker: WorkerProcess) -> None:
+    pid = worker.call(("pid", None), LONG_S)
+    failure = worker.call(("raise", "two\nlines"), LONG_S)
+    assert (failure.kind, failure.reason) == (FailureKind.RAISED, "ValueError: two lines")
+    assert "in handle" in failure.trace
+    assert worker.call(("pid", None), LONG_S) == pid
+
+
+def test_a_child_killed_between_requests_is_replaced_unnoticed(worker: WorkerProcess) -> None:
+    pid = worker.call(("pid", None), LONG_S)
+    os.kill(pid, signal.SIGKILL)
+    assert gone(pid)
+    assert worker.call(("echo", 1), LONG_S) == 1
+
+
+def test_a_timeout_kills_what_the_child_started_too(worker: WorkerProcess) -> None:
+    grandchild = worker.call(("grandchild", None), LONG_S)
+    assert running(grandchild)
+    assert worker.call(("hang", None), 0.2).kind is FailureKind.TIMED_OUT
+    assert gone(grandchild)
+
+
+def test_children_do_not_write_to_the_parents_output(
+    worker: WorkerProcess, capfd: pytest.CaptureFixture[str]
+) -> None:
+    worker.call(("print", "chatter"), LONG_S)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_children_leave_ctrl_c_to_the_parent(worker: WorkerProcess) -> None:
+    assert worker.call(("interrupt", None), LONG_S) == "still here"
+    assert os.getpgid(worker.call(("pid", None), LONG_S)) != os.getpgid(0)
+
+
+def test_ctrl_c_while_waiting_leaves_no_child_and_no_stale_reply(worker: WorkerProcess) -> None:
+    pid = worker.call(("pid", None), LONG_S)
+    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            worker.call(("sleep", 30), LONG_S)
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    assert gone(pid)
+    assert worker.call(("echo", "fresh"), LONG_S) == "fresh"
+
+
+def test_close_ends_the_child_and_may_be_repeated(worker: WorkerProcess) -> None:
+    pid = worker.call(("pid", None), LONG_S)
+    worker.close()
+    worker.close()
+    assert not Path(f"/proc/{pid}").exists()  # reaped, not only ended
+    assert worker.collect().kind is FailureKind.DIED
+
+
+def test_a_forgotten_worker_ends_with_its_object() -> None:
+    worker = WorkerProcess(worker_entry)
+    pid = worker.call(("pid", None), LONG_S)
+    del worker
+    assert not Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [(failing_entry, "RuntimeError: no operands for you"), (dying_entry, "exit code 7")],
+)
+def test_a_worker_that_does_not_start_is_an_error(entry: Callable[..., Any], reason: str) -> None:
+    with WorkerProcess(entry) as worker, pytest.raises(AutotuneError, match=reason):
+        worker.call("anything", LONG_S)
+
+
+def test_a_pool_answers_in_order_whatever_happens_to_some() -> None:
+    requests = [("echo", 0), ("exit", 3), ("hang", None), ("raise", "x"), ("echo", 4), ("echo", 5)]
+    with WorkerPool(worker_entry, count=2) as pool:
+        replies = pool.run(requests, 2.0)
+        assert [replies[index] for index in (0, 4, 5)] == [0, 4, 5]
+        kinds = [replies[index].kind for index in (1, 2, 3)]
+        assert kinds == [FailureKind.DIED, FailureKind.TIMED_OUT, FailureKind.RAISED]
+        assert pool.run([], LONG_S) == []
+        assert pool.run([("echo", "again")], LONG_S) == ["again"]
+
+
+def test_a_pool_works_side_by_side() -> None:
+    with WorkerPool(worker_entry, count=2) as pool:
+        pids = pool.run([("pid", None)] * 2 + [("sleep", 0.3)] * 2, LONG_S)[:2]
+        assert len(set(pids)) == 2
+    assert all(map(gone, pids))
+
+
+# How a parent ends, and what it leaves. It prints its child's process id.
+PARENT = textwrap.dedent("""
+    import os, sys
+    sys.path.insert(0, {tests!r})
+    from test_processes import worker_entry
+    from autotune.evaluators.processes import WorkerProcess
+    worker = WorkerProcess(worker_entry)
+    print(worker.call(("pid", None), 60), worker.call(("main", None), 60), flush=True)
+    {ending}
+""")
+
+ENDINGS = {
+    "returns without closing": "",
+    "raises": "raise SystemExit('for some reason')",
+    "exits at once": "os._exit(1)",
+    "is killed": "os.kill(os.getpid(), 9)",
+    "is killed while the child hangs": "worker.submit(('hang', None), 60)\n"
+    "import time; time.sleep(0.3); os.kill(os.getpid(), 9)",
+    "is interrupted": "os.kill(os.getpid(), 2)",
+}
+
+
+def run_parent(arguments: list[str], text: str | None, cwd: Path) -> tuple[int, str]:
+    """Run a parent; the child's process id and what the child takes for its __main__."""
+    finished = subprocess.run(
+        [sys.executable, *arguments],
+        input=text,
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+        timeout=LONG_S,
+        check=False,
+    )
+    lines = finished.stdout.split("\n")
+    assert len(lines) == 2, (finished.stdout, finished.stderr)  # one line: nothing ran twice
+    pid, main = lines[0].split()
+    return int(pid), main
+
+
+def parent(ending: str) -> str:
+    return PARENT.format(tests=str(Path(__file__).parent), ending=ending)
+
+
+@pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS)
+def test_no_orphan_is_left_when_the_parent(ending: str, tmp_path: Path) -> None:
+    pid, _ = run_parent(["-c", parent(ending)], None, tmp_path)
+    try:
+        assert gone(pid)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [(["program.py"], None), (["-m", "program"], None), (["-"], parent(""))],
+    ids=["script", "module", "stdin"],
+)
+def test_the_parents_main_is_never_run_again(
+    arguments: list[str], text: str | None, tmp_path: Path
+) -> None:
+    """No ``if __name__ == "__main__"`` is needed, and a parent without a file will do."""
+    (tmp_path / "program.py").write_text(parent(""))
+    _, main = run_parent(arguments, text, tmp_path)
+    assert main == "None"

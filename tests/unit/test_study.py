@@ -1,0 +1,450 @@
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+from contextlib import ExitStack
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from autotune.configuration import Candidate, Configuration
+from autotune.errors import CacheError, InputError, MissingDependencyError, StudyError
+from autotune.measurement import Measurement, Outcome
+from autotune.search import open_study
+from autotune.search.claims import CLAIM
+from autotune.search.interrupts import deferred_interrupt
+from autotune.search.owner import Owner
+from autotune.search.storage import slug
+from autotune.space import SearchSpace, SpaceUnion
+
+UNION = SpaceUnion(
+    {
+        "a": SearchSpace({"x": [1, 2, 4, 8], "y": [1, 2, 3, 4, 5]}, ["x * y <= 16"]),
+        "b": SearchSpace({"z": [1, 2, 3], "mode": ["p", "q"]}, ["z > 1 or mode == 'p'"]),
+    }
+)
+OTHER = SpaceUnion({"a": SearchSpace({"x": [1, 2]})})
+
+
+def opened(folder, space=UNION, storage=None, name="study", sampler="random", seed=0):
+    return open_study(space, storage, name, folder, sampler, seed)
+
+
+def ok(seconds=1e-3):
+    return Measurement(Outcome.OK, seconds)
+
+
+@pytest.fixture
+def run_child():
+    """Starts Python processes with this file's names in scope; none outlives the test."""
+    with ExitStack() as children:
+
+        def start(code, *arguments, **options):
+            child = children.enter_context(_popen(code, *arguments, **options))
+            children.callback(child.kill)
+            return child
+
+        yield start
+
+
+def _popen(code, *arguments, **options):
+    here = Path(__file__)
+    head = f"from {here.stem} import *\n"
+    path = os.pathsep.join([str(here.parents[2]), str(here.parent)])
+    return subprocess.Popen(
+        [sys.executable, "-c", head + textwrap.dedent(code), *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+        **options,
+    )
+
+
+class TestTelling:
+    def test_outcomes_become_states_and_attributes(self, tmp_path):
+        measurements = {
+            Outcome.OK: Measurement(
+                Outcome.OK, 2e-3, (1e-3, 3e-3), 9, 0.25, details={"compile_s": 1.5, "isa": "avx2"}
+            ),
+            Outcome.ABANDONED: Measurement(Outcome.ABANDONED, 9e-3, reason="4.5 times the best"),
+            **{
+                outcome: Measurement(outcome, reason=f"because {outcome}")
+                for outcome in (
+                    Outcome.REJECTED,
+                    Outcome.COMPILE_FAILED,
+                    Outcome.LAUNCH_FAILED,
+                    Outcome.TIMEOUT,
+                    Outcome.WRONG_RESULT,
+                )
+            },
+        }
+        with opened(tmp_path) as study:
+            for measurement in measurements.values():
+                assert study.tell(study.ask(), measurement)
+            trials = study.optuna.trials
+            assert [t.state for t in trials] == [
+                TrialState.COMPLETE,
+                TrialState.PRUNED,
+                *[TrialState.FAIL] * 5,
+            ]
+            assert [t.value for t in trials] == [2e-3, 9e-3, *[None] * 5]
+            assert trials[1].intermediate_values == {1: 9e-3}
+            assert [t.user_attrs["outcome"] for t in trials] == [str(o) for o in measurements]
+            assert trials[6].user_attrs["reason"] == "because wrong_result"
+        with opened(tmp_path) as study:
+            assert [record.measurement for record in study.trials] == [*measurements.values()]
+            assert [m for _, m in study.measured()] == [*measurements.values()]
+            assert study.best.number == 0
+            assert study.best.candidate in UNION
+
+    @pytest.mark.parametrize("median", [None, 0.0, -1.0, float("nan"), float("inf")])
+    def test_a_time_that_is_none_is_refused_and_may_be_told_again(self, median, tmp_path):
+        with opened(tmp_path) as study:
+            proposal = study.ask()
+            with pytest.raises(InputError, match="positive, finite median"):
+                study.tell(proposal, Measurement(Outcome.OK, median))
+            assert study.tell(proposal, ok())
+
+    def test_telling_twice_is_refused(self, tmp_path):
+        with opened(tmp_path) as study:
+            proposal = study.ask()
+            study.tell(proposal, ok())
+            with pytest.raises(StudyError, match="tell each proposal once"):
+                study.tell(proposal, ok())
+
+    def test_a_result_that_comes_after_the_trial_was_reclaimed_is_dropped(self, tmp_path):
+        with opened(tmp_path) as study:
+            proposal = study.ask()
+            study.optuna.tell(proposal.number, state=TrialState.FAIL)
+            assert study.tell(proposal, ok()) is False
+            assert study.best is None
+
+    def test_the_best_is_the_earliest_of_the_fastest(self, tmp_path):
+        with opened(tmp_path) as study:
+            assert study.best is None
+            for seconds in (3e-3, 1e-3, 2e-3, 1e-3):
+                study.tell(study.ask(), ok(seconds))
+            study.tell(study.ask(), Measurement(Outcome.ABANDONED, 1e-4))
+            assert study.best.number == 1
+
+
+class TestProposing:
+    def test_known_good_points_come_first_and_bad_ones_are_skipped(self, tmp_path):
+        good = [UNION[5], UNION[11], UNION[2]]
+        invalid = Candidate("a", Configuration({"x": 8, "y": 5}))
+        unknown = Candidate("c", Configuration({"x": 8}))
+        with opened(tmp_path) as study:
+            assert study.enqueue([invalid, *good, unknown, good[0]]) == 3
+            assert [study.ask().candidate for _ in range(3)] == good
+            assert study.enqueue(good) == 0
+
+    def test_a_resumed_study_remembers_what_was_visited(self, tmp_path):
+        with opened(tmp_path) as study:
+            first = study.ask()
+            study.tell(first, ok())
+        with opened(tmp_path) as study:
+            assert study.enqueue([first.candidate]) == 0
+            assert study.visited == {UNION.index(first.candidate)}
+            rest = study.ask_batch(100)
+            assert len(rest) == len(UNION) - 1
+            assert first.candidate not in {p.candidate for p in rest}
+            assert study.ask() is None
+
+    def test_what_was_not_told_is_proposed_again(self, tmp_path):
+        with opened(tmp_path, sampler="exhaustive") as study:
+            batch = study.ask_batch(3)
+            study.release(batch[1])
+            study.tell(batch[0], ok())
+        with opened(tmp_path, sampler="exhaustive") as study:
+            assert [r.state for r in study.trials] == ["COMPLETE", "FAIL", "FAIL"]
+            assert [r.reason for r in study.trials] == ["", "interrupted", "interrupted"]
+            assert study.ask_batch(2)[0].candidate == batch[1].candidate
+
+    def test_a_plain_space_keeps_its_names(self, tmp_path):
+        space = SearchSpace({"x": [1, 2, 4], "one": [1]}, ["x < 4"])
+        with opened(tmp_path, space) as study:
+            proposals = study.ask_batch(5)
+            assert {p.candidate for p in proposals} == set(space)
+            assert study.optuna.trials[0].params.keys() == {"x", "one"}
+
+    def test_params_hold_exactly_what_runs(self, tmp_path):
+        with opened(tmp_path, sampler="tpe") as study:
+            for proposal in study.ask_batch(20):
+                params = study.optuna.trials[proposal.number].params
+                assert params == UNION.flatten(proposal.candidate)
+                claim = study.optuna.trials[proposal.number].system_attrs[CLAIM]
+                assert proposal.moved == ("proposed" in claim)
+
+
+class TestOpening:
+    def test_another_space_is_refused_naming_both_digests(self, tmp_path):
+        with opened(tmp_path) as study:
+            study.tell(study.ask(), ok())
+        with pytest.raises(StudyError) as caught:
+            opened(tmp_path, OTHER)
+        assert UNION.digest in str(caught.value)
+        assert OTHER.digest in str(caught.value)
+        assert "--study" in str(caught.value)
+        with opened(tmp_path) as study:
+            assert len(study.trials) == 1
+
+    @pytest.mark.parametrize("direction", ["minimize", "maximize"])
+    def test_a_study_that_is_not_ours_is_refused(self, direction, tmp_path):
+        storage = f"sqlite:///{tmp_path}/theirs.db"
+        theirs = optuna.storages.RDBStorage(storage)
+        study = optuna.create_study(storage=theirs, study_name="study", direction=direction)
+        if direction == "minimize":
+            study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=1)
+        before = (study.user_attrs, len(study.trials))
+        with pytest.raises(StudyError, match="choose another name with --study"):
+            opened(tmp_path, storage=storage)
+        assert (study.user_attrs, len(study.trials)) == before
+        theirs.engine.dispose()
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "nonsense",
+            "sqlite:////no/such/folder/x.db",
+            "nodb://host/name",
+            "redis://host",
+            "",
+            "://",
+        ],
+    )
+    def test_a_bad_url_is_one_line(self, url, tmp_path):
+        with pytest.raises(StudyError) as caught:
+            opened(tmp_path, storage=url)
+        assert "\n" not in str(caught.value)
+
+    def test_a_missing_driver_is_named_and_a_password_is_not_shown(self, tmp_path):
+        with pytest.raises(MissingDependencyError) as caught:
+            opened(tmp_path, storage="postgresql://user:hunter2@localhost/db")
+        assert "pip install" in str(caught.value)
+        assert "hunter2" not in str(caught.value)
+
+    def test_a_folder_that_cannot_be_made(self, tmp_path):
+        (tmp_path / "file").write_text("")
+        with pytest.raises(CacheError, match="cannot keep studies in"):
+            opened(tmp_path / "file" / "studies")
+
+    def test_names_that_are_no_file_names(self, tmp_path):
+        names = ["a/b", "a b", "..", "行列", "x" * 300, "gemm-2x2x2-float32"]
+        assert len({slug(name) for name in names}) == len(names)
+        for name in names:
+            with opened(tmp_path, name=name) as study:
+                study.tell(study.ask(), ok())
+        assert len(list(tmp_path.glob("*.log"))) == len(names)
+        assert slug("gemm-2x2x2-float32") == "gemm-2x2x2-float32"
+
+
+class TestDamagedJournals:
+    def journal(self, folder):
+        with opened(folder) as study:
+            for _ in range(3):
+                study.tell(study.ask(), ok())
+        return folder / "study.log"
+
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            lambda data: b"garbage\n" + data,
+            lambda data: data + b"garbage\n",
+            lambda data: data + b'"a string"\n' + data,
+            lambda data: data + b'{"op_code": 99, "worker_id": "x"}\n',
+            lambda data: data + b'{"op_code": 4}\n',
+            lambda data: data.replace(b'"study_id":0', b'"study_id":[]'),
+            lambda data: b"\x89PNG\r\n\x1a\n\x00\x00" + bytes(range(256)),
+            lambda data: b"no line at all",
+            lambda data: data[: len(data) // 2] + b"\x00" * 40 + data[len(data) // 2 :],
+            lambda data: b"[" * 100_000 + b"\n" + data,
+        ],
+    )
+    def test_a_corrupt_journal_is_named_and_left_alone(self, damage, tmp_path):
+        path = self.journal(tmp_path)
+        path.write_bytes(damage(path.read_bytes()))
+        before = path.read_bytes()
+        with pytest.raises(StudyError) as caught:
+            opened(tmp_path)
+        assert str(path) in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert path.read_bytes() == before
+
+    @pytest.mark.parametrize("torn", [b"{", b'{"op_code":5,"work'])
+    def test_a_line_that_a_killed_writer_left_is_cut(self, torn, tmp_path):
+        path = self.journal(tmp_path)
+        path.write_bytes(path.read_bytes() + torn)
+        with opened(tmp_path) as study:
+            study.tell(study.ask(), ok())
+        with opened(tmp_path) as study:
+            assert len(study.trials) == 4
+
+    def test_a_folder_in_its_place(self, tmp_path):
+        (tmp_path / "study.log").mkdir()
+        with pytest.raises(StudyError, match="is not a file"):
+            opened(tmp_path)
+
+    def test_a_full_disk_loses_nothing(self, tmp_path):
+        path = self.journal(tmp_path)
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        study = opened(tmp_path)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 60, hard))
+        try:
+            with pytest.raises(CacheError, match="cannot write the study"):
+                study.ask()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        study.close()
+        with opened(tmp_path) as study:
+            assert len(study.measured()) == 3
+            study.tell(study.ask(), ok())
+
+
+def test_a_database_that_breaks_under_way_is_one_line(tmp_path):
+    path = tmp_path / "study.db"
+    with opened(tmp_path, storage=f"sqlite:///{path}") as study:
+        study.tell(study.ask(), ok())
+        whole = path.read_bytes()
+        path.write_bytes(b"not a database" * 1000)
+        with pytest.raises(CacheError, match="the storage of study 'study' failed") as caught:
+            study.ask()
+        path.write_bytes(whole)
+    assert "\n" not in str(caught.value)
+
+
+class TestOrphans:
+    ASKS_AND_WAITS = """
+    study = open_study(UNION, None, "study", Path(sys.argv[1]), "exhaustive")
+    print(study.ask().number, flush=True)
+    sys.stdin.read()
+    """
+
+    def test_the_trial_of_a_killed_process_is_reclaimed_and_run(self, tmp_path, run_child):
+        child = run_child(self.ASKS_AND_WAITS, tmp_path, stdin=subprocess.PIPE)
+        assert child.stdout.readline() == "0\n"
+        with opened(tmp_path, sampler="exhaustive") as study:
+            # It is alive: its configuration is taken.
+            assert [r.state for r in study.trials] == ["RUNNING"]
+            assert study.ask().candidate == UNION[1]
+        child.kill()
+        child.communicate()
+        with opened(tmp_path, sampler="exhaustive") as study:
+            assert [(r.state, r.reason) for r in study.trials] == [
+                ("FAIL", "orphaned"),
+                ("FAIL", "interrupted"),
+            ]
+            assert study.trials[0].measurement is None
+            assert study.ask().candidate == UNION[0]
+
+    def test_what_a_dead_process_held_is_the_last_thing_left(self, tmp_path, run_child):
+        child = run_child(self.ASKS_AND_WAITS, tmp_path, stdin=subprocess.PIPE)
+        assert child.stdout.readline() == "0\n"
+        with opened(tmp_path, sampler="exhaustive") as study:
+            for proposal in study.ask_batch(len(UNION) - 1):
+                study.tell(proposal, ok())
+            assert study.ask() is None
+            child.kill()
+            child.communicate()
+            assert study.ask().candidate == UNION[0]
+
+    def test_a_worker_on_another_host_is_known_by_its_heartbeat(self, tmp_path, monkeypatch):
+        there = Owner("elsewhere", "boot", "ns", 7, 9)
+        with monkeypatch.context() as patch:
+            patch.setattr(Owner, "current", classmethod(lambda cls: there))
+            away = opened(tmp_path)
+            away.ask()
+        with opened(tmp_path) as study:
+            assert [r.state for r in study.trials] == ["RUNNING"]
+            [heartbeat] = [k for k in study.optuna.user_attrs if str(there) in k]
+            study.optuna.set_user_attr(heartbeat, 0.0)
+            started = study.optuna.trials[0].datetime_start.timestamp()
+        monkeypatch.setattr("autotune.search.claims.time.time", lambda: started + 700)
+        with opened(tmp_path) as study:
+            assert [r.reason for r in study.trials] == ["orphaned"]
+
+
+class TestWorkers:
+    TUNES = """
+    study = open_study(UNION, sys.argv[2] or None, "study", Path(sys.argv[1]), sys.argv[3], 0)
+    with study:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        while batch := study.ask_batch(2):
+            for proposal in batch:
+                study.tell(proposal, Measurement(Outcome.OK, 1e-3))
+                print(proposal.candidate, flush=True)
+    """
+
+    @pytest.mark.parametrize("database", [False, True], ids=["journal", "sqlite"])
+    @pytest.mark.parametrize("sampler", ["exhaustive", "tpe"])
+    def test_processes_share_a_study_without_duplicates(
+        self, database, sampler, tmp_path, run_child
+    ):
+        # With one seed and no pause they contend for nearly every configuration.
+        storage = f"sqlite:///{tmp_path}/study.db" if database else ""
+        children = [
+            run_child(self.TUNES, tmp_path, storage, sampler, stdin=subprocess.PIPE)
+            for _ in range(3)
+        ]
+        assert [child.stdout.readline() for child in children] == ["ready\n"] * 3
+        for child in children:
+            child.stdin.write("go\n")
+            child.stdin.flush()
+        each = [child.communicate(timeout=120)[0].splitlines() for child in children]
+        assert [child.returncode for child in children] == [0, 0, 0]
+        assert all(each), "every worker took part"
+        ran = [line for lines in each for line in lines]
+        assert len(ran) == len(set(ran)) == len(UNION)
+        with opened(tmp_path, storage=storage or None) as study:
+            assert len(study.measured()) == len(UNION)
+            assert len(study.visited) == len(UNION)
+
+
+class TestInterrupts:
+    def test_an_interrupt_waits_for_the_end_of_the_block(self):
+        reached = []
+
+        def block():
+            with deferred_interrupt():
+                os.kill(os.getpid(), signal.SIGINT)
+                reached.append("end")
+            reached.append("after")
+
+        with pytest.raises(KeyboardInterrupt):
+            block()
+        assert reached == ["end"]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    def test_ctrl_c_leaves_a_study_that_goes_on(self, tmp_path, run_child):
+        child = run_child(
+            """
+            import itertools
+            space = SearchSpace({"x": list(range(100000))})
+            with open_study(space, None, "study", Path(sys.argv[1]), "random") as study:
+                for number in itertools.count():
+                    study.tell(study.ask(), Measurement(Outcome.OK, 1e-3))
+                    print(number, flush=True)
+            """,
+            tmp_path,
+            stderr=subprocess.PIPE,
+        )
+        for _ in range(15):
+            child.stdout.readline()
+        child.send_signal(signal.SIGINT)
+        _, errors = child.communicate(timeout=60)
+        assert errors.rstrip().endswith("KeyboardInterrupt")
+        assert not list(tmp_path.glob("*.lock"))
+        lines = (tmp_path / "study.log").read_text().splitlines()
+        assert all(json.loads(line) for line in lines)
+        with opened(tmp_path, SearchSpace({"x": list(range(100000))})) as study:
+            states = {record.state for record in study.trials}
+            assert "RUNNING" not in states
+            assert len(study.measured()) >= 15
+            assert study.tell(study.ask(), ok())

@@ -1,0 +1,316 @@
+from __future__ import annotations
+
+import ctypes
+import math
+
+import numpy as np
+import pytest
+
+from autotune import verification
+from autotune.errors import InputError
+from autotune.verification import SMALL_CASES, Case, Check, GuardedMatrix, Tolerance
+
+LAYOUTS = ["nn", "nt", "tn", "tt"]
+
+
+class Textbook:
+    """NumPy in the operands' own precision, with a place for a fault to be put in."""
+
+    def __init__(self, layout: str = "nn") -> None:
+        self.layout = layout
+
+    def __call__(self, a, b, out, alpha, beta) -> None:
+        a = a.T if self.layout[0] == "t" else a
+        b = b.T if self.layout[1] == "t" else b
+        a, b = self.operands(a, b)
+        product = alpha * self.product(a, b)
+        self.store(product.astype(out.dtype) + (beta * out if beta else 0), out)
+
+    def operands(self, a, b):
+        return a, b
+
+    def product(self, a, b):
+        return a @ b
+
+    def store(self, values, out) -> None:
+        out[...] = values
+
+
+class RunningSum(Textbook):
+    """The order of summation with the largest rounding errors."""
+
+    def product(self, a, b):
+        total = np.zeros((a.shape[0], b.shape[1]), a.dtype)
+        for j in range(a.shape[1]):
+            total += np.outer(a[:, j], b[j])
+        return total
+
+
+class Winograd(Textbook):
+    """Winograd's variant of Strassen's algorithm down to 32, for even sizes."""
+
+    def product(self, a, b):
+        m, n = (size // 2 for size in a.shape)
+        k = b.shape[1] // 2
+        if min(m, n, k) < 16 or any(size % 2 for size in (*a.shape, b.shape[1])):
+            return a @ b
+        a11, a12, a21, a22 = a[:m, :n], a[:m, n:], a[m:, :n], a[m:, n:]
+        b11, b12, b21, b22 = b[:n, :k], b[:n, k:], b[n:, :k], b[n:, k:]
+        s1, t1 = a21 + a22, b12 - b11
+        s2, t2 = s1 - a11, b22 - t1
+        p1, p2 = self.product(a11, b11), self.product(a12, b21)
+        p3, p4 = self.product(a12 - s2, b22), self.product(a22, t2 - b21)
+        p5, p6 = self.product(s1, t1), self.product(s2, t2)
+        u2 = p1 + p6
+        u3 = u2 + self.product(a11 - a21, b22 - b12)
+        return np.block([[p1 + p2, u2 + p5 + p3], [u3 - p4, u3 + p5]])
+
+
+class DroppedTerm(Textbook):
+    def product(self, a, b):
+        return a[:, :-1] @ b[:-1]
+
+
+class DroppedTermInOneElement(Textbook):
+    def product(self, a, b):
+        product = a @ b
+        terms = np.abs(a[-1] * b[:, -1])
+        j = terms.argmax()
+        product[-1, -1] -= a[-1, j] * b[j, -1]
+        return product
+
+
+class DoubledTerm(Textbook):
+    def product(self, a, b):
+        return a @ b + np.outer(a[:, 0], b[0])
+
+
+class SwappedColumns(Textbook):
+    def product(self, a, b):
+        order = np.arange(b.shape[1])
+        order[[0, -1]] = order[[-1, 0]]
+        return (a @ b)[:, order]
+
+
+class SkippedLastRow(Textbook):
+    def store(self, values, out) -> None:
+        out[:-1] = values[:-1]
+
+
+class SkippedLastColumn(Textbook):
+    def store(self, values, out) -> None:
+        out[:, :-1] = values[:, :-1]
+
+
+class ZeroedLastColumn(Textbook):
+    def store(self, values, out) -> None:
+        out[...] = values
+        out[:, -1] = 0
+
+
+class HalfPrecision(Textbook):
+    def operands(self, a, b):
+        return a.astype("float16").astype(a.dtype), b.astype("float16").astype(b.dtype)
+
+
+class HalfPrecisionResult(Textbook):
+    def store(self, values, out) -> None:
+        out[...] = values.astype("float16")
+
+
+class ReadsUnwrittenC(Textbook):
+    def store(self, values, out) -> None:
+        out[...] = values + 0 * out
+
+
+FAULTS = [
+    DroppedTerm,
+    DroppedTermInOneElement,
+    DoubledTerm,
+    SwappedColumns,
+    SkippedLastRow,
+    SkippedLastColumn,
+    ZeroedLastColumn,
+    HalfPrecision,
+    HalfPrecisionResult,
+    ReadsUnwrittenC,
+]
+
+
+def check(case: Case, dtype: str = "float32", layout: str = "nn", seed: int = 1) -> Check:
+    return Check(case, dtype, layout, np.random.default_rng(seed))
+
+
+@pytest.fixture(params=["every element", "sampled"])
+def compared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "sampled":
+        monkeypatch.setattr(verification, "FULL_PRODUCTS", 0)
+    return request.param
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("case", SMALL_CASES, ids=str)
+@pytest.mark.usefixtures("compared")
+def test_a_right_kernel_passes(case: Case, dtype: str, layout: str) -> None:
+    for kernel in (Textbook(layout), RunningSum(layout)):
+        verdict = check(case, dtype, layout).run(kernel, "ieee")
+        assert verdict.right, verdict
+        assert 0 <= verdict.error <= 1
+
+
+@pytest.mark.parametrize("distribution", ["uniform", "normal"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [100, 4096, 20_000])
+@pytest.mark.usefixtures("compared")
+def test_the_worst_order_of_summation_stays_well_inside(
+    n: int, dtype: str, distribution: str
+) -> None:
+    verdict = check(Case(48, n, 48, distribution=distribution), dtype).run(RunningSum(), "ieee")
+    assert 0 < verdict.error < 0.5
+
+
+@pytest.mark.parametrize("distribution", ["uniform", "normal"])
+@pytest.mark.parametrize("size", [64, 256, 512])
+@pytest.mark.usefixtures("compared")
+def test_strassen_is_right_in_its_own_class(size: int, distribution: str) -> None:
+    verdict = check(Case(size, size, size, distribution=distribution)).run(Winograd(), "strassen")
+    assert 0 < verdict.error < 0.9
+
+
+def test_deep_recursion_is_not_ieee() -> None:
+    verdict = check(Case(512, 512, 512)).run(Winograd(), "ieee")
+    assert not verdict.right
+    assert "error is" in verdict.reason
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("n", [64, 1024, 4096])
+@pytest.mark.usefixtures("compared")
+def test_faults_are_caught(fault: type[Textbook], n: int) -> None:
+    for distribution in ("uniform", "normal"):
+        verdict = check(Case(40, n, 56, distribution=distribution)).run(fault(), "ieee")
+        assert not verdict.right, (distribution, verdict)
+        assert verdict.error > 1
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_caught_in_class_strassen(fault: type[Textbook]) -> None:
+    verdict = check(Case(256, 256, 256)).run(fault(), "strassen")
+    assert not verdict.right, verdict
+
+
+@pytest.mark.parametrize("fault", [DroppedTerm, DoubledTerm, SwappedColumns])
+def test_gross_faults_exceed_even_the_tolerance_of_a_deep_recursion(
+    fault: type[Textbook],
+) -> None:
+    sizes = (512, 4096, 128)
+    error = check(Case(*sizes)).run(fault(), "strassen").error
+    error *= Tolerance.of("strassen", "float32", sizes).factor
+    assert error > Tolerance.of("strassen", "float32", (4096, 4096, 4096)).factor
+
+
+@pytest.mark.parametrize("fault", [DroppedTermInOneElement, SwappedColumns, ZeroedLastColumn])
+def test_the_identity_alone_catches_what_no_sample_sees(
+    fault: type[Textbook], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verification, "FULL_PRODUCTS", 0)
+    monkeypatch.setattr(verification, "_pick", lambda count, rng: np.array([count // 2]))
+    verdict = check(Case(300, 2000, 400)).run(fault(), "ieee")
+    assert not verdict.right, verdict
+
+
+@pytest.mark.parametrize("elements", ["FULL_PRODUCTS", "FULL_ELEMENTS"])
+def test_large_problems_are_sampled(elements: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verification, elements, 99)
+    large, small = check(Case(10, 10, 10)), check(Case(3, 3, 3))
+    assert isinstance(large._reference, verification._SampledReference)
+    assert isinstance(small._reference, verification._FullReference)
+
+
+def test_an_unwritten_c_is_named() -> None:
+    verdict = check(Case(4, 5, 6)).run(lambda *_: None, "ieee")
+    assert verdict.reason.startswith("4x5x6 alpha=1 beta=0: left 24 of 24 elements of C unwritten")
+    assert verdict.error == math.inf
+    assert not verdict.damaged
+
+
+@pytest.mark.parametrize("offset", [-1, -1000, 6 * 8, 6 * 8 + 500])
+def test_a_write_outside_c_is_caught(offset: int) -> None:
+    def kernel(a, b, out, alpha, beta) -> None:
+        Textbook()(a, b, out, alpha, beta)
+        ctypes.c_float.from_address(out.ctypes.data + 4 * offset).value = 1
+
+    verdict = check(Case(6, 5, 8)).run(kernel, "ieee")
+    assert verdict.damaged
+    assert "wrote outside C" in verdict.reason
+
+
+def test_a_write_into_the_padding_is_caught() -> None:
+    def kernel(a, b, out, alpha, beta) -> None:
+        Textbook()(a, b, out, alpha, beta)
+        np.lib.stride_tricks.as_strided(out, (4, 7), out.strides)[1, 6] = 0
+
+    verdict = check(Case(4, 5, 6, padding=2)).run(kernel, "ieee")
+    assert verdict.damaged
+    assert "past the end of a row" in verdict.reason
+
+
+@pytest.mark.parametrize("name", ["A", "B"])
+def test_a_modified_input_is_caught(name: str) -> None:
+    def kernel(a, b, out, alpha, beta) -> None:
+        Textbook()(a, b, out, alpha, beta)
+        operand = a if name == "A" else b
+        operand[-1, -1] += 1
+
+    verdict = check(Case(4, 5, 6)).run(kernel, "ieee")
+    assert verdict.damaged
+    assert f"modified {name}" in verdict.reason
+
+
+def test_reading_past_the_end_shows_in_the_result() -> None:
+    def kernel(a, b, out, alpha, beta) -> None:
+        wide = np.lib.stride_tricks.as_strided(a, (a.shape[0], a.shape[1] + 1), a.strides)
+        out[...] = a @ b + 0 * wide[:, -1:]
+
+    assert not check(Case(4, 5, 6, padding=1)).run(kernel, "ieee").right
+
+
+def test_small_cases_cover_what_the_large_one_does_not() -> None:
+    assert {case.beta != 0 for case in SMALL_CASES} == {False, True}
+    assert any(case.alpha != 1 for case in SMALL_CASES)
+    assert any(case.padding for case in SMALL_CASES)
+    assert min(min(case.m, case.n, case.k) for case in SMALL_CASES) == 1
+
+
+def test_operands_are_reproducible_and_differ_between_seeds() -> None:
+    first, again, other = (check(Case(9, 9, 9), seed=seed) for seed in (1, 1, 2))
+    assert np.array_equal(first.a, again.a)
+    assert np.array_equal(first.b, again.b)
+    assert not np.array_equal(first.a, other.a)
+    assert not np.array_equal(first.a, first.b)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_operands_have_the_layouts_shapes(layout: str) -> None:
+    made = check(Case(2, 3, 4, padding=1), layout=layout)
+    assert made.a.shape == ((3, 2) if layout[0] == "t" else (2, 3))
+    assert made.b.shape == ((4, 3) if layout[1] == "t" else (3, 4))
+    assert made.c.shape == (2, 4)
+    assert made.c.strides == (20, 4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_guarded_matrix_starts_at_a_page_and_is_nan(dtype: str) -> None:
+    matrix = GuardedMatrix(3, 5, dtype, padding=2)
+    assert matrix.array.ctypes.data % 4096 == 0
+    assert np.isnan(matrix.array).all()
+    assert matrix.unwritten == 15
+    matrix.array[...] = 1
+    assert matrix.unwritten == 0
+    assert matrix.damage() is None
+
+
+def test_an_unknown_class_has_no_tolerance() -> None:
+    with pytest.raises(InputError, match="ieee or strassen"):
+        Tolerance.of("tf32", "float32", (1, 1, 1))
