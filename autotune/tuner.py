@@ -44,7 +44,7 @@ CONTENDER_RATIO = 1.10
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a tuning run stands; passed to the progress callback after every trial.
+    """Where a tuning run stands; passed to the callback at the start and after every trial.
 
     Attributes:
         trial: trials told so far in this run.
@@ -158,7 +158,7 @@ def tune(
         study: name of the study; an existing one is continued. None starts a new one.
         workers: compile workers; None uses every core.
         effort: how long and how exactly to measure; None takes the default.
-        progress: called after every trial.
+        progress: called before the first trial and after every trial.
 
     Raises:
         TuningFailedError: no candidate compiled, ran and was right.
@@ -261,6 +261,8 @@ class _Run:
         """Run trials until the budget is spent, the space is exhausted, or Ctrl-C."""
         with Interrupt() as interrupt:
             baseline = self.evaluator.baseline()
+            if progress is not None:
+                progress(self._progress(baseline))
             while not (interrupt.requested or self._spent):
                 # A small batch keeps every compile worker busy without asking far ahead
                 # of what the sampler has been told.

@@ -48,7 +48,9 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     logging.basicConfig(stream=sys.stderr, format="autotune: %(message)s", level=logging.WARNING)
-    args = _parser().parse_args(arguments)
+    args = _parser().parse_args(
+        _attach_negatives(sys.argv[1:] if arguments is None else arguments)
+    )
     try:
         result: CommandResult = args.run(args)
         print(json.dumps(result.document, indent=2) if args.json else result.text, flush=True)
@@ -77,3 +79,18 @@ def _parser() -> argparse.ArgumentParser:
     for module in _COMMANDS:
         module.add_parser(commands)
     return parser
+
+
+def _attach_negatives(arguments: Sequence[str]) -> list[str]:
+    """Write ``--shape -4x1x1`` as ``--shape=-4x1x1``.
+
+    Otherwise argparse takes the value for an option, and the error is about something else.
+    """
+    attached: list[str] = []
+    for argument in arguments:
+        is_negative = argument[:1] == "-" and argument[1:2].isdigit()
+        if is_negative and attached and attached[-1].startswith("--") and "=" not in attached[-1]:
+            attached[-1] += f"={argument}"
+        else:
+            attached.append(argument)
+    return attached

@@ -16,13 +16,18 @@ LOG_INTERVAL_S = 5.0
 class ProgressLine:
     """One status line that is rewritten on a terminal, or a line every few seconds in a log."""
 
-    def __init__(self, stream: TextIO | None = None) -> None:
+    def __init__(self, title: str, stream: TextIO | None = None) -> None:
+        self._title = title
         self._stream = stream or sys.stderr
         self._live = self._stream.isatty()
+        self._begun = False
         self._printed_at = time.monotonic()
 
     def __call__(self, progress: Progress) -> None:
-        """Show where the run stands."""
+        """Show where the run stands; the title comes first, once the work has begun."""
+        if not self._begun:
+            self._begun = True
+            print(self._title, file=self._stream, flush=True)
         text = status(progress)
         if self._live:
             print(f"\r\x1b[K{text}", end="", file=self._stream, flush=True)
@@ -32,7 +37,7 @@ class ProgressLine:
 
     def end(self) -> None:
         """Leave the status line behind."""
-        if self._live:
+        if self._live and self._begun:
             print(file=self._stream, flush=True)
 
 
@@ -45,7 +50,8 @@ def status(progress: Progress) -> str:
             ratio = progress.baseline.median_s / progress.best_s
             best += f" ({ratio:.2f}x {vendor(progress.baseline)})"
         parts.append(best)
-    parts.append(" ".join(f"{outcome} {n}" for outcome, n in sorted(progress.counts.items())))
+    if progress.counts:
+        parts.append(" ".join(f"{outcome} {n}" for outcome, n in sorted(progress.counts.items())))
     parts.append(f"ETA {_remaining(progress):.0f} s")
     return " | ".join(parts)
 
@@ -57,5 +63,7 @@ def vendor(baseline: Baseline) -> str:
 
 def _remaining(progress: Progress) -> float:
     by_time = progress.timeout_s - progress.elapsed_s
-    by_trials = (progress.trials - progress.trial) * progress.elapsed_s / max(progress.trial, 1)
+    if not progress.trial:
+        return by_time
+    by_trials = (progress.trials - progress.trial) * progress.elapsed_s / progress.trial
     return max(0.0, min(by_time, by_trials))

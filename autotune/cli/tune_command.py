@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.options import common
@@ -86,14 +85,10 @@ def _tune(args: argparse.Namespace, problem: Gemm, target: str) -> TuneResult:
     from autotune.cli.progress import ProgressLine
     from autotune.tuner import tune
 
-    if not args.quiet:
-        print(
-            f"tuning {shapes_text(problem)} on target {target}: up to {args.trials} trials or "
-            f"{args.timeout:g} s",
-            file=sys.stderr,
-            flush=True,
-        )
-    line = ProgressLine()
+    line = ProgressLine(
+        f"tuning {shapes_text(problem)} on target {target}: up to {args.trials} trials or "
+        f"{args.timeout:g} s"
+    )
     try:
         return tune(
             problem,

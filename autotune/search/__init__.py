@@ -4,7 +4,8 @@ from autotune.search.feasible import FeasibleSampler, Proposer, SpaceExhaustedEr
 from autotune.search.records import TrialRecord
 from autotune.search.samplers import make_sampler, sampler_names
 from autotune.search.searcher import Searcher
-from autotune.search.study import Proposal, TuningStudy, open_study
+from autotune.search.study import open_study
+from autotune.search.tuning_study import Proposal, TuningStudy
 
 __all__ = [
     "FeasibleSampler",

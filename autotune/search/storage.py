@@ -83,7 +83,7 @@ class _Journal(JournalFileBackend):
         except OSError as error:
             self.cut_torn_line()
             raise CacheError(
-                f"cannot write the study {self._path}: {error.strerror}; what is in it is intact"
+                f"cannot write the study {self._path}: {error.strerror}; what it holds is kept"
             ) from error
 
     def cut_torn_line(self) -> None:

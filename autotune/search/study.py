@@ -1,57 +1,27 @@
-"""Tuning studies: one Optuna study per problem, target and device, shared by its workers."""
+"""Opening studies: one Optuna study per problem, target and device, shared by its workers."""
 
 from __future__ import annotations
 
-import time
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Self, cast, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import optuna
-from optuna.storages import BaseStorage, RDBStorage
 from optuna.study import StudyDirection
-from optuna.trial import FrozenTrial, TrialState
 
-from autotune.errors import CacheError, SpaceError, StudyError
-from autotune.measurement import Measurement, Outcome
-from autotune.search.claims import INTERRUPTED, fail, reclaim_orphans
-from autotune.search.feasible import FeasibleSampler, SpaceExhaustedError
+from autotune.errors import StudyError
 from autotune.search.interrupts import deferred_interrupt
-from autotune.search.owner import Owner
 from autotune.search.quiet import quiet
-from autotune.search.records import TIMED, TrialRecord, attributes, trial_record
 from autotune.search.samplers import make_sampler
 from autotune.search.storage import open_storage
-from autotune.search.study_space import PointT
+from autotune.search.tuning_study import TuningStudy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
     from pathlib import Path
-    from types import TracebackType
 
-    from autotune.configuration import Candidate, Configuration, Value
+    from autotune.configuration import Candidate, Configuration
     from autotune.space import SearchSpace, SpaceUnion
 
 SPACE = "autotune:space"
 """Study attribute: the digest of the space its trials come from."""
-
-_HEARTBEAT = "autotune:heartbeat:"
-_HEARTBEAT_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Proposal(Generic[PointT]):
-    """A candidate to measure.
-
-    Attributes:
-        number: the trial's number in the study.
-        candidate: a `Candidate` of a union, a `Configuration` of a plain space.
-        moved: whether the sampler had proposed an invalid or visited point nearby.
-    """
-
-    number: int
-    candidate: PointT
-    moved: bool
 
 
 @overload
@@ -106,227 +76,6 @@ def open_study(
         )
         _check(study, space.digest)
     return TuningStudy(study, feasible, opened)
-
-
-class TuningStudy(Generic[PointT]):
-    """A study as the tuner drives it: propose, measure, tell.
-
-    Several processes may open the same study and tune together; none runs what another has run
-    or is running. Use it as a context manager: leaving it gives up the proposals that were not
-    told, so that they can be proposed again.
-
-    Attributes:
-        name: the study's name.
-        optuna: the underlying study, for Optuna's own plots and dashboard.
-    """
-
-    def __init__(
-        self, study: optuna.Study, sampler: FeasibleSampler, storage: BaseStorage
-    ) -> None:
-        self.name: str = study.study_name
-        self.optuna: optuna.Study = study
-        self._sampler: FeasibleSampler = sampler
-        self._storage: BaseStorage = storage
-        self._running: dict[int, optuna.Trial] = {}
-        self._heard: float = 0.0
-        with self._storing():
-            self._reclaim()
-            sampler.refresh(study)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def enqueue(self, candidates: Iterable[PointT]) -> int:
-        """Propose known-good points first; invalid and visited ones are skipped.
-
-        Returns:
-            How many were taken.
-        """
-        ledger, first = self._sampler.ledger, self._sampler.first
-        before = len(first)
-        for candidate in candidates:
-            try:
-                row = self._sampler.space.row_of(candidate)
-            except SpaceError:
-                continue
-            if row not in ledger.visited and row not in first:
-                first.append(row)
-        return len(first) - before
-
-    def ask(self) -> Proposal[PointT] | None:
-        """The next candidate; None when every valid one has been visited or is taken."""
-        with self._storing():
-            self._beat()
-            self._sampler.refresh(self.optuna)
-            if self._sampler.ledger.exhausted:
-                self._reclaim()
-                self._sampler.refresh(self.optuna)
-                if self._sampler.ledger.exhausted:
-                    return None
-            trial = self.optuna.ask()
-            try:
-                self._sampler.space.suggest(lambda name: self._suggest(trial, name))
-            except SpaceExhaustedError as error:
-                # Other workers took what was left.
-                fail(self.optuna, trial._trial_id, str(error))
-                return None
-            except BaseException as error:
-                # Nothing was run, whatever it was: the trial must not stay open.
-                fail(self.optuna, trial._trial_id, INTERRUPTED)
-                raise error
-            self._sampler.refresh(self.optuna)
-            self._running[trial.number] = trial
-            ledger = self._sampler.ledger
-            return Proposal(
-                number=trial.number,
-                candidate=self._point(ledger.rows[trial.number]),
-                moved=trial_record(ledger.trials[trial.number], None).moved,
-            )
-
-    def ask_batch(self, count: int) -> list[Proposal[PointT]]:
-        """Up to `count` candidates to work on at once; fewer when no more are left."""
-        proposals: list[Proposal[PointT]] = []
-        while len(proposals) < count and (proposal := self.ask()) is not None:
-            proposals.append(proposal)
-        return proposals
-
-    def tell(self, proposal: Proposal[PointT], measurement: Measurement) -> bool:
-        """Store what came of a proposal.
-
-        OK completes the trial and ABANDONED prunes it, both with the median in seconds as its
-        value; every other outcome fails it with its reason.
-
-        Returns:
-            Whether it was stored; False when another worker had taken this one for dead and
-            ended its trial.
-
-        Raises:
-            InputError: the measurement lacks a usable median.
-            StudyError: the proposal is not one of this object's, or was told before.
-        """
-        found = attributes(measurement)
-        trial = self._running.pop(proposal.number, None)
-        if trial is None:
-            raise StudyError(
-                f"trial {proposal.number} of study {self.name!r} is not running here: "
-                "tell each proposal once, to the study that made it"
-            )
-        with self._storing():
-            self._beat()
-            try:
-                for key, value in found.items():
-                    trial.set_user_attr(key, value)
-                if measurement.outcome is Outcome.OK:
-                    self.optuna.tell(trial, measurement.median_s)
-                elif measurement.outcome in TIMED:
-                    assert measurement.median_s is not None
-                    trial.report(measurement.median_s, step=1)
-                    self.optuna.tell(trial, state=TrialState.PRUNED)
-                else:
-                    self.optuna.tell(trial, state=TrialState.FAIL)
-            except (optuna.exceptions.UpdateFinishedTrialError, ValueError):
-                if not self._frozen(proposal.number).state.is_finished():
-                    raise
-                return False
-            return True
-
-    def release(self, proposal: Proposal[PointT]) -> None:
-        """Give up a proposal without a measurement; it may be proposed again."""
-        trial = self._running.pop(proposal.number, None)
-        if trial is not None:
-            with self._storing():
-                fail(self.optuna, trial._trial_id, INTERRUPTED)
-
-    def close(self) -> None:
-        """Give up what was not told, and let go of the storage."""
-        with self._storing():
-            while self._running:
-                _, trial = self._running.popitem()
-                fail(self.optuna, trial._trial_id, INTERRUPTED)
-            if isinstance(self._storage, RDBStorage):
-                self._storage.remove_session()
-                self._storage.engine.dispose()
-
-    @property
-    def size(self) -> int:
-        """Number of valid candidates in the space."""
-        return self._sampler.space.size
-
-    @property
-    def visited(self) -> frozenset[int]:
-        """Rows of the space that were run, or are running in some worker."""
-        self._sampler.refresh(self.optuna)
-        return frozenset(self._sampler.ledger.visited)
-
-    @property
-    def trials(self) -> list[TrialRecord[PointT]]:
-        """Every trial by number, those of other workers and earlier runs too."""
-        self._sampler.refresh(self.optuna)
-        return [self._record(trial) for trial in self._sampler.ledger.trials]
-
-    def measured(self) -> list[tuple[PointT, Measurement]]:
-        """What was measured, failures too, by trial number; all workers' and earlier runs'."""
-        return [
-            (record.candidate, record.measurement)
-            for record in self.trials
-            if record.candidate is not None and record.measurement is not None
-        ]
-
-    @property
-    def best(self) -> TrialRecord[PointT] | None:
-        """The OK trial with the smallest median; the earliest of equals; None before any."""
-        self._sampler.refresh(self.optuna)
-        complete = [t for t in self._sampler.ledger.trials if t.state is TrialState.COMPLETE]
-        if not complete:
-            return None
-        return self._record(min(complete, key=lambda t: (t.values[0], t.number)))
-
-    def _suggest(self, trial: optuna.Trial, name: str) -> Value:
-        return cast("Value", trial.suggest_categorical(name, self._sampler.space.choices[name]))
-
-    def _point(self, row: int) -> PointT:
-        return cast("PointT", self._sampler.space.point(row))
-
-    def _record(self, trial: FrozenTrial) -> TrialRecord[PointT]:
-        row = self._sampler.ledger.rows.get(trial.number)
-        return trial_record(trial, None if row is None else self._point(row))
-
-    def _frozen(self, number: int) -> FrozenTrial:
-        return self.optuna.get_trials(deepcopy=False)[number]
-
-    @contextmanager
-    def _storing(self) -> Iterator[None]:
-        """Around everything that writes: whole, silent, and failing in one line."""
-        with quiet(), deferred_interrupt():
-            try:
-                yield
-            except optuna.exceptions.StorageInternalError as error:
-                reason = str(error.__cause__ or error).partition("\n")[0]
-                raise CacheError(
-                    f"the storage of study {self.name!r} failed: {reason}; what is in it is intact"
-                ) from error
-
-    def _beat(self) -> None:
-        """Tell workers on other hosts, about once a minute, that this one is alive."""
-        if time.monotonic() - self._heard > _HEARTBEAT_S or not self._heard:
-            self.optuna.set_user_attr(_HEARTBEAT + str(Owner.current()), time.time())
-            self._heard = time.monotonic()
-
-    def _reclaim(self) -> None:
-        heartbeats = {
-            key.removeprefix(_HEARTBEAT): float(value)
-            for key, value in self.optuna.user_attrs.items()
-            if key.startswith(_HEARTBEAT)
-        }
-        reclaim_orphans(self.optuna, heartbeats)
 
 
 def _check(study: optuna.Study, digest: str) -> None:

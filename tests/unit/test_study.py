@@ -30,6 +30,7 @@ UNION = SpaceUnion(
         "b": SearchSpace({"z": [1, 2, 3], "mode": ["p", "q"]}, ["z > 1 or mode == 'p'"]),
     }
 )
+SHARED = SearchSpace({"x": list(range(6)), "y": list(range(6))}, ["x + y > 2"])
 OTHER = SpaceUnion({"a": SearchSpace({"x": [1, 2]})})
 
 
@@ -372,7 +373,8 @@ class TestOrphans:
 
 class TestWorkers:
     TUNES = """
-    study = open_study(UNION, sys.argv[2] or None, "study", Path(sys.argv[1]), sys.argv[3], 0)
+    storage = sys.argv[2] or None
+    study = open_study(SHARED, storage, "study", Path(sys.argv[1]), sys.argv[3], 0)
     with study:
         print("ready", flush=True)
         sys.stdin.readline()
@@ -399,12 +401,11 @@ class TestWorkers:
             child.stdin.flush()
         each = [child.communicate(timeout=120)[0].splitlines() for child in children]
         assert [child.returncode for child in children] == [0, 0, 0]
-        assert all(each), "every worker took part"
         ran = [line for lines in each for line in lines]
-        assert len(ran) == len(set(ran)) == len(UNION)
-        with opened(tmp_path, storage=storage or None) as study:
-            assert len(study.measured()) == len(UNION)
-            assert len(study.visited) == len(UNION)
+        assert len(ran) == len(set(ran)) == len(SHARED)
+        with opened(tmp_path, SHARED, storage=storage or None) as study:
+            assert len(study.measured()) == len(SHARED)
+            assert len(study.visited) == len(SHARED)
 
 
 class TestInterrupts:

@@ -1,0 +1,115 @@
+"""gemm for cpu: family blocked, float32, layout nn.
+
+template: gemm/cpu/blocked.py.j2, digest fad9583f5da94338
+configuration: {"threads": 1, "unroll": 4}
+"""
+
+import numpy as np
+from numba import njit, types
+from numba.extending import intrinsic
+from numba.np.arrayobj import make_array, populate_array
+
+# ---- Element type, threads and compiler options
+REAL = np.float32
+ITEMSIZE = 4
+# Contraction to FMA and reordering of sums are allowed; NaN and infinity keep their meaning.
+OPTIONS = {
+    "nogil": True,
+    "error_model": "numpy",
+    "fastmath": {"contract", "reassoc", "nsz"},
+}
+# Small helpers vanish into their caller before types are inferred, which compiles fastest.
+INLINE = {"inline": "always"}
+# Functions called only from compiled code need no wrappers for Python and C.
+CALLED = {**OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+# Loops that carry the time are vectorised by themselves first, and inlined by LLVM afterwards.
+KERNEL = {**CALLED, "forceinline": True}
+
+
+@intrinsic
+def view(typing_context, address, count):
+    """`count` contiguous elements at an integer address, as an array that owns nothing."""
+    array_type = types.Array(types.float32, 1, "C")
+
+    def codegen(context, builder, signature, arguments):
+        array = make_array(array_type)(context, builder)
+        itemsize = context.get_constant(types.intp, ITEMSIZE)
+        populate_array(
+            array,
+            data=builder.inttoptr(arguments[0], array.data.type),
+            shape=[arguments[1]],
+            strides=[itemsize],
+            itemsize=itemsize,
+            meminfo=None,
+        )
+        return array._getvalue()
+
+    return array_type(types.int64, types.int64), codegen
+
+
+# ---- Configuration
+# Reduction steps per pass over a row of C.
+UNROLL = 4
+
+
+@njit(**KERNEL)
+def add_block(alpha, a, lda, b, ldb, c, ldc, rows, depth, columns):
+    """C[rows x columns] += alpha * A[rows x depth] @ B[depth x columns]."""
+    for i in range(rows):
+        c_row = view(c + i * ldc * ITEMSIZE, columns)
+        for step in range(depth // UNROLL):
+            p = step * UNROLL
+            steps = view(a + (i * lda + p) * ITEMSIZE, UNROLL)
+            a0, a1, a2, a3 = alpha * steps[0], alpha * steps[1], alpha * steps[2], alpha * steps[3]
+            b0 = view(b + (p + 0) * ldb * ITEMSIZE, columns)
+            b1 = view(b + (p + 1) * ldb * ITEMSIZE, columns)
+            b2 = view(b + (p + 2) * ldb * ITEMSIZE, columns)
+            b3 = view(b + (p + 3) * ldb * ITEMSIZE, columns)
+            for j in range(columns):
+                c_row[j] = c_row[j] + a0 * b0[j] + a1 * b1[j] + a2 * b2[j] + a3 * b3[j]
+        for p in range(depth // UNROLL * UNROLL, depth):
+            rest = alpha * view(a + (i * lda + p) * ITEMSIZE, 1)[0]
+            b_row = view(b + p * ldb * ITEMSIZE, columns)
+            for j in range(columns):
+                c_row[j] += rest * b_row[j]
+
+
+@njit(**INLINE)
+def scale(beta, c, ldc, rows, columns):
+    """C[rows x columns] = beta * C; where beta is 0, C is not read: it may hold NaN."""
+    for i in range(rows):
+        row = view(c + i * ldc * ITEMSIZE, columns)
+        if beta == 0:
+            for j in range(columns):
+                row[j] = 0
+        elif beta != 1:
+            for j in range(columns):
+                row[j] *= beta
+
+
+@njit(**INLINE)
+def multiply(m, n, k, alpha, a, lda, b, ldb, c, ldc, sm, sn, sk):
+    """C[m x k] += alpha * A[m x n] @ B[n x k], block by block."""
+    for p in range(0, n, sn):
+        depth = min(sn, n - p)
+        for j in range(0, k, sk):
+            columns = min(sk, k - j)
+            b_block = b + (p * ldb + j) * ITEMSIZE
+            for i in range(0, m, sm):
+                rows = min(sm, m - i)
+                a_block = a + (i * lda + p) * ITEMSIZE
+                c_block = c + (i * ldc + j) * ITEMSIZE
+                add_block(alpha, a_block, lda, b_block, ldb, c_block, ldc, rows, depth, columns)
+
+
+@njit(
+    "void(int64, int64, int64, float32, uintp, int64, uintp, int64, float32, uintp, int64, "
+    "int64, int64, int64)",
+    cache=True,
+    **OPTIONS,
+)
+def gemm(m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc, sm, sn, sk):
+    """C[m x k] = alpha * A[m x n] @ B[n x k] + beta * C; sm, sn, sk are the blocks' sizes."""
+    a, b, c = np.int64(a_address), np.int64(b_address), np.int64(c_address)
+    scale(beta, c, ldc, m, k)
+    multiply(m, n, k, alpha, a, lda, b, ldb, c, ldc, sm, sn, sk)

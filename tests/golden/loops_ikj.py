@@ -1,0 +1,88 @@
+"""gemm for cpu: family loops, float32, layout nn.
+
+template: gemm/cpu/loops.py.j2, digest dee0a0df8d1f12dd
+configuration: {"order": "ikj", "threads": 1}
+"""
+
+import numpy as np
+from numba import njit, types
+from numba.extending import intrinsic
+from numba.np.arrayobj import make_array, populate_array
+
+# ---- Element type, threads and compiler options
+REAL = np.float32
+ITEMSIZE = 4
+# Contraction to FMA and reordering of sums are allowed; NaN and infinity keep their meaning.
+OPTIONS = {
+    "nogil": True,
+    "error_model": "numpy",
+    "fastmath": {"contract", "reassoc", "nsz"},
+}
+# Small helpers vanish into their caller before types are inferred, which compiles fastest.
+INLINE = {"inline": "always"}
+# Functions called only from compiled code need no wrappers for Python and C.
+CALLED = {**OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+# Loops that carry the time are vectorised by themselves first, and inlined by LLVM afterwards.
+KERNEL = {**CALLED, "forceinline": True}
+
+
+@intrinsic
+def view(typing_context, address, count):
+    """`count` contiguous elements at an integer address, as an array that owns nothing."""
+    array_type = types.Array(types.float32, 1, "C")
+
+    def codegen(context, builder, signature, arguments):
+        array = make_array(array_type)(context, builder)
+        itemsize = context.get_constant(types.intp, ITEMSIZE)
+        populate_array(
+            array,
+            data=builder.inttoptr(arguments[0], array.data.type),
+            shape=[arguments[1]],
+            strides=[itemsize],
+            itemsize=itemsize,
+            meminfo=None,
+        )
+        return array._getvalue()
+
+    return array_type(types.int64, types.int64), codegen
+
+
+# ---- Configuration
+# Loop order, outermost first: ikj (i rows of C, j columns of C, k the reduction).
+
+
+@njit(**INLINE)
+def scale(beta, c, ldc, rows, columns):
+    """C[rows x columns] = beta * C; where beta is 0, C is not read: it may hold NaN."""
+    for i in range(rows):
+        row = view(c + i * ldc * ITEMSIZE, columns)
+        if beta == 0:
+            for j in range(columns):
+                row[j] = 0
+        elif beta != 1:
+            for j in range(columns):
+                row[j] *= beta
+
+
+@njit(**KERNEL)
+def multiply(m, n, k, alpha, a, lda, b, ldb, c, ldc):
+    """C[m x k] += alpha * A[m x n] @ B[n x k]."""
+    for i in range(m):
+        for p in range(n):
+            for j in range(k):
+                a_row = view(a + i * lda * ITEMSIZE, n)
+                b_row = view(b + p * ldb * ITEMSIZE, k)
+                c_row = view(c + i * ldc * ITEMSIZE, k)
+                c_row[j] += alpha * a_row[p] * b_row[j]
+
+
+@njit(
+    "void(int64, int64, int64, float32, uintp, int64, uintp, int64, float32, uintp, int64)",
+    cache=True,
+    **OPTIONS,
+)
+def gemm(m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc):
+    """C[m x k] = alpha * A[m x n] @ B[n x k] + beta * C."""
+    a, b, c = np.int64(a_address), np.int64(b_address), np.int64(c_address)
+    scale(beta, c, ldc, m, k)
+    multiply(m, n, k, alpha, a, lda, b, ldb, c, ldc)

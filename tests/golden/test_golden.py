@@ -1,0 +1,57 @@
+"""Emitted sources, character for character: a template change shows what it changes.
+
+``AUTOTUNE_UPDATE_GOLDEN=1 pytest tests/golden`` rewrites the files; review them as a diff.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from autotune.catalog import load_families
+from autotune.configuration import Value
+from autotune.rendering import render
+
+TILES = {"sm": 128, "sn": 128, "sk": 128}
+CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
+    "loops_ikj": ("loops", {"order": "ikj", "threads": 1}, "float32", "nn"),
+    "loops_jik_threads": ("loops", {"order": "jik", "threads": 2}, "float64", "nn"),
+    "unrolled": ("unrolled", {"unroll": 4, "tx": 2, "threads": 1}, "float32", "nn"),
+    "unrolled_nt_threads": ("unrolled", {"unroll": 1, "tx": 1, "threads": 4}, "float32", "nt"),
+    "blocked": ("blocked", {"unroll": 4, **TILES, "threads": 1}, "float32", "nn"),
+    "packed": ("packed", {"ty": 4, "unroll": 4, **TILES, "threads": 1}, "float32", "nn"),
+    "packed_tt_threads": (
+        "packed",
+        {"ty": 2, "unroll": 3, **TILES, "threads": 2},
+        "float64",
+        "tt",
+    ),
+    "divide": ("divide", {"unroll": 2, "cutoff": 64, "threads": 1}, "float32", "nn"),
+    "strassen": (
+        "strassen",
+        {"ty": 4, "unroll": 4, "cutoff": 512, "sn": 256, "sk": 512, "threads": 1},
+        "float32",
+        "nn",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_emitted_source_is_unchanged(name: str) -> None:
+    family, configuration, dtype, layout = CASES[name]
+    families = load_families(target="cpu", operation="gemm")
+    emitted = render(families[family], configuration, dtype=dtype, layout=layout).text
+    golden = Path(__file__).parent / f"{name}.py"
+    if os.environ.get("AUTOTUNE_UPDATE_GOLDEN") == "1":
+        golden.write_text(emitted, encoding="utf-8")
+    assert emitted == golden.read_text(encoding="utf-8"), (
+        "emitted source changed; if that is wanted, run with AUTOTUNE_UPDATE_GOLDEN=1"
+    )
+
+
+def test_every_golden_file_is_checked() -> None:
+    folder = Path(__file__).parent
+    assert {path.stem for path in folder.glob("*.py")} == {*CASES, "test_golden"}

@@ -1,0 +1,119 @@
+"""gemm for cpu: family unrolled, float32, layout nt.
+
+template: gemm/cpu/unrolled.py.j2, digest 55aee9b7f3b3f5ab
+configuration: {"threads": 4, "tx": 1, "unroll": 1}
+"""
+
+import numpy as np
+from numba import njit, prange, types
+from numba.extending import intrinsic
+from numba.np.arrayobj import make_array, populate_array
+
+# ---- Element type, threads and compiler options
+REAL = np.float32
+ITEMSIZE = 4
+# Threads that share the work.
+THREADS = 4
+# Contraction to FMA and reordering of sums are allowed; NaN and infinity keep their meaning.
+OPTIONS = {
+    "nogil": True,
+    "error_model": "numpy",
+    "fastmath": {"contract", "reassoc", "nsz"},
+}
+# Small helpers vanish into their caller before types are inferred, which compiles fastest.
+INLINE = {"inline": "always"}
+# Functions called only from compiled code need no wrappers for Python and C.
+CALLED = {**OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+# Loops that carry the time are vectorised by themselves first, and inlined by LLVM afterwards.
+KERNEL = {**CALLED, "forceinline": True}
+
+
+@intrinsic
+def view(typing_context, address, count):
+    """`count` contiguous elements at an integer address, as an array that owns nothing."""
+    array_type = types.Array(types.float32, 1, "C")
+
+    def codegen(context, builder, signature, arguments):
+        array = make_array(array_type)(context, builder)
+        itemsize = context.get_constant(types.intp, ITEMSIZE)
+        populate_array(
+            array,
+            data=builder.inttoptr(arguments[0], array.data.type),
+            shape=[arguments[1]],
+            strides=[itemsize],
+            itemsize=itemsize,
+            meminfo=None,
+        )
+        return array._getvalue()
+
+    return array_type(types.int64, types.int64), codegen
+
+
+# ---- Configuration
+# Independent partial sums of one dot product.
+UNROLL = 1
+# Columns of C per pass over a row of A.
+TX = 1
+
+
+@njit(**INLINE)
+def gather(b, ldb, n, used, packed):
+    """Copy `used` columns of B to contiguous runs of n elements; up to TX, the rest are zero."""
+    for x in range(TX):
+        target = view(packed + x * n * ITEMSIZE, n)
+        if x >= used:
+            for p in range(n):
+                target[p] = 0
+        else:
+            source = view(b + x * ldb * ITEMSIZE, n)
+            for p in range(n):
+                target[p] = source[p]
+
+
+@njit(**KERNEL)
+def dots(a, columns, n):
+    """TX dot products of a row of A with gathered columns of B, in UNROLL stretches of the row."""
+    stretch = n // UNROLL
+    a0 = view(a + 0 * stretch * ITEMSIZE, stretch)
+    b0_0 = view(columns + (0 * n + 0 * stretch) * ITEMSIZE, stretch)
+    sum0_0 = REAL(0)
+    for p in range(stretch):
+        sum0_0 += a0[p] * b0_0[p]
+    return (
+        sum0_0,
+    )
+
+
+@njit(**INLINE)
+def multiply_columns(first, last, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc):
+    """Groups first..last-1 of TX columns of C."""
+    gathered = np.empty(TX * n, REAL)
+    for group in range(first, last):
+        left = group * TX
+        used = min(TX, k - left)
+        b_columns = b + left * ldb * ITEMSIZE
+        gather(b_columns, ldb, n, used, gathered.ctypes.data)
+        for i in range(m):
+            sums = dots(a + i * lda * ITEMSIZE, gathered.ctypes.data, n)
+            target = view(c + (i * ldc + left) * ITEMSIZE, used)
+            for x in range(used):
+                if beta == 0:
+                    target[x] = alpha * sums[x]
+                else:
+                    target[x] = alpha * sums[x] + beta * target[x]
+
+
+@njit(
+    "void(int64, int64, int64, float32, uintp, int64, uintp, int64, float32, uintp, int64)",
+    cache=True,
+    parallel=True,
+    **OPTIONS,
+)
+def gemm(m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc):
+    """C[m x k] = alpha * A[m x n] @ B[n x k] + beta * C."""
+    a, b, c = np.int64(a_address), np.int64(b_address), np.int64(c_address)
+    groups = (k + TX - 1) // TX
+    for thread in prange(THREADS):
+        first = groups * thread // THREADS
+        last = groups * (thread + 1) // THREADS
+        multiply_columns(first, last, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc)
