@@ -30,6 +30,9 @@ class MatchQuality(IntEnum):
     DEFAULT = 4
     """No record fits."""
 
+    def __str__(self) -> str:
+        return self.name
+
 
 @dataclass(frozen=True, slots=True)
 class Match:

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = re.findall(
-    r"^\s*(python3 -m venv \.venv && .*)$", (ROOT / "README.md").read_text(), re.MULTILINE
-)
+README = (ROOT / "README.md").read_text()
+COMMANDS = re.findall(r"^\s*(python3 -m venv \.venv && .*)$", README, re.MULTILINE)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -66,6 +65,14 @@ def test_the_first_command_tunes(checkout: Path, tmp_path: Path) -> None:
     )
     loaded = shell(f'.venv/bin/python -c "{program}"', checkout, AUTOTUNE_CACHE=cache)
     assert loaded.returncode == 0, loaded.stderr
+
+
+def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len(blocks) == 2
+    monkeypatch.setenv("AUTOTUNE_CACHE", str(tmp_path))
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
 
 
 def test_the_second_command_finds_every_test(checkout: Path) -> None:
