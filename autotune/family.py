@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from autotune.configuration import Configuration, Value
+from autotune.cuda_limits import CudaLimits
 from autotune.device import CpuLimits, DeviceLimits
 from autotune.errors import SpaceError
 from autotune.problem import Problem, admits
-from autotune.space import Expression, Restriction, SearchSpace, TunableParameter
+from autotune.space import (
+    Expression,
+    Restriction,
+    SearchSpace,
+    TunableParameter,
+    UndefinedError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,25 +26,76 @@ if TYPE_CHECKING:
 SIZE_NAMES: frozenset[str] = frozenset({"M", "N", "K", "itemsize"})
 """Problem sizes that every family's expressions may use."""
 
+_CUDA_NAMES = frozenset(field.name for field in dataclasses.fields(CudaLimits))
+
 LIMIT_NAMES: Mapping[str, frozenset[str]] = {
     "cpu": frozenset(field.name for field in dataclasses.fields(CpuLimits)),
+    "cuda": _CUDA_NAMES,
+    "numba-cuda": _CUDA_NAMES,
 }
 """Device limits that a family's expressions may use, by target: the targets there are."""
 
 
+GPU_TARGETS: frozenset[str] = frozenset({"cuda", "numba-cuda"})
+"""Targets whose families say how they are launched and what one block needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuxiliaryKernel:
+    """A further kernel of the same source, run with the main one's arguments.
+
+    It uses no dynamic shared memory.
+
+    Attributes:
+        kernel: its name in the source.
+        when: where this is false it is not run.
+        grid: thread blocks along x, y and z.
+        block: threads per block along x, y and z.
+    """
+
+    kernel: str
+    when: Expression
+    grid: tuple[Expression, ...]
+    block: tuple[Expression, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How many threads a GPU kernel is launched with; every division in it must be whole.
+    """How a GPU kernel is launched; every division in it must be whole.
 
     Attributes:
         grid: thread blocks along x, y and z.
         block: threads per block along x, y and z.
         shared_bytes: dynamic shared memory of one block.
+        resident_blocks: the least number of blocks that must fit a multiprocessor at once.
+        workspace_bytes: device memory that the kernels are given as their last argument; None
+            means that they take no such argument.
+        before: kernels run before the main one, in this order.
+        after: kernels run after it.
     """
 
     grid: tuple[Expression, ...]
     block: tuple[Expression, ...]
     shared_bytes: Expression
+    resident_blocks: Expression
+    workspace_bytes: Expression | None
+    before: tuple[AuxiliaryKernel, ...]
+    after: tuple[AuxiliaryKernel, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A configuration with a name: a known-good one, or a rung of a ladder.
+
+    Attributes:
+        name: what users call it.
+        summary: one line for listings.
+        configuration: a value for every parameter; it need not be valid for every problem.
+    """
+
+    name: str
+    summary: str
+    configuration: Configuration
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +120,7 @@ class KernelFamily:
         template_folders: where its template and their partials are looked up, first match wins.
         template_digest: sixteen hex digits over the template and every partial it includes.
         digest: sixteen hex digits over the family file and the template digest.
+        presets: configurations with names, in the order of the file.
     """
 
     name: str
@@ -80,6 +139,7 @@ class KernelFamily:
     template_folders: tuple[Path, ...]
     template_digest: str
     digest: str
+    presets: Mapping[str, Preset] = field(default_factory=dict)
 
     @property
     def runtime_parameters(self) -> tuple[str, ...]:
@@ -126,6 +186,26 @@ class KernelFamily:
                 f"`autotune space {self.name}` shows what each restriction removes"
             )
         return space[row]
+
+    def values(
+        self, configuration: Mapping[str, Value], problem: Problem, limits: DeviceLimits
+    ) -> dict[str, Value]:
+        """Every name that launches and restrictions use: sizes, limits, parameters, derived names.
+
+        Raises:
+            SpaceError: the configuration is not one of this family's, or a division in a derived
+                name is not whole.
+        """
+        known = {**problem.sizes, **limits.names(), **self.conform(configuration)}
+        for name, expression in self.derived.items():
+            try:
+                known[name] = expression.evaluate(known)
+            except UndefinedError as error:
+                raise SpaceError(
+                    f"family {self.name!r} has no {name} for {Configuration(configuration)}: "
+                    f"{error}"
+                ) from error
+        return known
 
     def conform(self, values: Mapping[str, Value]) -> Configuration:
         """`values` as a configuration of this family: its names in order, its own values.

@@ -7,24 +7,37 @@ import keyword
 import math
 from typing import TYPE_CHECKING, Any
 
+from autotune.configuration import Configuration
 from autotune.errors import ExpressionError
-from autotune.family import LIMIT_NAMES, SIZE_NAMES, KernelFamily, Launch
+from autotune.family import (
+    GPU_TARGETS,
+    LIMIT_NAMES,
+    SIZE_NAMES,
+    AuxiliaryKernel,
+    KernelFamily,
+    Launch,
+    Preset,
+)
+from autotune.occupancy import limit_restrictions
 from autotune.problem import ACCURACIES, ITEM_SIZES, LAYOUTS
 from autotune.rendering import reserved_names
 from autotune.space import Expression, Restriction, TunableParameter
+from autotune.space.restriction import whole_divisions
 from autotune.templating import template_digest, template_exists
 from autotune.toml_table import NAME, Table, listing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from autotune.configuration import Value
 
 _FUNCTIONS = frozenset({"min", "max", "ceildiv", "ispow2"})
 _JINJA_NAMES = frozenset({"true", "false", "none", "self", "loop", "caller", "super"})
+_PRESET_KEYS = frozenset({"summary"})
 _DEFAULT_DTYPES = ("float32", "float64")
 _DEFAULT_LAYOUTS = ("nn",)
+_BLOCK_NEEDS = ("threads", "registers", "shared_bytes")
 
 
 def read_family(path: Path, template_folders: tuple[Path, ...]) -> KernelFamily:
@@ -41,10 +54,18 @@ def read_family(path: Path, template_folders: tuple[Path, ...]) -> KernelFamily:
     top = Table.read(path)
     target = top.choice("target", LIMIT_NAMES)
     operation = top.name("operation")
-    scope = _Scope(SIZE_NAMES | LIMIT_NAMES[target], reserved_names(operation))
+    scope = _Scope(SIZE_NAMES | LIMIT_NAMES[target], reserved_names(operation, target))
     parameters = tuple(_parameters(top.table("parameters"), scope))
     derived = dict(_derived(top.table("derived", {}), scope))
     restrictions = tuple(_restrictions(top.tables("restrictions"), scope))
+    launch = None
+    if target in GPU_TARGETS:
+        for parameter in parameters:
+            if parameter.runtime:
+                key = f"parameters.{parameter.name}.runtime"
+                top.fail(key, "must be false: GPU kernels take no parameters at the call")
+        launch = _launch(top.table("launch"), scope)
+        restrictions = (*_gpu_restrictions(launch, derived, top, scope), *restrictions)
     template = top.text("template")
     if not template_exists(template, template_folders):
         top.fail(
@@ -64,11 +85,12 @@ def read_family(path: Path, template_folders: tuple[Path, ...]) -> KernelFamily:
         parameters=parameters,
         derived=derived,
         restrictions=restrictions,
-        launch=_launch(top.table("launch"), scope) if "launch" in top else None,
+        launch=launch,
         path=path,
         template_folders=template_folders,
         template_digest=templates,
         digest=hashlib.sha256(f"{top.source}\0{templates}".encode()).hexdigest()[:16],
+        presets=dict(_presets(top.table("presets", {}), parameters)),
     )
     top.close()
     return family
@@ -79,7 +101,7 @@ class _Scope:
 
     def __init__(self, names: frozenset[str], reserved: frozenset[str]) -> None:
         self._names = set(names)
-        self._reserved = names | reserved | _FUNCTIONS | _JINJA_NAMES
+        self._reserved = names | reserved | _FUNCTIONS | _JINJA_NAMES | _PRESET_KEYS
 
     def define(self, table: Table, name: str) -> None:
         """Add a parameter or a derived name."""
@@ -92,6 +114,9 @@ class _Scope:
         if name in self._names:
             table.fail(name, "is defined twice: as a parameter and as a derived name")
         self._names.add(name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
 
     def expression(self, table: Table, key: str, text: Any, *, exact_division: bool) -> Expression:
         """Parse the expression under `key` and check its names."""
@@ -116,14 +141,19 @@ def _parameters(table: Table, scope: _Scope) -> Iterator[TunableParameter]:
         values = tuple(entry.items("values"))
         _check_values(entry, values)
         default = entry.value("default")
-        if default is not None and (type(default) is not type(values[0]) or default not in values):
-            entry.fail("default", f"must be one of its values {_plain(values)}, got {default!r}")
+        if default is not None:
+            _check_choice(entry, "default", default, values)
         runtime = entry.flag("runtime")
         if runtime and type(values[0]) is not int:
             entry.fail("runtime", "parameters are passed as integers; its values are not")
         summary = entry.text("summary") if "summary" in entry else ""
         entry.close()
         yield TunableParameter(name, values, default, summary, runtime)
+
+
+def _check_choice(table: Table, key: str, value: Any, values: tuple[Value, ...]) -> None:
+    if type(value) is not type(values[0]) or value not in values:
+        table.fail(key, f"must be one of its values {_plain(values)}, got {value!r}")
 
 
 def _check_values(entry: Table, values: tuple[Value, ...]) -> None:
@@ -159,22 +189,85 @@ def _restrictions(tables: Iterable[Table], scope: _Scope) -> Iterator[Restrictio
         table.close()
 
 
-def _launch(table: Table, scope: _Scope) -> Launch:
-    def sizes(key: str) -> tuple[Expression, ...]:
-        texts = table.items(key)
-        if len(texts) != 3:
-            table.fail(key, f"must be three expressions, for x, y and z, got {texts!r}")
-        return tuple(scope.expression(table, key, text, exact_division=True) for text in texts)
+def _presets(
+    table: Table, parameters: tuple[TunableParameter, ...]
+) -> Iterator[tuple[str, Preset]]:
+    """Presets; parameters that one does not mention take their declared defaults."""
+    for name in table:
+        entry = table.table(name)
+        summary = entry.text("summary")
+        chosen: dict[str, Value] = {}
+        for parameter in parameters:
+            value = entry.value(parameter.name)
+            if value is None:
+                value = parameter.default
+            if value is None:
+                entry.fail(parameter.name, "is missing, and the parameter declares no default")
+            _check_choice(entry, parameter.name, value, parameter.values)
+            chosen[parameter.name] = value
+        entry.close()
+        yield name, Preset(name, summary, Configuration(chosen))
 
+
+def _launch(table: Table, scope: _Scope) -> Launch:
+    workspace = None
+    if "workspace_bytes" in table:
+        workspace = _size(table, "workspace_bytes", scope)
     launch = Launch(
-        grid=sizes("grid"),
-        block=sizes("block"),
-        shared_bytes=scope.expression(
-            table, "shared_bytes", table.text("shared_bytes"), exact_division=True
+        grid=_extents(table, "grid", scope),
+        block=_extents(table, "block", scope),
+        shared_bytes=_size(table, "shared_bytes", scope),
+        resident_blocks=(
+            _size(table, "resident_blocks", scope)
+            if "resident_blocks" in table
+            else Expression.parse("1")
         ),
+        workspace_bytes=workspace,
+        before=tuple(_auxiliary(entry, scope) for entry in table.tables("before")),
+        after=tuple(_auxiliary(entry, scope) for entry in table.tables("after")),
     )
     table.close()
     return launch
+
+
+def _auxiliary(table: Table, scope: _Scope) -> AuxiliaryKernel:
+    when = scope.expression(table, "when", table.text("when"), exact_division=False)
+    kernel = AuxiliaryKernel(
+        kernel=table.name("kernel"),
+        when=when,
+        grid=_extents(table, "grid", scope),
+        block=_extents(table, "block", scope),
+    )
+    table.close()
+    return kernel
+
+
+def _size(table: Table, key: str, scope: _Scope) -> Expression:
+    return scope.expression(table, key, table.text(key), exact_division=True)
+
+
+def _extents(table: Table, key: str, scope: _Scope) -> tuple[Expression, ...]:
+    texts = table.items(key)
+    if len(texts) != 3:
+        table.fail(key, f"must be three expressions, for x, y and z, got {texts!r}")
+    return tuple(scope.expression(table, key, text, exact_division=True) for text in texts)
+
+
+def _gpu_restrictions(
+    launch: Launch, derived: Mapping[str, Expression], top: Table, scope: _Scope
+) -> Iterator[Restriction]:
+    """What the device demands of one block, and whole divisions in the launch."""
+    for name in _BLOCK_NEEDS:
+        if name not in scope:
+            top.fail(f"derived.{name}", "is missing: device limits are checked against it")
+    yield from limit_restrictions(launch.resident_blocks.text)
+    sizes = {f"launch.grid[{i}]": each for i, each in enumerate(launch.grid)}
+    sizes |= {f"launch.block[{i}]": each for i, each in enumerate(launch.block)}
+    sizes["launch.shared_bytes"] = launch.shared_bytes
+    implied = {restriction.text for restriction in whole_divisions(derived)}
+    for restriction in whole_divisions(sizes):
+        if restriction.text not in implied:
+            yield restriction
 
 
 def _plain(values: Iterable[Value]) -> str:

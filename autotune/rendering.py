@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from autotune import cuda_source
 from autotune.configuration import Configuration, Value
 from autotune.errors import FamilyError, ProblemError, SpaceError
 from autotune.problem import ITEM_SIZES
@@ -85,10 +86,9 @@ def render(
     return Source(text, family.operation, runtime, family.target)
 
 
-def reserved_names(operation: str) -> frozenset[str]:
+def reserved_names(operation: str, target: str) -> frozenset[str]:
     """Names that emitted source or its template gives a meaning: no parameter may have them."""
-    arguments = (name for name, _ in _NUMBA_ENTRIES.get(operation, ()))
-    return frozenset({*_RESERVED, operation, *arguments})
+    return frozenset({*_RESERVED, operation}) | _TARGETS[target].reserved(operation)
 
 
 def _declared(field: str, value: str, declared: tuple[str, ...], family: KernelFamily) -> None:
@@ -128,8 +128,9 @@ def _banner(family: KernelFamily, compiled: Configuration, dtype: str, layout: s
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    names: Callable[[KernelFamily, str], dict[str, str]]
+    names: Callable[[KernelFamily, str], dict[str, Any]]
     check: Callable[[KernelFamily, str], None]
+    reserved: Callable[[str], frozenset[str]]
 
 
 _NUMBA_ENTRIES: Mapping[str, tuple[tuple[str, str], ...]] = {
@@ -150,7 +151,11 @@ _NUMBA_ENTRIES: Mapping[str, tuple[tuple[str, str], ...]] = {
 """Arguments and Numba types of each operation's entry; runtime parameters follow as int64."""
 
 
-def _numba_names(family: KernelFamily, dtype: str) -> dict[str, str]:
+def _numba_reserved(operation: str) -> frozenset[str]:
+    return frozenset(name for name, _ in _NUMBA_ENTRIES.get(operation, ()))
+
+
+def _numba_names(family: KernelFamily, dtype: str) -> dict[str, Any]:
     """The entry's Numba signature and its comma-joined argument names."""
     if family.operation not in _NUMBA_ENTRIES:  # the template spells out its own entry
         return {}
@@ -177,4 +182,9 @@ def _check_python(family: KernelFamily, text: str) -> None:
         )
 
 
-_TARGETS: Mapping[str, _Target] = {"cpu": _Target(_numba_names, _check_python)}
+_TARGETS: Mapping[str, _Target] = {
+    "cpu": _Target(_numba_names, _check_python, _numba_reserved),
+    "cuda": _Target(cuda_source.names, cuda_source.check, cuda_source.reserved),
+    # Numba compiles these for the types of the arrays it is given: there is no signature to emit.
+    "numba-cuda": _Target(lambda family, dtype: {}, _check_python, lambda operation: frozenset()),
+}

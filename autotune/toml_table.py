@@ -7,7 +7,7 @@ import re
 import tomllib
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from autotune.errors import FamilyError
+from autotune.errors import FamilyError, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -22,37 +22,50 @@ _MISSING: Any = object()
 class Table:
     """One table of a TOML file. Keys are taken one by one; `close` refuses what is left.
 
-    Every method that takes a key raises a FamilyError naming file, key and what was expected.
+    Every method that takes a key raises an error naming file, key and what was expected: a
+    FamilyError, unless the table was read with another.
 
     Attributes:
         source: the text of the whole file.
     """
 
-    def __init__(self, path: Path, source: str, key: str, entries: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        source: str,
+        key: str,
+        entries: Mapping[str, Any],
+        error: type[InputError] = FamilyError,
+    ) -> None:
         self.source = source
+        self._error = error
         self._path = path
         self._key = key
         self._entries = entries
         self._taken: list[str] = []
 
     @classmethod
-    def read(cls, path: Path) -> Table:
+    def read(cls, path: Path, error: type[InputError] = FamilyError) -> Table:
         """The top-level table of a file.
 
+        Args:
+            path: the file.
+            error: what is raised when something is wrong with it, or with any table in it.
+
         Raises:
-            FamilyError: the file cannot be read, is not UTF-8, or is not TOML.
+            InputError: the file cannot be read, is not UTF-8, or is not TOML.
         """
         try:
             source = path.read_text(encoding="utf-8")
-            return cls(path, source, "", tomllib.loads(source))
-        except UnicodeDecodeError as error:
-            raise FamilyError(f"{path}: must be UTF-8 text: {error}") from error
-        except OSError as error:
-            raise FamilyError(f"{path}: cannot be read: {error.strerror}") from error
-        except tomllib.TOMLDecodeError as error:
-            raise FamilyError(f"{path}: must be valid TOML: {error}") from error
-        except RecursionError as error:
-            raise FamilyError(f"{path}: must not be nested deeply: {error}") from error
+            return cls(path, source, "", tomllib.loads(source), error)
+        except UnicodeDecodeError as fault:
+            raise error(f"{path}: must be UTF-8 text: {fault}") from fault
+        except OSError as fault:
+            raise error(f"{path}: cannot be read: {fault.strerror}") from fault
+        except tomllib.TOMLDecodeError as fault:
+            raise error(f"{path}: must be valid TOML: {fault}") from fault
+        except RecursionError as fault:
+            raise error(f"{path}: must not be nested deeply: {fault}") from fault
 
     def __contains__(self, key: str) -> bool:
         return key in self._entries
@@ -62,7 +75,7 @@ class Table:
 
     def fail(self, key: str, expected: str) -> NoReturn:
         """Refuse what is under `key`, saying what was expected."""
-        raise FamilyError(f"{self._path}: {self._full(key)} {expected}")
+        raise self._error(f"{self._path}: {self._full(key)} {expected}")
 
     def close(self) -> None:
         """Refuse keys that nobody has taken."""
@@ -82,6 +95,13 @@ class Table:
         value = self.text(key)
         if not NAME.fullmatch(value):
             self.fail(key, f"must be letters, digits and underscores, got {value!r}")
+        return value
+
+    def whole(self, key: str, least: int = 1) -> int:
+        """A whole number, at least `least`."""
+        value = self._take(key)
+        if type(value) is not int or value < least:
+            self.fail(key, f"must be a whole number >= {least}, got {value!r}")
         return value
 
     def flag(self, key: str) -> bool:
@@ -121,7 +141,7 @@ class Table:
         entries = self._take(key, default)
         if not isinstance(entries, dict):
             self.fail(key, f"must be a table, got {entries!r}")
-        return Table(self._path, self.source, self._full(key), entries)
+        return self._below(self._full(key), entries)
 
     def tables(self, key: str) -> list[Table]:
         """The array of tables under `key`; empty when it is not there."""
@@ -129,9 +149,12 @@ class Table:
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             self.fail(key, f"must be an array of tables ([[{key}]]), got {entries!r}")
         return [
-            Table(self._path, self.source, f"{self._full(key)}[{number}]", entry)
+            self._below(f"{self._full(key)}[{number}]", entry)
             for number, entry in enumerate(entries, start=1)
         ]
+
+    def _below(self, key: str, entries: Mapping[str, Any]) -> Table:
+        return Table(self._path, self.source, key, entries, self._error)
 
     def _take(self, key: str, default: Any = _MISSING) -> Any:
         self._taken.append(key)

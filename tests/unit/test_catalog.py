@@ -46,7 +46,8 @@ def test_shipped_families_lie_where_they_say() -> None:
     for family in families:
         place = Path(family.operation, family.target, family.name)
         assert family.path == data_dir("search_spaces") / place.with_suffix(".toml")
-        assert family.template == f"{place.as_posix()}.py.j2"
+        language = "cu" if family.target == "cuda" else "py"
+        assert family.template == f"{place.as_posix()}.{language}.j2"
 
 
 def test_a_user_s_family_is_loaded_and_rendered(

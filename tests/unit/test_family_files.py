@@ -78,6 +78,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     ]
     assert family.restrictions[1].reason == "a panel stays in the level-2 cache"
     assert family.launch is None
+    assert family.presets == {}
 
 
 def test_dtypes_and_layouts_may_be_narrowed(tmp_path: Path) -> None:
@@ -86,18 +87,6 @@ def test_dtypes_and_layouts_may_be_narrowed(tmp_path: Path) -> None:
     )
     family = read(tmp_path, text)
     assert (family.dtypes, family.layouts) == (("float64",), ("nn", "tn"))
-
-
-def test_a_launch_has_expressions(tmp_path: Path) -> None:
-    launch = (
-        '[launch]\ngrid = ["ceildiv(K, sm)", "1", "1"]\nblock = ["sm / ty", "1", "1"]\n'
-        'shared_bytes = "panel_bytes"\n'
-    )
-    family = read(tmp_path, TEXT + launch)
-    assert family.launch is not None
-    assert [e.text for e in family.launch.grid] == ["ceildiv(K, sm)", "1", "1"]
-    assert family.launch.block[0].evaluate({"sm": 32, "ty": 4}) == 8
-    assert family.launch.shared_bytes.text == "panel_bytes"
 
 
 # What is replaced in TEXT, by what, and what the message must say.
@@ -182,19 +171,6 @@ def test_no_parameters(tmp_path: Path) -> None:
         read(tmp_path, TEXT[:start] + "[parameters]\n")
     with pytest.raises(FamilyError, match="parameters is missing"):
         read(tmp_path, TEXT[:start] + TEXT[end:].replace("[derived]", "[derive]"))
-
-
-@pytest.mark.parametrize(
-    ("launch", "message"),
-    [
-        ('grid = ["1"]', "launch.grid must be three expressions"),
-        ('grid = ["1", "1", "x"]', "launch.grid = 'x' uses 'x'"),
-        ('grid = ["1", "1", "1"]', "launch.block is missing"),
-    ],
-)
-def test_launch_faults(tmp_path: Path, launch: str, message: str) -> None:
-    with pytest.raises(FamilyError, match=message):
-        read(tmp_path, f"{TEXT}\n[launch]\n{launch}\n")
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 # From the bottom up. A name stands for the module or package and everything in it.
 LAYERS = (
     ("errors",),
-    ("configuration", "measurement", "problem", "device", "paths", "statistics"),
+    ("configuration", "measurement", "problem", "device", "paths", "statistics", "cuda_limits"),
     ("space",),
-    ("family",),
-    ("templating", "toml_table", "rendering", "family_files", "catalog", "program_cache"),
+    ("family", "occupancy"),
+    ("templating", "toml_table", "known_gpus"),
+    ("rendering", "c_expression", "cuda_source", "family_files", "catalog", "program_cache"),
     ("verification", "operands"),
     ("evaluators",),
     ("search", "store"),
@@ -34,6 +35,7 @@ CONFINED = {
     "optuna": ("search",),
     "jinja2": ("templating",),
     "numba": ("evaluators",),
+    "cuda": ("evaluators",),
     "mpi4py": ("evaluators",),
     "pycuda": ("evaluators",),
 }

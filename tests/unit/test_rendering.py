@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import autotune
-from autotune.catalog import find_families
+from autotune.catalog import load_families
 from autotune.errors import CacheError, FamilyError, ProblemError, SpaceError
 from autotune.family_files import read_family
 from autotune.program_cache import ProgramCache
@@ -190,7 +190,7 @@ def test_only_what_the_family_declares_is_rendered(tmp_path: Path) -> None:
         render(family, {**CONFIGURATION, "ty": 3})
 
 
-SHIPPED = find_families()
+SHIPPED = list(load_families(target="cpu").values())
 
 
 @pytest.mark.parametrize("family", SHIPPED, ids=lambda family: family.name)
@@ -226,9 +226,9 @@ def test_shipped_families_render_for_whatever_they_declare(
 
 def test_the_source_does_not_depend_on_the_process(tmp_path: Path) -> None:
     script = (
-        "from autotune.catalog import find_families\n"
+        "from autotune.catalog import load_families\n"
         "from autotune.rendering import render\n"
-        "for f in find_families():\n"
+        "for f in load_families(target='cpu').values():\n"
         "    for p in ({p.name: p.values[0] for p in f.parameters},):\n"
         "        print(f.name, f.digest, render(f, p).digest)\n"
     )
