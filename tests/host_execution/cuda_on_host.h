@@ -1,0 +1,168 @@
+// Executes the thread blocks of emitted CUDA C++ on the host, one block after the other.
+//
+// Every thread of a block is a fiber. A fiber runs until it meets a barrier or ends, then the next
+// one runs; a barrier that only some threads of a block reach is an error, and so is a copy to an
+// address that the hardware would refuse. Asynchronous copies are carried out as late as they may
+// be: when their thread waits for them. Shared memory starts out as NaN in every block.
+//
+// Include it before the emitted source, with AUTOTUNE_HOST defined.
+#pragma once
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __noinline__
+#define __launch_bounds__(...)
+#define __align__(bytes) alignas(bytes)
+#define __shared__ static
+#define __restrict__ __restrict
+
+using std::fma;
+using std::max;
+using std::min;
+
+struct uint3 {
+  unsigned x, y, z;
+};
+static uint3 threadIdx, blockIdx, blockDim, gridDim;
+static constexpr int warpSize = 32;
+
+template <typename Value>
+static inline Value __ldg(const Value* address) {
+  return *address;
+}
+
+namespace host {
+
+[[noreturn]] static void fail(const char* what) {
+  std::fprintf(stderr, "%s in block (%u, %u, %u), thread (%u, %u, %u)\n", what, blockIdx.x,
+               blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z);
+  std::fflush(stderr);
+  std::_Exit(70);
+}
+
+struct Copy {
+  char* to;
+  const char* from;
+  int bytes;
+  bool inside;
+};
+
+struct Fiber {
+  ucontext_t context;
+  uint3 index;
+  bool finished;
+  std::vector<Copy> open;                    // copies since the last commit
+  std::deque<std::vector<Copy>> committed;  // groups that nobody has waited for
+};
+
+constexpr std::size_t STACK_BYTES = 128 << 10;
+constexpr std::size_t SHARED_BYTES = 256 << 10;
+alignas(1024) static unsigned char dynamic_shared[SHARED_BYTES];
+static ucontext_t scheduler;
+static Fiber* running;
+static void (*body)(void*);
+static void* argument;
+
+static void enter() {
+  body(argument);
+  running->finished = true;
+  swapcontext(&running->context, &scheduler);
+}
+
+static void perform(const std::vector<Copy>& copies) {
+  for (const Copy& copy : copies) {
+    if (copy.inside) {
+      std::memcpy(copy.to, copy.from, copy.bytes);
+    } else {
+      std::memset(copy.to, 0, copy.bytes);
+    }
+  }
+}
+
+// Runs a kernel: `call(arguments)` is one thread's execution of it.
+static void launch(const uint3& grid, const uint3& block, std::size_t shared_bytes,
+                   void (*call)(void*), void* arguments) {
+  const std::size_t threads = std::size_t(block.x) * block.y * block.z;
+  static std::vector<Fiber> fibers;
+  static std::unique_ptr<char[]> stacks;
+  if (fibers.size() < threads) {
+    fibers = std::vector<Fiber>(threads);
+    stacks.reset(new char[threads * STACK_BYTES]);
+  }
+  if (shared_bytes > SHARED_BYTES) fail("more shared memory than any GPU has");
+  body = call;
+  argument = arguments;
+  gridDim = grid;
+  blockDim = block;
+  for (unsigned z = 0; z < grid.z; ++z) {
+    for (unsigned y = 0; y < grid.y; ++y) {
+      for (unsigned x = 0; x < grid.x; ++x) {
+        blockIdx = {x, y, z};
+        std::memset(dynamic_shared, 0xff, SHARED_BYTES);
+        for (std::size_t t = 0; t < threads; ++t) {
+          Fiber& fiber = fibers[t];
+          getcontext(&fiber.context);
+          fiber.context.uc_stack.ss_sp = stacks.get() + t * STACK_BYTES;
+          fiber.context.uc_stack.ss_size = STACK_BYTES;
+          fiber.context.uc_link = nullptr;
+          makecontext(&fiber.context, enter, 0);
+          fiber.index = {unsigned(t % block.x), unsigned(t / block.x % block.y),
+                         unsigned(t / block.x / block.y)};
+          fiber.finished = false;
+          fiber.open.clear();
+          fiber.committed.clear();
+        }
+        for (std::size_t finished = 0; finished < threads;) {
+          finished = 0;
+          for (std::size_t t = 0; t < threads; ++t) {
+            running = &fibers[t];
+            threadIdx = running->index;
+            swapcontext(&scheduler, &running->context);
+            finished += running->finished;
+          }
+          if (finished != 0 && finished != threads) fail("a barrier that not all threads reach");
+        }
+      }
+    }
+  }
+}
+
+}  // namespace host
+
+static inline void __syncthreads() { swapcontext(&host::running->context, &host::scheduler); }
+
+template <int WIDTH, typename Element>
+static inline void copy_async(Element* to, const Element* from, bool inside = true) {
+  constexpr int BYTES = WIDTH * sizeof(Element);
+  static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "sizes that cp.async has");
+  if (reinterpret_cast<std::uintptr_t>(to) % BYTES != 0) host::fail("misaligned copy to shared");
+  if (inside && reinterpret_cast<std::uintptr_t>(from) % BYTES != 0) host::fail("misaligned copy");
+  host::running->open.push_back(
+      {reinterpret_cast<char*>(to), reinterpret_cast<const char*>(from), BYTES, inside});
+}
+
+static inline void commit_copies() {
+  host::running->committed.push_back(std::move(host::running->open));
+  host::running->open.clear();
+}
+
+template <int GROUPS>
+static inline void wait_for_copies() {
+  while (host::running->committed.size() > GROUPS) {
+    host::perform(host::running->committed.front());
+    host::running->committed.pop_front();
+  }
+}

@@ -1,0 +1,185 @@
+"""GEMM families of the CUDA target, run on the host and compared with a float64 product."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from host_execution import HostProgram, guarded
+
+from autotune.configuration import Value
+from autotune.cuda_limits import CudaLimits
+from autotune.family import AuxiliaryKernel, KernelFamily
+from autotune.problem import Gemm
+from autotune.rendering import render
+from autotune.space import Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One call: sizes, and everything about it that a kernel must cope with.
+
+    Attributes:
+        m: rows of A and C.
+        n: the reduction.
+        k: columns of B and C.
+        dtype: element type.
+        layout: which operands are stored transposed.
+        paddings: elements between the rows of A, B and C as stored.
+        misaligned: elements that A, B and C are off a 16-byte boundary.
+        alpha: factor of the product.
+        beta: factor of C; with 0, C holds NaN.
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: str = "float32"
+    layout: str = "nn"
+    paddings: tuple[int, int, int] = (0, 0, 0)
+    misaligned: tuple[int, int, int] = (0, 0, 0)
+    alpha: float = 1.0
+    beta: float = 0.0
+
+    @classmethod
+    def random(
+        cls, rng: np.random.Generator, largest: tuple[int, int, int], dtype: str, layout: str
+    ) -> Case:
+        """A random case; half of them are aligned, so that vector paths are taken too."""
+        m, n, k = (int(rng.integers(1, size + 1)) for size in largest)
+        if rng.random() < 0.5:
+            n, k = -(-n // 4) * 4, -(-k // 4) * 4
+            m = -(-m // 4) * 4 if layout[0] == "t" else m
+            paddings, misaligned = [0, 4, 8], [0]
+        else:
+            paddings, misaligned = [0, 1, 2, 3, 4, 5], [0, 1, 2, 3]
+
+        def three(choices: list[int]) -> tuple[int, int, int]:
+            first, second, third = rng.choice(choices, 3).tolist()
+            return first, second, third
+
+        return cls(
+            m,
+            n,
+            k,
+            dtype,
+            layout,
+            three(paddings),
+            three(misaligned),
+            alpha=float(rng.choice([1.0, 1.0, -0.75])),
+            beta=float(rng.choice([0.0, 0.0, -1.0, 0.5])),
+        )
+
+
+def relative_error(
+    family: KernelFamily,
+    configuration: Mapping[str, Value],
+    case: Case,
+    limits: CudaLimits,
+    rng: np.random.Generator,
+    folder: Path,
+) -> float:
+    """Run one configuration on one case.
+
+    Args:
+        family: a GEMM family of the CUDA target.
+        configuration: a valid one.
+        case: the call.
+        limits: the device it would run on.
+        rng: fills the operands with uniform numbers.
+        folder: where compiled programs are kept.
+
+    Returns:
+        The largest error of an element of C in units of |A| |B| (and |C|) in that element; NaN
+        when an element was not written, infinity when one outside of C was.
+    """
+    dtype = np.dtype(case.dtype)
+    stored = {
+        "a": (case.m, case.n) if case.layout[0] == "n" else (case.n, case.m),
+        "b": (case.n, case.k) if case.layout[1] == "n" else (case.k, case.n),
+        "c": (case.m, case.k),
+    }
+    operands = {}
+    for (name, shape), padding, off in zip(
+        stored.items(), case.paddings, case.misaligned, strict=True
+    ):
+        ld = shape[1] + padding
+        operands[name] = guarded(shape, ld, case.dtype, misaligned=off)
+    a, b, c = operands.values()
+    a[...] = rng.uniform(-1, 1, a.shape)
+    b[...] = rng.uniform(-1, 1, b.shape)
+    if case.beta != 0:
+        c[...] = rng.uniform(-1, 1, c.shape)
+    left = np.asarray(a if case.layout[0] == "n" else a.T, dtype=np.float64)
+    right = np.asarray(b if case.layout[1] == "n" else b.T, dtype=np.float64)
+    alpha, beta = dtype.type(case.alpha), dtype.type(case.beta)
+    expected = float(alpha) * (left @ right)
+    scale = abs(float(alpha)) * (np.abs(left) @ np.abs(right))
+    if case.beta != 0:
+        expected += float(beta) * np.asarray(c, np.float64)
+        scale += abs(float(beta)) * np.abs(np.asarray(c, np.float64))
+
+    _launch(family, configuration, case, limits, operands, folder)
+    if not _gaps_untouched(c):
+        return float("inf")
+    return float(np.max(np.abs(np.asarray(c, np.float64) - expected) / scale))
+
+
+def _launch(
+    family: KernelFamily,
+    configuration: Mapping[str, Value],
+    case: Case,
+    limits: CudaLimits,
+    operands: Mapping[str, np.ndarray],
+    folder: Path,
+) -> None:
+    source = render(family, configuration, dtype=case.dtype, layout=case.layout)
+    program = HostProgram(source.text, folder)
+    launch = family.launch
+    assert launch is not None
+    problem = Gemm(m=case.m, n=case.n, k=case.k, dtype=case.dtype)
+    known: dict[str, Any] = {**problem.sizes, **limits.names(), **configuration}
+    for name, expression in family.derived.items():
+        known[name] = expression.evaluate(known)
+
+    item = np.dtype(case.dtype).itemsize
+    a, b, c = operands.values()
+    lda, ldb, ldc = (array.strides[0] // item for array in (a, b, c))
+    arguments = [case.m, case.n, case.k, case.alpha, a, lda, b, ldb, case.beta, c, ldc]
+    if launch.workspace_bytes is not None:
+        elements = max(1, _whole(launch.workspace_bytes, known) // item)
+        arguments.append(guarded((1, elements), elements, case.dtype))
+
+    def run(kernels: tuple[AuxiliaryKernel, ...]) -> None:
+        for each in kernels:
+            if each.when.evaluate(known):
+                grid = [_whole(size, known) for size in each.grid]
+                block = [_whole(size, known) for size in each.block]
+                program.launch(each.kernel, grid, block, arguments)
+
+    run(launch.before)
+    program.launch(
+        "gemm",
+        [_whole(size, known) for size in launch.grid],
+        [_whole(size, known) for size in launch.block],
+        arguments,
+        shared_bytes=_whole(launch.shared_bytes, known),
+    )
+    run(launch.after)
+
+
+def _whole(expression: Expression, names: Mapping[str, Any]) -> int:
+    return int(expression.evaluate(names))
+
+
+def _gaps_untouched(c: np.ndarray) -> bool:
+    """Whether the elements between the rows of C are still NaN."""
+    rows, columns = c.shape
+    ld = c.strides[0] // c.itemsize
+    if rows == 1 or ld == columns:
+        return True
+    gaps = np.lib.stride_tricks.as_strided(c[:, -1:], (rows - 1, ld - columns + 1), c.strides)
+    return bool(np.isnan(gaps[:, 1:]).all())

@@ -1,0 +1,166 @@
+"""Emitted CUDA C++ compiled by g++ and run on the host, a fiber for every CUDA thread."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import mmap
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HEADER = Path(__file__).with_name("cuda_on_host.h")
+AVAILABLE = shutil.which("g++") is not None
+FLAGS = ("-std=c++17", "-O1", "-march=native", "-ffp-contract=off", "-shared", "-fPIC", "-w")
+
+_DYNAMIC_SHARED = re.compile(
+    r"extern\s+__shared__\s+(?:__align__\(\d+\)\s+)?([\w ]+?)\s+(\w+)\s*\[\s*\]\s*;"
+)
+_KERNEL = re.compile(r'extern "C" __global__ [^;{]*?\b(\w+)\(([^)]*)\)\s*\{', re.DOTALL)
+_PAGE = mmap.PAGESIZE
+
+
+class HostProgram:
+    """Kernels of one emitted source, callable on NumPy arrays.
+
+    Args:
+        source: emitted CUDA C++ that includes nothing.
+        folder: where shared libraries are kept, by the digest of what they are made of.
+
+    Raises:
+        subprocess.CalledProcessError: g++ refuses the source; its message goes to stderr.
+    """
+
+    def __init__(self, source: str, folder: Path) -> None:
+        # Bounds are no part of a kernel's arguments; without them a kernel reads like a function.
+        plain = re.sub(r"__launch_bounds__\(.*?\)(?=\s+\w+\()", "", source)
+        self._kernels = {m[1]: _arguments(m[2]) for m in _KERNEL.finditer(plain)}
+        text = "\n".join([_host_source(plain), *map(_entry, self._kernels.items())])
+        self._library = ctypes.CDLL(str(_compile(text, folder)))
+
+    def launch(
+        self,
+        kernel: str,
+        grid: Sequence[int],
+        block: Sequence[int],
+        arguments: Sequence[Any],
+        *,
+        shared_bytes: int = 0,
+    ) -> None:
+        """Run all blocks of a kernel.
+
+        Args:
+            kernel: its name.
+            grid: blocks along x, y and z.
+            block: threads along x, y and z.
+            arguments: one value per parameter; arrays and addresses for pointers.
+            shared_bytes: dynamic shared memory of a block.
+        """
+        types = self._kernels[kernel]
+        values = [_value(kind, given) for kind, given in zip(types, arguments, strict=True)]
+        sizes = [ctypes.c_uint(size) for size in (*grid, *block)]
+        self._library[f"launch_{kernel}"](*sizes, ctypes.c_size_t(shared_bytes), *values)
+
+
+def _arguments(text: str) -> list[Any]:
+    kinds = {"int": ctypes.c_int, "float": ctypes.c_float, "double": ctypes.c_double}
+    declarations = [part.strip() for part in text.split(",")]
+    return [ctypes.c_void_p if "*" in each else kinds[each.split()[0]] for each in declarations]
+
+
+def _value(kind: Any, given: Any) -> Any:
+    return kind(given.ctypes.data if isinstance(given, np.ndarray) else given)
+
+
+def _host_source(text: str) -> str:
+    """The source with its dynamic shared memory as a pointer to the header's."""
+    pointer = r"static \1* const \2 = reinterpret_cast<\1*>(host::dynamic_shared);"
+    return f'#include "{HEADER}"\n' + _DYNAMIC_SHARED.sub(pointer, text)
+
+
+def _entry(kernel: tuple[str, list[Any]]) -> str:
+    """A C function that launches a kernel: grid, block, shared bytes, then its arguments."""
+    name, kinds = kernel
+    spelling = {ctypes.c_int: "int", ctypes.c_float: "float", ctypes.c_double: "double"}
+    types = [spelling.get(kind, "void*") for kind in kinds]
+    parameters = ", ".join(f"{kind} p{i}" for i, kind in enumerate(types))
+    fields = " ".join(f"{kind} p{i};" for i, kind in enumerate(types))
+    values = ", ".join(f"p{i}" for i in range(len(types)))
+    # A pointer converts to whatever element type the kernel wants.
+    passed = ", ".join(
+        f"host::Pointer{{call.p{i}}}" if kind == "void*" else f"call.p{i}"
+        for i, kind in enumerate(types)
+    )
+    return f"""
+namespace host {{
+#ifndef AUTOTUNE_HOST_POINTER
+#define AUTOTUNE_HOST_POINTER
+struct Pointer {{
+  void* address;
+  template <typename Element>
+  operator Element*() const {{
+    return static_cast<Element*>(address);
+  }}
+}};
+#endif
+struct Call_{name} {{ {fields} }};
+}}
+extern "C" void launch_{name}(unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                              unsigned bz, std::size_t shared_bytes, {parameters}) {{
+  host::Call_{name} arguments = {{{values}}};
+  host::launch({{gx, gy, gz}}, {{bx, by, bz}}, shared_bytes, [](void* given) {{
+    const auto& call = *static_cast<host::Call_{name}*>(given);
+    {name}({passed});
+  }}, &arguments);
+}}
+"""
+
+
+def _compile(text: str, folder: Path) -> Path:
+    made_of = f"{FLAGS}\0{HEADER.read_text()}\0{text}"
+    library = folder / f"{hashlib.sha256(made_of.encode()).hexdigest()[:24]}.so"
+    if library.exists():
+        return library
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        source = Path(scratch, "kernel.cpp")
+        source.write_text(text)
+        built = Path(scratch, "kernel.so")
+        command = ["g++", *FLAGS, "-DAUTOTUNE_HOST", "-o", str(built), str(source)]
+        subprocess.run(command, check=True)
+        built.replace(library)
+    return library
+
+
+def guarded(shape: tuple[int, int], ld: int, dtype: str, *, misaligned: int = 0) -> Any:
+    """A matrix whose memory ends where nothing may be read or written any more.
+
+    Args:
+        shape: rows and columns.
+        ld: elements from row to row, at least the columns.
+        dtype: its element type.
+        misaligned: elements between a 16-byte boundary and the first element.
+
+    Returns:
+        A view of shape `shape`, all NaN, as are the elements between its rows. At most 15 bytes
+        follow its last element before an access is a segmentation fault.
+    """
+    rows, columns = shape
+    item = np.dtype(dtype).itemsize
+    used = ((rows - 1) * ld + columns) * item
+    pages = -(-(used + 16) // _PAGE) * _PAGE
+    memory = mmap.mmap(-1, pages + _PAGE)
+    base = np.frombuffer(memory, dtype=np.uint8)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mprotect(ctypes.c_void_p(base.ctypes.data + pages), ctypes.c_size_t(_PAGE), 0):
+        raise OSError(ctypes.get_errno(), "mprotect")
+    start = (pages - used - misaligned * item) // 16 * 16 + misaligned * item
+    flat = base[start : start + used].view(dtype)
+    flat.fill(np.nan)
+    return np.lib.stride_tricks.as_strided(flat, shape, (ld * item, item))
