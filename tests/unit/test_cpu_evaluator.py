@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from suspect_family import suspect, write_suspects
 
+from autotune.catalog import load_families
+from autotune.configuration import Candidate, Configuration
 from autotune.device import CpuLimits, Device
 from autotune.errors import CompileError, FamilyError
 from autotune.evaluators.base import Effort
@@ -369,3 +371,18 @@ def test_no_process_is_left(family: KernelFamily, programs: ProgramCache) -> Non
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert children() <= before
+
+
+def test_a_hopeless_candidate_is_not_run_at_full_size(programs: ProgramCache) -> None:
+    families = load_families(target="cpu")
+    problem = Gemm(512, 512, 512, threads=1)
+    slow = Candidate("loops", Configuration({"order": "kji", "threads": 1}))
+    with CpuEvaluator(problem, families, read_cpu(), programs, effort=QUICK) as evaluator:
+        measurement = evaluator.evaluate(slow, best_s=4e-3)
+        honest = evaluator.evaluate(slow, best_s=None)
+    assert measurement.outcome is Outcome.ABANDONED
+    assert "sizes divided by" in measurement.reason
+    assert measurement.median_s is not None
+    assert measurement.median_s > 8 * 4e-3
+    assert measurement.error is not None
+    assert honest.ok

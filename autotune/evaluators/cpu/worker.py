@@ -29,6 +29,16 @@ if TYPE_CHECKING:
 SETTLE_S = 0.015
 """How long the threads of one library go on spinning after a call, in the way of another's."""
 
+PROBE_SHRINK = 4
+"""A candidate is first run on the problem with every size divided by this."""
+
+PROBE_RATIO = 8.0
+"""A probe that is this much slower than the best, flop for flop, settles the matter: small
+operands fit the caches better, so large ones would be no faster."""
+
+PROBE_BEST_S = 3e-3
+"""Probing pays, and does not measure the overhead of a call, when the best is slower than this."""
+
 BRIEF_S = 0.05
 """Calls longer than this are not warmed up: what the call before left behind is gone in less."""
 
@@ -134,6 +144,8 @@ class _MeasurementWorker:
             )
             for distribution in ("uniform", "normal")
         ]
+        shrunk = (max(1, size // PROBE_SHRINK) for size in (problem.m, problem.n, problem.k))
+        self._probe = Check(Case(*shrunk), problem.dtype, problem.layout, rng)
         self._kernel = functools.cache(CpuKernel)
         self._numpy = _numpy_call(self._large[0], problem.layout)
 
@@ -150,6 +162,13 @@ class _MeasurementWorker:
             if not verdict.right:
                 return _wrong(verdict)
             worst = max(worst, verdict.error)
+        if request.best_s is not None and request.best_s > PROBE_BEST_S:
+            verdict = self._probe.run(kernel, request.accuracy)
+            if not verdict.right:
+                return _wrong(verdict)
+            worst = max(worst, verdict.error)
+            if abandoned := self._hopeless(kernel, request.best_s):
+                return Evaluated(replace(abandoned, error=worst))
         first, *others = self._large
         call = functools.partial(kernel, first.a, first.b, first.c)
         first.prepare()
@@ -200,6 +219,23 @@ class _MeasurementWorker:
             budget_s=request.budget_s,
             interval=self._effort.interval,
             deadline_s=request.budget_s,
+        )
+
+    def _hopeless(self, kernel: CpuKernel, best_s: float) -> Measurement | None:
+        """Whether one run on shrunken sizes shows that a run on the full ones is not worth it."""
+        probe = self._probe
+        shrunk = probe.case
+        work = self._problem.m * self._problem.n * self._problem.k
+        seconds = timed(functools.partial(kernel, probe.a, probe.b, probe.c))
+        estimate_s = seconds * work / (shrunk.m * shrunk.n * shrunk.k)
+        if estimate_s <= PROBE_RATIO * best_s:
+            return None
+        return Measurement(
+            Outcome.ABANDONED,
+            estimate_s,
+            repeats=1,
+            reason=f"about {estimate_s / best_s:.0f} times the best, judged by sizes divided by "
+            f"{PROBE_SHRINK} (limit {PROBE_RATIO:g})",
         )
 
     def _abandoned(

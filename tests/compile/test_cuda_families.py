@@ -1,0 +1,129 @@
+"""Every CUDA family compiled for real, and what was predicted held against the binaries."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from autotune.catalog import load_families
+from autotune.configuration import Configuration, Value
+from autotune.cuda_limits import CudaLimits
+from autotune.evaluators.cuda.nvrtc import Compiled, compile_cuda, supported_architectures
+from autotune.family import KernelFamily
+from autotune.known_gpus import find_gpu
+from autotune.problem import Gemm
+from autotune.rendering import render
+
+pytestmark = pytest.mark.slow
+
+FAMILIES = load_families(target="cuda")
+DEVICES = ("t4", "a100", "rtx4090", "h200", "b200")
+SAMPLES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A configuration for one problem, and all the names it gives values to."""
+
+    family: KernelFamily
+    configuration: Configuration
+    problem: Gemm
+    names: dict[str, Value]
+
+    @classmethod
+    def of(
+        cls, family: KernelFamily, configuration: Configuration, problem: Gemm, limits: CudaLimits
+    ) -> Case:
+        return cls(family, configuration, problem, family.values(configuration, problem, limits))
+
+    @property
+    def architecture(self) -> str:
+        return f"sm_{self.names['compute_capability']}"
+
+    def source(self) -> str:
+        dtype, layout = self.problem.dtype, self.problem.layout
+        return render(self.family, self.configuration, dtype=dtype, layout=layout).text
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ProcessPoolExecutor]:
+    # Processes: the compiler does not run in several threads at once.
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as workers:
+        yield workers
+
+
+def compiled(pool: ProcessPoolExecutor, cases: Sequence[Case]) -> Iterator[tuple[Case, Compiled]]:
+    sources = [case.source() for case in cases]
+    architectures = [case.architecture for case in cases]
+    yield from zip(cases, pool.map(compile_cuda, sources, architectures), strict=True)
+
+
+def sampled(family: KernelFamily, problem: Gemm, limits: CudaLimits, count: int) -> list[Case]:
+    space = family.space(problem, limits)
+    rows = space.sample(count, np.random.default_rng(0))
+    return [Case.of(family, space[int(row)], problem, limits) for row in rows]
+
+
+def cases(family: KernelFamily, limits: CudaLimits) -> list[Case]:
+    """The default, and samples that take turns in dtypes and layouts."""
+    first = Gemm(m=4096, n=4096, k=4096, dtype=family.dtypes[0])
+    found = [Case.of(family, family.default(first, limits), first, limits)]
+    for number in range(max(len(family.dtypes), len(family.layouts))):
+        problem = Gemm(
+            m=4096,
+            n=4096,
+            k=4096,
+            dtype=family.dtypes[number % len(family.dtypes)],
+            layout=family.layouts[number % len(family.layouts)],
+        )
+        found += sampled(family, problem, limits, SAMPLES)
+    return found
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_valid_configurations_compile_and_need_what_was_predicted(
+    pool: ProcessPoolExecutor, family: KernelFamily, device: str
+) -> None:
+    limits = find_gpu(device).limits
+    assert limits.architecture in supported_architectures()
+    if not family.space(Gemm(m=4096, n=4096, k=4096), limits).size:
+        demands = [
+            restriction.text
+            for restriction in family.restrictions
+            if "compute_capability" in restriction.expression.names
+        ]
+        assert demands, f"{family.name} is empty on {device}"
+        pytest.skip(f"{family.name} needs {' and '.join(demands)}")
+    assert family.launch is not None
+    for case, binary in compiled(pool, cases(family, limits)):
+        where = f"{case.configuration} {case.problem.label}"
+        kernel = binary.kernels["gemm"]
+        dynamic = family.launch.shared_bytes.evaluate(case.names)
+        assert kernel.shared_bytes + int(dynamic) == case.names["shared_bytes"], where
+        block = [extent.evaluate(case.names) for extent in family.launch.block]
+        assert np.prod([int(extent) for extent in block]) == case.names["threads"], where
+        assert kernel.max_threads is not None, where  # __launch_bounds__
+        assert kernel.max_threads >= int(case.names["threads"]), where
+        for auxiliary in (*family.launch.before, *family.launch.after):
+            if auxiliary.when.holds(case.names):
+                assert auxiliary.kernel in binary.kernels, where
+
+
+@pytest.mark.skipif("block" not in FAMILIES, reason="there is no family block")
+def test_registers_of_block_are_estimated_within_15_percent_19_times_of_20(
+    pool: ProcessPoolExecutor,
+) -> None:
+    limits = find_gpu("h200").limits
+    drawn = sampled(FAMILIES["block"], Gemm(m=4096, n=4096, k=4096), limits, 50)
+    errors = {
+        str(case.configuration): int(case.names["registers"]) / binary.kernels["gemm"].registers
+        for case, binary in compiled(pool, drawn)
+    }
+    outside = {name: error for name, error in errors.items() if abs(error - 1) > 0.15}
+    assert len(outside) * 20 <= len(drawn), outside

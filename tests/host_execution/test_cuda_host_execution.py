@@ -1,0 +1,114 @@
+"""Every CUDA family: random valid configurations, executed on the host against float64.
+
+`AUTOTUNE_HOST_CONFIGURATIONS` is how many of each family, dtype and layout are tried, and
+`AUTOTUNE_HOST_SEED` says which.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gemm_on_host import Case, relative_error
+from host_execution import AVAILABLE
+
+from autotune.catalog import load_families
+from autotune.configuration import Configuration
+from autotune.cuda_limits import CudaLimits
+from autotune.known_gpus import find_gpu
+from autotune.problem import Gemm
+
+pytestmark = pytest.mark.skipif(not AVAILABLE, reason="emitted CUDA C++ is compiled by g++ here")
+
+CONFIGURATIONS = int(os.environ.get("AUTOTUNE_HOST_CONFIGURATIONS", "4"))
+SEED = int(os.environ.get("AUTOTUNE_HOST_SEED", "0"))
+CASES = 2
+"""Calls of each compiled configuration."""
+
+SHAPES = ((4096, 4096, 4096), (16, 4096, 4096), (64, 65536, 64))
+"""What presets are for."""
+
+FAMILIES = load_families(target="cuda", operation="gemm")
+
+
+@pytest.fixture(scope="module")
+def limits() -> CudaLimits:
+    return find_gpu("h200").limits
+
+
+def tolerance(case: Case) -> float:
+    """What rounding explains: errors of a sum grow with the square root of its length."""
+    return float(2 * np.finfo(case.dtype).eps * max(4.0, case.n**0.5))
+
+
+def largest_sizes(configuration: Configuration) -> tuple[int, int, int]:
+    """Sizes up to which a configuration meets whole tiles, ragged ones, and several of each."""
+
+    def tile(name: str, otherwise: int) -> int:
+        size = configuration.get(name, configuration.get("tile", otherwise))
+        assert isinstance(size, int)
+        return size
+
+    return 2 * tile("sm", 32) + 9, 3 * tile("sn", 16) + 9, 2 * tile("sk", 32) + 9
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("name", "layout"), [(name, each) for name, f in FAMILIES.items() for each in f.layouts]
+)
+def test_random_configurations_compute_the_product(
+    name: str, layout: str, dtype: str, limits: CudaLimits, tmp_path: Path
+) -> None:
+    family = FAMILIES[name]
+    # C is small and the reduction long, so that reductions are split too.
+    space = family.space(Gemm(m=512, n=4096, k=512, dtype=dtype, layout=layout), limits)
+    seed = SEED, zlib.crc32(f"{name} {layout} {dtype}".encode())
+    rows = set(space.sample(CONFIGURATIONS, np.random.default_rng(seed)).tolist())
+
+    def check(row: int) -> list[str]:
+        rng = np.random.default_rng((*seed, row))
+        configuration = space[row]
+        failures = []
+        for _ in range(CASES):
+            case = Case.random(rng, largest_sizes(configuration), dtype, layout)
+            error = relative_error(family, configuration, case, limits, rng, tmp_path)
+            if not error < tolerance(case):
+                failures.append(f"{configuration} is off by {error:.2g} on {case}")
+        return failures
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # most of the time goes to g++
+        failures = [failure for each in pool.map(check, rows) for failure in each]
+    assert failures == []
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 70, 3), (65, 1, 66), (67, 37, 1)])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_degenerate_shapes(
+    name: str,
+    shape: tuple[int, int, int],
+    limits: CudaLimits,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    family = FAMILIES[name]
+    configuration = family.default(Gemm(m=2048, n=2048, k=2048), limits)
+    folder = tmp_path_factory.getbasetemp() / "degenerate"  # one compilation for all shapes
+    case = Case(*shape, misaligned=(1, 2, 3), alpha=0.5, beta=2.0)
+    error = relative_error(family, configuration, case, limits, np.random.default_rng(3), folder)
+    assert error < tolerance(case)
+
+
+@pytest.mark.parametrize(
+    ("name", "preset"), [(name, each) for name, f in FAMILIES.items() for each in f.presets]
+)
+def test_presets_are_valid_for_some_shape(name: str, preset: str, limits: CudaLimits) -> None:
+    family = FAMILIES[name]
+    configuration = family.presets[preset].configuration
+    rejections = [
+        str(family.space(Gemm(m=m, n=n, k=k), limits).rejection(configuration))
+        for m, n, k in SHAPES
+    ]
+    assert "None" in rejections, rejections
