@@ -61,6 +61,11 @@ def rows_are_contiguous(array: NDArray[Any]) -> bool:
 
 def _check(name: str, array: Any, shape: tuple[int, int], dtype: str) -> None:
     if not isinstance(array, np.ndarray):
+        if hasattr(array, "__cuda_array_interface__") or getattr(array, "is_cuda", False):
+            raise OperandError(
+                f"{name} must be a NumPy array for this target, got {type(array).__name__} in "
+                'the memory of a GPU: load the kernel with target="cuda", or copy it to the host'
+            )
         raise OperandError(
             f"{name} must be a NumPy array for this target, got {type(array).__name__}: "
             "convert it with numpy.asarray"

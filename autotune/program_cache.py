@@ -15,8 +15,13 @@ if TYPE_CHECKING:
     from autotune.rendering import Source
 
 
+_SUFFIXES = {"cuda": ".cu"}
+
+
 class ProgramCache:
     """A folder of emitted sources, ``<target>/<family>_<digest>.py``, private to its owner.
+
+    What compilers make of them lies beside them. CUDA sources end in ``.cu``.
 
     The sources are run, so the folder is trusted code: one that others may write is refused.
 
@@ -29,7 +34,18 @@ class ProgramCache:
 
     def path(self, source: Source, family_name: str) -> Path:
         """Where a source is, or would be written."""
-        return self.folder / source.target / f"{family_name}_{source.digest[:16]}.py"
+        suffix = _SUFFIXES.get(source.target, ".py")
+        return self.folder / source.target / f"{family_name}_{source.digest[:16]}{suffix}"
+
+    def binary(self, source: Source, family_name: str, variant: str) -> Path:
+        """Where something that a compiler made of a source is, or would be kept.
+
+        Args:
+            source: what was compiled.
+            family_name: whose source it is.
+            variant: for what and with what it was compiled, and its suffix.
+        """
+        return self.path(source, family_name).with_suffix(f".{variant}")
 
     def write(self, source: Source, family_name: str) -> Path:
         """Make sure that a source is on disk and return its path.
@@ -42,7 +58,15 @@ class ProgramCache:
             CacheError: the folder cannot be written, or others can write it.
         """
         path = self.path(source, family_name)
-        content = source.text.encode()
+        self.keep(path, source.text.encode())
+        return path
+
+    def keep(self, path: Path, content: bytes) -> None:
+        """Make sure that a file of this folder has a content; see `write`.
+
+        Raises:
+            CacheError: the folder cannot be written, or others can write it.
+        """
         private_folder(path.parent)
         try:
             for folder in (self.folder, path.parent):
@@ -54,7 +78,6 @@ class ProgramCache:
                 f"cannot write the program {path} ({error.strerror or error}): "
                 "free some space, or give a writable folder with --cache or AUTOTUNE_CACHE"
             ) from error
-        return path
 
 
 def _check_private(folder: Path) -> None:

@@ -10,20 +10,27 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.catalog import load_families
 from autotune.configuration import Candidate
+from autotune.device_libraries import in_device_memory
 from autotune.errors import InputError, NotTunedError, OperandError, UnknownNameError
-from autotune.operands import check_operands
+from autotune.evaluators.base import Binary
 from autotune.paths import CacheLocations
 from autotune.problem import ITEM_SIZES, Gemm
 from autotune.program_cache import ProgramCache
-from autotune.store import Match, MatchQuality, TuningCache, TuningRecord, find, shipped_records
+from autotune.store import (
+    Match,
+    MatchQuality,
+    TuningCache,
+    TuningRecord,
+    find,
+    shipped_binary,
+    shipped_records,
+)
 from autotune.targets import Target, make_target
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from autotune.device import Device
     from autotune.family import KernelFamily
-    from autotune.targets import RawKernel
+    from autotune.targets import BoundKernel
 
 MATCHES = ("exact", "stale", "nearest")
 """What `load` may settle for: the problem's own record, one made by another toolchain or
@@ -49,38 +56,43 @@ class Kernel:
     match: MatchQuality
     reason: str
     record: TuningRecord | None
-    _raw: RawKernel
+    _bound: BoundKernel
 
     def __call__(
         self,
-        a: NDArray[Any],
-        b: NDArray[Any],
-        out: NDArray[Any] | None = None,
+        a: Any,
+        b: Any,
+        out: Any = None,
         alpha: float = 1.0,
         beta: float = 0.0,
         stream: Any = None,
-    ) -> NDArray[Any]:
+    ) -> Any:
         """``C = alpha A B + beta C`` for operands of the problem's shapes, dtype and layout.
+
+        On the CPU operands are NumPy arrays, and C is there when the call returns. On a GPU they
+        are arrays of PyTorch, CuPy, Numba, or anything with DLPack or
+        ``__cuda_array_interface__`` in its memory; the work is enqueued on a stream, and the call
+        does not wait for it. Rows must be contiguous there: nothing is copied unasked.
 
         Args:
             a: A as stored: M x N, or N x M where the layout says transposed.
             b: B as stored: N x K, or K x N where the layout says transposed.
-            out: C, M x K, written in place and returned; None allocates it.
-            alpha: scales the product.
+            out: C, M x K, written in place and returned; None allocates it with the library of
+                `a`.
+            alpha: scales the product; a number of the host.
             beta: scales what `out` holds; needs `out`. Zero means `out` is not read.
-            stream: where to enqueue the work; CPU kernels take none.
+            stream: where to enqueue the work: a stream of any library, its handle, or anything
+                with ``__cuda_stream__``; what the operands need must be ordered before it. None
+                is the current stream of the library of `a`. CPU kernels take none.
 
         Returns:
             C, an M x K array.
 
         Raises:
             OperandError: an operand does not fit; the message names it and what it takes.
+            LaunchError: the GPU's driver refuses the launch, or an earlier kernel was at fault.
         """
-        if stream is not None:
-            raise OperandError(f"a {self.target} kernel takes no stream, got {stream!r}")
-        c = check_operands(self.problem, a, b, out, beta)
-        self._raw(a, b, c, alpha, beta)
-        return c
+        return self._bound(a, b, out, alpha, beta, stream)
 
 
 def load(
@@ -88,6 +100,7 @@ def load(
     target: str | None = None,
     *,
     match: str = "exact",
+    device: int | str | None = None,
     cache: str | Path | None = None,
     extra_families: Sequence[Path] = (),
 ) -> Kernel:
@@ -99,6 +112,7 @@ def load(
         match: "exact" takes only a record of this problem, device, toolchain and template;
             "stale" also one whose toolchain or template has changed since; "nearest" takes the
             best there is and never fails for want of a record. `Kernel.match` says which it was.
+        device: which GPU, by number or (part of) its name; None takes the first.
         cache: folder or database of the user's cache; None takes the default place.
         extra_families: folders with families of the user's own, beside $AUTOTUNE_FAMILIES.
 
@@ -111,9 +125,9 @@ def load(
         raise UnknownNameError(f"match must be one of {', '.join(MATCHES)}, got {match!r}")
     place = CacheLocations.at(cache)
     chosen = make_target(target)
-    device = chosen.device(problem)
+    here = chosen.device(problem, device)
     families = load_families(target=chosen.name, operation=problem.operation, extra=extra_families)
-    found = _find(problem, chosen, device, families, place)
+    found = _find(problem, chosen, here, families, place)
     allowed = {
         "exact": (MatchQuality.EXACT,),
         "stale": (MatchQuality.EXACT, MatchQuality.STALE),
@@ -121,22 +135,26 @@ def load(
     }[match]
     if found.quality not in allowed:
         raise NotTunedError(_not_tuned(problem, chosen.name, found))
-    family, candidate = _candidate(problem, chosen, device, families, found)
-    raw = chosen.kernel(family, candidate, problem, ProgramCache(place.programs))
-    return Kernel(problem, chosen.name, candidate, found.quality, found.reason, found.record, raw)
+    family, candidate = _candidate(problem, chosen, here, families, found)
+    binary = _binary(problem, family, candidate, here, found.record, place)
+    programs = ProgramCache(place.programs)
+    bound = chosen.kernel(family, candidate, problem, here, programs, binary)
+    return Kernel(
+        problem, chosen.name, candidate, found.quality, found.reason, found.record, bound
+    )
 
 
 def matmul(
-    a: NDArray[Any],
-    b: NDArray[Any],
-    out: NDArray[Any] | None = None,
+    a: Any,
+    b: Any,
+    out: Any = None,
     alpha: float = 1.0,
     beta: float = 0.0,
-) -> NDArray[Any]:
+) -> Any:
     """``alpha a @ b + beta out`` by the best kernel there is for these shapes on this machine.
 
     Args:
-        a: A, M x N.
+        a: A, M x N, in the memory of the host or of a GPU: the product is computed there.
         b: B, N x K, of A's dtype.
         out: C, M x K; None allocates it.
         alpha: scales the product.
@@ -155,15 +173,16 @@ def matmul(
         )
     if min(*shape_a, *shape_b) < 1:
         raise OperandError(f"a and b must not be empty, got {shape_a} and {shape_b}")
-    dtype = str(a.dtype)
+    dtype = str(a.dtype).removeprefix("torch.")
     if dtype not in ITEM_SIZES:
         raise OperandError(f"a must be one of {', '.join(ITEM_SIZES)}, got {dtype}")
-    return _loaded(shape_a[0], shape_a[1], shape_b[1], dtype)(a, b, out, alpha, beta)
+    target = "cuda" if in_device_memory(a) else "cpu"
+    return _loaded(shape_a[0], shape_a[1], shape_b[1], dtype, target)(a, b, out, alpha, beta)
 
 
 @functools.lru_cache(maxsize=256)
-def _loaded(m: int, n: int, k: int, dtype: str) -> Kernel:
-    return load(Gemm(m=m, n=n, k=k, dtype=dtype), match="nearest")
+def _loaded(m: int, n: int, k: int, dtype: str, target: str) -> Kernel:
+    return load(Gemm(m=m, n=n, k=k, dtype=dtype), target, match="nearest")
 
 
 def forget() -> None:
@@ -206,7 +225,7 @@ def _candidate(
 ) -> tuple[KernelFamily, Candidate]:
     """The candidate a match stands for, moved to the nearest configuration valid here."""
     if found.record is None:
-        family = families[target.default_family]
+        family = families[target.default_family(device)]
         return family, Candidate(family.name, family.default(problem, device.limits))
     family = families[found.record.candidate.family]
     space = family.space(problem, device.limits)
@@ -217,6 +236,36 @@ def _candidate(
     if row is None:
         raise InputError(f"family {family.name!r} has no valid configuration for {problem.label}")
     return family, Candidate(family.name, space[row])
+
+
+def _binary(
+    problem: Gemm,
+    family: KernelFamily,
+    candidate: Candidate,
+    device: Device,
+    record: TuningRecord | None,
+    place: CacheLocations,
+) -> Binary | None:
+    """What a record's winner was compiled to, if that is here and may be used for the problem."""
+    if record is None or record.binary is None or candidate != record.candidate:
+        return None
+    kept = record.binary
+    current = family.digest == record.family_digest
+    # A kernel of another template is launched as it was measured, or not at all.
+    if kept.architecture != getattr(device.limits, "architecture", None) or not (
+        current or kept.launch.sizes == (problem.m, problem.n, problem.k)
+    ):
+        return None
+    cache = TuningCache(place.database)
+
+    def content(digest: str) -> bytes | None:
+        return cache.binary(digest) or shipped_binary(digest)
+
+    binary = content(kept.digest)
+    support = b"" if kept.support is None else content(kept.support)
+    if binary is None or support is None:
+        return None
+    return Binary(binary, kept.architecture, None if current else kept.launch, support)
 
 
 def _not_tuned(problem: Gemm, target: str, found: Match) -> str:

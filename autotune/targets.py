@@ -5,31 +5,47 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
+from autotune.cuda_limits import CudaLimits
 from autotune.device import CpuLimits, Device
-from autotune.errors import UnknownNameError
+from autotune.errors import InputError, MissingDependencyError, OperandError, UnknownNameError
+from autotune.known_gpus import find_gpu
 
 if TYPE_CHECKING:
     from autotune.configuration import Candidate
-    from autotune.evaluators.base import Effort, Evaluator
+    from autotune.device_kernel import Launch
+    from autotune.evaluators.base import Binary, Effort, Evaluator
     from autotune.family import KernelFamily
+    from autotune.known_gpus import KnownGpu
     from autotune.problem import Gemm
     from autotune.program_cache import ProgramCache
 
-RawKernel = Callable[..., Any]
-"""``kernel(a, b, out, alpha, beta)`` on operands that have been validated."""
+BoundKernel: TypeAlias = Callable[..., Any]
+"""``kernel(a, b, out, alpha, beta, stream)``: checks operands, computes or enqueues, returns C."""
 
 
 class Target(Protocol):
     """What the tuner and the runtime need of a target."""
 
     name: ClassVar[str]
-    default_family: ClassVar[str]
-    """The family whose default configuration serves a problem nothing was tuned for."""
 
-    def device(self, problem: Gemm | None = None) -> Device:
-        """Read the live device; with a problem, under that problem's own caps."""
+    def default_family(self, device: Device) -> str:
+        """The family whose default configuration serves a problem nothing was tuned for."""
+        ...
+
+    def device(self, problem: Gemm | None = None, name: int | str | None = None) -> Device:
+        """Read the live device; with a problem, under that problem's own caps.
+
+        Args:
+            problem: what is to run there.
+            name: which device, where a target has several: a number or (part of) a name, also of
+                one that is not here, to work on spaces and sources without it.
+
+        Raises:
+            UnknownNameError: there is no such device; the message lists those there are.
+            MissingDependencyError: a package or the device itself is missing.
+        """
         ...
 
     def evaluator(
@@ -39,7 +55,7 @@ class Target(Protocol):
         device: Device,
         programs: ProgramCache,
         *,
-        effort: Effort,
+        effort: Effort | None,
         workers: int | None,
         seed: int,
     ) -> Evaluator:
@@ -47,9 +63,24 @@ class Target(Protocol):
         ...
 
     def kernel(
-        self, family: KernelFamily, candidate: Candidate, problem: Gemm, programs: ProgramCache
-    ) -> RawKernel:
-        """The compiled kernel of a candidate."""
+        self,
+        family: KernelFamily,
+        candidate: Candidate,
+        problem: Gemm,
+        device: Device,
+        programs: ProgramCache,
+        binary: Binary | None = None,
+    ) -> BoundKernel:
+        """The compiled kernel of a candidate.
+
+        Args:
+            family: the candidate's family.
+            candidate: which kernel.
+            problem: what it computes.
+            device: where it runs, as `device` gives it.
+            programs: where sources are, and what was compiled from them.
+            binary: what the candidate was compiled to before; None compiles it.
+        """
         ...
 
 
@@ -57,12 +88,17 @@ class CpuTarget:
     """Emitted Numba source on the processor this process runs on."""
 
     name: ClassVar[str] = "cpu"
-    default_family: ClassVar[str] = "packed"
 
-    def device(self, problem: Gemm | None = None) -> Device:
+    def default_family(self, device: Device) -> str:
+        """Packed panels."""
+        return "packed"
+
+    def device(self, problem: Gemm | None = None, name: int | str | None = None) -> Device:
         """This machine's CPU; the thread limit is capped by the problem's `threads`."""
         from autotune.evaluators.cpu.identity import read_cpu
 
+        if name is not None:
+            raise InputError(f"a device names a GPU, and the target is cpu: got {name!r}")
         device = read_cpu()
         cap = getattr(problem, "threads", None)
         if cap is None or not isinstance(device.limits, CpuLimits):
@@ -77,7 +113,7 @@ class CpuTarget:
         device: Device,
         programs: ProgramCache,
         *,
-        effort: Effort,
+        effort: Effort | None,
         workers: int | None,
         seed: int,
     ) -> Evaluator:
@@ -89,15 +125,123 @@ class CpuTarget:
         )
 
     def kernel(
-        self, family: KernelFamily, candidate: Candidate, problem: Gemm, programs: ProgramCache
-    ) -> RawKernel:
+        self,
+        family: KernelFamily,
+        candidate: Candidate,
+        problem: Gemm,
+        device: Device,
+        programs: ProgramCache,
+        binary: Binary | None = None,
+    ) -> BoundKernel:
         """Load the emitted module, from Numba's file cache when it was compiled before."""
         from autotune.evaluators.cpu import load_kernel
+        from autotune.host_kernel import HostKernel
 
-        return load_kernel(family, candidate.configuration, problem, programs)
+        return HostKernel(problem, load_kernel(family, candidate.configuration, problem, programs))
 
 
-_TARGETS: Mapping[str, Callable[[], Target]] = {"cpu": CpuTarget}
+class CudaTarget:
+    """Emitted CUDA C++ on an NVIDIA GPU."""
+
+    name: ClassVar[str] = "cuda"
+
+    def default_family(self, device: Device) -> str:
+        """Tiles fed by asynchronous copies, where the device has those."""
+        return "pipelined" if _cuda_limits(device).compute_capability >= 80 else "block"
+
+    def device(self, problem: Gemm | None = None, name: int | str | None = None) -> Device:
+        """One of the GPUs here; one named that is not here is looked up among the known ones."""
+        from autotune.evaluators.cuda.identity import read_gpu
+
+        try:
+            return read_gpu(name)
+        except (UnknownNameError, MissingDependencyError):
+            if name is None or str(name).strip().isdecimal():
+                raise
+            return _described(find_gpu(str(name)))
+
+    def evaluator(
+        self,
+        problem: Gemm,
+        families: Mapping[str, KernelFamily],
+        device: Device,
+        programs: ProgramCache,
+        *,
+        effort: Effort | None,
+        workers: int | None,
+        seed: int,
+    ) -> Evaluator:
+        """Compile workers, and one process that owns the GPU."""
+        from autotune.evaluators.cuda.evaluator import CudaEvaluator
+
+        _ordinal(device)
+        return CudaEvaluator(
+            problem, families, device, programs, effort=effort, workers=workers, seed=seed
+        )
+
+    def kernel(
+        self,
+        family: KernelFamily,
+        candidate: Candidate,
+        problem: Gemm,
+        device: Device,
+        programs: ProgramCache,
+        binary: Binary | None = None,
+    ) -> BoundKernel:
+        """Load the binary, or compile one; on other devices like it at the first call there."""
+        from autotune.device_kernel import DeviceKernel
+        from autotune.evaluators.cuda.identity import read_gpu
+        from autotune.evaluators.cuda.launch import CudaKernel
+        from autotune.evaluators.cuda.loading import make_program
+
+        ordinal = _ordinal(device)
+        program = make_program(
+            family, candidate.configuration, problem, _cuda_limits(device), programs, binary
+        )
+        first = CudaKernel(program, ordinal)
+
+        def load_on(other: int) -> Launch:
+            if other == ordinal:
+                return first.launch
+            there = read_gpu(other)
+            if there.limits != device.limits:
+                raise OperandError(
+                    f"operands must be on a device like the kernel's, {device.fingerprint.name}, "
+                    f"and are on device {other}, {there.fingerprint.name}: load the kernel with "
+                    f"device={other}"
+                )
+            return CudaKernel(program, other).launch
+
+        return DeviceKernel(problem, load_on)
+
+
+def _described(gpu: KnownGpu) -> Device:
+    """A GPU that is not here, as far as a description goes."""
+    from autotune.evaluators.cuda.identity import gpu_fingerprint
+
+    fingerprint = gpu_fingerprint(gpu.name, gpu.limits, gpu.memory_bytes, ecc=False)
+    return Device(fingerprint, gpu.limits, toolchain={}, state={})
+
+
+def _ordinal(device: Device) -> int:
+    """The driver's number of a device that is here."""
+    ordinal = device.state.get("ordinal")
+    if ordinal is None:
+        raise InputError(
+            f"{device.fingerprint.name} is known by description only: running kernels needs the "
+            "GPU itself"
+        )
+    return int(ordinal)
+
+
+def _cuda_limits(device: Device) -> CudaLimits:
+    if not isinstance(device.limits, CudaLimits):
+        raise InputError(f"the device must be a GPU, got {device.fingerprint.name}")
+    return device.limits
+
+
+# Best first.
+_TARGETS: Mapping[str, Callable[[], Target]] = {"cuda": CudaTarget, "cpu": CpuTarget}
 
 
 def target_names() -> Sequence[str]:
@@ -112,7 +256,9 @@ def make_target(name: str | None) -> Target:
         UnknownNameError: there is no such target; the message lists those there are.
     """
     if name is None:
-        return CpuTarget()
+        from autotune.evaluators.cuda.presence import can_run
+
+        return CudaTarget() if can_run() else CpuTarget()
     if name not in _TARGETS:
         close = difflib.get_close_matches(name, _TARGETS, 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""

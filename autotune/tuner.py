@@ -6,7 +6,7 @@ import functools
 import math
 import time
 import uuid
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -24,7 +24,14 @@ from autotune.paths import CacheLocations
 from autotune.program_cache import ProgramCache
 from autotune.search import open_study
 from autotune.space import SpaceUnion
-from autotune.store import BaselineRecord, EffortRecord, TuningCache, TuningRecord, neighbours
+from autotune.store import (
+    BaselineRecord,
+    BinaryRecord,
+    EffortRecord,
+    TuningCache,
+    TuningRecord,
+    neighbours,
+)
 from autotune.targets import Target, make_target
 
 if TYPE_CHECKING:
@@ -89,6 +96,7 @@ class TuneResult:
         baseline: the vendor library, measured interleaved with the finalists.
         seconds: wall time of the whole run.
         interrupted: whether Ctrl-C ended the search early.
+        device: which GPU was asked for; None for the first.
         cache: where the record was stored; None for the default place.
         extra_families: folders with families of the user's own that took part.
     """
@@ -102,6 +110,7 @@ class TuneResult:
     baseline: Baseline | None
     seconds: float
     interrupted: bool
+    device: int | str | None = field(default=None, repr=False)
     cache: Path | None = field(default=None, repr=False)
     extra_families: tuple[Path, ...] = field(default=(), repr=False)
 
@@ -117,6 +126,7 @@ class TuneResult:
             self.problem,
             self.target,
             match="stale",
+            device=self.device,
             cache=self.cache,
             extra_families=self.extra_families,
         )
@@ -126,6 +136,7 @@ def tune(
     problem: Gemm,
     *,
     target: str | None = None,
+    device: int | str | None = None,
     families: Sequence[str] = (),
     extra_families: Sequence[Path] = (),
     trials: int = 200,
@@ -147,6 +158,7 @@ def tune(
     Args:
         problem: what to tune.
         target: where to run; None takes the best this machine has.
+        device: which GPU, by number or (part of) its name; None takes the first.
         families: names of the families to search; empty takes all that can serve the problem.
         extra_families: folders with families of the user's own.
         trials: the most trials to make, all families together.
@@ -174,18 +186,18 @@ def tune(
     store = TuningCache(place.database)
     store.check_writable()
     chosen = make_target(target)
-    device = chosen.device(problem)
+    read = chosen.device(problem, device)
     found = select_families(
         load_families(target=chosen.name, operation=problem.operation, extra=extra_families),
         families,
     )
     usable = _usable(found, problem)
-    spaces = {name: family.space(problem, device.limits) for name, family in usable.items()}
+    spaces = {name: family.space(problem, read.limits) for name, family in usable.items()}
     spaces = {name: space for name, space in spaces.items() if space.size}
     if not spaces:
         raise InputError(
             f"no configuration of {', '.join(usable)} is valid for {problem.label} on "
-            f"{device.fingerprint.name}: `autotune space` shows what pruned them"
+            f"{read.fingerprint.name}: `autotune space` shows what pruned them"
         )
     union = SpaceUnion(spaces)
     name = study or _study_name(problem, chosen.name)
@@ -201,15 +213,15 @@ def tune(
         chosen.evaluator(
             problem,
             usable,
-            device,
+            read,
             ProgramCache(place.programs),
-            effort=effort or Effort(),
+            effort=effort,
             workers=workers,
             seed=seed,
         ) as evaluator,
     ):
-        opened.enqueue(_known_good(problem, chosen, device, usable, spaces, store))
-        run = _Run(problem, opened, evaluator, store, device, chosen.name, trials, timeout)
+        opened.enqueue(_known_good(problem, chosen, read, usable, spaces, store))
+        run = _Run(problem, opened, evaluator, store, read, chosen.name, trials, timeout)
         run.search(progress)
         record, finals = run.finish(
             usable, union, EffortRecord(len(run.results), timeout, sampler, seed)
@@ -225,6 +237,7 @@ def tune(
         baseline=finals.baseline,
         seconds=time.perf_counter() - started,
         interrupted=run.interrupted,
+        device=device,
         cache=None if cache is None else Path(cache),
         extra_families=tuple(extra_families),
     )
@@ -263,22 +276,27 @@ class _Run:
             baseline = self.evaluator.baseline()
             if progress is not None:
                 progress(self._progress(baseline))
+            waiting: deque[Proposal[Candidate]] = deque()
             while not (interrupt.requested or self._spent):
-                # A small batch keeps every compile worker busy without asking far ahead
-                # of what the sampler has been told.
-                batch = self.study.ask_batch(min(4, self.trials - len(self.results)))
-                if not batch:
+                self._refill(waiting)
+                if not waiting:
                     break
-                self.evaluator.prepare([proposal.candidate for proposal in batch])
-                for position, proposal in enumerate(batch):
-                    if interrupt.requested or self._spent:
-                        for unused in batch[position:]:
-                            self.study.release(unused)
-                        break
-                    self._trial(proposal)
-                    if progress is not None:
-                        progress(self._progress(baseline))
+                self._trial(_first_ready(waiting, self.evaluator))
+                if progress is not None:
+                    progress(self._progress(baseline))
+            for unused in waiting:
+                self.study.release(unused)
             self.interrupted = interrupt.requested
+
+    def _refill(self, waiting: deque[Proposal[Candidate]]) -> None:
+        """Have a batch of candidates compiled or compiling ahead of the one to be measured."""
+        if waiting and not self.evaluator.compiles_ahead:
+            return
+        room = self.evaluator.batch - len(waiting)
+        left = self.trials - len(self.results) - len(waiting)
+        batch = self.study.ask_batch(max(0, min(room, left)))
+        self.evaluator.prepare([proposal.candidate for proposal in batch])
+        waiting.extend(batch)
 
     def finish(
         self,
@@ -308,6 +326,7 @@ class _Run:
         baseline = None
         if finals.baseline is not None and ratio is not None:
             baseline = BaselineRecord(finals.baseline.name, finals.baseline.median_s, ratio)
+        binary = self.evaluator.binary(candidate)
         record = TuningRecord(
             fingerprint=self.device.fingerprint,
             operation=self.problem.operation,
@@ -326,8 +345,10 @@ class _Run:
             state=dict(self.device.state),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             version=__version__,
+            binary=None if binary is None else BinaryRecord.of(binary),
         )
-        self.store.add(record)
+        contents = [] if binary is None else [binary.content, binary.support]
+        self.store.add(record, binaries=filter(None, contents))
         return record, finals
 
     @property
@@ -383,6 +404,17 @@ class _Run:
         return text
 
 
+def _first_ready(waiting: deque[Proposal[Candidate]], evaluator: Evaluator) -> Proposal[Candidate]:
+    """Take the oldest proposal that has been compiled, or the oldest if none has."""
+    for proposal in waiting:
+        if evaluator.is_ready(proposal.candidate):
+            break
+    else:
+        proposal = waiting[0]
+    waiting.remove(proposal)
+    return proposal
+
+
 def _usable(families: Mapping[str, KernelFamily], problem: Gemm) -> dict[str, KernelFamily]:
     """The families that can serve a problem; an error that says why when none can."""
     reasons = {name: family.unsupported(problem) for name, family in families.items()}
@@ -401,7 +433,10 @@ def _known_good(
     spaces: Mapping[str, SearchSpace],
     store: TuningCache,
 ) -> Iterable[Candidate]:
-    """First trials: what was tuned for this and near problems, then each family's default."""
+    """First trials: what was tuned for this and near problems, then the families' own points.
+
+    Of the target's default family those are its presets too; others' are rungs of a ladder.
+    """
     records = store.records(operation=problem.operation, target=target.name)
     for record in neighbours(records, problem, device.fingerprint, limit=3):
         space = spaces.get(record.candidate.family)
@@ -410,9 +445,13 @@ def _known_good(
         row = space.nearest(record.candidate.configuration, ())
         if row is not None:
             yield Candidate(record.candidate.family, space[row])
-    order = sorted(spaces, key=lambda name: name != target.default_family)
+    default = target.default_family(device)
+    order = sorted(spaces, key=lambda name: name != default)
     for name in order:
         yield Candidate(name, families[name].default(problem, device.limits))
+        if name == default:
+            for preset in families[name].presets.values():
+                yield Candidate(name, preset.configuration)
 
 
 def _finalists(measured: Iterable[tuple[Candidate, Measurement]]) -> list[Candidate]:

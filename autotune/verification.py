@@ -1,4 +1,4 @@
-"""Verification: guarded operands, float64 references and what error a kernel may have.
+"""Verification: guarded operands, and what a kernel did to them.
 
 Pure NumPy. A kernel is anything called as ``kernel(a, b, out, alpha, beta)`` that stores
 ``alpha A B + beta out`` in `out`; where and how it runs is not known here.
@@ -9,122 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from autotune.errors import InputError
+from autotune.references import Case, Drawn, Matrix, Tolerance
 
-Matrix: TypeAlias = NDArray[Any]
 Kernel: TypeAlias = Callable[[Matrix, Matrix, Matrix, float, float], object]
 
 GUARD_BYTES = 4096
 """Size of the guard zone before and after every operand."""
 
-FULL_PRODUCTS = 2**31
-"""Multiplications up to which every element is compared; beyond, rows, columns and an identity."""
-
-FULL_ELEMENTS = 2**24
-"""Elements of C up to which a float64 copy of it is kept."""
-
-SAMPLES = 8
-"""Rows and columns compared exactly where not every element is."""
-
-VECTORS = 16
-"""Random vectors of the identity: a fault that one of them misses half the time passes all with
-probability 2**-16."""
-
-# What guard zones, padding and an unwritten C hold: quiet NaNs with a payload of their own.
-_POISON: Mapping[int, int] = {4: 0x7FC5A5A5, 8: 0x7FFCA5A5A5A5A5A5}
-
-
-@dataclass(frozen=True, slots=True)
-class Tolerance:
-    """How far C may be from the float64 reference.
-
-    With S = |alpha| |A| |B| + |beta| |C0|, the error of element ij may be `factor` times S_ij, or,
-    where the class promises accuracy only in norm, `factor` times the largest element of S.
-    """
-
-    factor: float
-    normwise: bool
-
-    @classmethod
-    def of(cls, accuracy: str, dtype: str, sizes: tuple[int, int, int]) -> Tolerance:
-        """The tolerance of an accuracy class.
-
-        `ieee`: 16 eps. For any data, rounding errors of an inner product are within n u S and,
-        with high probability, within a multiple of sqrt(n) u S; for data of mean zero, as used
-        here, within a multiple of u S that does not grow with n at all, whatever the order of
-        summation (Higham and Mary, "Sharper probabilistic backward error analysis for basic
-        linear algebra kernels with random data", SIAM J. Sci. Comput. 42, 2020). The worst
-        order, one running sum, stays below 3 eps up to n = 32768. The rest is margin, and covers
-        the rounding of the reference itself where the problem is float64. A dropped or doubled
-        term is off by about 1/n: thousands of eps at n = 4096.
-
-        `strassen`: 8 eps 4.5^(L/2), L recursion levels down to 32. The bound of one level of
-        Winograd's variant grows by 18 where the textbook product grows by 4
-        (Higham, "Accuracy and Stability of Numerical Algorithms", 2nd edition, section 23.2.2;
-        Strassen's own by 12), so relative to S by 4.5; rounding errors of random data add up
-        like a random walk, by its square root. Measured: a factor of 2.1 to 2.4 per level.
-
-        Args:
-            accuracy: the accuracy class of the kernel.
-            dtype: float32 or float64.
-            sizes: m, n, k.
-
-        Raises:
-            InputError: no tolerance is known for the class.
-        """
-        eps = float(np.finfo(dtype).eps)
-        if accuracy == "ieee":
-            return cls(16 * eps, normwise=False)
-        if accuracy == "strassen":
-            levels = max(0, math.ceil(math.log2(min(sizes) / 32)))
-            return cls(8 * eps * 4.5 ** (levels / 2), normwise=True)
-        raise InputError(f"accuracy must be ieee or strassen to be verified, got {accuracy!r}")
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One multiplication to check.
-
-    Attributes:
-        m: rows of A and C.
-        n: the reduction.
-        k: columns of B and C.
-        alpha: scales the product.
-        beta: scales C; zero means that C must not be read.
-        padding: elements between the end of a row and the start of the next, in every operand.
-        distribution: of the operands' elements: "uniform" in (-1, 1) or "normal".
-    """
-
-    m: int
-    n: int
-    k: int
-    alpha: float = 1.0
-    beta: float = 0.0
-    padding: int = 0
-    distribution: str = "uniform"
-
-    def __str__(self) -> str:
-        return f"{self.m}x{self.n}x{self.k} alpha={self.alpha:g} beta={self.beta:g}"
-
-
-SMALL_CASES = (
-    Case(1, 1, 1),
-    Case(1, 7, 1, alpha=-1.5, beta=2.0),
-    Case(5, 1, 3, beta=1.0, padding=3),
-    Case(2, 301, 2, alpha=0.5, distribution="normal"),
-    Case(3, 2, 130, beta=-0.25, padding=1),
-    Case(131, 4, 3, alpha=2.0),
-    Case(17, 33, 9, alpha=0.75, beta=-1.0, padding=5),
-    Case(64, 64, 64, alpha=-1.0, beta=0.5),
-    Case(65, 127, 63, alpha=1.25, padding=7, distribution="normal"),
-)
-"""Small and ragged sizes, other alpha and beta, padded rows: under 2 ms together for any kernel
-worth timing."""
+POISON: Mapping[int, int] = {4: 0x7FC5A5A5, 8: 0x7FFCA5A5A5A5A5A5}
+"""What guard zones, padding and an unwritten C hold, by bytes per element: quiet NaNs with a
+payload of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +56,7 @@ class GuardedMatrix:
 
     def __init__(self, rows: int, columns: int, dtype: str, padding: int = 0) -> None:
         itemsize = np.dtype(dtype).itemsize
-        self._poison = _POISON[itemsize]
+        self._poison = POISON[itemsize]
         guard = GUARD_BYTES // itemsize
         stride = columns + padding
         count = rows * stride
@@ -200,6 +98,47 @@ class GuardedMatrix:
         return None
 
 
+def find_flaw(
+    case: Case, damage: Mapping[str, str | None], modified: Mapping[str, bool], unwritten: int
+) -> Verdict | None:
+    """What is wrong with the memory that a kernel leaves, or None.
+
+    Args:
+        case: what was multiplied.
+        damage: which guard zone of each operand was written, by its name; None where none was.
+        modified: whether an input was.
+        unwritten: elements of C that still hold what guard zones hold.
+    """
+    for name, place in damage.items():
+        if place:
+            return Verdict(math.inf, f"{case}: wrote outside {name}, {place}", damaged=True)
+    for name, changed in modified.items():
+        if changed:
+            return Verdict(math.inf, f"{case}: modified {name}, an input", damaged=True)
+    if unwritten:
+        return Verdict(
+            math.inf,
+            f"{case}: left {unwritten} of {case.m * case.k} elements of C unwritten, or computed "
+            "them from memory that holds no operand",
+        )
+    return None
+
+
+def grade(case: Case, accuracy: str, error: float) -> Verdict:
+    """The verdict on an error.
+
+    Args:
+        case: what was multiplied.
+        accuracy: the accuracy class that the kernel promises.
+        error: relative to what that class allows; NaN where C is NaN.
+    """
+    if error <= 1:
+        return Verdict(error)
+    # The NaN of a comparison with NaN is a fault without size.
+    error = math.inf if math.isnan(error) else error
+    return Verdict(error, f"{case}: error is {error:.3g} times what {accuracy} allows")
+
+
 class Check:
     """A case with operands and a reference: prepares a call and judges what it left.
 
@@ -213,33 +152,19 @@ class Check:
     def __init__(self, case: Case, dtype: str, layout: str, rng: np.random.Generator) -> None:
         self.case = case
         self._dtype = dtype
-        a_shape = (case.n, case.m) if layout[0] == "t" else (case.m, case.n)
-        b_shape = (case.k, case.n) if layout[1] == "t" else (case.n, case.k)
-        self._a = GuardedMatrix(*a_shape, dtype, case.padding)
-        self._b = GuardedMatrix(*b_shape, dtype, case.padding)
+        self._drawn = drawn = Drawn.of(case, dtype, layout, rng)
+        self._a = GuardedMatrix(*_extents(drawn.a), dtype, case.padding)
+        self._b = GuardedMatrix(*_extents(drawn.b), dtype, case.padding)
         self._c = GuardedMatrix(case.m, case.k, dtype, case.padding)
-        self._a_values = _random(rng, a_shape, case.distribution, dtype)
-        self._b_values = _random(rng, b_shape, case.distribution, dtype)
-        self._c_values = (
-            _random(rng, (case.m, case.k), case.distribution, dtype) if case.beta != 0 else None
-        )
         self.a, self.b, self.c = self._a.array, self._b.array, self._c.array
-        self.a[...] = self._a_values
-        self.b[...] = self._b_values
-        a = self._a_values.T if layout[0] == "t" else self._a_values
-        b = self._b_values.T if layout[1] == "t" else self._b_values
-        small = case.m * case.n * case.k <= FULL_PRODUCTS and case.m * case.k <= FULL_ELEMENTS
-        self._reference: _Reference = (
-            _FullReference(a, b, self._c_values, case)
-            if small
-            else _SampledReference(a, b, self._c_values, case, rng)
-        )
+        self.a[...] = drawn.a
+        self.b[...] = drawn.b
 
     def prepare(self) -> None:
         """Put C into its state before a call: NaNs, or its values where beta is not zero."""
         self._c.poison()
-        if self._c_values is not None:
-            self.c[...] = self._c_values
+        if self._drawn.c is not None:
+            self.c[...] = self._drawn.c
 
     def judge(self, accuracy: str) -> Verdict:
         """Judge memory and result after a call that followed `prepare`.
@@ -247,29 +172,17 @@ class Check:
         Args:
             accuracy: the accuracy class the kernel promises.
         """
-        where = f"{self.case}: "
-        for name, matrix in (("A", self._a), ("B", self._b), ("C", self._c)):
-            if place := matrix.damage():
-                return Verdict(math.inf, f"{where}wrote outside {name}, {place}", damaged=True)
-        for name, matrix, values in (
-            ("A", self._a, self._a_values),
-            ("B", self._b, self._b_values),
-        ):
-            if not matrix.same_as(values):
-                return Verdict(math.inf, f"{where}modified {name}, an input", damaged=True)
-        if unwritten := self._c.unwritten:
-            return Verdict(
-                math.inf,
-                f"{where}left {unwritten} of {self.c.size} elements of C unwritten, or computed "
-                "them from memory that holds no operand",
-            )
+        damage = {"A": self._a.damage(), "B": self._b.damage(), "C": self._c.damage()}
+        modified = {
+            "A": not self._a.same_as(self._drawn.a),
+            "B": not self._b.same_as(self._drawn.b),
+        }
+        flaw = find_flaw(self.case, damage, modified, self._c.unwritten)
+        if flaw is not None:
+            return flaw
         sizes = (self.case.m, self.case.n, self.case.k)
-        error = self._reference.error(self.c, Tolerance.of(accuracy, self._dtype, sizes))
-        if error <= 1:
-            return Verdict(error)
-        # The NaN of a comparison with NaN is a fault without size.
-        error = math.inf if math.isnan(error) else error
-        return Verdict(error, f"{where}error is {error:.3g} times what {accuracy} allows")
+        tolerance = Tolerance.of(accuracy, self._dtype, sizes)
+        return grade(self.case, accuracy, self._drawn.reference.error(self.c, tolerance))
 
     def run(self, kernel: Kernel, accuracy: str) -> Verdict:
         """Prepare, call and judge."""
@@ -278,97 +191,6 @@ class Check:
         return self.judge(accuracy)
 
 
-class _Reference(Protocol):
-    """What C should be."""
-
-    def error(self, c: Matrix, tolerance: Tolerance) -> float:
-        """The largest error relative to `tolerance`; NaN where C is NaN."""
-        ...
-
-
-class _FullReference:
-    """Every element, against a float64 product."""
-
-    def __init__(self, a: Matrix, b: Matrix, c: Matrix | None, case: Case) -> None:
-        self._expected = case.alpha * _product(a, b)
-        self._scale = abs(case.alpha) * _product(np.abs(a), np.abs(b))
-        if c is not None:
-            self._expected += case.beta * c.astype(np.float64)
-            self._scale += abs(case.beta) * np.abs(c)
-        self._largest = float(self._scale.max())
-
-    def error(self, c: Matrix, tolerance: Tolerance) -> float:
-        return _worst(np.abs(c - self._expected), self._scale, self._largest, tolerance)
-
-
-class _SampledReference:
-    """Some rows and columns against float64, and all of C against C v = alpha A (B v) + beta C0 v.
-
-    The elements of v are -1 or 1 at random. Where element ij of C may be off by t_ij, the
-    component (C v)_i may be off by 6 sqrt(sum_j t_ij^2): Hoeffding's inequality leaves a chance of
-    2 exp(-18) to a C with every element at its limit. The row sums of squares come, without
-    forming |A| |B|, from the triangle inequality: the 2-norm of row i of S is at most
-    |alpha| sum_j |a_ij| ||B_j|| + |beta| ||C0_i||, and close to it for random data.
-    """
-
-    _DEVIATIONS = 6.0
-
-    def __init__(
-        self, a: Matrix, b: Matrix, c: Matrix | None, case: Case, rng: np.random.Generator
-    ) -> None:
-        rows, columns = _pick(case.m, rng), _pick(case.k, rng)
-        self._rows = rows
-        self._columns = columns
-        self._row_part = _FullReference(a[rows], b, None if c is None else c[rows], case)
-        self._column_part = _FullReference(
-            a, b[:, columns], None if c is None else c[:, columns], case
-        )
-        self._vectors = rng.choice([-1.0, 1.0], (case.k, VECTORS))
-        self._expected = case.alpha * _product(a, _product(b, self._vectors))
-        norms = np.sqrt(np.einsum("ij,ij->i", b, b, dtype=np.float64))
-        self._scale = abs(case.alpha) * _product(np.abs(a), norms[:, None])
-        if c is not None:
-            self._expected += case.beta * _product(c, self._vectors)
-            norms = np.sqrt(np.einsum("ij,ij->i", c, c, dtype=np.float64))
-            self._scale += abs(case.beta) * norms[:, None]
-        self._scale *= self._DEVIATIONS
-        self._largest = float(self._scale.max())
-
-    def error(self, c: Matrix, tolerance: Tolerance) -> float:
-        image = np.abs(_product(c, self._vectors) - self._expected)
-        errors = (
-            self._row_part.error(c[self._rows], tolerance),
-            self._column_part.error(c[:, self._columns], tolerance),
-            _worst(image, self._scale, self._largest, tolerance),
-        )
-        return float(np.max(errors))  # unlike max(), propagates NaN
-
-
-def _worst(error: Matrix, scale: Matrix, largest: float, tolerance: Tolerance) -> float:
-    if tolerance.normwise:
-        return float(error.max()) / (tolerance.factor * largest)
-    return float(np.divide(error, scale, out=error).max()) / tolerance.factor
-
-
-def _product(a: Matrix, b: Matrix) -> Matrix:
-    """A product in float64, by blocks of the reduction so that only blocks are converted."""
-    result = np.zeros((a.shape[0], b.shape[1]))
-    for start in range(0, a.shape[1], 1024):
-        block = slice(start, start + 1024)
-        result += a[:, block].astype(np.float64) @ b[block].astype(np.float64)
-    return result
-
-
-def _pick(count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Up to `SAMPLES` of `count` indices: the first, the last, and random ones between."""
-    if count <= SAMPLES:
-        return np.arange(count)
-    inner = rng.choice(np.arange(1, count - 1), SAMPLES - 2, replace=False)
-    return np.sort(np.concatenate([[0, count - 1], inner]))
-
-
-def _random(
-    rng: np.random.Generator, shape: tuple[int, int], distribution: str, dtype: str
-) -> Matrix:
-    values = rng.uniform(-1, 1, shape) if distribution == "uniform" else rng.normal(size=shape)
-    return values.astype(dtype)
+def _extents(matrix: Matrix) -> tuple[int, int]:
+    rows, columns = matrix.shape
+    return rows, columns

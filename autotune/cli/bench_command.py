@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from autotune.cli.options import common
-from autotune.cli.problems import problem_options, problems, shapes_text, target_options
+from autotune.cli.problems import (
+    DEFAULT_SHAPE,
+    accuracy_of,
+    problem_options,
+    problems,
+    shapes_text,
+)
 from autotune.cli.result import CommandResult
 from autotune.cli.table import table
-from autotune.configuration import Candidate
+from autotune.cli.targets import choose_target, read_device, target_options
 from autotune.errors import NotTunedError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.cli.ladder import Contestant, Row
+    from autotune.family import KernelFamily
     from autotune.problem import Gemm
+    from autotune.targets import Target
+
+LADDER_SHAPES = ("1024x1024x1024", "2048x2048x2048", "4096x4096x4096")
+"""Shapes of a GPU's ladder, unless others are given."""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -24,119 +38,139 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         parents=[common(), problem_options(), target_options()],
         help="measure tuned kernels beside the vendor library",
         description="Measures the tuned kernel of each problem beside the vendor library, "
-        "interleaved in one run; with --ladder every family at its defaults as well.",
+        "interleaved in one run; with --ladder every family's presets and default as well, and "
+        "on a GPU also the whole call from host arrays to host result.",
     )
     parser.add_argument(
-        "--ladder", action="store_true", help="measure every family's default configuration too"
+        "--ladder",
+        action="store_true",
+        help="measure every family's presets and default configuration too (on a GPU at "
+        f"{', '.join(LADDER_SHAPES)} unless --shape says otherwise)",
+    )
+    parser.add_argument(
+        "--family",
+        action="append",
+        default=[],
+        metavar="F",
+        help="measure only this family; may be given again (default: all)",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seeds the operands")
     parser.set_defaults(run=run)
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """One kernel on one problem."""
-
-    problem: Gemm
-    kernel: str
-    median_s: float | None
-    ratio_to_vendor: float | None
-    error: float | None
-    reason: str = ""
-
-    @property
-    def gflops(self) -> float | None:
-        return None if self.median_s is None else self.problem.flops / self.median_s / 1e9
-
-    def document(self) -> dict[str, Any]:
-        return {
-            "problem": self.problem.key(),
-            "kernel": self.kernel,
-            "median_s": self.median_s,
-            "gflops": self.gflops,
-            "ratio_to_vendor": self.ratio_to_vendor,
-            "error": self.error,
-            "reason": self.reason,
-        }
-
-
 def run(args: argparse.Namespace) -> CommandResult:
     """Measure every problem."""
-    rows: list[_Row] = []
+    from autotune.catalog import load_families, select_families
+    from autotune.family import GPU_TARGETS
+    from autotune.targets import make_target
+
+    target = make_target(choose_target(args, args.family))
+    families = select_families(
+        load_families(target=target.name, operation="gemm", extra=args.families), args.family
+    )
+    is_gpu_ladder = args.ladder and target.name in GPU_TARGETS
+    shapes = LADDER_SHAPES if is_gpu_ladder else (DEFAULT_SHAPE,)
+    rows: list[Row] = []
     texts = []
-    for problem in problems(args):
-        measured = _bench(args, problem)
+    for problem in problems(args, accuracy_of(families, args.family), shapes):
+        measured = _bench(args, problem, target, families)
         rows.extend(measured)
         texts.append(f"{shapes_text(problem)}\n{_text(measured)}")
     return CommandResult([row.document() for row in rows], "\n\n".join(texts))
 
 
-def _bench(args: argparse.Namespace, problem: Gemm) -> list[_Row]:
-    from autotune.catalog import load_families
-    from autotune.evaluators.base import Effort
+def _bench(
+    args: argparse.Namespace,
+    problem: Gemm,
+    target: Target,
+    families: Mapping[str, KernelFamily],
+) -> list[Row]:
+    from autotune.cli import ladder
     from autotune.paths import CacheLocations
     from autotune.program_cache import ProgramCache
-    from autotune.runtime import load
-    from autotune.targets import make_target
 
-    target = make_target(args.target)
-    device = target.device(problem)
-    place = CacheLocations.at(args.cache)
-    families = load_families(target=target.name, operation="gemm", extra=args.families)
+    device = read_device(target.name, args, problem)
+    programs = ProgramCache(CacheLocations.at(args.cache).programs)
     families = {
         name: family for name, family in families.items() if family.unsupported(problem) is None
     }
-    kernels: list[tuple[str, Candidate]] = []
-    try:
-        tuned = load(
-            problem,
-            target.name,
-            match="stale",
-            cache=args.cache,
-            extra_families=args.families,
-        )
-        kernels.append((f"tuned ({tuned.candidate.family})", tuned.candidate))
-    except NotTunedError as error:
-        if not args.ladder:
-            raise NotTunedError(f"{error}; or pass --ladder for the families' defaults") from None
+    contestants = _tuned(args, problem, target, families)
     if args.ladder:
-        kernels += [
-            (f"{name} (default)", Candidate(name, family.default(problem, device.limits)))
-            for name, family in families.items()
-        ]
+        contestants += ladder.rungs(families, problem, device.limits)
+    note: ladder.Note = (lambda line: None) if args.quiet else ladder.to_stderr
     with target.evaluator(
         problem,
         families,
         device,
-        ProgramCache(place.programs),
-        effort=Effort(),
+        programs,
+        effort=ladder.EFFORT if args.ladder else None,
         workers=None,
         seed=args.seed,
     ) as evaluator:
-        finals = evaluator.finals([candidate for _, candidate in kernels])
-    rows = []
-    if finals.baseline is not None:
-        rows.append(_Row(problem, finals.baseline.name, finals.baseline.median_s, 1.0, None))
-    for (name, _), measurement, ratio in zip(
-        kernels, finals.measurements, finals.ratios, strict=True
-    ):
-        rows.append(
-            _Row(problem, name, measurement.median_s, ratio, measurement.error, measurement.reason)
-        )
+        rows = ladder.measure(evaluator, problem, contestants, note)
+    if args.ladder and target.name == "cuda":
+        rows = ladder.measure_host_calls(rows, contestants, families, device, programs, note)
     return rows
 
 
-def _text(rows: list[_Row]) -> str:
+def _tuned(
+    args: argparse.Namespace,
+    problem: Gemm,
+    target: Target,
+    families: Mapping[str, KernelFamily],
+) -> list[Contestant]:
+    """The tuned kernel, where there is one of these families."""
+    from autotune.runtime import load
+
+    try:
+        kernel = load(
+            problem,
+            target.name,
+            match="stale",
+            device=args.device,
+            cache=args.cache,
+            extra_families=args.families,
+        )
+    except NotTunedError as error:
+        if not args.ladder:
+            raise NotTunedError(f"{error}; or pass --ladder for the families' presets") from None
+        return []
+    candidate = kernel.candidate
+    if candidate.family not in families and not args.ladder:
+        raise NotTunedError(
+            f"the tuned kernel for {problem.label} is of family {candidate.family}, not of "
+            f"{', '.join(families)}: leave --family out"
+        )
+    name = f"tuned ({candidate.family})"
+    return [(name, candidate)] if candidate.family in families else []
+
+
+def _text(rows: Sequence[Row]) -> str:
     cells = [
         (
             row.kernel,
             "-" if row.median_s is None else f"{row.median_s * 1e3:.4g}",
             "-" if row.gflops is None else f"{row.gflops:.1f}",
-            "-" if row.ratio_to_vendor is None else f"{row.ratio_to_vendor:.3f}",
+            "-" if row.ratio_to_vendor is None else f"{100 * row.ratio_to_vendor:.1f}",
             "-" if row.error is None else f"{row.error:.3f}",
             row.reason,
         )
         for row in rows
     ]
-    header = ("kernel", "median ms", "GFLOP/s", "x vendor", "error/limit", "")
-    return table(header, cells, right=header[1:5])
+    vendor = rows[0].kernel.split()[0] if rows and rows[0].error is None else "vendor"
+    header = ("kernel", "median ms", "GFLOP/s", f"% of {vendor}", "error/limit", "")
+    text = table(header, cells, right=header[1:5])
+    host = [
+        (row.kernel, f"{row.host.cold_s * 1e3:.4g}", f"{row.host.warm_s * 1e3:.4g}")
+        for row in rows
+        if row.host is not None
+    ]
+    if not host:
+        return text
+    contexts = sorted(row.host.context_s for row in rows if row.host is not None)
+    host_header = ("from host arrays to host result", "first call ms", "later calls ms")
+    return (
+        f"{text}\n\n{table(host_header, host, right=host_header[1:])}\n"
+        f"A first call is that of a fresh process, with the module still to be loaded; making "
+        f"the process's context took {contexts[len(contexts) // 2] * 1e3:.0f} ms before it."
+    )

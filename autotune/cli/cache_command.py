@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.options import common
-from autotune.cli.problems import target_options
 from autotune.cli.result import CommandResult
 from autotune.cli.table import table
-from autotune.errors import InputError, UnknownNameError
+from autotune.cli.targets import target_options
+from autotune.errors import InputError, MissingDependencyError, UnknownNameError
 from autotune.paths import CacheLocations
 from autotune.problem import gemm_from_key
 from autotune.store import (
@@ -49,7 +49,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     def add(
         name: str, run: Callable[[argparse.Namespace], CommandResult], summary: str
     ) -> argparse.ArgumentParser:
-        parents = [common(), target_options()] if name == "verify" else [common()]
+        verifying = name == "verify"
+        parents = [common(), target_options(device=False)] if verifying else [common()]
         action: argparse.ArgumentParser = actions.add_parser(
             name, parents=parents, help=summary, description=f"{summary.capitalize()}."
         )
@@ -206,7 +207,10 @@ class _Verifier:
         problem = _problem(record)
         if problem is None:
             return "ok", f"problems of operation {record.operation} cannot be checked here"
-        device = _device(record.target, problem)
+        try:
+            device = _device(record.target, problem)
+        except MissingDependencyError as error:
+            return "ok", f"the device is not here to check against: {error}"
         if device.fingerprint.digest != record.fingerprint.digest:
             return "ok", f"tuned on another device, {record.fingerprint.name}"
         try:

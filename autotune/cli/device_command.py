@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from autotune.cli.options import common
-from autotune.cli.problems import target_options
 from autotune.cli.result import CommandResult
+from autotune.cli.targets import choose_target, read_device, target_options
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -22,10 +22,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> CommandResult:
-    """Read the device."""
-    from autotune.targets import make_target
-
-    device = make_target(args.target).device()
+    """Read the device, or describe one that is known by name."""
+    device = read_device(choose_target(args), args)
     document = {
         "fingerprint": device.fingerprint.key() | {"digest": device.fingerprint.digest},
         "limits": device.limits.names(),
@@ -39,6 +37,8 @@ def run(args: argparse.Namespace) -> CommandResult:
         ("toolchain", device.toolchain),
         ("state", device.state),
     ):
-        lines.append(f"\n{title}")
-        lines.extend(f"  {name:<18} {value}" for name, value in fields.items())
+        if fields:
+            lines.append(f"\n{title}")
+            width = max(map(len, fields))
+            lines.extend(f"  {name:<{width}}  {value}" for name, value in fields.items())
     return CommandResult(document, "\n".join(lines))

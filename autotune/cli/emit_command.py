@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.cli.options import common
-from autotune.cli.problems import problem_options, problems, target_options
+from autotune.cli.problems import problem_options, problems
 from autotune.cli.result import CommandResult
+from autotune.cli.targets import choose_target, read_device, target_options
 from autotune.configuration import Configuration, Value
 from autotune.errors import InputError, SpaceError, UnknownNameError
 
@@ -27,7 +29,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         parents=[common(), problem_options(), target_options()],
         help="print the source that a configuration generates",
         description="Prints the source that a family generates for a configuration: its "
-        "defaults, changed by --set.",
+        "defaults, changed by --set. For CUDA, resources are those of the binary too, compiled "
+        "for the device: it need not be here (--device h200).",
     )
     parser.add_argument("family", metavar="FAMILY")
     parser.add_argument(
@@ -41,13 +44,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> CommandResult:
-    """Render one configuration."""
+    """Render one configuration; for CUDA also compile it, where there is a compiler."""
     from autotune.catalog import load_families, select_families
+    from autotune.cli import resources
     from autotune.rendering import render
-    from autotune.targets import make_target
 
-    target = make_target(args.target)
-    families = load_families(target=target.name, operation="gemm", extra=args.families)
+    target = choose_target(args, [args.family])
+    families = load_families(target=target, operation="gemm", extra=args.families)
     family = select_families(families, [args.family])[args.family]
     shapes = problems(args, family.accuracy)
     if len(shapes) > 1:
@@ -55,15 +58,22 @@ def run(args: argparse.Namespace) -> CommandResult:
     problem = shapes[0]
     if (reason := family.unsupported(problem)) is not None:
         raise InputError(f"family {family.name!r} cannot serve {problem.label}: {reason}")
-    limits = target.device(problem).limits
-    configuration = _nearest_with(_changes(family, args.set), family, problem, limits)
+    device = read_device(target, args, problem)
+    configuration = _nearest_with(_changes(family, args.set), family, problem, device.limits)
     layout = problem.layout if problem.layout in family.layouts else "nn"
     source = render(family, configuration, dtype=problem.dtype, layout=layout)
+    estimated = resources.estimates(family, configuration, problem, device)
+    binary, missing = resources.compiled(family, source, configuration, problem, device)
+    if not args.quiet and family.target == "cuda":
+        note = missing or resources.summary(estimated, binary or {}, device)
+        print(f"autotune: {note}", file=sys.stderr)
     document = {
         "source": source.text,
+        "family": family.name,
+        "target": family.target,
         "configuration": dict(configuration),
         "digest": source.digest,
-        "resources": _resources(family, {**problem.sizes, **limits.names(), **configuration}),
+        "resources": {"estimated": estimated, "compiled": binary},
     }
     return CommandResult(document, source.text.rstrip("\n"))
 
@@ -88,14 +98,6 @@ def _nearest_with(
         wanted = Configuration({**family.default(problem, limits), **changes})
         rejection = family.space(problem, limits).rejection(wanted)
         raise SpaceError(f"no valid configuration has {wanted}: {rejection}") from None
-
-
-def _resources(family: KernelFamily, names: Mapping[str, Value]) -> dict[str, Value]:
-    """The derived quantities of a configuration: footprints, threads, registers."""
-    known = dict(names)
-    for name, expression in family.derived.items():
-        known[name] = expression.evaluate(known)
-    return {name: known[name] for name in family.derived}
 
 
 def _changes(family: KernelFamily, assignments: Sequence[str]) -> Mapping[str, Value]:

@@ -6,10 +6,13 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.options import common
-from autotune.cli.problems import target_options
 from autotune.cli.result import CommandResult
+from autotune.cli.targets import choose_target, read_device, target_options
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.device import DeviceLimits
     from autotune.family import KernelFamily
 
 
@@ -19,29 +22,34 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "families",
         parents=[common(), target_options()],
         help="list the kernel families and their parameters",
-        description="Lists the kernel families found, with their parameters and values.",
+        description="Lists the kernel families found, with their parameters, values and presets; "
+        "with --device also whether that GPU can run them.",
     )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> CommandResult:
     """List the families of a target, or of all."""
-    from autotune.catalog import load_families
-    from autotune.targets import make_target, target_names
+    from autotune.catalog import find_families
+    from autotune.family import GPU_TARGETS, LIMIT_NAMES
 
-    targets = target_names() if args.target is None else [make_target(args.target).name]
-    families = [
-        family
-        for target in targets
-        for family in load_families(target=target, extra=args.families).values()
-    ]
+    names: Sequence[str]
+    limits: DeviceLimits | None = None
+    if args.device is not None:
+        target = choose_target(args)
+        limits = read_device(target, args).limits
+        names = [target] if args.target else sorted(GPU_TARGETS)
+    else:
+        names = list(LIMIT_NAMES) if args.target is None else [choose_target(args)]
+    families = [family for family in find_families(args.families) if family.target in names]
+    families.sort(key=lambda family: (family.name, names.index(family.target)))
     return CommandResult(
-        document=[_document(family) for family in families],
-        text="\n\n".join(_text(family) for family in families),
+        document=[_document(family, limits) for family in families],
+        text="\n\n".join(_text(family, limits) for family in families),
     )
 
 
-def _document(family: KernelFamily) -> dict[str, Any]:
+def _document(family: KernelFamily, limits: DeviceLimits | None) -> dict[str, Any]:
     return {
         "family": family.name,
         "operation": family.operation,
@@ -61,15 +69,39 @@ def _document(family: KernelFamily) -> dict[str, Any]:
             }
             for parameter in family.parameters
         ],
+        "presets": [
+            {
+                "name": preset.name,
+                "configuration": dict(preset.configuration),
+                "summary": preset.summary,
+            }
+            for preset in family.presets.values()
+        ],
+        "unavailable": None if limits is None else _unavailable(family, limits),
     }
 
 
-def _text(family: KernelFamily) -> str:
+def _unavailable(family: KernelFamily, limits: DeviceLimits) -> str | None:
+    """The demand on the device itself that it does not meet, or None."""
+    names = limits.names()
+    for restriction in family.restrictions:
+        expression = restriction.expression
+        if expression.names <= names.keys() and not expression.holds(names):
+            return f"{restriction.reason} ({restriction.text})"
+    return None
+
+
+def _text(family: KernelFamily, limits: DeviceLimits | None) -> str:
     lines = [
         f"{family.name}  ({family.operation} on {family.target}, {family.accuracy})",
         f"  {family.summary}",
     ]
+    if limits is not None and (reason := _unavailable(family, limits)) is not None:
+        lines.append(f"  not on this device: {reason}")
+    width = max(len(parameter.name) for parameter in family.parameters)
     for parameter in family.parameters:
         values = ", ".join(map(str, parameter.values))
-        lines.append(f"  {parameter.name:<8} {{{values}}}  {parameter.summary}")
+        lines.append(f"  {parameter.name:<{width}} {{{values}}}  {parameter.summary}")
+    if family.presets:
+        lines.append(f"  presets: {', '.join(family.presets)}")
     return "\n".join(lines)

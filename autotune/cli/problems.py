@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from autotune.problem import ACCURACIES, LAYOUTS, Gemm, parse_shape
@@ -26,10 +25,9 @@ def problem_options() -> argparse.ArgumentParser:
         help="sizes of C[MxK] = A[MxN] B[NxK], N the reduction; may be given again "
         f"(default {DEFAULT_SHAPE})",
     )
-    group.add_argument("--dtype", default="float32", metavar="D", help="float32 or float64")
+    group.add_argument("--dtype", metavar="D", help="float32 or float64 (default float32)")
     group.add_argument(
         "--layout",
-        default="nn",
         metavar="L",
         help=f"which operands are stored transposed: {', '.join(LAYOUTS)} (default nn)",
     )
@@ -45,28 +43,17 @@ def problem_options() -> argparse.ArgumentParser:
     return parser
 
 
-def target_options() -> argparse.ArgumentParser:
-    """A parent parser with the options that choose target and families' folder."""
-    parser = argparse.ArgumentParser(add_help=False)
-    group = parser.add_argument_group("target")
-    group.add_argument("--target", metavar="T", help="where to run (default: the best there is)")
-    group.add_argument(
-        "--families",
-        action="append",
-        type=Path,
-        default=[],
-        metavar="DIR",
-        help="a folder with kernel families of your own; may be given again",
-    )
-    return parser
-
-
-def problems(args: argparse.Namespace, accuracy: str | None = None) -> list[Gemm]:
+def problems(
+    args: argparse.Namespace,
+    accuracy: str | None = None,
+    shapes: Sequence[str] = (DEFAULT_SHAPE,),
+) -> list[Gemm]:
     """The problems that the options describe, one per shape.
 
     Args:
         args: parsed options of `problem_options`.
         accuracy: class to use when none was given.
+        shapes: shapes to use when none was given.
 
     Raises:
         ProblemError: an option's value is out of range.
@@ -74,12 +61,12 @@ def problems(args: argparse.Namespace, accuracy: str | None = None) -> list[Gemm
     return [
         Gemm(
             *parse_shape(shape),
-            dtype=args.dtype,
-            layout=args.layout,
+            dtype=args.dtype or "float32",
+            layout=args.layout or "nn",
             accuracy=args.accuracy or accuracy or "ieee",
             threads=args.threads,
         )
-        for shape in args.shape or [DEFAULT_SHAPE]
+        for shape in args.shape or shapes
     ]
 
 

@@ -7,9 +7,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.options import common
-from autotune.cli.problems import problem_options, problems, shapes_text, target_options
+from autotune.cli.problems import problem_options, problems, shapes_text
 from autotune.cli.result import CommandResult
 from autotune.cli.table import table
+from autotune.cli.targets import choose_target, read_device, target_options
 
 if TYPE_CHECKING:
     from autotune.device import Device
@@ -23,8 +24,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "space",
         parents=[common(), problem_options(), target_options()],
         help="count configurations and show what prunes them",
-        description="Counts the valid configurations of each family for a problem on this "
-        "device, restriction by restriction.",
+        description="Counts the valid configurations of each family for a problem on a device, "
+        "restriction by restriction. The device need not be here: --device h200.",
     )
     parser.add_argument("family", nargs="*", metavar="FAMILY", help="default: all")
     parser.set_defaults(run=run)
@@ -33,15 +34,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> CommandResult:
     """Count every family's space."""
     from autotune.catalog import load_families, select_families
-    from autotune.targets import make_target
 
-    target = make_target(args.target)
+    target = choose_target(args, args.family)
     families = select_families(
-        load_families(target=target.name, operation="gemm", extra=args.families), args.family
+        load_families(target=target, operation="gemm", extra=args.families), args.family
     )
     documents, texts = [], []
     for problem in problems(args):
-        device = target.device(problem)
+        device = read_device(target, args, problem)
         texts.append(f"{shapes_text(problem)} on {device.fingerprint.name}")
         for family in families.values():
             document = _count(family, problem, device)
@@ -76,14 +76,10 @@ def _text(document: dict[str, Any]) -> str:
     if not document["restrictions"]:
         return head
     rows = [
-        (
-            "?" if step["remaining"] is None else f"{step['remaining']:,}",
-            step["expr"],
-            step["reason"],
-        )
+        (_count_text(step["remaining"]), step["reason"], step["expr"])
         for step in document["restrictions"]
     ]
-    return head + "\n" + table(("left", "restriction", "reason"), rows, right=["left"])
+    return head + "\n" + table(("left", "reason", "restriction"), rows, right=["left"])
 
 
 def _count_text(remaining: int | None) -> str:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.options import common
-from autotune.cli.problems import (
-    accuracy_of,
-    problem_options,
-    problems,
-    shapes_text,
-    target_options,
-)
+from autotune.cli.problems import accuracy_of, problem_options, problems, shapes_text
 from autotune.cli.result import CommandResult
+from autotune.cli.targets import choose_target, target_options
 from autotune.errors import InputError
+from autotune.store import export_records
 
 if TYPE_CHECKING:
     from autotune.problem import Gemm
+    from autotune.store import TuningRecord
     from autotune.tuner import TuneResult
+
+DEFAULT_TRIALS = 200
+DEFAULT_TIMEOUT_S = 60.0
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -39,9 +40,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="F",
         help="search only this family; may be given again (default: all)",
     )
-    search.add_argument("--trials", type=int, default=200, metavar="N", help="default 200")
+    search.add_argument("--trials", type=int, metavar="N", help="for each problem (default 200)")
     search.add_argument(
-        "--timeout", type=float, default=60.0, metavar="S", help="seconds of search (default 60)"
+        "--timeout",
+        type=float,
+        metavar="S",
+        help="seconds of search for each problem (default 60); with --preset, for all together",
     )
     search.add_argument(
         "--sampler",
@@ -57,15 +61,26 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     search.add_argument(
         "--workers", type=int, metavar="N", help="compile workers (default: one per core)"
     )
+    search.add_argument(
+        "--preset",
+        metavar="NAME",
+        help="tune the preset's problems in one resumable run: gpu (within 8 minutes) or cpu",
+    )
+    parser.add_argument(
+        "--export", type=Path, metavar="FILE", help="also write the winners' records to a file"
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> CommandResult:
     """Tune every problem asked for."""
-    from autotune.catalog import load_families
-    from autotune.targets import make_target
+    if args.preset is not None:
+        from autotune.cli.tune_preset import run_named
 
-    target = make_target(args.target).name
+        return run_named(args)
+    from autotune.catalog import load_families
+
+    target = choose_target(args, args.family)
     families = load_families(target=target, operation=args.operation, extra=args.families)
     todo = problems(args, accuracy_of(families, args.family))
     if args.study is not None and len(todo) > 1:
@@ -75,6 +90,8 @@ def run(args: argparse.Namespace) -> CommandResult:
         results.append(_tune(args, problem, target))
         if results[-1].interrupted:
             break
+    if args.export is not None:
+        export_records([result.best for result in results], args.export)
     return CommandResult(
         document=[document(result) for result in results],
         text="\n\n".join(summary(result) for result in results),
@@ -85,18 +102,20 @@ def _tune(args: argparse.Namespace, problem: Gemm, target: str) -> TuneResult:
     from autotune.cli.progress import ProgressLine
     from autotune.tuner import tune
 
+    trials = DEFAULT_TRIALS if args.trials is None else args.trials
+    timeout = DEFAULT_TIMEOUT_S if args.timeout is None else args.timeout
     line = ProgressLine(
-        f"tuning {shapes_text(problem)} on target {target}: up to {args.trials} trials or "
-        f"{args.timeout:g} s"
+        f"tuning {shapes_text(problem)} on target {target}: up to {trials} trials or {timeout:g} s"
     )
     try:
         return tune(
             problem,
             target=target,
+            device=args.device,
             families=args.family,
             extra_families=args.families,
-            trials=args.trials,
-            timeout=args.timeout,
+            trials=trials,
+            timeout=timeout,
             sampler=args.sampler,
             seed=args.seed,
             cache=args.cache,
@@ -111,29 +130,36 @@ def _tune(args: argparse.Namespace, problem: Gemm, target: str) -> TuneResult:
 
 def document(result: TuneResult) -> dict[str, Any]:
     """The JSON document of one tuned problem."""
-    best = result.best
     return {
         "problem": result.problem.key(),
         "target": result.target,
         "study": result.study,
-        "id": best.id,
-        "best": {
-            "family": best.candidate.family,
-            "configuration": dict(best.candidate.configuration),
-            "median_s": best.median_s,
-            "interval_s": list(best.interval_s),
-            "gflops": best.gflops,
-            "ties": best.ties,
-        },
-        "baseline": None
-        if best.baseline is None
-        else {
-            "name": best.baseline.name,
-            "median_s": best.baseline.median_s,
-            "ratio": best.baseline.ratio,
-        },
+        **winner(result.best),
         "counts": {str(outcome): n for outcome, n in result.counts.items()},
         "seconds": round(result.seconds, 3),
+    }
+
+
+def winner(record: TuningRecord) -> dict[str, Any]:
+    """A record's part of a problem's JSON document."""
+    baseline = record.baseline
+    return {
+        "id": record.id,
+        "best": {
+            "family": record.candidate.family,
+            "configuration": dict(record.candidate.configuration),
+            "median_s": record.median_s,
+            "interval_s": list(record.interval_s),
+            "gflops": record.gflops,
+            "ties": record.ties,
+        },
+        "baseline": None
+        if baseline is None
+        else {
+            "name": baseline.name,
+            "median_s": baseline.median_s,
+            "ratio": baseline.ratio,
+        },
     }
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from autotune.configuration import Candidate
     from autotune.device import Device
+    from autotune.evaluators.cuda.program import LaunchPlan
     from autotune.measurement import Measurement
 
 
@@ -72,6 +73,25 @@ class Finals:
     baseline: Baseline | None
 
 
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """A compiled candidate: all it takes to run it without a compiler.
+
+    Attributes:
+        content: the binary.
+        architecture: what it runs on: "sm_90".
+        launch: what it is launched with, for one problem's sizes; None says that its family's
+            expressions are to be evaluated.
+        support: the binary of the kernel that copies, transposed, operands whose layout it does
+            not read; empty where nothing is copied.
+    """
+
+    content: bytes
+    architecture: str
+    launch: LaunchPlan | None
+    support: bytes = b""
+
+
 class Evaluator(Protocol):
     """Turns candidates into measurements on one device, for one problem.
 
@@ -81,6 +101,17 @@ class Evaluator(Protocol):
     """
 
     device: Device
+    batch: int
+    """Candidates to have prepared at a time: enough to keep every compiler busy."""
+
+    @property
+    def compiles_ahead(self) -> bool:
+        """Whether compilers work while a candidate is measured; if not, `prepare` blocks."""
+        ...
+
+    def is_ready(self, candidate: Candidate) -> bool:
+        """Whether a prepared candidate has been compiled."""
+        ...
 
     def prepare(self, candidates: Sequence[Candidate]) -> None:
         """Compile candidates ahead of `evaluate`, on all cores; may block until that is done."""
@@ -101,6 +132,10 @@ class Evaluator(Protocol):
 
     def baseline(self) -> Baseline | None:
         """The vendor library alone, measured once."""
+        ...
+
+    def binary(self, candidate: Candidate) -> Binary | None:
+        """What a measured candidate was compiled to; None where nothing can be kept of it."""
         ...
 
     def close(self) -> None:

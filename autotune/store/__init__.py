@@ -1,5 +1,6 @@
 """The store: tuning records, the cache that holds them, lookups, and files to exchange them."""
 
+from autotune.store.binary import BinaryRecord
 from autotune.store.cache import StoredMeasurement, TuningCache
 from autotune.store.interchange import (
     export_lines,
@@ -9,10 +10,11 @@ from autotune.store.interchange import (
 )
 from autotune.store.matching import Match, MatchQuality, find, neighbours
 from autotune.store.record import BaselineRecord, EffortRecord, TuningRecord, superseded
-from autotune.store.shipped import shipped_records
+from autotune.store.shipped import shipped_binary, shipped_records
 
 __all__ = [
     "BaselineRecord",
+    "BinaryRecord",
     "EffortRecord",
     "Match",
     "MatchQuality",
@@ -25,6 +27,7 @@ __all__ = [
     "import_records",
     "neighbours",
     "parse_record",
+    "shipped_binary",
     "shipped_records",
     "superseded",
 ]

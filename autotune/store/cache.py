@@ -1,7 +1,8 @@
-"""The user's cache: tuning records and every measurement, in one SQLite file."""
+"""The user's cache: tuning records, winners' binaries and every measurement, in one file."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from dataclasses import dataclass
@@ -76,20 +77,36 @@ class TuningCache:
             # A transaction that changes nothing would pass on a full or read-only disk.
             connection.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
 
-    def add(self, *records: TuningRecord) -> int:
+    def add(self, *records: TuningRecord, binaries: Iterable[bytes] = ()) -> int:
         """Store records in one transaction and return how many were new.
 
         A record that is there already (same id) is left as it is. Older records of a key are
         kept: lookups take the newest.
+
+        Args:
+            records: what to store.
+            binaries: the binaries that these records name by digest.
         """
         rows = [
             (record.id, *record.key, record.created, strict_json.line(record.to_json()))
             for record in records
         ]
+        contents = [(hashlib.sha256(content).hexdigest(), content) for content in binaries]
         with schema.transaction(self.path, self._timeout_s) as connection:
+            # One that is there is replaced: it may be damaged.
+            connection.executemany("INSERT OR REPLACE INTO binaries VALUES (?, ?)", contents)
             return connection.executemany(
                 "INSERT OR IGNORE INTO records VALUES (?, ?, ?, ?, ?, ?, ?)", rows
             ).rowcount
+
+    def binary(self, digest: str) -> bytes | None:
+        """The binary with this SHA-256; None where there is none, or only a damaged one."""
+        query = "SELECT CAST(content AS BLOB) FROM binaries WHERE digest = ?"
+        for (content,) in self._read(query, (digest,), since=2):
+            if hashlib.sha256(content).hexdigest() == digest:
+                return bytes(content)
+            _log.warning("%s: binary %s is damaged and left out", self.path, digest)
+        return None
 
     def records(
         self,
@@ -146,12 +163,17 @@ class TuningCache:
             raise CacheError(f"{self.path}: record {id_} cannot be read: {error}") from error
 
     def delete(self, ids: Iterable[str]) -> int:
-        """Remove the records with these full ids and return how many there were."""
+        """Remove the records with these full ids and return how many there were.
+
+        Binaries that no record names any more go with them.
+        """
         wanted = [(id_,) for id_ in ids]
         if not wanted or not self.path.exists():
             return 0
         with schema.transaction(self.path, self._timeout_s) as connection:
-            return connection.executemany("DELETE FROM records WHERE id = ?", wanted).rowcount
+            count = connection.executemany("DELETE FROM records WHERE id = ?", wanted).rowcount
+            connection.execute(_DELETE_UNNAMED_BINARIES)
+            return count
 
     def add_measurements(
         self,
@@ -224,17 +246,33 @@ class TuningCache:
             return connection.execute(statement, (moment,)).rowcount
 
     def damage(self) -> list[str]:
-        """What SQLite's own integrity check finds wrong; empty when the file is sound."""
-        return [line for (line,) in self._read("PRAGMA integrity_check", ()) if line != "ok"]
+        """What SQLite finds wrong, and binaries that have changed; empty for a sound file."""
+        lines = [line for (line,) in self._read("PRAGMA integrity_check", ()) if line != "ok"]
+        for digest, content in self._read(
+            "SELECT digest, CAST(content AS BLOB) FROM binaries", (), since=2
+        ):
+            if hashlib.sha256(content).hexdigest() != digest:
+                lines.append(f"binary {digest} is damaged: tune its problem again")
+        return lines
 
-    def _read(self, query: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
-        return schema.read(self.path, query, values, self._timeout_s)
+    def _read(
+        self, query: str, values: tuple[object, ...], *, since: int = 1
+    ) -> list[tuple[Any, ...]]:
+        return schema.read(self.path, query, values, self._timeout_s, since=since)
 
 
 _COLUMNS = (
     "study, fingerprint, operation, problem, target, family, configuration, outcome, median_s, "
     "interval_low_s, interval_high_s, repeats, error, reason, details, created"
 )
+
+# A document that is not JSON names nothing.
+_DELETE_UNNAMED_BINARIES = """
+    DELETE FROM binaries WHERE digest NOT IN (
+        SELECT coalesce(CASE WHEN json_valid(document) THEN json_extract(document, path) END, '')
+        FROM records, (SELECT '$.binary.digest' AS path UNION SELECT '$.binary.support')
+    )
+"""
 
 
 def _where(**wanted: str | None) -> tuple[str, tuple[str, ...]]:

@@ -11,6 +11,7 @@ from autotune.device import DeviceFingerprint
 from autotune.errors import InputError
 from autotune.problem import gemm_from_key
 from autotune.store import checks, strict_json
+from autotune.store.binary import BinaryRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -88,6 +89,8 @@ class TuningRecord:
         state: clocks, affinity and the like.
         version: autotune's version.
         created: when, in UTC; any ISO 8601 text with a zone is brought to one spelling.
+        binary: the compiled kernel and its launch, kept beside the record so that loading it
+            takes no compiler; None for targets without one, and for records of other people.
 
     Raises:
         InputError: a field has the wrong type or is out of range; the message names it.
@@ -110,6 +113,7 @@ class TuningRecord:
     state: Mapping[str, str]
     version: str
     created: str = field(default_factory=checks.utc_now)
+    binary: BinaryRecord | None = None
 
     def __post_init__(self) -> None:
         for name in ("operation", "target", "family_digest", "space_digest", "version"):
@@ -141,7 +145,8 @@ class TuningRecord:
 
     def to_json(self) -> dict[str, Any]:
         """The record as a JSON-able document."""
-        return {"format": FORMAT, "id": self.id, **self._content()}
+        binary = None if self.binary is None else self.binary.to_json()
+        return {"format": FORMAT, "id": self.id, **self._content(), "binary": binary}
 
     @classmethod
     def from_json(cls, document: object) -> TuningRecord:
@@ -166,6 +171,7 @@ class TuningRecord:
             candidate=_candidate(fields),
             baseline=_baseline(checks.required(fields, "baseline")),
             effort=_effort(checks.required(fields, "effort")),
+            binary=_binary(fields.get("binary")),
             **own,
         )
         if fields.get("id", record.id) != record.id:
@@ -250,6 +256,10 @@ def _baseline(value: object) -> BaselineRecord | None:
         return None
     fields = checks.mapping("baseline", value)
     return BaselineRecord(**{name: checks.required(fields, name) for name in _BASELINE})
+
+
+def _binary(value: object) -> BinaryRecord | None:
+    return None if value is None else BinaryRecord.from_json(value)
 
 
 def _effort(value: object) -> EffortRecord:

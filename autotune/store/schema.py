@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-SCHEMA_VERSION = 1
-"""Stored in the file's `user_version`."""
+SCHEMA_VERSION = 2
+"""Stored in the file's `user_version`: how many of `_STEPS` it has been through."""
 
 APPLICATION_ID = 0x61746E65
 """Stored in the file's `application_id` ("atne"): tells a cache from other SQLite files."""
 
-_TABLES = (
+_RECORDS_AND_MEASUREMENTS = (
     """
     CREATE TABLE records (
         id TEXT PRIMARY KEY,
@@ -61,6 +61,10 @@ _TABLES = (
     """,
     "CREATE INDEX measurements_by_key ON measurements (fingerprint, operation, problem, target)",
 )
+_BINARIES = ("CREATE TABLE binaries (digest TEXT PRIMARY KEY, content BLOB NOT NULL)",)
+
+_STEPS = (_RECORDS_AND_MEASUREMENTS, _BINARIES)
+"""What brings a file from each version to the next; an empty one begins at version 0."""
 
 
 @contextmanager
@@ -75,16 +79,22 @@ def transaction(path: Path, timeout_s: float) -> Iterator[sqlite3.Connection]:
         with closing(_connect(path, "mode=rwc", timeout_s)) as connection:
             with connection:
                 connection.execute("BEGIN IMMEDIATE")
-                if not _is_ready(connection, path):
-                    _create(connection)
+                _upgrade(connection, _version(connection, path))
                 yield connection
             _use_write_ahead_log(connection)
 
 
 def read(
-    path: Path, query: str, values: Sequence[object], timeout_s: float
+    path: Path, query: str, values: Sequence[object], timeout_s: float, *, since: int = 1
 ) -> list[tuple[Any, ...]]:
     """The rows of one query; none when there is no file yet, which is not created.
+
+    Args:
+        path: the file, of any version up to this one's; reading does not upgrade it.
+        query: what to ask.
+        values: its parameters.
+        timeout_s: how long to wait for another process, in seconds.
+        since: the version that the tables of the query came with; a file before it has no rows.
 
     Raises:
         CacheError: the file cannot be read, or is not a cache that this autotune knows.
@@ -93,21 +103,23 @@ def read(
         if not path.exists():
             return []
         try:
-            return _read(path, "mode=rw", query, values, timeout_s)
+            return _read(path, "mode=rw", query, values, timeout_s, since)
         except sqlite3.OperationalError as error:
             if _code(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
                 raise
         # A write-ahead log needs files beside the database even to be read, and read-only media
         # have no room for them; nobody can be writing there either.
-        return _read(path, "mode=ro&immutable=1", query, values, timeout_s)
+        return _read(path, "mode=ro&immutable=1", query, values, timeout_s, since)
 
 
 def _read(
-    path: Path, mode: str, query: str, values: Sequence[object], timeout_s: float
+    path: Path, mode: str, query: str, values: Sequence[object], timeout_s: float, since: int
 ) -> list[tuple[Any, ...]]:
     with closing(_connect(path, mode, timeout_s)) as connection:
         connection.execute("BEGIN")  # the check and the query see the same moment
-        return connection.execute(query, values).fetchall() if _is_ready(connection, path) else []
+        if _version(connection, path) < since:
+            return []
+        return connection.execute(query, values).fetchall()
 
 
 def _connect(path: Path, mode: str, timeout_s: float) -> sqlite3.Connection:
@@ -118,8 +130,8 @@ def _connect(path: Path, mode: str, timeout_s: float) -> sqlite3.Connection:
     return sqlite3.connect(uri, uri=True, timeout=timeout_s, isolation_level=None)
 
 
-def _is_ready(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether the tables are there; False for an empty database, an error for a strange one."""
+def _version(connection: sqlite3.Connection, path: Path) -> int:
+    """The schema's version; 0 for an empty database, an error for a strange one."""
     [[application]] = connection.execute("PRAGMA application_id")
     [[version]] = connection.execute("PRAGMA user_version")
     [[tables]] = connection.execute("SELECT count(*) FROM sqlite_master")
@@ -128,22 +140,26 @@ def _is_ready(connection: sqlite3.Connection, path: Path) -> bool:
             f"{path} was written by a newer autotune (schema {version}, this one knows "
             f"{SCHEMA_VERSION}): upgrade autotune or use --cache elsewhere"
         )
-    if application == APPLICATION_ID and version == SCHEMA_VERSION:
-        return True
+    if application == APPLICATION_ID and version > 0:
+        return int(version)
     if (application, version, tables) == (0, 0, 0):
         # SQLite takes a file shorter than its smallest page for an empty database.
         if 0 < path.stat().st_size < 512:
             raise CacheError(_damaged(path, "file is not a database"))
-        return False
+        return 0
     raise CacheError(
         f"{path} is an SQLite database of another program: use --cache elsewhere; "
         "the file was left as it is"
     )
 
 
-def _create(connection: sqlite3.Connection) -> None:
-    for statement in _TABLES:
-        connection.execute(statement)
+def _upgrade(connection: sqlite3.Connection, version: int) -> None:
+    """Bring the file to this version; every step only adds to what is there."""
+    if version == SCHEMA_VERSION:
+        return
+    for statements in _STEPS[version:]:
+        for statement in statements:
+            connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 

@@ -1,7 +1,8 @@
-"""Records that come with the package: read-only, looked up after the user's own."""
+"""Records and binaries that come with the package: read-only, looked up after the user's own."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from typing import TYPE_CHECKING
 
@@ -43,3 +44,23 @@ def shipped_records(
                         yield record
         except InputError as error:
             _log.warning("the rest is left out: %s", error)
+
+
+def shipped_binary(digest: str, folder: Path | None = None) -> bytes | None:
+    """The shipped binary with this SHA-256, or None; a damaged one is logged and left out.
+
+    Args:
+        digest: in hex, as a `BinaryRecord` has it: the file is ``<device>/<digest>.cubin``.
+        folder: where the devices' folders are; None takes the package's own.
+    """
+    root = data_dir("cache") if folder is None else folder
+    for file in sorted(root.glob(f"*/{digest}.cubin")):
+        try:
+            content = file.read_bytes()
+        except OSError as error:
+            _log.warning("%s: left out: %s", file, error.strerror)
+            continue
+        if hashlib.sha256(content).hexdigest() == digest:
+            return content
+        _log.warning("%s: left out: its content is not what its name says", file)
+    return None

@@ -305,7 +305,7 @@ for name in ("packed", "strassen", "unrolled"):
     family = load_families(target="cpu")[name]
     candidate = Candidate(name, family.default(problem, limits))
     out = np.empty(problem.c_shape, np.float32)
-    target.kernel(family, candidate, problem, programs)(a, b, out)
+    target.kernel(family, candidate, problem, target.device(problem), programs)(a, b, out)
     np.testing.assert_allclose(out, a @ b, rtol=1e-4)
 """
 

@@ -21,12 +21,13 @@ LAYERS = (
     ("configuration", "measurement", "problem", "device", "paths", "statistics", "cuda_limits"),
     ("space",),
     ("family", "occupancy"),
-    ("templating", "toml_table", "known_gpus"),
+    ("templating", "toml_table", "known_gpus", "presets"),
     ("rendering", "c_expression", "cuda_source", "family_files", "catalog", "program_cache"),
-    ("verification", "operands"),
+    ("references", "verification", "operands", "dlpack", "device_operands"),
     ("evaluators",),
     ("search", "store"),
-    ("targets", "tuner", "runtime", "interrupt"),
+    ("device_libraries", "device_kernel", "host_kernel"),
+    ("targets", "tuner", "runtime", "interrupt", "preset_run"),
     ("cli", "__main__"),
 )
 

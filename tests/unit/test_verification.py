@@ -6,9 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from autotune import verification
+from autotune import references
 from autotune.errors import InputError
-from autotune.verification import SMALL_CASES, Case, Check, GuardedMatrix, Tolerance
+from autotune.references import SMALL_CASES, Case, Tolerance
+from autotune.verification import Check, GuardedMatrix
 
 LAYOUTS = ["nn", "nt", "tn", "tt"]
 
@@ -144,7 +145,7 @@ def check(case: Case, dtype: str = "float32", layout: str = "nn", seed: int = 1)
 @pytest.fixture(params=["every element", "sampled"])
 def compared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "sampled":
-        monkeypatch.setattr(verification, "FULL_PRODUCTS", 0)
+        monkeypatch.setattr(references, "FULL_PRODUCTS", 0)
     return request.param
 
 
@@ -214,18 +215,18 @@ def test_gross_faults_exceed_even_the_tolerance_of_a_deep_recursion(
 def test_the_identity_alone_catches_what_no_sample_sees(
     fault: type[Textbook], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verification, "FULL_PRODUCTS", 0)
-    monkeypatch.setattr(verification, "_pick", lambda count, rng: np.array([count // 2]))
+    monkeypatch.setattr(references, "FULL_PRODUCTS", 0)
+    monkeypatch.setattr(references, "_pick", lambda count, rng: np.array([count // 2]))
     verdict = check(Case(300, 2000, 400)).run(fault(), "ieee")
     assert not verdict.right, verdict
 
 
 @pytest.mark.parametrize("elements", ["FULL_PRODUCTS", "FULL_ELEMENTS"])
 def test_large_problems_are_sampled(elements: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verification, elements, 99)
+    monkeypatch.setattr(references, elements, 99)
     large, small = check(Case(10, 10, 10)), check(Case(3, 3, 3))
-    assert isinstance(large._reference, verification._SampledReference)
-    assert isinstance(small._reference, verification._FullReference)
+    assert isinstance(large._drawn.reference, references.SampledReference)
+    assert isinstance(small._drawn.reference, references.FullReference)
 
 
 def test_an_unwritten_c_is_named() -> None:

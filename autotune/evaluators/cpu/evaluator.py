@@ -41,6 +41,9 @@ the smallest and the largest."""
 MIN_ROUNDS = 3
 """Rounds made however long they take."""
 
+MIN_BATCH = 4
+"""Candidates compiled together at least, so that what they share and their uneven times even out."""
+
 SECOND_LOOK_S = 0.05
 """Seconds of timed calls when a finalist is verified again; the rounds time it."""
 
@@ -89,9 +92,9 @@ class CpuEvaluator:
         usable = device.limits.names()["max_threads"]
         self._threads = min(problem.threads or usable, usable)
         environment = {"NUMBA_NUM_THREADS": str(self._threads)}
-        self._compilers = WorkerPool(
-            compile_worker, count=workers or usable, environment=environment
-        )
+        count = workers or usable
+        self.batch = max(MIN_BATCH, count)
+        self._compilers = WorkerPool(compile_worker, count=count, environment=environment)
         self._worker = WorkerProcess(
             measurement_worker,
             problem,
@@ -103,6 +106,15 @@ class CpuEvaluator:
         self._spaces: dict[str, SearchSpace] = {}
         self._prepared: dict[Candidate, _Prepared] = {}
         self._baseline: Baseline | None = None
+
+    @property
+    def compiles_ahead(self) -> bool:
+        """False: a compiler running beside a measurement would disturb it."""
+        return False
+
+    def is_ready(self, candidate: Candidate) -> bool:
+        """Whether a candidate has been compiled."""
+        return candidate in self._prepared
 
     def prepare(self, candidates: Sequence[Candidate]) -> None:
         """Compile what has not been compiled, each distinct module once, on all cores."""
@@ -179,6 +191,9 @@ class CpuEvaluator:
                 details=baseline_details(blas),
             )
         return self._baseline
+
+    def binary(self, candidate: Candidate) -> None:
+        """Nothing: Numba keeps what it compiled in its own file cache."""
 
     def close(self) -> None:
         """End every worker."""

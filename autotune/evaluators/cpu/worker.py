@@ -17,7 +17,8 @@ from autotune.evaluators.cpu.baseline import Blas, numpy_blas
 from autotune.evaluators.cpu.kernel import CpuKernel, CpuProgram, load_module
 from autotune.evaluators.cpu.timing import Series, time_calls, timed
 from autotune.measurement import Measurement, Outcome
-from autotune.verification import SMALL_CASES, Case, Check, Verdict
+from autotune.references import SMALL_CASES, Case
+from autotune.verification import Check, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -144,8 +145,8 @@ class _MeasurementWorker:
             )
             for distribution in ("uniform", "normal")
         ]
-        shrunk = (max(1, size // PROBE_SHRINK) for size in (problem.m, problem.n, problem.k))
-        self._probe = Check(Case(*shrunk), problem.dtype, problem.layout, rng)
+        m, n, k = (max(1, size // PROBE_SHRINK) for size in (problem.m, problem.n, problem.k))
+        self._probe = Check(Case(m, n, k), problem.dtype, problem.layout, rng)
         self._kernel = functools.cache(CpuKernel)
         self._numpy = _numpy_call(self._large[0], problem.layout)
 

@@ -1,0 +1,162 @@
+"""``autotune tune --preset``: many problems in one resumable run, then one table."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from autotune.cli.problems import shapes_text
+from autotune.cli.result import CommandResult
+from autotune.cli.table import table
+from autotune.cli.tune_command import document, winner
+from autotune.errors import InputError
+from autotune.store import export_records
+
+if TYPE_CHECKING:
+    from autotune.preset_run import PresetResult
+    from autotune.presets import TuningPreset
+    from autotune.problem import Gemm
+    from autotune.tuner import Progress
+
+
+def run_named(args: argparse.Namespace) -> CommandResult:
+    """Tune the preset that ``--preset`` names."""
+    from autotune.preset_run import PresetStatus, run_preset
+    from autotune.presets import find_preset
+
+    preset = find_preset(args.preset)
+    for option in ("shape", "dtype", "layout", "accuracy", "threads", "study"):
+        if (value := getattr(args, option)) is not None:
+            raise InputError(
+                f"--preset {preset.name} says itself what is tuned, got --{option} {value!s}: "
+                "leave one of them out"
+            )
+    display = _Display(preset, quiet=args.quiet)
+    results = []
+    for result in run_preset(
+        preset,
+        target=args.target,
+        device=args.device,
+        families=args.family,
+        extra_families=args.families,
+        seconds=args.timeout,
+        trials=args.trials,
+        sampler=args.sampler,
+        seed=args.seed,
+        cache=args.cache,
+        storage=args.storage,
+        workers=args.workers,
+        watch=display.watch,
+    ):
+        display.show(result)
+        results.append(result)
+    records = [result.record for result in results if result.record is not None]
+    lines = [_text(results)]
+    if args.export is not None:
+        export_records(records, args.export)
+        noun = "record" if len(records) == 1 else "records"
+        lines.append(f"{len(records)} {noun} written to {args.export}")
+    failed = any(result.status is PresetStatus.FAILED for result in results)
+    return CommandResult(
+        [_document(result) for result in results],
+        "\n".join(lines),
+        exit_code=1 if failed or not records else 0,
+    )
+
+
+class _Display:
+    """Progress on stderr: a live line while a problem is searched, and what came of each."""
+
+    def __init__(self, preset: TuningPreset, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._count = len(preset.problems)
+        self._number = 0
+        self._end: Callable[[], None] = lambda: None
+
+    def watch(self, problem: Gemm, seconds: float) -> Callable[[Progress], None] | None:
+        """Begin the live line of a problem."""
+        if self._quiet:
+            return None
+        from autotune.cli.progress import ProgressLine
+
+        line = ProgressLine(
+            f"{self._number + 1}/{self._count} tuning {shapes_text(problem)}: {seconds:.0f} s"
+        )
+        self._end = line.end
+        return line
+
+    def show(self, result: PresetResult) -> None:
+        """Say what became of a problem."""
+        self._number += 1
+        self._end()
+        self._end = lambda: None
+        if self._quiet:
+            return
+        text = f"{self._number}/{self._count} {result.problem.label}: {result.status}"
+        if result.record is not None:
+            text += f", {result.record.candidate.family}, {result.record.gflops:.0f} GFLOP/s"
+            if result.record.baseline is not None:
+                text += f", {result.record.baseline.ratio:.3f}x {result.record.baseline.name}"
+        if result.reason:
+            text += f" ({result.reason})"
+        print(text, file=sys.stderr, flush=True)
+
+
+def _document(result: PresetResult) -> dict[str, Any]:
+    """As for a single problem, with what became of it; nothing where it was not tuned."""
+    if result.result is not None:
+        body = document(result.result)
+    else:
+        best = {"id": None, "best": None, "baseline": None}
+        body = {
+            "problem": result.problem.key(),
+            "target": None if result.record is None else result.record.target,
+            "study": result.study,
+            **(best if result.record is None else winner(result.record)),
+            "counts": {},
+            "seconds": 0.0,
+        }
+    return body | {"status": str(result.status), "reason": result.reason}
+
+
+def _text(results: Sequence[PresetResult]) -> str:
+    header = ("shape", "dtype", "winner", "ms", "GFLOP/s", "x vendor", "")
+    rows = []
+    for result in results:
+        problem, record = result.problem, result.record
+        shape = f"{problem.m}x{problem.n}x{problem.k}"
+        note = "" if result.status == "tuned" else f"{result.status} {result.reason}".strip()
+        if record is None:
+            rows.append((shape, problem.dtype, "-", "-", "-", "-", note))
+            continue
+        ratio = "-" if record.baseline is None else f"{record.baseline.ratio:.3f}"
+        rows.append(
+            (
+                shape,
+                problem.dtype,
+                record.candidate.family,
+                f"{record.median_s * 1e3:.4g}",
+                f"{record.gflops:.0f}",
+                ratio,
+                note,
+            )
+        )
+    lines = [table(header, rows, right=("ms", "GFLOP/s", "x vendor"))]
+    for dtype, mean in geometric_means(results).items():
+        lines.append(f"{dtype}: geometric mean {mean:.3f}x the vendor library")
+    return "\n".join(lines)
+
+
+def geometric_means(results: Sequence[PresetResult]) -> dict[str, float]:
+    """Speed relative to the vendor library by dtype, over the problems with both."""
+    ratios: dict[str, list[float]] = {}
+    for result in results:
+        if result.record is not None and result.record.baseline is not None:
+            ratios.setdefault(result.problem.dtype, []).append(result.record.baseline.ratio)
+    return {
+        dtype: math.exp(sum(map(math.log, values)) / len(values))
+        for dtype, values in ratios.items()
+    }

@@ -1,0 +1,204 @@
+"""A CUDA kernel bound to a problem, called on arrays of any library on the caller's stream."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from autotune.device_libraries import library_of, stream_handle
+from autotune.device_operands import check_place, overlap
+from autotune.errors import OperandError
+from autotune.problem import ITEM_SIZES
+
+if TYPE_CHECKING:
+    from autotune.device_libraries import Place
+    from autotune.device_operands import DeviceArray
+    from autotune.problem import Gemm
+
+Launch: TypeAlias = Callable[..., None]
+"""``launch(a, lda, b, ldb, c, ldc, alpha, beta, stream)``: addresses, leading dimensions in
+elements, and a stream's handle, all as integers."""
+
+
+class DeviceKernel:
+    """``kernel(a, b, out, alpha, beta, stream)``: checks operands and enqueues; never waits.
+
+    May be called from several threads, and with operands on any device like the one it is for.
+
+    Args:
+        problem: what it computes.
+        load_on: loads the kernel on a device, by the driver's number, and gives its launch.
+            Raises OperandError for a device that the kernel is not for.
+    """
+
+    def __init__(self, problem: Gemm, load_on: Callable[[int], Launch]) -> None:
+        self._a_shape = problem.a_shape
+        self._b_shape = problem.b_shape
+        self._c_shape = problem.c_shape
+        self._dtype = problem.dtype
+        self._itemsize = ITEM_SIZES[problem.dtype]
+        self._load_on = load_on
+        self._launches: dict[int, Launch] = {}
+        self._lock = threading.Lock()
+        self._retained: Any = None
+
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        out: Any = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Any = None,
+    ) -> Any:
+        """See `autotune.runtime.Kernel`.
+
+        The usual call has plain operands of one library, on its current stream; it costs little.
+        """
+        library = library_of(a)
+        if stream is None and library.ordered and library_of(b) is library:
+            dtype = self._dtype
+            at_a = library.place(a, self._a_shape, dtype)
+            at_b = library.place(b, self._b_shape, dtype)
+            if at_a is not None and at_b is not None:
+                if out is None:
+                    _check_beta(beta)
+                    out = library.empty(a, self._c_shape, dtype, None)
+                if library_of(out) is library:
+                    at_c = library.place(out, self._c_shape, dtype)
+                    if at_c is not None and at_a[2] == at_b[2] == at_c[2]:
+                        current = library.current_stream(a)
+                        self._enqueue(at_a, at_b, at_c, alpha, beta, current)
+                        return out
+        return self._call_carefully(a, b, out, alpha, beta, stream)
+
+    def _call_carefully(
+        self, a: Any, b: Any, out: Any, alpha: float, beta: float, stream: Any
+    ) -> Any:
+        """Any operands there may be: of several libraries, with work on streams of their own."""
+        library = library_of(a)
+        handle = library.current_stream(a) if stream is None else stream_handle(stream)
+        described: list[tuple[Any, DeviceArray]] = []
+
+        def look(name: str, array: Any, shape: tuple[int, int]) -> Place:
+            found = library_of(array).describe(name, array, handle)
+            described.append((array, found))
+            written = name == "out"
+            return *check_place(name, found, shape, self._dtype, written=written), found.device
+
+        at_a = look("a", a, self._a_shape)
+        at_b = look("b", b, self._b_shape)
+        if out is None:
+            _check_beta(beta)
+            own = None if stream is None else handle
+            out = library.empty(a, self._c_shape, self._dtype, own)
+        at_c = look("out", out, self._c_shape)
+        if not at_a[2] == at_b[2] == at_c[2]:
+            raise OperandError(
+                "operands must be on one device, got a, b and out on devices "
+                f"{at_a[2]}, {at_b[2]} and {at_c[2]}: move them together"
+            )
+        device = at_a[2]
+        others = self._order(described, handle, device, explicit=stream is not None)
+        self._enqueue(at_a, at_b, at_c, alpha, beta, handle)
+        self._follow(described, others, handle, device)
+        return out
+
+    def _order(
+        self,
+        described: list[tuple[Any, DeviceArray]],
+        handle: int,
+        device: int,
+        *,
+        explicit: bool,
+    ) -> list[int]:
+        """Let the kernel wait for work on the operands' own streams.
+
+        Where the caller gives the stream, the work of libraries with a current stream is the
+        caller's to order, as everywhere; their memory is protected.
+
+        Returns:
+            The streams that the operands belong to, where those are not the kernel's.
+        """
+        others: list[int] = []
+        for array, found in described:
+            library = library_of(array)
+            own = library.current_stream(array) if library.ordered else found.stream
+            if own is None or own == handle:
+                continue
+            if explicit and library.ordered:
+                library.lend(array, handle)
+            elif own not in others:
+                from autotune.evaluators.cuda.streams import wait
+
+                wait(device, handle, own)
+                others.append(own)
+        return others
+
+    def _follow(
+        self,
+        described: list[tuple[Any, DeviceArray]],
+        others: list[int],
+        handle: int,
+        device: int,
+    ) -> None:
+        """Let the operands' own streams wait for the kernel, and keep what must live till then."""
+        if others:
+            from autotune.evaluators.cuda.streams import wait
+
+            for other in others:
+                wait(device, other, handle)
+        kept = [pair for pair in described if not library_of(pair[0]).ordered]
+        if kept:
+            self._retain(device, handle, kept)
+
+    def _retain(self, device: int, handle: int, kept: object) -> None:
+        from autotune.evaluators.cuda.streams import Retained
+
+        with self._lock:
+            self._retained = self._retained or Retained()
+        self._retained.hold(device, handle, kept)
+
+    def _enqueue(
+        self, at_a: Place, at_b: Place, at_c: Place, alpha: float, beta: float, stream: int
+    ) -> None:
+        a, lda, device = at_a
+        b, ldb, _ = at_b
+        c, ldc, _ = at_c
+        if self._may_overlap(c, ldc, a, lda, self._a_shape):
+            self._refuse_overlap("a", at_c, at_a, self._a_shape)
+        if self._may_overlap(c, ldc, b, ldb, self._b_shape):
+            self._refuse_overlap("b", at_c, at_b, self._b_shape)
+        launch = self._launches.get(device) or self._load(device)
+        try:
+            launch(a, lda, b, ldb, c, ldc, alpha, beta, stream)
+        except (struct.error, OverflowError) as error:
+            raise OperandError(
+                f"alpha and beta must be numbers that {self._dtype} holds, and rows less than "
+                f"2^31 elements apart, got {alpha!r:.40} and {beta!r:.40}: {error}"
+            ) from error
+
+    def _may_overlap(self, c: int, ldc: int, x: int, ldx: int, shape: tuple[int, int]) -> bool:
+        """Whether the address ranges overlap."""
+        rows, columns = self._c_shape
+        if c + ((rows - 1) * ldc + columns) * self._itemsize <= x:
+            return False
+        rows, columns = shape
+        return x + ((rows - 1) * ldx + columns) * self._itemsize > c
+
+    def _refuse_overlap(self, name: str, at_c: Place, at_x: Place, shape: tuple[int, int]) -> None:
+        if overlap(at_c, self._c_shape, at_x, shape, self._itemsize):
+            raise OperandError(f"out overlaps {name} in memory: pass a separate array as out")
+
+    def _load(self, device: int) -> Launch:
+        with self._lock:
+            if device not in self._launches:
+                self._launches[device] = self._load_on(device)
+            return self._launches[device]
+
+
+def _check_beta(beta: float) -> None:
+    if beta != 0:
+        raise OperandError(f"beta = {beta} scales what out holds: pass out=, or use beta = 0")

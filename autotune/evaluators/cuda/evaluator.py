@@ -1,0 +1,366 @@
+"""The CUDA evaluator: compile processes, one that owns the GPU, and what their ends mean."""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from autotune.cuda_limits import CudaLimits
+from autotune.errors import AutotuneError
+from autotune.evaluators.base import Baseline, Binary, Effort, Finals
+from autotune.evaluators.cpu.identity import read_cpu
+from autotune.evaluators.cuda.compiling import CompilePool, CompileRequest, Refused
+from autotune.evaluators.cuda.gate import gate
+from autotune.evaluators.cuda.identity import visible_device
+from autotune.evaluators.cuda.messages import (
+    CASES,
+    DescribeBaseline,
+    Evaluate,
+    Evaluated,
+    GpuSettings,
+    Request,
+    Visit,
+)
+from autotune.evaluators.cuda.nvrtc import Compiled, check_driver
+from autotune.evaluators.cuda.program import (
+    CudaProgram,
+    is_valid,
+    kernel_layout,
+    plan_launch,
+    resident_blocks,
+)
+from autotune.evaluators.cuda.support import support_source
+from autotune.evaluators.cuda.worker import measurement_worker
+from autotune.evaluators.processes import Failure, FailureKind, WorkerProcess
+from autotune.evaluators.rounds import Series, conclude, take_turns
+from autotune.measurement import Measurement, Outcome
+from autotune.rendering import render
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from concurrent.futures import Future
+    from types import TracebackType
+
+    from autotune.configuration import Candidate
+    from autotune.device import Device
+    from autotune.evaluators.cuda.compiling import CompileReply
+    from autotune.family import KernelFamily
+    from autotune.problem import Gemm
+    from autotune.program_cache import ProgramCache
+    from autotune.space import SearchSpace
+
+DEFAULT_EFFORT = Effort(budget_s=0.15)
+
+SECOND_LOOK_S = 0.02
+"""Seconds of timed launches when a finalist is verified again; the rounds time it."""
+
+_SUPPORT_FAMILY = "support"
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A compiled candidate that may be launched."""
+
+    program: CudaProgram
+    details: dict[str, float | int | str]
+
+
+class CudaEvaluator:
+    """Evaluates candidates of CUDA families for one problem (see `Evaluator`).
+
+    `prepare` returns at once: compilers run beside measurements, which they do not disturb, since
+    the device does the timing.
+
+    Args:
+        problem: what is computed.
+        families: by name; candidates name them.
+        device: as `read_gpu` gives it.
+        programs: where emitted sources and binaries go.
+        effort: how long and how exactly to measure.
+        workers: compile processes; None takes one per processor that this process may use.
+        seed: seeds the operands.
+
+    Raises:
+        MissingDependencyError: NVRTC is missing, or newer than the driver.
+    """
+
+    def __init__(
+        self,
+        problem: Gemm,
+        families: Mapping[str, KernelFamily],
+        device: Device,
+        programs: ProgramCache,
+        *,
+        effort: Effort | None = None,
+        workers: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        if not isinstance(device.limits, CudaLimits):
+            raise AutotuneError(f"{device.fingerprint.name} is no CUDA device: use read_gpu()")
+        major, minor = device.toolchain["cuda"].split(".")
+        check_driver((int(major), int(minor)))
+        self.device = device
+        self._limits = device.limits
+        self._problem = problem
+        self._families = families
+        self._programs = programs
+        self._effort = effort or DEFAULT_EFFORT
+        self._seed = seed
+        self.batch = workers or read_cpu().limits.names()["max_threads"]
+        self._compilers = CompilePool(programs, self.batch, self._effort.compile_timeout_s)
+        self._support = self._compile_support()
+        self._worker: WorkerProcess | None = None
+        self._spaces: dict[str, SearchSpace] = {}
+        self._compiles: dict[str, Future[CompileReply | Failure]] = {}
+        self._pending: dict[Candidate, Future[CompileReply | Failure]] = {}
+        self._measured: dict[str, tuple[Candidate, Measurement]] = {}
+        self._baseline: Baseline | None = None
+
+    @property
+    def compiles_ahead(self) -> bool:
+        """True: compilers do not disturb a measurement, since the device does the timing."""
+        return True
+
+    def is_ready(self, candidate: Candidate) -> bool:
+        """Whether a candidate has been compiled, or needs no compiling to be rejected."""
+        return candidate not in self._pending or self._pending[candidate].done()
+
+    def prepare(self, candidates: Sequence[Candidate]) -> None:
+        """Compile, in the background, what has not been compiled; each distinct source once."""
+        for candidate in candidates:
+            if candidate not in self._pending and self._rejection(candidate) is None:
+                self._pending[candidate] = self._compile(candidate)
+        if self._worker is None and self._support.done():
+            # Its start (context, operands, references) takes as long as the first compiles.
+            self._worker = self._make_worker()
+            self._worker.spawn()
+
+    def evaluate(self, candidate: Candidate, best_s: float | None) -> Measurement:
+        """Compile if need be, verify, then time; see `Evaluator.evaluate`.
+
+        A candidate whose binary and launch are another's gets that one's measurement.
+        """
+        ready = self._get_ready(candidate)
+        if isinstance(ready, Measurement):
+            return ready
+        digest = ready.program.digest
+        twin, known = self._measured.get(digest, (candidate, None))
+        if known is not None and twin != candidate:
+            details = {**known.details, **ready.details, "same_binary_as": str(twin)}
+            return replace(known, details=details)
+        measurement = self._measure(candidate, ready, best_s, self._effort.budget_s)
+        self._measured[digest] = (candidate, measurement)
+        return measurement
+
+    def finals(self, candidates: Sequence[Candidate]) -> Finals:
+        """Verify again, then time in rounds: every candidate, then cuBLAS, and again."""
+        self.prepare(candidates)
+        readies = [self._get_ready(each) for each in candidates]
+        measurements = [
+            ready
+            if isinstance(ready, Measurement)
+            else self._measure(candidate, ready, None, SECOND_LOOK_S)
+            for candidate, ready in zip(candidates, readies, strict=True)
+        ]
+        baseline = self.baseline()
+        programs = {
+            position: ready.program
+            for position, ready in enumerate(readies)
+            if isinstance(ready, _Ready) and measurements[position].ok
+        }
+        if not programs:
+            return conclude(measurements, [None] * len(candidates), baseline, None, _judge_failure)
+        contestants: list[CudaProgram | None] = [*programs.values()]
+        if baseline is not None:
+            contestants.append(None)
+        visits = [functools.partial(self._visit, program) for program in contestants]
+        turns = take_turns(visits, self._effort.finals_s)
+        by_position = dict(zip(programs, turns, strict=False))
+        return conclude(
+            measurements,
+            [by_position.get(position) for position in range(len(candidates))],
+            baseline,
+            turns[-1] if baseline is not None else None,
+            _judge_failure,
+        )
+
+    def baseline(self) -> Baseline | None:
+        """The vendor library, cuBLAS, on the same operands, measured once; None without it."""
+        if self._baseline is None:
+            version = self._ask(DescribeBaseline())
+            if not isinstance(version, str):
+                return None
+            turn = self._visit(None, self._effort.budget_s)
+            if isinstance(turn, Failure):
+                return None
+            self._baseline = Baseline(
+                name=f"cuBLAS {version} ({self._problem.dtype}, TF32 off)",
+                median_s=turn.median_s,
+                interval_s=turn.interval_s,
+                threads=1,
+                details={"library": "cuBLAS", "version": version},
+            )
+        return self._baseline
+
+    def binary(self, candidate: Candidate) -> Binary | None:
+        """The candidate's cubin and launch; None where it does not pass the gate."""
+        ready = self._get_ready(candidate)
+        if isinstance(ready, Measurement):
+            return None
+        program = ready.program
+        return Binary(program.cubin, self._limits.architecture, program.plan, program.support)
+
+    def close(self) -> None:
+        """End every process and free the device."""
+        self._compilers.close()
+        if self._worker is not None:
+            self._worker.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _get_ready(self, candidate: Candidate) -> _Ready | Measurement:
+        """The program of a candidate, or the measurement that says why there is none."""
+        rejection = self._rejection(candidate)
+        if rejection is not None:
+            return Measurement(Outcome.REJECTED, reason=rejection)
+        self.prepare([candidate])
+        reply = self._pending[candidate].result()
+        if isinstance(reply, Refused):
+            return Measurement(Outcome.COMPILE_FAILED, reason=reply.reason)
+        if isinstance(reply, Failure):
+            timed_out = reply.kind is FailureKind.TIMED_OUT
+            outcome = Outcome.TIMEOUT if timed_out else Outcome.COMPILE_FAILED
+            return Measurement(outcome, reason=f"compiler: {reply.reason}")
+        return self._admit(candidate, reply)
+
+    def _admit(self, candidate: Candidate, compiled: Compiled) -> _Ready | Measurement:
+        """Past the gate, or turned away with what the binary needs."""
+        family = self._families[candidate.family]
+        subject = (family, candidate.configuration, self._problem, self._limits)
+        plan = plan_launch(*subject)
+        main = next(step for step in plan.steps if step.kernel == family.operation)
+        resources = compiled.kernels[family.operation]
+        details: dict[str, float | int | str] = {
+            "compile_s": compiled.seconds,
+            "registers": resources.registers,
+            "shared_bytes": resources.shared_bytes + main.shared_bytes,
+            "spill_bytes": compiled.spill_bytes.get(family.operation, 0),
+        }
+        refusal = gate(
+            compiled,
+            self._limits,
+            threads=main.threads,
+            dynamic_shared_bytes=main.shared_bytes,
+            kernel=family.operation,
+            resident_blocks=resident_blocks(*subject),
+        )
+        if refusal is not None:
+            return Measurement(Outcome.REJECTED, reason=str(refusal), details=details)
+        layout = kernel_layout(family, self._problem.layout)
+        program = CudaProgram(
+            compiled.cubin, plan, self._problem.dtype, self._problem.layout, layout
+        )
+        if any(program.flips):
+            program = replace(program, support=self._support_cubin())
+        return _Ready(program, details)
+
+    def _measure(
+        self, candidate: Candidate, ready: _Ready, best_s: float | None, budget_s: float
+    ) -> Measurement:
+        family = self._families[candidate.family]
+        plans = {}
+        for case in CASES:
+            problem = self._problem.with_sizes(case.m, case.n, case.k)
+            if is_valid(family, candidate.configuration, problem, self._limits):
+                plans[case] = plan_launch(family, candidate.configuration, problem, self._limits)
+        request = Evaluate(ready.program, plans, family.accuracy, best_s, budget_s)
+        reply = self._ask(request)
+        if isinstance(reply, Evaluated) and reply.blameless:
+            # Another candidate may have done the damage. On a fresh device there is no other.
+            reply = self._ask(request)
+        if not isinstance(reply, Evaluated):
+            return _judge_failure(reply)
+        details = {**reply.measurement.details, **ready.details}
+        return replace(reply.measurement, details=details)
+
+    def _visit(self, program: CudaProgram | None, budget_s: float) -> Series | Failure:
+        reply: Series | Failure = self._ask(Visit(program, budget_s))
+        if isinstance(reply, Failure) and self._worker is not None:
+            self._worker.close(grace_s=0)  # its context may be dead
+        return reply
+
+    def _ask(self, request: Request) -> Any:
+        if self._worker is None:
+            self._worker = self._make_worker()
+        reply = self._worker.call(request, self._effort.timeout_s)
+        if isinstance(reply, Evaluated) and reply.lost:
+            self._worker.close(grace_s=0)
+        return reply
+
+    def _make_worker(self) -> WorkerProcess:
+        state = self.device.state
+        visible = visible_device(
+            int(state.get("ordinal", "0")), os.environ.get("CUDA_VISIBLE_DEVICES")
+        )
+        return WorkerProcess(
+            measurement_worker,
+            self._problem,
+            self._effort,
+            GpuSettings(
+                ordinal=0,
+                pci_bus_id=state.get("pci_bus_id", ""),
+                multiprocessor_count=self._limits.multiprocessor_count,
+                l2_bytes=self._limits.l2_bytes,
+            ),
+            self._support_cubin(),
+            self._seed,
+            environment={"CUDA_VISIBLE_DEVICES": visible},
+        )
+
+    def _compile(self, candidate: Candidate) -> Future[CompileReply | Failure]:
+        family = self._families[candidate.family]
+        layout = kernel_layout(family, self._problem.layout)
+        source = render(family, candidate.configuration, dtype=self._problem.dtype, layout=layout)
+        if source.digest not in self._compiles:
+            self._programs.write(source, family.name)
+            self._compiles[source.digest] = self._compilers.submit(
+                CompileRequest(source, family.name, self._limits.architecture)
+            )
+        return self._compiles[source.digest]
+
+    def _compile_support(self) -> Future[CompileReply | Failure]:
+        source = support_source(self._problem.dtype)
+        return self._compilers.submit(
+            CompileRequest(source, _SUPPORT_FAMILY, self._limits.architecture)
+        )
+
+    def _support_cubin(self) -> bytes:
+        reply = self._support.result()
+        if not isinstance(reply, Compiled):
+            raise AutotuneError(f"the evaluator's own kernels do not compile: {reply.reason}")
+        return reply.cubin
+
+    def _rejection(self, candidate: Candidate) -> str | None:
+        """Why a candidate is not valid here, or None."""
+        family = self._families[candidate.family]
+        if candidate.family not in self._spaces:
+            self._spaces[candidate.family] = family.space(self._problem, self._limits)
+        rejection = self._spaces[candidate.family].rejection(candidate.configuration)
+        return None if rejection is None else str(rejection)
+
+
+def _judge_failure(reply: Failure) -> Measurement:
+    timed_out = reply.kind is FailureKind.TIMED_OUT
+    outcome = Outcome.TIMEOUT if timed_out else Outcome.LAUNCH_FAILED
+    return Measurement(outcome, reason=reply.reason)

@@ -1,0 +1,102 @@
+"""What NVML says of a GPU: clocks, power and temperature. Recorded where there is any."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+_SM_CLOCK, _MEMORY_CLOCK = 1, 2  # NVML_CLOCK_SM, NVML_CLOCK_MEM
+_GPU_TEMPERATURE = 0  # NVML_TEMPERATURE_GPU
+
+_THROTTLE_REASONS = {
+    0x1: "idle",
+    0x2: "application clocks",
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "thermal",
+    0x40: "hardware thermal",
+    0x80: "power brake",
+    0x100: "display clocks",
+    0x200: "user-defined clocks",
+}
+"""NVML's bits of why clocks are not higher."""
+
+
+class GpuMonitor:
+    """Reads one GPU; reads nothing where NVML, or the GPU in it, is missing.
+
+    Args:
+        pci_bus_id: of the device; NVML numbers devices otherwise than the driver does.
+    """
+
+    def __init__(self, pci_bus_id: str) -> None:
+        self._nvml = _nvml()
+        self._readings: dict[str, Callable[[], str]] = {}
+        if self._nvml is not None:
+            with contextlib.suppress(self._nvml.NVMLError):
+                handle = self._nvml.nvmlDeviceGetHandleByPciBusId(pci_bus_id.encode())
+                self._readings = _readings(self._nvml, handle)
+
+    def read(self, names: Collection[str] | None = None) -> dict[str, str]:
+        """Clocks, power, temperature and throttle reasons now, as far as the GPU gives them.
+
+        Args:
+            names: which of them; None takes all.
+        """
+        state: dict[str, str] = {}
+        for name, reading in self._readings.items():
+            if names is None or name in names:
+                # Virtual machines and slices of a GPU hide some of them.
+                with contextlib.suppress(self._nvml.NVMLError):
+                    state[name] = reading()
+        return state
+
+
+def _readings(nvml: Any, handle: Any) -> dict[str, Callable[[], str]]:
+    return {
+        "sm_clock_mhz": lambda: str(nvml.nvmlDeviceGetClockInfo(handle, _SM_CLOCK)),
+        "memory_clock_mhz": lambda: str(nvml.nvmlDeviceGetClockInfo(handle, _MEMORY_CLOCK)),
+        "max_sm_clock_mhz": lambda: str(nvml.nvmlDeviceGetMaxClockInfo(handle, _SM_CLOCK)),
+        "power_limit_w": lambda: _watts(nvml.nvmlDeviceGetPowerManagementLimit(handle)),
+        "power_w": lambda: _watts(nvml.nvmlDeviceGetPowerUsage(handle)),
+        "temperature_c": lambda: str(nvml.nvmlDeviceGetTemperature(handle, _GPU_TEMPERATURE)),
+        "throttle": lambda: throttle_names(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
+        "persistence": lambda: str(nvml.nvmlDeviceGetPersistenceMode(handle)),
+    }
+
+
+def throttle_names(bits: int) -> str:
+    """What keeps the clocks down, for people; "none" when nothing does."""
+    return ", ".join(name for bit, name in _THROTTLE_REASONS.items() if bits & bit) or "none"
+
+
+def driver_version() -> str:
+    """The driver's version, "580.95.05"; "unknown" without NVML."""
+    nvml = _nvml()
+    if nvml is not None:
+        with contextlib.suppress(nvml.NVMLError):
+            return str(nvml.nvmlSystemGetDriverVersion())
+    return "unknown"
+
+
+@functools.cache
+def _nvml() -> Any:
+    """The library, initialised for the life of the process; None where there is none."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    return pynvml
+
+
+def _watts(milliwatts: int) -> str:
+    return f"{milliwatts / 1000:.0f}"

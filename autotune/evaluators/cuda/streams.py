@@ -1,0 +1,86 @@
+"""Work in order on streams of any library, without waiting for any of it on the host."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from autotune.errors import LaunchError
+from autotune.evaluators.cuda.context import activated
+from autotune.evaluators.cuda.identity import load_driver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def device_of(address: int) -> int | None:
+    """The driver's number of the device that an address belongs to; None for host memory."""
+    driver = load_driver()
+    attributes = driver.CUpointer_attribute
+    kind = driver.cuPointerGetAttribute(
+        attributes.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, driver.CUdeviceptr(address)
+    )
+    if int(kind[0]) != 0 or int(kind[1]) != int(driver.CUmemorytype.CU_MEMORYTYPE_DEVICE):
+        return None
+    status, ordinal = driver.cuPointerGetAttribute(
+        attributes.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, driver.CUdeviceptr(address)
+    )
+    return int(ordinal) if int(status) == 0 else None
+
+
+def wait(ordinal: int, stream: int, other: int) -> None:
+    """Let what is enqueued on a stream from now on wait for what is on another one now.
+
+    Args:
+        ordinal: the driver's number of the device.
+        stream: handle of the stream that waits.
+        other: handle of the stream that it waits for.
+
+    Raises:
+        LaunchError: the driver refuses one of the streams.
+    """
+    driver = load_driver()
+    with activated(ordinal):
+        event = _record(driver, other)
+        _call(driver.cuStreamWaitEvent, stream, event, 0)
+        _call(driver.cuEventDestroy, event)  # the driver frees it when it has come to pass
+
+
+class Retained:
+    """Keeps objects alive until what was enqueued on a stream when they came is done."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: deque[tuple[Any, object]] = deque()
+
+    def hold(self, ordinal: int, stream: int, objects: object) -> None:
+        """Keep `objects`; let go of those that came before and are done with.
+
+        Raises:
+            LaunchError: the driver refuses the stream.
+        """
+        driver = load_driver()
+        with self._lock, activated(ordinal):
+            self._held.append((_record(driver, stream), objects))
+            for _ in range(len(self._held)):
+                event, kept = self._held.popleft()
+                if driver.cuEventQuery(event)[0] == driver.CUresult.CUDA_ERROR_NOT_READY:
+                    self._held.append((event, kept))
+                else:
+                    _call(driver.cuEventDestroy, event)
+
+
+def _record(driver: Any, stream: int) -> Any:
+    event = _call(driver.cuEventCreate, int(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
+    _call(driver.cuEventRecord, event, stream)
+    return event
+
+
+def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+    status, *values = function(*arguments)
+    if int(status) != 0:
+        raise LaunchError(
+            f"{function.__name__} failed ({status.name}): is the stream still there?"
+        )
+    return values[0] if values else None

@@ -1,0 +1,172 @@
+// Kernels that the evaluator itself runs: filling and inspecting guarded matrices, comparing
+// results, and transposing operands.
+//
+// Compiled with T, the element type, and WORD, an unsigned integer of the same size. Every kernel
+// walks its work with a stride of the whole grid, so any grid will do; transpose takes tiles.
+
+__device__ long long first_index() { return blockIdx.x * (long long)blockDim.x + threadIdx.x; }
+__device__ long long grid_stride() { return gridDim.x * (long long)blockDim.x; }
+
+extern "C" __global__ void fill(WORD* words, long long count, WORD value)
+{
+    for (long long i = first_index(); i < count; i += grid_stride()) {
+        words[i] = value;
+    }
+}
+
+// A well-mixed hash of a value and its place, after splitmix64.
+__device__ unsigned long long mix(unsigned long long value, unsigned long long place)
+{
+    unsigned long long z = value + 0x9E3779B97F4A7C15ull * (place + 1);
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+    return z ^ (z >> 31);
+}
+
+__device__ unsigned long long block_sum(unsigned long long value)
+{
+    __shared__ unsigned long long partial[32];
+    for (int distance = 16; distance > 0; distance /= 2) {
+        value += __shfl_down_sync(0xffffffff, value, distance);
+    }
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) {
+        partial[threadIdx.x / 32] = value;
+    }
+    __syncthreads();
+    unsigned long long total = 0;
+    for (int warp = 0; warp < blockDim.x / 32; ++warp) {
+        total += partial[warp];
+    }
+    return total;
+}
+
+// Adds to findings: words that no longer hold `poison` in the guard zone before the matrix [0],
+// after it [1] and between its rows [2]; elements that still hold it [3]; a hash of the rest [4].
+// `words` starts with the guard zone before the matrix. Blocks of whole warps.
+extern "C" __global__ void inspect(
+    const WORD* words, long long guard, long long rows, long long columns, long long stride,
+    WORD poison, unsigned long long* findings)
+{
+    unsigned long long found[5] = {0, 0, 0, 0, 0};
+    const long long size = rows * stride;
+    for (long long i = first_index(); i < size + 2 * guard; i += grid_stride()) {
+        const WORD word = words[i];
+        const long long place = i - guard;
+        if (place < 0) {
+            found[0] += word != poison;
+        } else if (place >= size) {
+            found[1] += word != poison;
+        } else if (place % stride >= columns) {
+            found[2] += word != poison;
+        } else {
+            found[3] += word == poison;
+            found[4] += mix(word, place);
+        }
+    }
+    for (int kind = 0; kind < 5; ++kind) {
+        const unsigned long long total = block_sum(found[kind]);
+        if (threadIdx.x == 0 && total != 0) {
+            atomicAdd(&findings[kind], total);
+        }
+    }
+}
+
+// Raises worst to the largest |c - expected| / scale, as the bits of a double; without scale, to
+// the largest |c - expected|. The bits of a NaN are larger than those of any number.
+extern "C" __global__ void compare(
+    const T* c, long long stride, long long rows, long long columns,
+    const double* expected, const double* scale, unsigned long long* worst)
+{
+    unsigned long long largest = 0;
+    for (long long i = first_index(); i < rows * columns; i += grid_stride()) {
+        const double value = c[i / columns * stride + i % columns];
+        const double error = fabs(value - expected[i]) / (scale != nullptr ? scale[i] : 1.0);
+        const unsigned long long bits = __double_as_longlong(error) & 0x7FFFFFFFFFFFFFFFll;
+        largest = bits > largest ? bits : largest;
+    }
+    for (int distance = 16; distance > 0; distance /= 2) {
+        const unsigned long long other = __shfl_down_sync(0xffffffff, largest, distance);
+        largest = other > largest ? other : largest;
+    }
+    if (threadIdx.x % 32 == 0 && largest != 0) {
+        atomicMax(worst, largest);
+    }
+}
+
+// image[i][v] = sum over j of c[i][j] times +1 or -1, as bit v of signs[j] is 0 or 1. One block a
+// row; blocks of 256 threads.
+extern "C" __global__ void __launch_bounds__(256) project(
+    const T* c, long long stride, long long rows, long long columns,
+    const unsigned short* signs, double* image)
+{
+    constexpr int VECTORS = 16;
+    __shared__ double partial[8][VECTORS];
+    for (long long row = blockIdx.x; row < rows; row += gridDim.x) {
+        double sums[VECTORS] = {};
+        for (long long j = threadIdx.x; j < columns; j += blockDim.x) {
+            const double value = c[row * stride + j];
+            const unsigned sign = signs[j];
+#pragma unroll
+            for (int v = 0; v < VECTORS; ++v) {
+                sums[v] += (sign >> v & 1) != 0 ? -value : value;
+            }
+        }
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v) {
+            for (int distance = 16; distance > 0; distance /= 2) {
+                sums[v] += __shfl_down_sync(0xffffffff, sums[v], distance);
+            }
+            if (threadIdx.x % 32 == 0) {
+                partial[threadIdx.x / 32][v] = sums[v];
+            }
+        }
+        __syncthreads();
+        if (threadIdx.x < VECTORS) {
+            double total = 0;
+            for (int warp = 0; warp < 8; ++warp) {
+                total += partial[warp][threadIdx.x];
+            }
+            image[row * VECTORS + threadIdx.x] = total;
+        }
+        __syncthreads();
+    }
+}
+
+// taken[i][j] = c[row i of rows][column j of columns]; a null list takes them all, in order.
+extern "C" __global__ void take(
+    const T* c, long long stride, const int* rows, long long row_count,
+    const int* columns, long long column_count, T* taken)
+{
+    for (long long i = first_index(); i < row_count * column_count; i += grid_stride()) {
+        const long long row = rows != nullptr ? rows[i / column_count] : i / column_count;
+        const long long column = columns != nullptr ? columns[i % column_count] : i % column_count;
+        taken[i] = c[row * stride + column];
+    }
+}
+
+// to[j][i] = from[i][j], dense rows in `to`. Blocks of 32 x 8 threads; each takes tiles of 32 x 32.
+extern "C" __global__ void __launch_bounds__(256) transpose(
+    const T* from, long long stride, long long rows, long long columns, T* to)
+{
+    constexpr int TILE = 32;
+    __shared__ T tile[TILE][TILE + 1];
+    const long long tiles_across = (columns + TILE - 1) / TILE;
+    const long long tiles = tiles_across * ((rows + TILE - 1) / TILE);
+    for (long long t = blockIdx.x; t < tiles; t += gridDim.x) {
+        const long long row = t / tiles_across * TILE;
+        const long long column = t % tiles_across * TILE;
+        for (int i = threadIdx.y; i < TILE; i += blockDim.y) {
+            if (row + i < rows && column + threadIdx.x < columns) {
+                tile[i][threadIdx.x] = from[(row + i) * stride + column + threadIdx.x];
+            }
+        }
+        __syncthreads();
+        for (int i = threadIdx.y; i < TILE; i += blockDim.y) {
+            if (column + i < columns && row + threadIdx.x < rows) {
+                to[(column + i) * rows + row + threadIdx.x] = tile[threadIdx.x][i];
+            }
+        }
+        __syncthreads();
+    }
+}

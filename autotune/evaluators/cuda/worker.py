@@ -1,0 +1,370 @@
+"""What runs in the worker process that owns the GPU: verifying, then timing."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import math
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.errors import LaunchError
+from autotune.evaluators.cuda.baseline import Cublas, CublasError, find_cublas
+from autotune.evaluators.cuda.context import (
+    describe,
+    driver_errors,
+    primary_context,
+    pycuda_driver,
+)
+from autotune.evaluators.cuda.device_check import DeviceCheck
+from autotune.evaluators.cuda.launch import CudaKernel
+from autotune.evaluators.cuda.memory import OperandSets, operands, rotation_sets
+from autotune.evaluators.cuda.messages import (
+    CASES,
+    DescribeBaseline,
+    Evaluate,
+    Evaluated,
+    GpuSettings,
+    Request,
+    Visit,
+)
+from autotune.evaluators.cuda.nvml import GpuMonitor
+from autotune.evaluators.cuda.support import Support
+from autotune.evaluators.cuda.timing import Batch, HungError, Stopwatch
+from autotune.evaluators.rounds import Series
+from autotune.measurement import Measurement, Outcome
+from autotune.references import Case
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autotune.evaluators.base import Effort
+    from autotune.evaluators.cuda.launch import Launch
+    from autotune.evaluators.cuda.program import CudaProgram
+    from autotune.problem import Gemm
+    from autotune.verification import Verdict
+
+WARM_UP_S = 0.05
+"""How long a device that has idled is kept busy before it is timed: clocks take time to rise."""
+
+STEADY_S = 0.002
+"""The same for a device that was busy until now."""
+
+IDLE_S = 0.1
+"""A device that has done nothing for so long has idled."""
+
+HOPELESS = 8.0
+"""Kernels that their first run shows to be this much slower than the limit are not timed at all:
+low clocks explain no more than that."""
+
+_WARM_SHARE = 0.1
+"""Of the budget, what goes to timing with one operand set, which stays in the cache."""
+
+_RECORDED_STATE = ("sm_clock_mhz", "power_w", "throttle")
+
+
+def measurement_worker(
+    problem: Gemm, effort: Effort, settings: GpuSettings, support: bytes, seed: int
+) -> Callable[[Request], Evaluated | Series | str | None]:
+    """Entry of the worker that measures: owns the device and the operands of one problem."""
+    context = primary_context(settings.ordinal)
+    context.push()
+    atexit.register(pycuda_driver().Context.pop)
+    worker = _MeasurementWorker(problem, effort, settings, support, seed)
+
+    def handle(request: Request) -> Evaluated | Series | str | None:
+        match request:
+            case Evaluate():
+                return worker.evaluate(request)
+            case Visit():
+                return worker.visit(request)
+            case DescribeBaseline():
+                return worker.describe_baseline()
+
+    return handle
+
+
+@dataclass(slots=True)
+class _Contestant:
+    """Something that is timed in rounds: its batch and about how long a launch takes."""
+
+    batch: Batch
+    expected_s: float
+    kernel: CudaKernel | None = None
+
+    def close(self) -> None:
+        self.batch.close()
+        if self.kernel is not None:
+            self.kernel.close()
+
+
+class _MeasurementWorker:
+    def __init__(
+        self, problem: Gemm, effort: Effort, settings: GpuSettings, support: bytes, seed: int
+    ) -> None:
+        self._problem = problem
+        self._effort = effort
+        self._ordinal = settings.ordinal
+        self._monitor = GpuMonitor(settings.pci_bus_id)
+        self._stopwatch = Stopwatch(effort.timeout_s / 2)
+        rng = np.random.default_rng(seed)
+        helpers = Support(support, problem.dtype, settings.multiprocessor_count)
+
+        def check(case: Case) -> DeviceCheck:
+            return DeviceCheck(case, problem.dtype, problem.layout, rng, helpers)
+
+        self._small = {case: check(case) for case in CASES}
+        sizes = (problem.m, problem.n, problem.k)
+        self._large = [check(Case(*sizes, distribution=each)) for each in ("uniform", "normal")]
+        m, n, k = sizes
+        count = rotation_sets(
+            (m * n + n * k + m * k) * problem.itemsize,
+            settings.l2_bytes,
+            pycuda_driver().mem_get_info()[0],
+        )
+        self._sets = OperandSets(self._large[0].slab, count)
+        self._contestants: dict[str, _Contestant] = {}
+        self._cublas: Cublas | None = None
+        self._evaluated = 0
+        self._busy_at = -math.inf
+
+    def evaluate(self, request: Evaluate) -> Evaluated:
+        """Correct first, then fast; a kernel that is far behind is not timed to the end."""
+        self._forget()
+        self._evaluated += 1
+        deadline = time.monotonic() + self._effort.timeout_s / 2
+        failures: tuple[type[Exception], ...] = (LaunchError, *driver_errors())
+        kernel = None
+        lost = False
+        try:
+            kernel = CudaKernel(request.program, self._ordinal)
+            verdict = self._verify_small(kernel, request)
+            if verdict.right:
+                return self._verify_and_time(kernel, request, verdict.error, deadline)
+            lost = verdict.damaged
+            return self._wrong(verdict)
+        except HungError as error:
+            lost = True
+            return Evaluated(Measurement(Outcome.TIMEOUT, reason=str(error)), lost=True)
+        except failures as error:
+            reason = str(error) if isinstance(error, LaunchError) else describe(error)
+            lost = not self._alive()
+            return Evaluated(Measurement(Outcome.LAUNCH_FAILED, reason=reason), lost=lost)
+        finally:
+            if kernel is not None and not lost:
+                kernel.close()
+            self._busy_at = time.monotonic()
+
+    def visit(self, request: Visit) -> Series:
+        """Take one turn; who comes for the first time is prepared.
+
+        Raises:
+            LaunchError: it does not run any more.
+            HungError: it does not end.
+            CublasError: cuBLAS refuses.
+        """
+        key = "" if request.program is None else request.program.digest
+        if key not in self._contestants:
+            self._contestants[key] = self._enter(request.program)
+        contestant = self._contestants[key]
+        self._warm_up(contestant.batch)
+        series = contestant.batch.series(
+            contestant.expected_s,
+            request.budget_s,
+            self._effort.interval,
+            deadline_s=request.budget_s,
+        )
+        contestant.expected_s = series.median_s
+        self._busy_at = time.monotonic()
+        return series
+
+    def describe_baseline(self) -> str | None:
+        """Which cuBLAS there is, once it has multiplied correctly; None where there is none."""
+        cublas = self._vendor()
+        return None if cublas is None else cublas.version
+
+    def _vendor(self) -> Cublas | None:
+        library = find_cublas() if self._cublas is None else None
+        if library is None:
+            return self._cublas
+        failures: tuple[type[Exception], ...] = (CublasError, *driver_errors())
+        sizes = (self._problem.m, self._problem.n, self._problem.k)
+        try:
+            cublas = Cublas(
+                library, sizes, self._problem.dtype, self._problem.layout, self._stopwatch.stream
+            )
+            verdict = self._run(self._large[0], _own_stream(cublas), "ieee")
+        except failures:
+            return None
+        if verdict.right:
+            self._cublas = cublas
+        return self._cublas
+
+    def _verify_small(self, kernel: CudaKernel, request: Evaluate) -> Verdict:
+        """The first verdict against it, or the one with the largest error."""
+        worst: Verdict | None = None
+        for case, plan in request.plans.items():
+            launch = kernel.launcher(plan)
+            verdict = self._run(self._small[case], launch, request.accuracy)
+            if not verdict.right:
+                return verdict
+            if worst is None or verdict.error > worst.error:
+                worst = verdict
+        return worst or self._run(self._large[0], kernel.launch, request.accuracy)
+
+    def _verify_and_time(
+        self, kernel: CudaKernel, request: Evaluate, worst: float, deadline: float
+    ) -> Evaluated:
+        first, *others = self._large
+        first_s, verdict = self._run_timed(first, kernel.launch, request.accuracy)
+        if not verdict.right:
+            return self._wrong(verdict)
+        worst = max(worst, verdict.error)
+        slow = first_s >= request.budget_s
+        limit_s = self._effort.abandon_ratio * (request.best_s or math.inf)
+        if first_s > HOPELESS * limit_s:
+            return Evaluated(replace(self._abandoned(first_s, 1, request), error=worst))
+        batch = Batch.of(self._rotating(kernel.launch), len(self._sets), first_s, self._stopwatch)
+        try:
+            if not slow:
+                self._warm_up(batch)
+            brief = batch.samples(1 if slow else 2)
+            if min(brief) > limit_s:
+                repeats = len(brief) * batch.launches
+                return Evaluated(
+                    replace(self._abandoned(min(brief), repeats, request), error=worst)
+                )
+            for check in others:
+                verdict = self._run(check, kernel.launch, request.accuracy)
+                if not verdict.right:
+                    return self._wrong(verdict)
+                worst = max(worst, verdict.error)
+            series = batch.series(
+                min(brief),
+                request.budget_s,
+                self._effort.interval,
+                deadline_s=max(0.0, deadline - time.monotonic()),
+            )
+        finally:
+            batch.close()
+        details: dict[str, float | int | str] = {
+            **self._monitor.read(_RECORDED_STATE),
+            "operand_sets": len(self._sets),
+        }
+        if not slow:
+            details["warm_s"] = self._warm_s(kernel.launch, series.median_s, request.budget_s)
+        # A race shows now and then, not in every launch.
+        verdict = first.judge(request.accuracy)
+        if not verdict.right:
+            return self._wrong(replace(verdict, reason=f"{verdict.reason}, after repeated calls"))
+        return Evaluated(
+            Measurement(
+                Outcome.OK,
+                series.median_s,
+                series.interval_s,
+                series.calls,
+                max(worst, verdict.error),
+                details=details,
+            )
+        )
+
+    def _warm_s(self, launch: Launch, expected_s: float, budget_s: float) -> float:
+        """The median with one operand set, which the cache keeps as far as it fits."""
+        first = operands(self._sets.layout, self._sets.bases[0])
+        batch = Batch.of(
+            lambda _, stream: launch(*first, stream=stream), 1, expected_s, self._stopwatch
+        )
+        try:
+            batch.samples(1)
+            series = batch.series(expected_s, _WARM_SHARE * budget_s, self._effort.interval)
+        finally:
+            batch.close()
+        return series.median_s
+
+    def _enter(self, program: CudaProgram | None) -> _Contestant:
+        kernel = None if program is None else CudaKernel(program, self._ordinal)
+        if kernel is not None:
+            rotating = self._rotating(kernel.launch)
+        else:
+            cublas = self._vendor()
+            if cublas is None:
+                raise CublasError("there is no cuBLAS that works")
+            rotating = self._rotating(_own_stream(cublas))
+        stream = self._stopwatch.stream
+        for number in range(2):  # the second one is past loading the code
+            first_s = self._stopwatch.once(functools.partial(rotating, number, stream))
+        return _Contestant(
+            Batch.of(rotating, len(self._sets), first_s, self._stopwatch), first_s, kernel
+        )
+
+    def _rotating(self, launch: Launch) -> Callable[[int, Any], None]:
+        sets = [operands(self._sets.layout, base) for base in self._sets.bases]
+
+        def launch_set(number: int, stream: Any) -> None:
+            launch(*sets[number % len(sets)], stream=stream)
+
+        return launch_set
+
+    def _run(self, check: DeviceCheck, launch: Launch, accuracy: str) -> Verdict:
+        return self._run_timed(check, launch, accuracy)[1]
+
+    def _run_timed(
+        self, check: DeviceCheck, launch: Launch, accuracy: str
+    ) -> tuple[float, Verdict]:
+        check.prepare()
+        stream = self._stopwatch.stream
+        seconds = self._stopwatch.once(lambda: launch(*check.arguments, stream=stream))
+        return seconds, check.judge(accuracy)
+
+    def _warm_up(self, batch: Batch) -> None:
+        idled = time.monotonic() - self._busy_at > IDLE_S
+        until = time.monotonic() + (WARM_UP_S if idled else STEADY_S)
+        while True:
+            batch.samples(1)
+            if time.monotonic() >= until:
+                return
+
+    def _abandoned(self, seconds: float, repeats: int, request: Evaluate) -> Measurement:
+        ratio = seconds / (request.best_s or math.inf)
+        return Measurement(
+            Outcome.ABANDONED,
+            seconds,
+            repeats=repeats,
+            reason=f"{ratio:.2f} times the best in its first runs "
+            f"(limit {self._effort.abandon_ratio:g})",
+        )
+
+    def _wrong(self, verdict: Verdict) -> Evaluated:
+        error = verdict.error if math.isfinite(verdict.error) else None
+        return Evaluated(
+            Measurement(Outcome.WRONG_RESULT, error=error, reason=verdict.reason),
+            lost=verdict.damaged,
+            blameless=verdict.damaged and self._evaluated > 1,
+        )
+
+    def _forget(self) -> None:
+        """Unload those who took turns: the rounds are over."""
+        for contestant in self._contestants.values():
+            contestant.close()
+        self._contestants.clear()
+
+    @staticmethod
+    def _alive() -> bool:
+        """Whether the context survived an error."""
+        try:
+            pycuda_driver().Context.synchronize()
+        except driver_errors():
+            return False
+        return True
+
+
+def _own_stream(cublas: Cublas) -> Launch:
+    """Its launch, which knows the stream already, called like a kernel's."""
+
+    def launch(*arguments: Any, stream: Any) -> None:
+        cublas.launch(*arguments)
+
+    return launch

@@ -1,0 +1,115 @@
+"""Finalists measured in rounds: everybody takes a turn, then everybody takes another.
+
+What drifts (clocks, temperature, other load) then strikes all alike, and the times of one
+contestant are independent as those of consecutive calls are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from autotune.evaluators.base import Baseline, Finals
+from autotune.evaluators.processes import Failure
+from autotune.statistics import median, median_interval
+
+if TYPE_CHECKING:
+    from autotune.measurement import Measurement
+
+ROUNDS = 15
+"""Rounds that the time is divided into: enough for a 95% interval that is not merely the smallest
+and the largest."""
+
+MIN_ROUNDS = 3
+"""Rounds made however long they take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Timed calls of one kernel, one after the other.
+
+    Attributes:
+        median_s: median time of one call, in seconds.
+        interval_s: its 95% confidence interval.
+        calls: how many there were.
+    """
+
+    median_s: float
+    interval_s: tuple[float, float]
+    calls: int
+
+
+Turns: TypeAlias = list[Series] | Failure
+"""What a contestant did in every round, or how it failed."""
+
+
+def take_turns(
+    visits: Sequence[Callable[[float], Series | Failure]], budget_s: float
+) -> list[Turns]:
+    """Go round until the time is spent, and at least `MIN_ROUNDS` times.
+
+    Args:
+        visits: one per contestant: times it for about the seconds given. One that fails is out
+            of the rest.
+        budget_s: seconds of timed calls, all together.
+    """
+    turns: list[Turns] = [[] for _ in visits]
+    turn_s = budget_s / ROUNDS / max(len(visits), 1)
+    spent_s = 0.0
+    rounds = 0
+    while spent_s < budget_s or rounds < MIN_ROUNDS:
+        rounds += 1
+        for position, visit in enumerate(visits):
+            so_far = turns[position]
+            if isinstance(so_far, Failure):
+                spent_s += turn_s  # so that the rounds end even if all fail
+                continue
+            reply = visit(turn_s)
+            if isinstance(reply, Failure):
+                turns[position] = reply
+            else:
+                so_far.append(reply)
+                spent_s += max(turn_s, reply.median_s * reply.calls)
+    return turns
+
+
+def conclude(
+    measurements: Sequence[Measurement],
+    turns: Sequence[Turns | None],
+    baseline: Baseline | None,
+    baseline_turns: Turns | None,
+    failed: Callable[[Failure], Measurement],
+) -> Finals:
+    """What the rounds say of everybody.
+
+    Args:
+        measurements: the finalists' verification, in their order.
+        turns: theirs; None for those who took no part.
+        baseline: as measured alone; None when there is none.
+        baseline_turns: its turns.
+        failed: what the failure of a finalist means.
+    """
+    final: list[Measurement] = []
+    ratios: list[float | None] = []
+    for measurement, own in zip(measurements, turns, strict=True):
+        ratio = None
+        if isinstance(own, Failure):
+            measurement = failed(own)
+        elif own is not None:
+            medians = [turn.median_s for turn in own]
+            measurement = replace(
+                measurement,
+                median_s=median(medians),
+                interval_s=median_interval(medians),
+                repeats=sum(turn.calls for turn in own),
+            )
+            if isinstance(baseline_turns, list):
+                pairs = zip(baseline_turns, own, strict=True)
+                ratio = median([theirs.median_s / ours.median_s for theirs, ours in pairs])
+        final.append(measurement)
+        ratios.append(ratio)
+    if baseline is not None and isinstance(baseline_turns, list):
+        medians = [turn.median_s for turn in baseline_turns]
+        baseline = replace(baseline, median_s=median(medians), interval_s=median_interval(medians))
+    return Finals(tuple(final), tuple(ratios), baseline)

@@ -1,0 +1,137 @@
+"""The binary behind a record: which one, and how it is launched."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from autotune.errors import InputError
+from autotune.evaluators.cuda.program import LaunchPlan, LaunchStep
+from autotune.store import checks
+
+if TYPE_CHECKING:
+    from autotune.evaluators.base import Binary
+    from autotune.evaluators.cuda.program import Extents
+
+_DIGEST = re.compile("[0-9a-f]{64}")
+_STEPS_LIMIT = 16
+_GRID_LIMIT = 2**31
+_THREADS_LIMIT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class BinaryRecord:
+    """What a record says of the binary it was measured with. Valid by construction.
+
+    Attributes:
+        digest: SHA-256 of the binary, in hex.
+        architecture: what it runs on: "sm_90".
+        launch: what it was launched with, for the record's own sizes.
+        support: SHA-256 of the kernel that copies operands first; None where nothing is copied.
+
+    Raises:
+        InputError: a field has the wrong type or is out of range; the message names it.
+    """
+
+    digest: str
+    architecture: str
+    launch: LaunchPlan
+    support: str | None = None
+
+    def __post_init__(self) -> None:
+        _digest("binary.digest", self.digest)
+        checks.text("binary.architecture", self.architecture)
+        if self.support is not None:
+            _digest("binary.support", self.support)
+
+    @classmethod
+    def of(cls, binary: Binary) -> BinaryRecord:
+        """The record of a binary.
+
+        Raises:
+            InputError: the binary does not say what it is launched with.
+        """
+        if binary.launch is None:
+            raise InputError("the binary of a record must say what it is launched with")
+        return cls(
+            digest=hashlib.sha256(binary.content).hexdigest(),
+            architecture=binary.architecture,
+            launch=binary.launch,
+            support=hashlib.sha256(binary.support).hexdigest() if binary.support else None,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as a JSON-able document."""
+        return {
+            "digest": self.digest,
+            "architecture": self.architecture,
+            "support": self.support,
+            "sizes": list(self.launch.sizes),
+            "workspace_bytes": self.launch.workspace_bytes,
+            "steps": [
+                {
+                    "kernel": step.kernel,
+                    "grid": list(step.grid),
+                    "block": list(step.block),
+                    "shared_bytes": step.shared_bytes,
+                }
+                for step in self.launch.steps
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, document: object) -> BinaryRecord:
+        """Rebuild a record from `to_json`; keys that are not known are left out.
+
+        Raises:
+            InputError: a key is missing, or a field has the wrong type or is out of range.
+        """
+        fields = checks.mapping("binary", document)
+        steps = checks.required(fields, "steps")
+        if not isinstance(steps, list) or not 1 <= len(steps) <= _STEPS_LIMIT:
+            raise InputError(f"binary.steps must be a list of 1 to {_STEPS_LIMIT} kernels")
+        workspace = checks.required(fields, "workspace_bytes")
+        return cls(
+            digest=checks.required(fields, "digest"),
+            architecture=checks.required(fields, "architecture"),
+            launch=LaunchPlan(
+                sizes=_extents("binary.sizes", checks.required(fields, "sizes")),
+                steps=tuple(_step(step) for step in steps),
+                workspace_bytes=(
+                    None
+                    if workspace is None
+                    else checks.count("binary.workspace_bytes", workspace)
+                ),
+            ),
+            support=checks.required(fields, "support"),
+        )
+
+
+def _step(document: object) -> LaunchStep:
+    fields = checks.mapping("binary.steps", document)
+    block = _extents("binary.block", checks.required(fields, "block"))
+    if math.prod(block) > _THREADS_LIMIT:
+        raise InputError(f"binary.block must have {_THREADS_LIMIT} threads at most, got {block}")
+    return LaunchStep(
+        kernel=checks.text("binary.kernel", checks.required(fields, "kernel")),
+        grid=_extents("binary.grid", checks.required(fields, "grid")),
+        block=block,
+        shared_bytes=checks.count("binary.shared_bytes", checks.required(fields, "shared_bytes")),
+    )
+
+
+def _extents(name: str, value: object) -> Extents:
+    if not isinstance(value, list) or len(value) != 3:
+        raise InputError(f"{name} must be three whole numbers, got {value!r:.60}")
+    x, y, z = (checks.count(name, each, minimum=1) for each in value)
+    if max(x, y, z) >= _GRID_LIMIT:
+        raise InputError(f"{name} must be below {_GRID_LIMIT}, got {value!r:.60}")
+    return x, y, z
+
+
+def _digest(name: str, value: object) -> None:
+    if not isinstance(value, str) or not _DIGEST.fullmatch(value):
+        raise InputError(f"{name} must be a SHA-256 in hex, got {value!r:.80}")

@@ -1,0 +1,297 @@
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from cuda_suspects import suspect, write_suspects
+from test_evaluator import EvaluatorConformance
+
+from autotune.catalog import load_families
+from autotune.configuration import Candidate
+from autotune.errors import LaunchError
+from autotune.evaluators.base import Effort, Evaluator
+from autotune.evaluators.cuda.compiling import CompileRequest, compile_kept
+from autotune.evaluators.cuda.context import activated, pycuda_driver
+from autotune.evaluators.cuda.evaluator import CudaEvaluator
+from autotune.evaluators.cuda.launch import CudaKernel
+from autotune.evaluators.cuda.nvrtc import Compiled
+from autotune.evaluators.cuda.program import CudaProgram, kernel_layout, plan_launch
+from autotune.evaluators.cuda.support import support_source
+from autotune.evaluators.cuda.timing import GRAPH_BELOW_S, batch_launches
+from autotune.problem import Gemm
+from autotune.program_cache import ProgramCache
+from autotune.rendering import render
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from autotune.device import Device
+    from autotune.family import KernelFamily
+
+QUICK = Effort(budget_s=0.02, finals_s=0.2, timeout_s=20.0)
+FAMILIES = sorted(load_families(target="cuda"))
+
+
+class TestCudaEvaluator(EvaluatorConformance):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def evaluator(
+        cls, gpu: Device, tmp_path_factory: pytest.TempPathFactory
+    ) -> Iterator[Evaluator]:
+        folder = tmp_path_factory.mktemp("suspects")
+        family = write_suspects(folder)
+        with CudaEvaluator(
+            Gemm(40, 30, 50),
+            {family.name: family},
+            gpu,
+            ProgramCache(folder / "programs"),
+            effort=Effort(budget_s=0.02, timeout_s=4.0, finals_s=0.2, compile_timeout_s=20.0),
+            workers=2,
+        ) as evaluator:
+            yield evaluator
+
+    @pytest.fixture
+    def candidates(self) -> Mapping[str, Candidate]:
+        return {
+            "right": suspect(),
+            "right too": suspect(step=2),
+            "invalid": suspect(step=1000),
+            "does not compile": suspect("does_not_compile"),
+            "raises": suspect("trap"),
+            "crashes": suspect("illegal"),
+            "hangs": suspect("hangs"),
+            "wrong": suspect("wrong"),
+            "wrong at ragged sizes": suspect("ragged"),
+            "writes part of C": suspect("partial"),
+            "writes past C": suspect("overrun"),
+            "writes before C": suspect("underrun"),
+            "reads C when beta is 0": suspect("reads_c"),
+            "modifies A": suspect("modifies_a"),
+        }
+
+
+@pytest.fixture(scope="module")
+def family(tmp_path_factory: pytest.TempPathFactory) -> KernelFamily:
+    return write_suspects(tmp_path_factory.mktemp("family"))
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> ProgramCache:
+    return ProgramCache(tmp_path_factory.mktemp("programs"))
+
+
+def make_evaluator(
+    families: Mapping[str, KernelFamily],
+    gpu: Device,
+    programs: ProgramCache,
+    problem: Gemm,
+    **changes: Any,
+) -> CudaEvaluator:
+    arguments: dict[str, Any] = {"effort": QUICK, "workers": 2, **changes}
+    return CudaEvaluator(problem, families, gpu, programs, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dtype", "layout"),
+    [
+        ((200, 300, 260), "float32", "nn"),
+        ((129, 257, 65), "float64", "nn"),
+        ((100, 70, 90), "float32", "nt"),
+        ((70, 100, 90), "float64", "tn"),
+        ((1300, 1290, 1300), "float32", "tt"),
+    ],
+)
+def test_shipped_families_are_verified_and_timed(
+    sizes: tuple[int, int, int], dtype: str, layout: str, gpu: Device, programs: ProgramCache
+) -> None:
+    problem = Gemm(*sizes, dtype=dtype, layout=layout)
+    families = load_families(target="cuda")
+    candidates = [
+        Candidate(name, each.default(problem, gpu.limits)) for name, each in families.items()
+    ]
+    with make_evaluator(families, gpu, programs, problem) as evaluator:
+        evaluator.prepare(candidates)
+        for candidate in candidates:
+            measurement = evaluator.evaluate(candidate, None)
+            assert measurement.ok, (candidate, measurement)
+            assert measurement.details["registers"] > 0
+            assert measurement.details["operand_sets"] >= 1
+        finals = evaluator.finals(candidates[:2])
+        assert all(measurement.ok for measurement in finals.measurements)
+
+
+def test_short_kernels_rotate_through_more_than_the_cache(
+    family: KernelFamily, gpu: Device, programs: ProgramCache
+) -> None:
+    problem = Gemm(64, 64, 64)
+    with make_evaluator({"suspect": family}, gpu, programs, problem) as evaluator:
+        measurement = evaluator.evaluate(suspect(), None)
+        assert measurement.ok, measurement
+        sets = measurement.details["operand_sets"]
+        assert sets * 3 * 64 * 64 * 4 > 2 * gpu.limits.names()["l2_bytes"] or sets == 2048
+        assert measurement.median_s is not None
+        if measurement.median_s < GRAPH_BELOW_S / 2:
+            assert measurement.repeats % batch_launches(measurement.median_s, sets) == 0
+        finals = evaluator.finals([suspect(), suspect(step=2)])
+        assert all(each.ok for each in finals.measurements)
+
+
+def test_equal_binaries_are_measured_once(
+    family: KernelFamily, gpu: Device, programs: ProgramCache
+) -> None:
+    with make_evaluator({"suspect": family}, gpu, programs, Gemm(40, 30, 50)) as evaluator:
+        first = evaluator.evaluate(suspect(label=0), None)
+        second = evaluator.evaluate(suspect(label=1), None)
+        assert first.ok
+        assert second.median_s == first.median_s
+        assert second.details["same_binary_as"] == str(suspect(label=0))
+        assert "same_binary_as" not in first.details
+        assert evaluator.evaluate(suspect(step=2), None).details.get("same_binary_as") is None
+
+
+def test_a_workspace_and_opted_in_shared_memory_are_provided(
+    family: KernelFamily, gpu: Device, programs: ProgramCache
+) -> None:
+    with make_evaluator({"suspect": family}, gpu, programs, Gemm(40, 30, 50)) as evaluator:
+        measurement = evaluator.evaluate(suspect(more_workspace=1, more_shared=60_000), None)
+        # The largest of the sizes that are verified needs more than 1 MiB.
+        assert measurement.ok or "4133x70x140" in measurement.reason, measurement
+
+
+def test_the_baseline_is_cublas(family: KernelFamily, gpu: Device, programs: ProgramCache) -> None:
+    for dtype, layout in itertools.product(("float32", "float64"), ("nn", "tt")):
+        problem = Gemm(70, 90, 110, dtype=dtype, layout=layout)
+        with make_evaluator({"suspect": family}, gpu, programs, problem) as evaluator:
+            baseline = evaluator.baseline()
+            assert baseline is not None, "neither CuPy nor PyTorch nor nvmath is installed"
+            assert baseline.name.startswith("cuBLAS ")
+            assert baseline.details["version"] in baseline.name
+
+
+def test_reading_the_gpu_does_not_occupy_it() -> None:
+    script = (
+        "from autotune.evaluators.cuda.identity import load_driver, read_gpu\n"
+        "read_gpu()\n"
+        "driver = load_driver()\n"
+        "print(int(driver.cuCtxGetCurrent()[1]))\n"
+    )
+    assert subprocess.check_output([sys.executable, "-c", script], text=True) == "0\n"
+
+
+def make_program(
+    family: KernelFamily, candidate: Candidate, problem: Gemm, gpu: Device, programs: ProgramCache
+) -> CudaProgram:
+    layout = kernel_layout(family, problem.layout)
+    sources = [
+        render(family, candidate.configuration, dtype=problem.dtype, layout=layout),
+        support_source(problem.dtype),
+    ]
+    architecture = gpu.limits.architecture  # type: ignore[attr-defined]
+    compiled = []
+    for source in sources:
+        reply = compile_kept(programs, CompileRequest(source, "test", architecture))
+        assert isinstance(reply, Compiled), reply
+        compiled.append(reply.cubin)
+    plan = plan_launch(family, candidate.configuration, problem, gpu.limits)
+    return CudaProgram(
+        compiled[0], plan, problem.dtype, problem.layout, layout, support=compiled[1]
+    )
+
+
+class OnDevice:
+    """Operands of a problem, in a context that is current for as long as the test runs."""
+
+    def __init__(self, problem: Gemm) -> None:
+        rng = np.random.default_rng(5)
+        self.driver = pycuda_driver()
+        self.problem = problem
+        self.a, self.b, self.c = (
+            rng.uniform(-1, 1, shape).astype(problem.dtype)
+            for shape in (problem.a_shape, problem.b_shape, problem.c_shape)
+        )
+        self.memory = []
+        for array in (self.a, self.b, self.c):
+            self.memory.append(self.driver.mem_alloc(array.nbytes))
+            self.driver.memcpy_htod(self.memory[-1], array)
+
+    @property
+    def arguments(self) -> tuple[int, ...]:
+        a, b, c = map(int, self.memory)
+        return a, self.a.shape[1], b, self.b.shape[1], c, self.c.shape[1]
+
+    def check(self, alpha: float = 1.0, beta: float = 0.0) -> None:
+        out = np.empty_like(self.c)
+        self.driver.memcpy_dtoh(out, self.memory[2])
+        a = self.a.T if self.problem.layout[0] == "t" else self.a
+        b = self.b.T if self.problem.layout[1] == "t" else self.b
+        expected = alpha * (a.astype(float) @ b) + beta * self.c
+        np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("layout", ["nn", "tn", "nt", "tt"])
+@pytest.mark.parametrize("stream", ["default", "PyCUDA's", "another library's", "zero"])
+def test_a_kernel_runs_on_any_stream(
+    stream: str, layout: str, family: KernelFamily, gpu: Device, programs: ProgramCache
+) -> None:
+    problem = Gemm(33, 20, 41, layout=layout)
+    program = make_program(family, suspect(more_workspace=1), problem, gpu, programs)
+    with activated(0):
+        operands = OnDevice(problem)
+        kernel = CudaKernel(program)
+        own = operands.driver.Stream()
+        chosen = {"default": None, "PyCUDA's": own, "another library's": own.handle, "zero": 0}
+        kernel.launch(*operands.arguments, alpha=2.0, beta=-0.5, stream=chosen[stream])
+        operands.driver.Context.synchronize()
+        operands.check(2.0, -0.5)
+        kernel.close()
+
+
+def test_a_kernel_runs_in_a_thread_without_a_context(
+    family: KernelFamily, gpu: Device, programs: ProgramCache
+) -> None:
+    problem = Gemm(33, 20, 41)
+    kernel = CudaKernel(make_program(family, suspect(), problem, gpu, programs))
+    with activated(0):
+        operands = OnDevice(problem)
+    thread = threading.Thread(target=lambda: kernel.launch(*operands.arguments))
+    thread.start()
+    thread.join()
+    kernel.launch(*operands.arguments)
+    with activated(0):
+        operands.driver.Context.synchronize()
+        operands.check()
+        operands.memory.clear()
+    kernel.close()
+
+
+def test_a_closed_kernel_is_not_launched(
+    family: KernelFamily, gpu: Device, programs: ProgramCache
+) -> None:
+    kernel = CudaKernel(make_program(family, suspect(), Gemm(8, 8, 8), gpu, programs))
+    launch = kernel.launch
+    kernel.close()
+    with pytest.raises(LaunchError, match="closed"):
+        launch(0, 8, 0, 8, 0, 8)
+
+
+def test_a_damaged_binary_is_a_launch_error(
+    family: KernelFamily, gpu: Device, programs: ProgramCache
+) -> None:
+    program = make_program(family, suspect(), Gemm(8, 8, 8), gpu, programs)
+    damaged = CudaProgram(b"no binary at all\0" * 8, program.plan, "float32")
+    with pytest.raises(LaunchError, match="CUDA_ERROR_"):
+        CudaKernel(damaged)
+
+
+def test_binaries_are_kept(family: KernelFamily, gpu: Device, tmp_path: Path) -> None:
+    programs = ProgramCache(tmp_path)
+    with make_evaluator({"suspect": family}, gpu, programs, Gemm(8, 8, 8)) as evaluator:
+        assert evaluator.evaluate(suspect(), None).ok
+    kept = sorted(path.suffix for path in (tmp_path / "cuda").glob("suspect_*"))
+    assert kept == [".cu", ".cubin", ".json"]

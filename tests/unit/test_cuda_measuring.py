@@ -1,0 +1,383 @@
+"""What measuring on a GPU needs no GPU for: plans, memory layouts, when to stop, kept binaries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.catalog import load_families
+from autotune.errors import AutotuneError, SpaceError
+from autotune.evaluators.base import Baseline
+from autotune.evaluators.cuda import compiling
+from autotune.evaluators.cuda.compiling import (
+    CompilePool,
+    CompileRequest,
+    Refused,
+    compile_kept,
+)
+from autotune.evaluators.cuda.memory import lay_out, rotation_sets
+from autotune.evaluators.cuda.messages import CASES
+from autotune.evaluators.cuda.nvrtc import Compiled
+from autotune.evaluators.cuda.program import (
+    CudaProgram,
+    LaunchPlan,
+    LaunchStep,
+    is_valid,
+    kernel_layout,
+    plan_launch,
+    resident_blocks,
+)
+from autotune.evaluators.cuda.support import pack_signs, support_source
+from autotune.evaluators.cuda.timing import (
+    GRAPH_LAUNCHES,
+    MIN_SAMPLES,
+    batch_launches,
+    time_batches,
+)
+from autotune.evaluators.processes import Failure, FailureKind
+from autotune.evaluators.rounds import MIN_ROUNDS, Series, conclude, take_turns
+from autotune.known_gpus import find_gpu
+from autotune.measurement import Measurement, Outcome
+from autotune.problem import Gemm
+from autotune.program_cache import ProgramCache
+from autotune.references import Case
+from autotune.rendering import Source
+from autotune.verification import GUARD_BYTES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LIMITS = find_gpu("h200").limits
+BLOCK = load_families(target="cuda")["block"]
+PROBLEM = Gemm(1000, 500, 300)
+
+
+def test_a_plan_covers_the_result() -> None:
+    configuration = BLOCK.default(PROBLEM, LIMITS)
+    plan = plan_launch(BLOCK, configuration, PROBLEM, LIMITS)
+    (step,) = plan.steps
+    tiles = math.ceil(1000 / configuration["sm"]) * math.ceil(300 / configuration["sk"])
+    assert math.prod(step.grid) == tiles
+    threads = configuration["sm"] // configuration["ty"] * configuration["sk"]
+    assert step.threads == threads // configuration["tx"]
+    assert plan.sizes == (1000, 500, 300)
+    assert plan.workspace_bytes is None
+    assert resident_blocks(BLOCK, configuration, PROBLEM, LIMITS) == configuration["min_blocks"]
+
+
+def test_auxiliary_kernels_run_when_they_are_needed() -> None:
+    family = load_families(target="cuda")["pipelined"]
+    space = family.space(PROBLEM, LIMITS)
+    plans = {}
+    for splits in (1, 4):
+        row = space.nearest({**family.default(PROBLEM, LIMITS), "splits": splits}, excluded=())
+        assert row is not None
+        assert space[row]["splits"] == splits
+        plans[splits] = plan_launch(family, space[row], PROBLEM, LIMITS)
+    assert len(plans[1].steps) == 1
+    assert len(plans[4].steps) == 2
+    assert plans[4].steps[0].kernel == "gemm"
+    assert plans[4].workspace_bytes == 4 * 1000 * 300 * 4
+
+
+def test_validity_is_what_the_space_says() -> None:
+    space = BLOCK.space(PROBLEM, LIMITS)
+    rng = np.random.default_rng(1)
+    names = {p.name: p.values for p in BLOCK.parameters}
+    for _ in range(300):
+        drawn = {name: values[rng.integers(len(values))] for name, values in names.items()}
+        assert is_valid(BLOCK, drawn, PROBLEM, LIMITS) == (drawn in space), drawn
+
+
+def test_every_family_is_verified_at_several_sizes() -> None:
+    """Configurations that only large sizes allow, too."""
+    rng = np.random.default_rng(3)
+    for family in load_families(target="cuda").values():
+        space = family.space(Gemm(8192, 8192, 8192), LIMITS)
+        for row in space.sample(100, rng):
+            valid = [
+                case
+                for case in CASES
+                if is_valid(family, space[row], Gemm(case.m, case.n, case.k), LIMITS)
+            ]
+            assert len(valid) >= 2, (family.name, space[row])
+            assert any(case.beta for case in valid)
+            assert any(case.m % 32 and case.n % 32 and case.k % 32 for case in valid)
+
+
+def test_a_configuration_of_another_space_has_no_plan() -> None:
+    with pytest.raises(SpaceError, match="must be one of"):
+        plan_launch(BLOCK, {**BLOCK.default(PROBLEM, LIMITS), "sm": 100}, PROBLEM, LIMITS)
+
+
+def test_programs_are_equal_when_they_do_the_same() -> None:
+    step = LaunchStep("gemm", (4, 1, 1), (64, 1, 1), 1024)
+    plan = LaunchPlan((8, 8, 8), (step,), 64)
+    program = CudaProgram(b"code", plan, "float32")
+    assert program.digest == CudaProgram(b"code", plan, "float32", support=b"other").digest
+    different = [
+        CudaProgram(b"Code", plan, "float32"),
+        CudaProgram(b"code", LaunchPlan((8, 8, 8), (step, step), 64), "float32"),
+        CudaProgram(b"code", LaunchPlan((8, 8, 8), (step,), None), "float32"),
+        CudaProgram(b"code", plan, "float32", layout="tn"),
+    ]
+    assert program.digest not in {other.digest for other in different}
+    assert different[3].flips == (True, False)
+    assert kernel_layout(BLOCK, "tt") == "nn"
+
+
+@given(
+    sizes=st.tuples(*[st.integers(1, 40)] * 3),
+    padding=st.integers(0, 5),
+    itemsize=st.sampled_from([4, 8]),
+)
+def test_operands_and_their_guard_zones_do_not_overlap(
+    sizes: tuple[int, int, int], padding: int, itemsize: int
+) -> None:
+    m, n, k = sizes
+    layout = lay_out((m, n), (n, k), Case(m, n, k, padding=padding), itemsize)
+    end = 0
+    for placement in (layout.a, layout.b, layout.c):
+        assert placement.offset - GUARD_BYTES >= end
+        assert placement.offset % itemsize == 0
+        assert (placement.offset % 256 == 0) == (padding == 0)
+        end = placement.offset + placement.elements * itemsize + GUARD_BYTES
+        assert placement.end == end
+    assert layout.size >= end
+    assert layout.size % 256 == 0
+
+
+def test_the_sets_exceed_the_cache_and_fit_the_memory() -> None:
+    l2, plenty = 60 * 2**20, 2**37
+    one = 3 * 1024 * 1024 * 4
+    assert rotation_sets(one, l2, plenty) * one > 2 * l2
+    assert rotation_sets(2**30, l2, plenty) == 1
+    assert rotation_sets(one, l2, 2 * one) == 1
+    assert rotation_sets(12, l2, plenty) == 2048
+
+
+def test_signs_are_packed_by_column() -> None:
+    vectors = np.random.default_rng(2).choice([-1.0, 1.0], (30, 16))
+    packed = pack_signs(vectors)
+    assert packed.dtype == np.uint16
+    for j, v in np.ndindex(30, 16):
+        assert bool(packed[j] >> v & 1) == (vectors[j, v] < 0)
+
+
+@pytest.mark.parametrize(
+    ("expected_s", "sets", "launches"),
+    [(3e-6, 1, 20), (3e-6, 12, 24), (3e-6, 764, 764), (2e-4, 12, 5), (0.02, 3, 1)],
+)
+def test_batches(expected_s: float, sets: int, launches: int) -> None:
+    assert batch_launches(expected_s, sets) == launches
+    if expected_s < 1e-5:
+        assert launches % sets == 0
+        assert launches >= GRAPH_LAUNCHES
+
+
+class FakeDevice:
+    """Batches whose times are given by their number."""
+
+    def __init__(self, times: Sequence[float]) -> None:
+        self.times = times
+        self.count = 0
+
+    def sample(self, count: int) -> list[float]:
+        fresh = [self.times[(self.count + i) % len(self.times)] for i in range(count)]
+        self.count += count
+        return fresh
+
+
+def run(device: FakeDevice, **changes: float) -> Series:
+    arguments = {
+        "launches": 1,
+        "expected_s": 1e-3,
+        "budget_s": 0.15,
+        "interval": 0.02,
+        "deadline_s": 10.0,
+    }
+    return time_batches(device.sample, **{**arguments, **changes})  # type: ignore[arg-type]
+
+
+def test_steady_batches_are_timed_until_the_interval_is_narrow() -> None:
+    device = FakeDevice([1e-3])
+    series = run(device)
+    assert (series.median_s, series.interval_s) == (1e-3, (1e-3, 1e-3))
+    assert 10 <= device.count < 20
+    assert series.calls == device.count
+
+
+def test_unsteady_batches_are_timed_until_the_budget_is_spent() -> None:
+    device = FakeDevice([1e-3, 2e-3])
+    series = run(device)
+    assert 0.15 <= device.count * 1.5e-3 < 0.17
+    assert series.interval_s == (1e-3, 2e-3)
+
+
+def test_slow_launches_are_repeated_whatever_the_budget() -> None:
+    device = FakeDevice([0.4])
+    assert run(device, expected_s=0.4).calls == device.count == MIN_SAMPLES
+
+
+def test_very_slow_launches_stop_at_the_deadline() -> None:
+    assert run(FakeDevice([6.0]), expected_s=6.0).calls == 2
+    assert run(FakeDevice([6.0]), expected_s=6.0, deadline_s=0.0).calls == 1
+
+
+def test_a_wrong_expectation_does_no_harm() -> None:
+    device = FakeDevice([0.5])
+    run(device, expected_s=1e-9, launches=20)
+    assert device.count == 32
+    assert run(FakeDevice([1e-6]), expected_s=1.0, launches=20).median_s == 1e-6
+
+
+def a_series(median_s: float) -> Series:
+    return Series(median_s, (median_s, median_s), 10)
+
+
+def test_everybody_takes_turns_until_the_time_is_spent() -> None:
+    order: list[str] = []
+
+    def visitor(name: str, median_s: float):  # type: ignore[no-untyped-def]
+        def visit(budget_s: float) -> Series:
+            order.append(name)
+            return a_series(median_s)
+
+        return visit
+
+    turns = take_turns([visitor("x", 1e-3), visitor("y", 2e-3)], budget_s=0.3)
+    assert order == ["x", "y"] * (len(order) // 2)
+    assert [len(each) for each in turns] == [10, 10]  # type: ignore[arg-type]
+    assert len(take_turns([visitor("x", 9.0)], budget_s=0.3)[0]) == MIN_ROUNDS  # type: ignore[arg-type]
+    assert take_turns([], budget_s=0.0) == []
+
+
+def test_who_fails_is_out_and_the_rounds_still_end() -> None:
+    failure = Failure(FailureKind.DIED, "gone")
+    visits = [lambda _: failure, lambda _: a_series(1e-3)]
+    first, second = take_turns(visits, budget_s=0.3)
+    assert first is failure
+    assert isinstance(second, list)
+    assert take_turns([lambda _: failure], budget_s=0.3) == [failure]
+
+
+def test_the_rounds_give_medians_and_ratios() -> None:
+    right = Measurement(Outcome.OK, 9.0, (9.0, 9.0), 1, 0.1)
+    wrong = Measurement(Outcome.WRONG_RESULT, reason="wrong")
+    baseline = Baseline("cuBLAS", 9.0, (9.0, 9.0), 1, {})
+    finals = conclude(
+        [right, wrong, right],
+        [[a_series(s) for s in (1.0, 2.0, 3.0)], None, Failure(FailureKind.DIED, "gone")],
+        baseline,
+        [a_series(s) for s in (2.0, 4.0, 9.0)],
+        lambda failure: Measurement(Outcome.LAUNCH_FAILED, reason=failure.reason),
+    )
+    first, second, third = finals.measurements
+    assert (first.median_s, first.interval_s, first.repeats) == (2.0, (1.0, 3.0), 30)
+    assert first.error == 0.1
+    assert second is wrong
+    assert (third.outcome, third.reason) == (Outcome.LAUNCH_FAILED, "gone")
+    assert finals.ratios == (2.0, None, None)
+    assert finals.baseline is not None
+    assert finals.baseline.median_s == 4.0
+
+
+def a_source(body: str) -> Source:
+    text = f'extern "C" __global__ void gemm(float* c) {{ {body} }}\n'
+    return Source(text, "gemm", (), "cuda")
+
+
+def test_binaries_are_kept_beside_their_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = ProgramCache(tmp_path)
+    request = CompileRequest(a_source("*c = 1;"), "demo", "sm_90")
+    compiled = compile_kept(programs, request)
+    assert isinstance(compiled, Compiled)
+
+    def refuse(*_: object) -> Compiled:
+        raise AssertionError("compiled again")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(compiling, "compile_cuda", refuse)
+        kept = compile_kept(programs, request)
+        assert isinstance(kept, Compiled)
+        assert (kept.cubin, kept.kernels) == (compiled.cubin, compiled.kernels)
+        assert (kept.spill_bytes, kept.log) == (compiled.spill_bytes, compiled.log)
+        with pytest.raises(AssertionError):
+            compile_kept(programs, CompileRequest(request.source, "demo", "sm_80"))
+    (cubin,) = (tmp_path / "cuda").glob("*.cubin")
+    cubin.write_bytes(compiled.cubin[:100])
+    again = compile_kept(programs, request)
+    assert isinstance(again, Compiled)
+    assert again.cubin == cubin.read_bytes() == compiled.cubin
+
+
+def test_a_refused_source_has_a_reason_of_one_line(tmp_path: Path) -> None:
+    request = CompileRequest(a_source("undeclared();"), "demo", "sm_90")
+    reply = compile_kept(ProgramCache(tmp_path), request)
+    assert isinstance(reply, Refused)
+    assert "undeclared" in reply.reason
+    assert "\n" not in reply.reason
+    assert not list(tmp_path.rglob("*.cubin"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_evaluators_own_kernels_compile(dtype: str, tmp_path: Path) -> None:
+    reply = compile_kept(
+        ProgramCache(tmp_path), CompileRequest(support_source(dtype), "support", "sm_90")
+    )
+    assert isinstance(reply, Compiled), reply
+    names = {"fill", "inspect", "compare", "project", "take", "transpose"}
+    assert set(reply.kernels) == names
+    assert set(reply.spill_bytes.values()) == {0}
+
+
+def test_a_pool_compiles_in_the_background_and_outlives_bad_sources(tmp_path: Path) -> None:
+    endless = (
+        "\n#pragma unroll\n".join(
+            ["float t = 0;", "for (int i = 0; i < 64; ++i)", "for (int j = 0; j < 64; ++j)"]
+        )
+        + "t = t * t + c[(i * 7919 + j * 31) % (int)c[0]]; *c = t;"
+    )
+    pool = CompilePool(ProgramCache(tmp_path), count=2, timeout_s=4.0)
+    try:
+        bodies = {"good": "*c = 1;", "bad": "undeclared();", "endless": endless}
+        futures = {
+            name: pool.submit(CompileRequest(a_source(body), name, "sm_90"))
+            for name, body in bodies.items()
+        }
+        assert isinstance(futures["good"].result(), Compiled)
+        assert isinstance(futures["bad"].result(), Refused)
+        reply = futures["endless"].result()
+        assert isinstance(reply, Failure), reply
+        assert reply.kind is FailureKind.TIMED_OUT
+        following = pool.submit(CompileRequest(a_source("*c = 2;"), "next", "sm_90"))
+        assert isinstance(following.result(), Compiled)
+    finally:
+        pool.close()
+
+
+def test_closing_a_pool_ends_what_it_is_doing(tmp_path: Path) -> None:
+    pool = CompilePool(ProgramCache(tmp_path), count=1, timeout_s=600.0)
+    body = (
+        "\n#pragma unroll\n".join(
+            ["float t = 0;", "for (int i = 0; i < 64; ++i)", "for (int j = 0; j < 64; ++j)"]
+        )
+        + "t = t * t + c[(i * 7919 + j * 31) % (int)c[0]]; *c = t;"
+    )
+    first = pool.submit(CompileRequest(a_source("*c = 1;"), "first", "sm_90"))
+    assert isinstance(first.result(), Compiled)
+    running = pool.submit(CompileRequest(a_source(body), "running", "sm_90"))
+    waiting = pool.submit(CompileRequest(a_source("*c = 3;"), "waiting", "sm_90"))
+    pool.close()
+    assert waiting.cancelled()
+    if not running.cancelled():
+        error = running.exception()
+        assert isinstance(error, AutotuneError) or isinstance(running.result(), Failure)

@@ -1,0 +1,304 @@
+"""The CUDA target where no kernel runs: choosing it, its devices, binaries instead of NVRTC."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from records import record
+
+from autotune import runtime
+from autotune.catalog import load_families
+from autotune.configuration import Candidate
+from autotune.cuda_limits import CudaLimits
+from autotune.device import Device
+from autotune.errors import InputError, NotTunedError, UnknownNameError
+from autotune.evaluators.base import Binary, Effort
+from autotune.evaluators.cuda import launch, loading, presence
+from autotune.evaluators.cuda.cubin import read_cubin
+from autotune.evaluators.cuda.loading import make_program
+from autotune.evaluators.cuda.program import CudaProgram, LaunchPlan, LaunchStep, plan_launch
+from autotune.family import KernelFamily
+from autotune.paths import CacheLocations
+from autotune.problem import Gemm
+from autotune.program_cache import ProgramCache
+from autotune.store import BinaryRecord, MatchQuality, TuningCache, TuningRecord
+from autotune.targets import CpuTarget, CudaTarget, make_target, target_names
+
+PROBLEM = Gemm(256, 192, 320)
+CUBIN = b"\x7fELF of the winner"
+
+
+def test_gpu_comes_first() -> None:
+    assert target_names() == ("cuda", "cpu")
+
+
+@pytest.mark.parametrize(("usable", "chosen"), [(True, CudaTarget), (False, CpuTarget)])
+def test_best_target(monkeypatch: pytest.MonkeyPatch, usable: bool, chosen: type) -> None:
+    monkeypatch.setattr(presence, "can_run", lambda: usable)
+    assert isinstance(make_target(None), chosen)
+    assert isinstance(make_target("cpu"), CpuTarget)
+    assert isinstance(make_target("cuda"), CudaTarget)
+
+
+def test_looking_for_a_gpu_imports_nothing_heavy() -> None:
+    script = (
+        "import sys; from autotune.targets import make_target; make_target(None); "
+        "print(*({'pycuda', 'pynvml', 'cuda.bindings', 'numba', 'optuna'} & sys.modules.keys()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": str(Path(runtime.__file__).parents[1]), "CUDA_VISIBLE_DEVICES": ""},
+    )
+    assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "family"),
+    [("h200", 90, "pipelined"), ("Tesla V100-SXM2-16GB", 70, "block"), ("a100", 80, "pipelined")],
+)
+def test_described_devices(name: str, capability: int, family: str) -> None:
+    target = CudaTarget()
+    device = target.device(name=name)
+    assert isinstance(device.limits, CudaLimits)
+    assert device.limits.compute_capability == capability
+    assert device.fingerprint.kind == "cuda"
+    assert target.default_family(device) == family
+    assert family in load_families(target="cuda")
+
+
+def test_devices_that_there_are_not() -> None:
+    with pytest.raises(UnknownNameError, match="device must be one of") as caught:
+        CudaTarget().device(name="h2000")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match="a device names a GPU, and the target is cpu"):
+        CpuTarget().device(name="h200")
+
+
+def test_described_devices_run_nothing(tmp_path: Path) -> None:
+    target, families = CudaTarget(), load_families(target="cuda")
+    device = target.device(name="h200")
+    family = families["naive"]
+    candidate = Candidate("naive", family.default(PROBLEM, device.limits))
+    programs = ProgramCache(tmp_path)
+    with pytest.raises(InputError, match="known by description only"):
+        target.kernel(family, candidate, PROBLEM, device, programs)
+    with pytest.raises(InputError, match="known by description only"):
+        target.evaluator(PROBLEM, families, device, programs, effort=Effort(), workers=1, seed=0)
+
+
+@pytest.fixture
+def device() -> Device:
+    """An H200 that seems to be here."""
+    described = CudaTarget().device(name="h200")
+    return replace(described, state={"ordinal": "0"}, toolchain={"nvrtc": "13.0"})
+
+
+@pytest.fixture
+def families() -> Mapping[str, KernelFamily]:
+    return load_families(target="cuda")
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        pytest.fail("nothing should be compiled")
+
+    monkeypatch.setattr(loading, "compile_kept", refuse)
+
+
+def subject(family: KernelFamily, device: Device, problem: Gemm = PROBLEM) -> tuple[Any, ...]:
+    return family, family.default(problem, device.limits), problem, device.limits
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_program_from_a_binary(
+    families: Mapping[str, KernelFamily], device: Device, tmp_path: Path
+) -> None:
+    chosen = subject(families["block"], device)
+    programs = ProgramCache(tmp_path)
+    plan = LaunchPlan((256, 192, 320), (LaunchStep("gemm", (9, 9, 1), (64, 1, 1)),))
+    kept = make_program(*chosen, programs, Binary(CUBIN, "sm_90", plan))
+    assert kept == CudaProgram(CUBIN, plan, "float32")
+    evaluated = make_program(*chosen, programs, Binary(CUBIN, "sm_90", None))
+    assert evaluated.plan == plan_launch(*chosen)
+    with pytest.raises(InputError, match="must be for sm_90, is for sm_80"):
+        make_program(*chosen, programs, Binary(CUBIN, "sm_80", plan))
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_program_from_a_binary_that_copies_operands(
+    families: Mapping[str, KernelFamily], device: Device, tmp_path: Path
+) -> None:
+    chosen = subject(families["block"], device, replace(PROBLEM, layout="tn"))
+    binary = Binary(CUBIN, "sm_90", None, b"transposes")
+    program = make_program(*chosen, ProgramCache(tmp_path), binary)
+    assert (program.flips, program.support) == ((True, False), b"transposes")
+    # A kernel that was emitted for the layout copies nothing.
+    program = make_program(*chosen, ProgramCache(tmp_path), replace(binary, support=b""))
+    assert program.flips == (False, False)
+
+
+def test_program_by_the_compiler(
+    families: Mapping[str, KernelFamily], device: Device, tmp_path: Path
+) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    chosen = subject(families["naive"], device, replace(PROBLEM, layout="nt"))
+    program = make_program(*chosen, ProgramCache(tmp_path))
+    assert "gemm" in read_cubin(program.cubin)
+    assert program.plan == plan_launch(*chosen)
+    assert program.flips == (False, True)
+    assert "transpose" in read_cubin(program.support)
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch, device: Device) -> list[CudaProgram]:
+    """What `load` loads, on a device that seems to be here."""
+    programs: list[CudaProgram] = []
+
+    class Kernel:
+        def __init__(self, program: CudaProgram, ordinal: int) -> None:
+            assert ordinal == 0
+            programs.append(program)
+            self.launch = None
+
+    monkeypatch.setattr(launch, "CudaKernel", Kernel)
+    monkeypatch.setattr(CudaTarget, "device", lambda *_: device)
+    return programs
+
+
+def winner(
+    families: Mapping[str, KernelFamily],
+    device: Device,
+    problem: Gemm = PROBLEM,
+    architecture: str = "sm_90",
+    **changes: Any,
+) -> TuningRecord:
+    """A record of the family `block`, with its binary."""
+    chosen = subject(families["block"], device, problem)
+    binary = Binary(CUBIN, architecture, plan_launch(*chosen))
+    return record(
+        **{
+            "problem": problem,
+            "target": "cuda",
+            "fingerprint": device.fingerprint,
+            "candidate": Candidate("block", chosen[1]),
+            "family_digest": families["block"].digest,
+            "toolchain": device.toolchain,
+            "binary": BinaryRecord.of(binary),
+            **changes,
+        }
+    )
+
+
+def store() -> TuningCache:
+    return TuningCache(CacheLocations.at().create().database)
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_load_takes_the_binary(
+    families: Mapping[str, KernelFamily], device: Device, loaded: list[CudaProgram]
+) -> None:
+    tuned = winner(families, device)
+    store().add(tuned, binaries=[CUBIN])
+    kernel = runtime.load(PROBLEM, "cuda")
+    assert (kernel.match, kernel.target, kernel.record) == (MatchQuality.EXACT, "cuda", tuned)
+    assert loaded == [
+        CudaProgram(CUBIN, plan_launch(*subject(families["block"], device)), "float32")
+    ]
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_other_sizes_take_the_binary_with_a_launch_of_their_own(
+    families: Mapping[str, KernelFamily], device: Device, loaded: list[CudaProgram]
+) -> None:
+    store().add(winner(families, device), binaries=[CUBIN])
+    other = PROBLEM.with_sizes(512, 192, 640)
+    kernel = runtime.load(other, "cuda", match="nearest")
+    assert kernel.match is MatchQuality.NEAREST
+    [program] = loaded
+    assert program.cubin == CUBIN
+    assert program.plan.sizes == (512, 192, 640)
+    candidate = kernel.candidate
+    assert program.plan == plan_launch(
+        families["block"], candidate.configuration, other, device.limits
+    )
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_binary_of_another_template_is_launched_as_it_was_measured(
+    families: Mapping[str, KernelFamily], device: Device, loaded: list[CudaProgram]
+) -> None:
+    plan = LaunchPlan((256, 192, 320), (LaunchStep("gemm", (3, 3, 3), (96, 1, 1), 1024),), 512)
+    kept = BinaryRecord.of(Binary(CUBIN, "sm_90", plan))
+    tuned = winner(families, device, family_digest="0" * 16, binary=kept)
+    store().add(tuned, binaries=[CUBIN])
+    with pytest.raises(NotTunedError):
+        runtime.load(PROBLEM, "cuda")
+    assert runtime.load(PROBLEM, "cuda", match="stale").match is MatchQuality.STALE
+    assert [program.plan for program in loaded] == [plan]
+
+
+@pytest.mark.parametrize(
+    ("why", "changes"),
+    [
+        ("it is not here", {}),
+        ("its record does not name it", {"binary": None}),
+        ("it is for another architecture", {"architecture": "sm_80"}),
+        ("it is of another template and other sizes", {"family_digest": "0" * 16}),
+    ],
+)
+def test_what_cannot_be_taken_is_compiled(
+    families: Mapping[str, KernelFamily],
+    device: Device,
+    loaded: list[CudaProgram],
+    monkeypatch: pytest.MonkeyPatch,
+    why: str,
+    changes: dict[str, Any],
+) -> None:
+    compiled: list[str] = []
+
+    def compile_(source: Any, *_: object) -> bytes:
+        compiled.append(source.digest)
+        return b"compiled"
+
+    monkeypatch.setattr(loading, "_compile", compile_)
+    store().add(winner(families, device, **changes), binaries=[] if not changes else [CUBIN])
+    problem = PROBLEM.with_sizes(256, 256, 256) if "sizes" in why else PROBLEM
+    runtime.load(problem, "cuda", match="nearest")
+    assert len(compiled) == 1
+    assert [program.cubin for program in loaded] == [b"compiled"]
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_shipped_binary_is_found(
+    families: Mapping[str, KernelFamily],
+    device: Device,
+    loaded: list[CudaProgram],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    digest = hashlib.sha256(CUBIN).hexdigest()
+    shipped = winner(families, device)
+    monkeypatch.setattr(runtime, "shipped_records", lambda **_: [shipped])
+    monkeypatch.setattr(runtime, "shipped_binary", {digest: CUBIN}.get)
+    assert runtime.load(PROBLEM, "cuda").record == shipped
+    assert loaded[0].cubin == CUBIN
+
+
+def test_nothing_tuned_takes_the_default_family(
+    device: Device, loaded: list[CudaProgram], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "_compile", lambda *_: b"compiled")
+    with pytest.raises(NotTunedError, match="--target cuda"):
+        runtime.load(PROBLEM, "cuda")
+    kernel = runtime.load(PROBLEM, "cuda", match="nearest")
+    assert (kernel.match, kernel.candidate.family) == (MatchQuality.DEFAULT, "pipelined")

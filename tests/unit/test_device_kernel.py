@@ -1,0 +1,415 @@
+"""CUDA kernels' operands and streams, with arrays that only say that they lie on a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import sys
+import threading
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from device_arrays import (
+    DlpackArray,
+    FakeCupyArray,
+    FakeTensor,
+    InterfaceArray,
+    fake_cupy,
+    fake_torch,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune import device_libraries
+from autotune.device_kernel import DeviceKernel
+from autotune.device_libraries import in_device_memory, library_of, stream_handle
+from autotune.device_operands import overlap
+from autotune.errors import OperandError
+from autotune.evaluators.cuda import streams
+from autotune.operands import check_operands
+from autotune.problem import Gemm
+
+PROBLEM = Gemm(4, 5, 6)
+KINDS = ("torch", "cupy", "interface", "dlpack", "old dlpack")
+
+
+class Calls:
+    """Records what is launched, and what is made to wait for what."""
+
+    def __init__(self) -> None:
+        self.launches: list[tuple[Any, ...]] = []
+        self.waits: list[tuple[int, int, int]] = []
+        self.held: list[tuple[int, int, object]] = []
+        self.loaded: list[int] = []
+
+    def load_on(self, device: int) -> Any:
+        if device > 1:
+            raise OperandError(f"no kernel for device {device}")
+        self.loaded.append(device)
+        return lambda *arguments: self.launches.append((device, *arguments))
+
+    def wait(self, device: int, stream: int, other: int) -> None:
+        self.waits.append((device, stream, other))
+
+
+@pytest.fixture
+def current() -> dict[int, int]:
+    """Current streams by device, of both libraries with current streams."""
+    return {0: 700, 1: 701, -1: -1}
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch, current: dict[int, int]) -> Iterator[Calls]:
+    calls = Calls()
+
+    class Retained:
+        def hold(self, device: int, stream: int, objects: object) -> None:
+            calls.held.append((device, stream, objects))
+
+    monkeypatch.setitem(sys.modules, "torch", fake_torch(current))
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy(current))
+    monkeypatch.setattr(device_libraries, "_BY_TYPE", {})
+    monkeypatch.setattr(streams, "wait", calls.wait)
+    monkeypatch.setattr(streams, "device_of", lambda address: 0)
+    monkeypatch.setattr(streams, "Retained", Retained)
+    return calls
+
+
+def make(kind: str, array: Any, device: int = 0) -> Any:
+    match kind:
+        case "torch":
+            return FakeTensor(array, device)
+        case "cupy":
+            return FakeCupyArray(array, device)
+        case "interface":
+            return InterfaceArray(array)
+        case _:
+            return DlpackArray(array, device, versioned=kind == "dlpack")
+
+
+def hosts(problem: Gemm = PROBLEM) -> list[Any]:
+    shapes = (problem.a_shape, problem.b_shape, problem.c_shape)
+    return [np.ones(shape, problem.dtype) for shape in shapes]
+
+
+def at(array: Any) -> int:
+    return int(array.ctypes.data)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_plain_operands(calls: Calls, kind: str, dtype: str) -> None:
+    problem = Gemm(4, 5, 6, dtype)
+    a, b, c = hosts(problem)
+    out = make(kind, c)
+    kernel = DeviceKernel(problem, calls.load_on)
+    assert kernel(make(kind, a), make(kind, b), out, 2.0, 3.0) is out
+    stream = 700 if kind in ("torch", "cupy") else 0
+    assert calls.launches == [(0, at(a), 5, at(b), 6, at(c), 6, 2.0, 3.0, stream)]
+    assert calls.waits == []
+    # What hands out memory in the order of its stream needs nothing kept.
+    assert len(calls.held) == (0 if kind in ("torch", "cupy") else 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_may_be_apart(calls: Calls, kind: str) -> None:
+    a, b, c = (
+        np.ones((array.shape[0], 9), np.float32)[:, 1 : 1 + array.shape[1]] for array in hosts()
+    )
+    DeviceKernel(PROBLEM, calls.load_on)(*(make(kind, each) for each in (a, b, c)))
+    assert [calls.launches[0][i] for i in (1, 2, 3, 4, 5, 6)] == [at(a), 9, at(b), 9, at(c), 9]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("problem", [Gemm(1, 5, 1), Gemm(4, 1, 1), Gemm(1, 1, 6)], ids=str)
+def test_strides_of_single_rows_and_columns_do_not_matter(
+    calls: Calls, kind: str, problem: Gemm
+) -> None:
+    a, b, c = (np.ones(each.shape[::-1], np.float32).T for each in hosts(problem))
+    DeviceKernel(problem, calls.load_on)(*(make(kind, each) for each in (a, b, c)))
+    leading = [calls.launches[0][i] for i in (2, 4, 6)]
+    for got, each in zip(leading, (a, b, c), strict=True):
+        assert got >= each.shape[1]
+        assert each.shape[0] == 1 or got == each.strides[0] // 4
+
+
+def test_transposed_layouts_take_operands_as_stored(calls: Calls) -> None:
+    problem = Gemm(4, 5, 6, layout="tt")
+    a, b, c = hosts(problem)
+    assert a.shape == (5, 4)
+    DeviceKernel(problem, calls.load_on)(*(make("torch", each) for each in (a, b, c)))
+    assert [calls.launches[0][i] for i in (2, 4, 6)] == [4, 5, 6]
+
+
+@pytest.mark.parametrize("kind", ["torch", "cupy"])
+def test_out_is_allocated_by_the_library_of_a(calls: Calls, kind: str) -> None:
+    a, b, _ = hosts()
+    out = DeviceKernel(PROBLEM, calls.load_on)(make(kind, a), make(kind, b))
+    assert type(out) is type(make(kind, a))
+    assert out.shape == (4, 6)
+    assert calls.launches[0][5] == at(out.array)
+
+
+def test_out_is_not_allocated_for_libraries_that_are_not_known(calls: Calls) -> None:
+    a, b, _ = hosts()
+    with pytest.raises(OperandError, match="pass out="):
+        DeviceKernel(PROBLEM, calls.load_on)(InterfaceArray(a), InterfaceArray(b))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("position", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda x: np.ones((7, 7), np.float32), "must have shape"),
+        (lambda x: np.ones(20, np.float32), "must have shape"),
+        (lambda x: x.astype(np.float64), "must have dtype float32, got float64"),
+        (lambda x: x.astype(np.int32), "must have dtype float32, got"),
+        (lambda x: np.ones(x.shape[::-1], np.float32).T, "must be row-major with contiguous rows"),
+        (lambda x: np.ones((4, 12), np.float32)[: x.shape[0], ::2], "contiguous rows|shape"),
+    ],
+)
+def test_operands_that_do_not_fit(
+    calls: Calls, kind: str, position: int, change: Any, said: str
+) -> None:
+    arrays = hosts()
+    arrays[position] = change(arrays[position])
+    with pytest.raises(OperandError, match=f"^{('a', 'b', 'out')[position]} .*({said})") as caught:
+        DeviceKernel(PROBLEM, calls.load_on)(*(make(kind, each) for each in arrays))
+    assert "\n" not in str(caught.value)
+    assert calls.launches == []
+
+
+@pytest.mark.parametrize("kind", ["interface", "dlpack"])
+def test_read_only_arrays_are_inputs_only(calls: Calls, kind: str) -> None:
+    a, b, c = hosts()
+    a.flags.writeable = b.flags.writeable = False
+    kernel = DeviceKernel(PROBLEM, calls.load_on)
+    kernel(*(make(kind, each) for each in (a, b, c)))
+    c.flags.writeable = False
+    with pytest.raises(OperandError, match="out is read-only"):
+        kernel(*(make(kind, each) for each in (a, b, c)))
+
+
+def test_arrays_of_jax_are_never_written(calls: Calls) -> None:
+    class Array(DlpackArray):
+        __module__ = "jaxlib._jax"
+
+    a, b, c = (Array(each) for each in hosts())
+    with pytest.raises(OperandError, match="out is read-only"):
+        DeviceKernel(PROBLEM, calls.load_on)(a, b, c)
+    DeviceKernel(PROBLEM, calls.load_on)(a, b, InterfaceArray(c.array))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_host_arrays_are_refused(calls: Calls, kind: str) -> None:
+    a, b, c = hosts()
+    kernel = DeviceKernel(PROBLEM, calls.load_on)
+    for operands in ((a, make(kind, b), make(kind, c)), (make(kind, a), b, make(kind, c))):
+        with pytest.raises(OperandError, match="must be in the memory of a GPU, got numpy"):
+            kernel(*operands)
+    with pytest.raises(OperandError, match="must be in the memory of a GPU"):
+        kernel(FakeTensor(a, -1), FakeTensor(b, -1), None)
+    with pytest.raises(OperandError, match="must be in the memory of a GPU, got builtins"):
+        kernel([1.0], make(kind, b), make(kind, c))
+
+
+@pytest.mark.parametrize("array", [FakeTensor, InterfaceArray])
+def test_device_arrays_are_refused_by_cpu_kernels(array: Any) -> None:
+    a, b, _ = hosts()
+    with pytest.raises(
+        OperandError, match='in the memory of a GPU: load the kernel with target="cuda"'
+    ):
+        check_operands(PROBLEM, array(a), b, None, 0.0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_overlap(calls: Calls, kind: str) -> None:
+    problem = Gemm(4, 4, 4)
+    memory = np.ones((8, 8), np.float32)
+    kernel = DeviceKernel(problem, calls.load_on)
+    b = np.ones((4, 4), np.float32)
+    for name, views in {
+        "a": (memory[:4, :4], b, memory[:4, :4]),
+        "b": (b, memory[:4, 2:6], memory[3:7, :4]),
+    }.items():
+        with pytest.raises(OperandError, match=f"out overlaps {name}"):
+            kernel(*(make(kind, each) for each in views))
+    kernel(*(make(kind, each) for each in (memory[:4, :4], memory[4:, :4], memory[:4, 4:])))
+    assert len(calls.launches) == 1
+
+
+CORNER = st.tuples(st.integers(0, 5), st.integers(0, 7), st.integers(1, 4), st.integers(1, 5))
+
+
+@given(CORNER, CORNER, st.sampled_from([1, 2]))
+def test_overlap_is_exact_within_one_array(
+    one: tuple[int, ...], other: tuple[int, ...], step: int
+) -> None:
+    memory = np.zeros((12, 13), np.float32)
+    views = [memory[r : r + step * h : step, c : c + w] for r, c, h, w in (one, other)]
+    placed = [((at(view), 13 * step, 0), view.shape) for view in views]
+    got = overlap(*placed[0], *placed[1], 4)
+    if step == 1:
+        assert got == np.shares_memory(*views)
+    else:  # may be refused where rows alternate, and never the other way round
+        assert got >= np.shares_memory(*views)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_beta_needs_out(calls: Calls, kind: str) -> None:
+    a, b, _ = hosts()
+    with pytest.raises(OperandError, match="pass out="):
+        DeviceKernel(PROBLEM, calls.load_on)(make(kind, a), make(kind, b), beta=0.5)
+
+
+@pytest.mark.parametrize("alpha", ["1", None, 10**400])
+def test_alpha_must_be_a_number(calls: Calls, alpha: Any) -> None:
+    kernel = DeviceKernel(PROBLEM, lambda device: lambda *each: struct.pack("f", each[6]))
+    with pytest.raises(OperandError, match="alpha and beta must be numbers that float32 holds"):
+        kernel(*(FakeTensor(each) for each in hosts()), alpha)
+
+
+@pytest.mark.parametrize("kind", ["torch", "cupy"])
+def test_devices(calls: Calls, kind: str) -> None:
+    a, b, c = hosts()
+    kernel = DeviceKernel(PROBLEM, calls.load_on)
+    for device in (0, 1, 1, 0):
+        kernel(*(make(kind, each, device) for each in (a, b, c)))
+    assert calls.loaded == [0, 1]
+    assert [launch[0] for launch in calls.launches] == [0, 1, 1, 0]
+    with pytest.raises(OperandError, match="on devices 0, 1 and 0"):
+        kernel(make(kind, a), make(kind, b, 1), make(kind, c))
+
+
+def test_device_that_the_kernel_is_not_for(calls: Calls, current: dict[int, int]) -> None:
+    current[2] = 702
+    with pytest.raises(OperandError, match="no kernel for device 2"):
+        DeviceKernel(PROBLEM, calls.load_on)(*(FakeTensor(each, 2) for each in hosts()))
+
+
+def test_kernel_is_loaded_once_whatever_the_threads(calls: Calls) -> None:
+    kernel = DeviceKernel(PROBLEM, calls.load_on)
+    operands = [FakeTensor(each) for each in hosts()]
+    threads = [threading.Thread(target=kernel, args=operands) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert calls.loaded == [0]
+    assert len(calls.launches) == 16
+
+
+class HasCudaStream:
+    cuda_stream = 41
+
+
+class HasPtr:
+    ptr = 42
+
+
+class HasProtocol:
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, 43
+
+
+class HasProtocolAttribute:
+    __cuda_stream__ = (0, 44)
+
+
+class HasHandle:
+    handle = 45
+
+
+class HasCtypesHandle:
+    handle = ctypes.c_void_p(46)
+
+
+class HasNullHandle:
+    handle = ctypes.c_void_p(None)
+
+
+@pytest.mark.parametrize(
+    ("stream", "handle"),
+    [
+        (0, 0),
+        (2, 2),
+        (1 << 47, 1 << 47),
+        (HasCudaStream(), 41),
+        (HasPtr(), 42),
+        (HasProtocol(), 43),
+        (HasProtocolAttribute(), 44),
+        (HasHandle(), 45),
+        (HasCtypesHandle(), 46),
+        (HasNullHandle(), 0),
+    ],
+)
+def test_stream_handles(stream: Any, handle: int) -> None:
+    assert stream_handle(stream) == handle
+
+
+@pytest.mark.parametrize("stream", ["0", 1.0, True, -1, object(), types.SimpleNamespace(ptr="x")])
+def test_what_is_no_stream(stream: Any) -> None:
+    with pytest.raises(OperandError, match="stream must be a handle"):
+        stream_handle(stream)
+
+
+def test_given_stream_is_used_and_memory_protected(calls: Calls, current: dict[int, int]) -> None:
+    a, b, c = (FakeTensor(each) for each in hosts())
+    kernel = DeviceKernel(PROBLEM, calls.load_on)
+    kernel(a, b, c, stream=HasCudaStream())
+    assert calls.launches[0][-1] == 41
+    assert [each.lent for each in (a, b, c)] == [[41]] * 3
+    assert calls.waits == []  # the caller orders the work
+    out = kernel(a, b, stream=41)
+    assert out.lent[0] == -41  # allocated as memory of that stream
+    assert current[0] == 700
+    kernel(a, b, c, stream=700)
+    assert c.lent == [41]
+
+
+def test_dlpack_is_told_the_stream(calls: Calls) -> None:
+    a, b, c = (DlpackArray(each) for each in hosts())
+    kernel = DeviceKernel(PROBLEM, calls.load_on)
+    kernel(a, b, c)
+    kernel(a, b, c, stream=5)
+    # 1 is the default stream: 0 means nothing there.
+    assert [each.streams for each in (a, b, c)] == [[1, 5]] * 3
+
+
+def test_work_on_streams_of_the_operands_is_waited_for(calls: Calls) -> None:
+    a, b, c = hosts()
+    kernel = DeviceKernel(PROBLEM, calls.load_on)
+    kernel(InterfaceArray(a, 11), InterfaceArray(b, 12), InterfaceArray(c, 11))
+    assert calls.launches[0][-1] == 11
+    assert calls.waits == [(0, 11, 12), (0, 12, 11)]
+
+
+def test_two_libraries_wait_for_each_other(calls: Calls, current: dict[int, int]) -> None:
+    a, b, c = hosts()
+    DeviceKernel(PROBLEM, calls.load_on)(FakeTensor(a), InterfaceArray(b, 9), InterfaceArray(c))
+    assert calls.launches[0][-1] == 700
+    assert calls.waits == [(0, 700, 9), (0, 9, 700)]
+    [(_, stream, kept)] = calls.held
+    assert stream == 700
+    assert len(kept) == 2  # type: ignore[arg-type]
+
+
+def test_where_arrays_lie(calls: Calls) -> None:
+    a = hosts()[0]
+    assert all(in_device_memory(make(kind, a)) for kind in KINDS)
+    assert not in_device_memory(a)
+    assert not in_device_memory(FakeTensor(a, -1))
+    assert not in_device_memory([1.0])
+
+
+def test_subclasses_are_of_their_library(calls: Calls) -> None:
+    class Parameter(FakeTensor):
+        pass
+
+    a = hosts()[0]
+    assert library_of(Parameter(a)) is library_of(FakeTensor(a))
+    assert library_of(FakeCupyArray(a)) is not library_of(FakeTensor(a))

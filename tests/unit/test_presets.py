@@ -1,0 +1,193 @@
+"""Tuning presets: what the shipped ones hold, files that do not fit, and runs that go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune import Gemm, load, preset_run, tune
+from autotune.errors import InputError, UnknownNameError
+from autotune.evaluators.base import Effort
+from autotune.preset_run import PresetResult, PresetStatus, run_preset
+from autotune.presets import TuningPreset, find_preset, read_presets, tuning_presets
+from autotune.problem import parse_shape
+from autotune.store import TuningCache
+from autotune.tuner import Progress
+
+SQUARES = [f"{size}x{size}x{size}" for size in (128, 256, 512, 1000, 1024, 2048, 4096, 8192)]
+OTHERS = ["2047x2051x2049", "16x4096x4096", "4096x4096x128", "64x65536x64"]
+
+TINY = """
+[tiny]
+summary = "for tests"
+target = "cpu"
+trials = 3
+problems = [
+    { shape = "24x24x24", dtype = "float32", seconds = 30 },
+    { shape = "16x40x8", dtype = "float64", seconds = 30 },
+]
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "presets.toml"
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> TuningPreset:
+    return read_presets(write(tmp_path, TINY))["tiny"]
+
+
+def test_the_gpu_preset_covers_square_odd_and_skinny_products() -> None:
+    preset = find_preset("gpu")
+    wanted = {
+        Gemm(*parse_shape(shape), dtype=dtype)
+        for shape in SQUARES + OTHERS
+        for dtype in ("float32", "float64")
+    }
+    assert {each.problem for each in preset.problems} == wanted
+    assert preset.target == "cuda"
+    assert preset.seconds <= 8 * 60
+
+
+def test_the_cpu_preset_covers_256_to_2048() -> None:
+    sizes = {(p.problem.m, p.problem.dtype) for p in find_preset("cpu").problems}
+    assert sizes == {(2**i, dtype) for i in range(8, 12) for dtype in ("float32", "float64")}
+
+
+def test_presets_have_different_digests_which_say_all_that_counts(tmp_path: Path) -> None:
+    digests = {preset.digest for preset in tuning_presets().values()}
+    for old, new in (("", ""), ("trials = 3", "trials = 4"), ("24x24", "24x25"), ("30 }", "31 }")):
+        digests.add(read_presets(write(tmp_path, TINY.replace(old, new)))["tiny"].digest)
+    assert len(digests) == len(tuning_presets()) + 4
+
+
+def test_an_unknown_preset_names_those_there_are() -> None:
+    with pytest.raises(UnknownNameError, match=r"cpu, gpu, got 'gpus'; did you mean 'gpu'\?"):
+        find_preset("gpus")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("24x24x24", "24x24", r"tiny.problems\[1\].shape is wrong"),
+        ("24x24x24", "0x24x24", r"tiny.problems\[1\].shape is wrong"),
+        ('"float32"', '"int8"', r"tiny.problems\[1\].dtype must be one of"),
+        ("seconds = 30", "seconds = 0", r"tiny.problems\[1\].seconds must be a whole number >= 1"),
+        ("trials = 3", "trials = 0", r"tiny.trials must be a whole number >= 1"),
+        ("trials = 3", "tries = 3", r"tiny.trials is missing"),
+        ('summary = "for tests"', "", r"tiny.summary is missing"),
+        ("[tiny]", "[tiny]\nsize = 3", r"tiny.size is not a key"),
+        ("[tiny]", "tiny = 3", r"tiny must be a table"),
+        ('16x40x8", dtype = "float64"', '24x24x24", dtype = "float32"', r"must not repeat"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused(
+    tmp_path: Path, old: str, new: str, said: str
+) -> None:
+    text = TINY.replace(old, new)
+    if new.startswith("tiny ="):
+        text = new
+    path = write(tmp_path, text)
+    with pytest.raises(InputError, match=said) as caught:
+        read_presets(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_problems_a_file_is_refused(tmp_path: Path) -> None:
+    text = TINY[: TINY.index("problems")] + "problems = []\n"
+    with pytest.raises(InputError, match="at least one problem"):
+        read_presets(write(tmp_path, text))
+
+
+@pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is interested in how fast the winners are."""
+    monkeypatch.setattr(preset_run, "EFFORT", Effort(budget_s=0.01, finals_s=0.05))
+
+
+def run(preset: TuningPreset, cache: Path, **options: object) -> list[PresetResult]:
+    return list(run_preset(preset, cache=cache, families=["loops"], workers=1, **options))
+
+
+def statuses(results: list[PresetResult]) -> list[PresetStatus]:
+    return [result.status for result in results]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("brief")
+def test_an_interrupted_run_goes_on_and_what_is_finished_is_kept(
+    tiny: TuningPreset, tmp_path: Path
+) -> None:
+    def interrupt_after_one(problem: Gemm, seconds: float) -> Callable[[Progress], None]:
+        def progress(state: Progress) -> None:
+            if state.trial == 1:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        return progress
+
+    cache = tmp_path / "cache"
+    store = TuningCache(cache / "tuning.sqlite")
+    interrupted = run(tiny, cache, watch=interrupt_after_one)
+    assert statuses(interrupted) == [PresetStatus.TUNED, PresetStatus.NOT_REACHED]
+    assert interrupted[0].result.interrupted
+    assert "run it again" in interrupted[1].reason
+
+    finished = run(tiny, cache)
+    assert statuses(finished) == [PresetStatus.TUNED] * 2
+    assert [result.study for result in finished] == [result.study for result in interrupted]
+    assert load(Gemm(24, 24, 24), "cpu", cache=cache).record == finished[0].record
+    # The study went on: nothing was measured twice.
+    tried = [row.candidate for row in store.measurements(study=finished[0].study)]
+    assert len(tried) == len(set(tried)) == 1 + 3
+
+    kept = run(tiny, cache)
+    assert statuses(kept) == [PresetStatus.KEPT] * 2
+    assert [result.record for result in kept] == [result.record for result in finished]
+
+    store.delete([finished[1].record.id])
+    assert statuses(run(tiny, cache)) == [PresetStatus.KEPT, PresetStatus.TUNED]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("brief")
+def test_only_records_of_this_preset_and_effort_are_kept(
+    tiny: TuningPreset, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    one = replace(tiny, problems=tiny.problems[:1])
+    tune(Gemm(24, 24, 24), target="cpu", families=["loops"], trials=1, cache=cache, workers=1)
+    for trials in (3, 2):
+        assert statuses(run(one, cache, trials=trials)) == [PresetStatus.TUNED]
+        assert statuses(run(one, cache, trials=trials)) == [PresetStatus.KEPT]
+
+
+def test_no_search_is_begun_without_time_for_it(tiny: TuningPreset, tmp_path: Path) -> None:
+    results = run(tiny, tmp_path / "cache", seconds=0.5)
+    assert statuses(results) == [PresetStatus.NOT_REACHED] * 2
+    assert all("left of the 0.5 s" in result.reason for result in results)
+    with pytest.raises(InputError, match="more than 0 seconds, got 0"):
+        run(tiny, tmp_path / "cache", seconds=0)
+
+
+def test_time_that_is_left_over_flows_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(preset_run.time, "monotonic", lambda: now)
+    clock = preset_run.Clock(100.0)
+    assert clock.search_seconds(50, 100) == 50 - preset_run.OVERHEAD_S
+    clock.note_overhead(4.0)
+    now += 10  # it took 10 of its 50 seconds
+    assert clock.search_seconds(25, 50) == 90 / 2 - 4
+    clock.note_overhead(2.0)
+    now += 70
+    assert clock.search_seconds(25, 25) == 20 - 3
+    now += 20
+    assert clock.search_seconds(25, 25) is None
