@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 FAMILIES = load_families(target="cuda")
 DEVICES = ("t4", "a100", "rtx4090", "h200", "b200")
-SAMPLES = 3
+SAMPLES = 1
 
 
 @dataclass(frozen=True, slots=True)

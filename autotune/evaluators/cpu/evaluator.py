@@ -42,7 +42,7 @@ MIN_ROUNDS = 3
 """Rounds made however long they take."""
 
 MIN_BATCH = 4
-"""Candidates compiled together at least, so that what they share and their uneven times even out."""
+"""Candidates compiled together at least, so that programs shared and uneven times even out."""
 
 SECOND_LOOK_S = 0.05
 """Seconds of timed calls when a finalist is verified again; the rounds time it."""
