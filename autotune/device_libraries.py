@@ -6,6 +6,8 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
+import numpy as np
+
 from autotune.device_operands import DeviceArray, describe, refuse_host
 from autotune.errors import OperandError
 from autotune.problem import ITEM_SIZES
@@ -116,10 +118,12 @@ class Cupy:
 
     def __init__(self) -> None:
         self._cupy = sys.modules["cupy"]
+        # The name of a dtype is made anew whenever it is asked for.
+        self._dtypes = {name: np.dtype(name) for name in ("float16", "float32", "float64")}
 
     def place(self, array: Any, shape: tuple[int, int], dtype: str) -> Place | None:
         """See `Library.place`."""
-        if array.shape == shape and array.dtype.name == dtype:
+        if array.shape == shape and array.dtype == self._dtypes.get(dtype):
             row, column = array.strides
             itemsize = ITEM_SIZES[dtype]
             if column == itemsize and row >= shape[1] * itemsize and row % itemsize == 0:

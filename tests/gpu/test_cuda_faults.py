@@ -43,7 +43,7 @@ FAULTS = {
     "one wrong element in a large result": (
         suspect("one_element"),
         Outcome.WRONG_RESULT,
-        "1300x1300x1300",
+        "times what ieee allows",
     ),
     "partly written result": (suspect("partial"), Outcome.WRONG_RESULT, "unwritten"),
     "write after C": (suspect("overrun"), Outcome.WRONG_RESULT, "wrote outside C, after"),

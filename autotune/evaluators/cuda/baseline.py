@@ -68,6 +68,7 @@ class Cublas:
         self, library: Any, sizes: tuple[int, int, int], dtype: str, layout: str, stream: Any
     ) -> None:
         self._library = library
+        self._stream = stream  # PyCUDA destroys a stream that nobody holds
         self._handle = ctypes.c_void_p()
         self._call("cublasCreate_v2", ctypes.byref(self._handle))
         # Setting the stream takes the workspace away, so it comes first.
