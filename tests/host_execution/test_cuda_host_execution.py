@@ -29,7 +29,13 @@ SEED = int(os.environ.get("AUTOTUNE_HOST_SEED", "0"))
 CASES = 2
 """Calls of each compiled configuration."""
 
-SHAPES = ((4096, 4096, 4096), (16, 4096, 4096), (64, 65536, 64))
+SHAPES = (
+    (4096, 4096, 4096),
+    (2047, 2051, 2049),
+    (16, 4096, 4096),
+    (4096, 4096, 128),
+    (64, 65536, 64),
+)
 """What presets are for."""
 
 FAMILIES = load_families(target="cuda", operation="gemm")
