@@ -11,7 +11,9 @@ from autotune.cli import main
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = main(arguments)
+    """Run a command, on the CPU also where there is a GPU."""
+    where = [] if arguments[0] == "cache" else ["--target", "cpu"]
+    code = main([*arguments, *where])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
 

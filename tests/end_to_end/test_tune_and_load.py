@@ -27,7 +27,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def result(cache: Path):
-    return tune(PROBLEM, trials=10, timeout=60, cache=cache, study="first")
+    return tune(PROBLEM, target="cpu", trials=10, timeout=60, cache=cache, study="first")
 
 
 def operands(problem: Gemm) -> tuple[np.ndarray, np.ndarray]:
@@ -64,7 +64,8 @@ def test_the_result_is_a_callable(result) -> None:
 def test_a_new_process_loads_it(result, cache: Path) -> None:
     program = (
         "import numpy as np; from autotune import Gemm, load;"
-        "k = load(Gemm(96, 70, 83)); a = np.ones((96, 70), 'f4'); b = np.ones((70, 83), 'f4');"
+        "k = load(Gemm(96, 70, 83), 'cpu');"
+        "a = np.ones((96, 70), 'f4'); b = np.ones((70, 83), 'f4');"
         "c = k(a, b); assert (c == 70).all(); print(k.candidate.family)"
     )
     environment = os.environ | {"AUTOTUNE_CACHE": str(cache)}
@@ -76,14 +77,14 @@ def test_a_new_process_loads_it(result, cache: Path) -> None:
 
 def test_nothing_tuned_names_the_command(cache: Path, result) -> None:
     with pytest.raises(NotTunedError, match=r"autotune tune --shape 8x9x10 .*--dtype float64"):
-        load(Gemm(8, 9, 10, dtype="float64"), cache=cache)
+        load(Gemm(8, 9, 10, dtype="float64"), "cpu", cache=cache)
     with pytest.raises(UnknownNameError, match="match must be one of"):
-        load(PROBLEM, match="best", cache=cache)
+        load(PROBLEM, "cpu", match="best", cache=cache)
 
 
 def test_near_sizes_get_the_nearest_record(cache: Path, result) -> None:
     near = Gemm(90, 75, 80)
-    kernel = load(near, match="nearest", cache=cache)
+    kernel = load(near, "cpu", match="nearest", cache=cache)
     assert kernel.match is MatchQuality.NEAREST
     assert kernel.candidate.family == result.best.candidate.family
     a, b = operands(near)
@@ -92,7 +93,7 @@ def test_near_sizes_get_the_nearest_record(cache: Path, result) -> None:
 
 def test_an_empty_cache_gives_a_default_kernel(tmp_path: Path) -> None:
     problem = Gemm(33, 5, 17, dtype="float64")
-    kernel = load(problem, match="nearest", cache=tmp_path / "none")
+    kernel = load(problem, "cpu", match="nearest", cache=tmp_path / "none")
     assert kernel.match is MatchQuality.DEFAULT
     assert kernel.record is None
     a, b = operands(problem)
@@ -100,7 +101,7 @@ def test_an_empty_cache_gives_a_default_kernel(tmp_path: Path) -> None:
 
 
 def test_a_named_study_goes_on(result, cache: Path) -> None:
-    more = tune(PROBLEM, trials=4, timeout=60, cache=cache, study="first")
+    more = tune(PROBLEM, target="cpu", trials=4, timeout=60, cache=cache, study="first")
     assert len(more.trials) == 4
     tried = {trial.candidate for trial in result.trials}
     assert not tried & {trial.candidate for trial in more.trials}
@@ -108,7 +109,14 @@ def test_a_named_study_goes_on(result, cache: Path) -> None:
 
 def test_a_study_of_another_space_is_refused(result, cache: Path) -> None:
     with pytest.raises(StudyError, match="first"):
-        tune(Gemm(64, 64, 64), families=["loops"], trials=2, cache=cache, study="first")
+        tune(
+            Gemm(64, 64, 64),
+            target="cpu",
+            families=["loops"],
+            trials=2,
+            cache=cache,
+            study="first",
+        )
 
 
 @pytest.mark.parametrize(
@@ -124,12 +132,21 @@ def test_a_study_of_another_space_is_refused(result, cache: Path) -> None:
 )
 def test_bad_arguments_are_named(tmp_path: Path, fields: dict, named: str) -> None:
     with pytest.raises(InputError, match=named):
-        tune(PROBLEM, cache=tmp_path, **fields)
+        tune(PROBLEM, cache=tmp_path, **({"target": "cpu"} | fields))
 
 
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "autotune", "tune", "--json", "--shape", "64x64x64"]
-    command += ["--timeout", "300", "--trials", "100000", "--cache", str(tmp_path)]
+    command += [
+        "--target",
+        "cpu",
+        "--timeout",
+        "300",
+        "--trials",
+        "100000",
+        "--cache",
+        str(tmp_path),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         database = TuningCache(tmp_path / "tuning.sqlite")
@@ -151,7 +168,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
 def test_two_tuners_share_one_cache_and_study(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "autotune", "tune", "--json", "--quiet", "--family", "loops"]
     command += ["--shape", "24x24x24", "--trials", "4", "--cache", str(tmp_path)]
-    command += ["--study", "shared"]
+    command += ["--study", "shared", "--target", "cpu"]
     processes = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(2)
