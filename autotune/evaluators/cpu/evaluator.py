@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from autotune.evaluators.base import Baseline, Effort, Finals
 from autotune.evaluators.cpu.baseline import Blas, baseline_details, baseline_name
 from autotune.evaluators.cpu.kernel import CpuProgram, write_program
-from autotune.evaluators.cpu.timing import Series
 from autotune.evaluators.cpu.worker import (
     Compiled,
     DescribeBlas,
@@ -20,8 +20,8 @@ from autotune.evaluators.cpu.worker import (
     measurement_worker,
 )
 from autotune.evaluators.processes import Failure, FailureKind, WorkerPool, WorkerProcess
+from autotune.evaluators.rounds import Series, conclude, take_turns
 from autotune.measurement import Measurement, Outcome
-from autotune.statistics import median, median_interval
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,13 +33,6 @@ if TYPE_CHECKING:
     from autotune.problem import Gemm
     from autotune.program_cache import ProgramCache
     from autotune.space import SearchSpace
-
-FINALS_ROUNDS = 15
-"""Rounds that `Effort.finals_s` is divided into: enough for a 95% interval that is not merely
-the smallest and the largest."""
-
-MIN_ROUNDS = 3
-"""Rounds made however long they take."""
 
 MIN_BATCH = 4
 """Candidates compiled together at least, so that programs shared and uneven times even out."""
@@ -146,35 +139,21 @@ class CpuEvaluator:
         """
         self.prepare(candidates)
         measurements = [self._evaluate(each, None, SECOND_LOOK_S) for each in candidates]
-        ratios: list[float | None] = [None] * len(candidates)
         baseline = self.baseline()
         alive = [position for position, each in enumerate(measurements) if each.ok]
         if not alive:
-            return Finals(tuple(measurements), tuple(ratios), baseline)
+            return conclude(measurements, [None] * len(candidates), baseline, None, _judge_failure)
         programs = [self._prepared[candidates[position]].program for position in alive]
-        *turns, numpy_turns = self._interleave([*programs, None])
-        for position, own in zip(alive, turns, strict=True):
-            if isinstance(own, Failure):
-                measurements[position] = _judge_failure(own)
-                continue
-            medians = [turn.median_s for turn in own]
-            measurements[position] = replace(
-                measurements[position],
-                median_s=median(medians),
-                interval_s=median_interval(medians),
-                repeats=sum(turn.calls for turn in own),
-            )
-            if not isinstance(numpy_turns, Failure):
-                pairs = zip(numpy_turns, own, strict=True)
-                ratios[position] = median(
-                    [theirs.median_s / ours.median_s for theirs, ours in pairs]
-                )
-        if baseline is not None and not isinstance(numpy_turns, Failure):
-            medians = [turn.median_s for turn in numpy_turns]
-            baseline = replace(
-                baseline, median_s=median(medians), interval_s=median_interval(medians)
-            )
-        return Finals(tuple(measurements), tuple(ratios), baseline)
+        visits = [functools.partial(self._visit, program) for program in (*programs, None)]
+        *turns, numpy_turns = take_turns(visits, self._effort.finals_s)
+        by_position = dict(zip(alive, turns, strict=True))
+        return conclude(
+            measurements,
+            [by_position.get(position) for position in range(len(candidates))],
+            baseline,
+            numpy_turns,
+            _judge_failure,
+        )
 
     def baseline(self) -> Baseline | None:
         """NumPy's product of the same operands with the same cap on threads, measured once."""
@@ -230,26 +209,10 @@ class CpuEvaluator:
         details = {**reply.measurement.details, "compile_s": prepared.compile_s}
         return replace(reply.measurement, details=details)
 
-    def _interleave(self, programs: Sequence[CpuProgram | None]) -> list[list[Series] | Failure]:
-        """Rounds of one turn each; None is NumPy. A program that fails is out of the rest."""
-        turns: list[list[Series] | Failure] = [[] for _ in programs]
-        turn_s = self._effort.finals_s / FINALS_ROUNDS / len(programs)
-        spent_s = 0.0
-        rounds = 0
-        while spent_s < self._effort.finals_s or rounds < MIN_ROUNDS:
-            rounds += 1
-            for position, program in enumerate(programs):
-                so_far = turns[position]
-                if isinstance(so_far, Failure):
-                    spent_s += turn_s  # so that the rounds end even if all fail
-                    continue
-                reply = self._ask(Visit(program, turn_s))
-                if isinstance(reply, Series):
-                    so_far.append(reply)
-                    spent_s += max(turn_s, reply.median_s * reply.calls)
-                else:
-                    turns[position] = reply
-        return turns
+    def _visit(self, program: CpuProgram | None, budget_s: float) -> Series | Failure:
+        """One turn of a program, or of NumPy where there is none."""
+        reply: Series | Failure = self._ask(Visit(program, budget_s))
+        return reply
 
     def _ask(self, request: Request) -> Any:
         return self._worker.call(request, self._effort.timeout_s)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from autotune.evaluators.rounds import Series
 from autotune.statistics import median, median_interval
 
 BATCH_S = 20e-6
@@ -21,21 +21,6 @@ MIN_CALLS = 5
 
 Clock = Callable[[], int]
 """Nanoseconds from a fixed point."""
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """Timed calls of one kernel, one after the other.
-
-    Attributes:
-        median_s: median time of one call, in seconds.
-        interval_s: its 95% confidence interval.
-        calls: how many there were.
-    """
-
-    median_s: float
-    interval_s: tuple[float, float]
-    calls: int
 
 
 def timed(call: Callable[[], object], clock: Clock = time.perf_counter_ns) -> float:

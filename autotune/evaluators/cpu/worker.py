@@ -15,7 +15,8 @@ import threadpoolctl
 from autotune.errors import CompileError
 from autotune.evaluators.cpu.baseline import Blas, numpy_blas
 from autotune.evaluators.cpu.kernel import CpuKernel, CpuProgram, load_module
-from autotune.evaluators.cpu.timing import Series, time_calls, timed
+from autotune.evaluators.cpu.timing import time_calls, timed
+from autotune.evaluators.rounds import Series
 from autotune.measurement import Measurement, Outcome
 from autotune.references import SMALL_CASES, Case
 from autotune.verification import Check, Verdict
