@@ -13,7 +13,7 @@ from autotune.errors import OperandError
 from autotune.problem import ITEM_SIZES
 
 if TYPE_CHECKING:
-    from autotune.device_libraries import Place
+    from autotune.device_libraries import Place, Reader
     from autotune.device_operands import DeviceArray
     from autotune.problem import Gemm
 
@@ -39,6 +39,11 @@ class DeviceKernel:
         self._c_shape = problem.c_shape
         self._dtype = problem.dtype
         self._itemsize = ITEM_SIZES[problem.dtype]
+        # For the end of an operand: the last row begins so many rows after the first.
+        self._a_before_last, self._a_columns = problem.a_shape[0] - 1, problem.a_shape[1]
+        self._b_before_last, self._b_columns = problem.b_shape[0] - 1, problem.b_shape[1]
+        self._c_before_last, self._c_columns = problem.c_shape[0] - 1, problem.c_shape[1]
+        self._readers: dict[type, tuple[Reader, Reader, Reader]] = {}
         self._load_on = load_on
         self._launches: dict[int, Launch] = {}
         self._lock = threading.Lock()
@@ -57,22 +62,29 @@ class DeviceKernel:
 
         The usual call has plain operands of one library, on its current stream; it costs little.
         """
-        library = library_of(a)
-        if stream is None and library.ordered and library_of(b) is library:
-            dtype = self._dtype
-            at_a = library.place(a, self._a_shape, dtype)
-            at_b = library.place(b, self._b_shape, dtype)
+        kind = a.__class__
+        if stream is None and b.__class__ is kind:
+            read_a, read_b, read_c = self._readers.get(kind) or self._read(kind, a)
+            at_a = read_a(a)
+            at_b = read_b(b)
             if at_a is not None and at_b is not None:
+                library = library_of(a)
                 if out is None:
                     _check_beta(beta)
-                    out = library.empty(a, self._c_shape, dtype, None)
-                if library_of(out) is library:
-                    at_c = library.place(out, self._c_shape, dtype)
-                    if at_c is not None and at_a[2] == at_b[2] == at_c[2]:
-                        current = library.current_stream(a)
-                        self._enqueue(at_a, at_b, at_c, alpha, beta, current)
-                        return out
+                    out = library.empty(a, self._c_shape, self._dtype, None)
+                at_c = read_c(out) if out.__class__ is kind else None
+                if at_c is not None and at_a[2] == at_b[2] == at_c[2]:
+                    self._enqueue(at_a, at_b, at_c, alpha, beta, library.current_stream(a))
+                    return out
         return self._call_carefully(a, b, out, alpha, beta, stream)
+
+    def _read(self, kind: type, array: Any) -> tuple[Reader, Reader, Reader]:
+        """What reads plain operands of one type."""
+        library = library_of(array)
+        shapes = (self._a_shape, self._b_shape, self._c_shape)
+        a, b, c = (library.reader(shape, self._dtype) for shape in shapes)
+        self._readers[kind] = a, b, c
+        return a, b, c
 
     def _call_carefully(
         self, a: Any, b: Any, out: Any, alpha: float, beta: float, stream: Any
@@ -167,9 +179,12 @@ class DeviceKernel:
         a, lda, device = at_a
         b, ldb, _ = at_b
         c, ldc, _ = at_c
-        if self._may_overlap(c, ldc, a, lda, self._a_shape):
+        # Where the address ranges meet, a closer look tells whether the elements do.
+        itemsize = self._itemsize
+        end = c + (self._c_before_last * ldc + self._c_columns) * itemsize
+        if end > a and a + (self._a_before_last * lda + self._a_columns) * itemsize > c:
             self._refuse_overlap("a", at_c, at_a, self._a_shape)
-        if self._may_overlap(c, ldc, b, ldb, self._b_shape):
+        if end > b and b + (self._b_before_last * ldb + self._b_columns) * itemsize > c:
             self._refuse_overlap("b", at_c, at_b, self._b_shape)
         launch = self._launches.get(device) or self._load(device)
         try:
@@ -179,14 +194,6 @@ class DeviceKernel:
                 f"alpha and beta must be numbers that {self._dtype} holds, and rows less than "
                 f"2^31 elements apart, got {alpha!r:.40} and {beta!r:.40}: {error}"
             ) from error
-
-    def _may_overlap(self, c: int, ldc: int, x: int, ldx: int, shape: tuple[int, int]) -> bool:
-        """Whether the address ranges overlap."""
-        rows, columns = self._c_shape
-        if c + ((rows - 1) * ldc + columns) * self._itemsize <= x:
-            return False
-        rows, columns = shape
-        return x + ((rows - 1) * ldx + columns) * self._itemsize > c
 
     def _refuse_overlap(self, name: str, at_c: Place, at_x: Place, shape: tuple[int, int]) -> None:
         if overlap(at_c, self._c_shape, at_x, shape, self._itemsize):

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 Place: TypeAlias = tuple[int, int, int]
 """Address, leading dimension in elements, and the driver's number of the device."""
 
+Reader: TypeAlias = "Callable[[Any], Place | None]"
+"""Where a plain operand lies, at once; None for a look at the details."""
+
 
 class Library(Protocol):
     """One library of device arrays."""
@@ -26,8 +29,8 @@ class Library(Protocol):
     """Whether the library itself works on its current stream, and hands out memory in its order;
     otherwise an array says which stream works on it, and is kept until the kernel is done."""
 
-    def place(self, array: Any, shape: tuple[int, int], dtype: str) -> Place | None:
-        """Where a plain operand lies, at once; None for a look at the details."""
+    def reader(self, shape: tuple[int, int], dtype: str) -> Reader:
+        """What reads operands of one shape and dtype; every call of a kernel does it thrice."""
         ...
 
     def describe(self, name: str, array: Any, stream: int) -> DeviceArray:
@@ -62,15 +65,23 @@ class Torch:
         raw = getattr(self._torch._C, "_cuda_getCurrentRawStream", None)
         self._current: Callable[[int], int] = raw or self._public_stream
 
-    def place(self, array: Any, shape: tuple[int, int], dtype: str) -> Place | None:
-        """See `Library.place`."""
-        if array.dtype is self._dtypes[dtype] and array.shape == shape:
-            leading, column = array.stride()
-            if column == 1 and leading >= shape[1]:
-                device = array.get_device()
-                if device >= 0:
-                    return array.data_ptr(), leading, device
-        return None
+    def reader(self, shape: tuple[int, int], dtype: str) -> Reader:
+        """See `Library.reader`."""
+        wanted = self._dtypes[dtype]
+        columns = shape[1]
+
+        def read(array: Any) -> Place | None:
+            if array.dtype is not wanted or array.shape != shape:
+                return None
+            leading = columns
+            if not array.is_contiguous():
+                leading, step = array.stride()
+                if step != 1 or leading < columns:
+                    return None
+            device = array.get_device()
+            return (array.data_ptr(), leading, device) if device >= 0 else None
+
+        return read
 
     def describe(self, name: str, array: Any, stream: int) -> DeviceArray:
         """See `Library.describe`."""
@@ -118,18 +129,26 @@ class Cupy:
 
     def __init__(self) -> None:
         self._cupy = sys.modules["cupy"]
-        # The name of a dtype is made anew whenever it is asked for.
-        self._dtypes = {name: np.dtype(name) for name in ("float16", "float32", "float64")}
+        self._current = self._cupy.cuda.get_current_stream
 
-    def place(self, array: Any, shape: tuple[int, int], dtype: str) -> Place | None:
-        """See `Library.place`."""
-        if array.shape == shape and array.dtype == self._dtypes.get(dtype):
-            row, column = array.strides
-            itemsize = ITEM_SIZES[dtype]
-            if column == itemsize and row >= shape[1] * itemsize and row % itemsize == 0:
-                data = array.data
-                return data.ptr, row // itemsize, data.device_id
-        return None
+    def reader(self, shape: tuple[int, int], dtype: str) -> Reader:
+        """See `Library.reader`."""
+        if dtype not in _NUMPY_DTYPES:
+            return _look_closer
+        wanted = np.dtype(dtype)
+        itemsize = wanted.itemsize
+        row_bytes = shape[1] * itemsize
+
+        def read(array: Any) -> Place | None:
+            if array.shape != shape or array.dtype != wanted:
+                return None
+            row, step = array.strides
+            if step != itemsize or row < row_bytes or row % itemsize:
+                return None
+            data = array.data
+            return data.ptr, row // itemsize, data.device_id
+
+        return read
 
     def describe(self, name: str, array: Any, stream: int) -> DeviceArray:
         """See `Library.describe`."""
@@ -148,7 +167,7 @@ class Cupy:
 
     def current_stream(self, array: Any) -> int:
         """See `Library.current_stream`."""
-        return int(self._cupy.cuda.get_current_stream(array.data.device_id).ptr)
+        return int(self._current(array.data.device_id).ptr)
 
     def empty(self, like: Any, shape: tuple[int, int], dtype: str, stream: int | None) -> Any:
         """See `Library.empty`."""
@@ -169,9 +188,9 @@ class Other:
 
     ordered: ClassVar[bool] = False
 
-    def place(self, array: Any, shape: tuple[int, int], dtype: str) -> Place | None:
-        """See `Library.place`."""
-        return None
+    def reader(self, shape: tuple[int, int], dtype: str) -> Reader:
+        """See `Library.reader`."""
+        return _look_closer
 
     def describe(self, name: str, array: Any, stream: int) -> DeviceArray:
         """See `Library.describe`."""
@@ -201,6 +220,12 @@ class Other:
         """Nothing: these arrays are kept until the kernel is done."""
 
 
+def _look_closer(array: Any) -> Place | None:
+    """The `Reader` where nothing can be said at once."""
+    return None
+
+
+_NUMPY_DTYPES = ("float16", "float32", "float64")
 _BY_TYPE: dict[type, Library] = {}
 _OTHER = Other()
 

@@ -57,6 +57,9 @@ class FakeTensor:
         self.is_cuda = device >= 0
         self.lent: list[int] = []
 
+    def is_contiguous(self) -> bool:
+        return self.array.flags.c_contiguous
+
     def stride(self) -> tuple[int, ...]:
         return tuple(stride // self.array.itemsize for stride in self.array.strides)
 

@@ -91,6 +91,25 @@ def test_random_configurations_compute_the_product(
     assert failures == []
 
 
+@pytest.mark.skipif("pipelined" not in FAMILIES, reason="there is no family pipelined")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_operands_with_odd_rows_are_realigned(
+    dtype: str, limits: CudaLimits, tmp_path: Path
+) -> None:
+    family = FAMILIES["pipelined"]
+    space = family.space(Gemm(m=511, n=4095, k=513, dtype=dtype), limits)
+    rng = np.random.default_rng((SEED, zlib.crc32(dtype.encode())))
+    drawn = (space[int(row)] for row in space.sample(200, rng))
+    realigned = [configuration for configuration in drawn if configuration["realign"] == 1]
+    assert realigned
+    for configuration in realigned[:2]:
+        for extra in (0, 1, 3):  # rows of whole vectors too
+            m, n, k = (size // 16 * 8 + extra for size in largest_sizes(configuration))
+            case = Case(m, n, k, misaligned=(1, 0, 3), alpha=-0.5, beta=1.5, dtype=dtype)
+            error = relative_error(family, configuration, case, limits, rng, tmp_path)
+            assert error < tolerance(case), (configuration, case)
+
+
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 70, 3), (65, 1, 66), (67, 37, 1)])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_degenerate_shapes(

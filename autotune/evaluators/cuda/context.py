@@ -13,6 +13,9 @@ from autotune.evaluators.cuda.identity import load_driver
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+STATIC_SHARED_BYTES = 48 * 1024
+"""Shared memory that every kernel may have; for more, the driver is asked first."""
+
 
 @functools.cache
 def pycuda_driver() -> Any:

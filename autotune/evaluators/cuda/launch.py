@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import struct
 import threading
 from collections.abc import Callable
@@ -10,17 +9,20 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autotune.errors import LaunchError
 from autotune.evaluators.cuda.context import (
-    ForeignError,
+    STATIC_SHARED_BYTES,
     activated,
     describe,
     driver_errors,
     is_current,
     pycuda_driver,
 )
-from autotune.evaluators.cuda.identity import load_driver
+from autotune.evaluators.cuda.foreign import ForeignModule
+from autotune.evaluators.cuda.program import LaunchStep
 from autotune.problem import ITEM_SIZES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autotune.evaluators.cuda.program import CudaProgram, Extents, LaunchPlan
 
 Launch: TypeAlias = Callable[..., None]
@@ -31,13 +33,12 @@ integer."""
 
 _Enqueue: TypeAlias = Callable[[int, int, int, int, int, int, float, float, Any], None]
 
-_Invocation: TypeAlias = Callable[[tuple[int, ...], tuple[int, ...], bytes, int, Any], None]
-"""``invoke(grid, block, arguments, shared_bytes, stream)``."""
+_Run: TypeAlias = Callable[[bytes, Any], None]
+"""``run(arguments, stream)``: enqueues kernels, all with the same packed arguments."""
 
 _TYPES = {"float32": "f", "float64": "d"}
 _TRANSPOSE_BLOCK = (32, 8, 1)
 _TRANSPOSE_TILE = 32
-_STATIC_SHARED_BYTES = 48 * 1024
 _PER_THREAD_STREAM = 2  # CU_STREAM_PER_THREAD
 
 
@@ -66,12 +67,11 @@ class CudaKernel:
         self._scratch: dict[tuple[str, int, int, int], Any] = {}
         self._launchers: list[_Launcher] = []
         self._lock = threading.RLock()
-        self._foreign_functions: dict[str, _ForeignFunction] = {}
+        self._modules: list[_Module] = []
+        self._foreign_modules: list[ForeignModule] = []
         try:
             with activated(ordinal):
-                self._modules = [_load(program.cubin)]
-                if any(program.flips):
-                    self._modules.append(_load(program.support))
+                self._modules.extend(map(_Module, self._cubins()))
                 self.launch: Launch = self.launcher(program.plan)
         except driver_errors() as error:
             raise LaunchError(describe(error)) from error
@@ -83,7 +83,7 @@ class CudaKernel:
             LaunchError: the driver refuses a kernel or its shared memory.
         """
         with self._lock:
-            launcher = _Launcher(self, plan, self._assemble(plan, *self._own(plan)))
+            launcher = _Launcher(self, plan, self._assemble(plan, self._modules))
             self._launchers.append(launcher)
         return launcher
 
@@ -96,45 +96,25 @@ class CudaKernel:
             for allocation in self._scratch.values():
                 allocation.free()
             self._scratch.clear()
-            for function in self._foreign_functions.values():
-                function.unload()
-            self._foreign_functions.clear()
+            for module in self._foreign_modules:
+                module.unload()
+            self._foreign_modules.clear()
             # PyCUDA unloads a module with the last function of it.
             self._modules.clear()
 
-    def _own(self, plan: LaunchPlan) -> tuple[list[_Invocation], _Invocation | None]:
-        """The plan's kernels and the transposing one, through PyCUDA."""
-        main, *support = self._modules
-        invocations: list[_Invocation] = []
-        for step in plan.steps:
-            function = main.get_function(step.kernel)
-            if step.shared_bytes > _STATIC_SHARED_BYTES:
-                attribute = pycuda_driver().function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
-                function.set_attribute(attribute, step.shared_bytes)
-            invocations.append(function._launch_kernel)
-        transpose = support[0].get_function("transpose")._launch_kernel if support else None
-        return invocations, transpose
-
     def foreign(self, plan: LaunchPlan) -> _Enqueue:
         """Launches on other libraries' streams, of which PyCUDA cannot make its own."""
-
-        def load(cubin: bytes, kernel: str, shared_bytes: int = 0) -> _Invocation:
-            if kernel not in self._foreign_functions:
-                self._foreign_functions[kernel] = _ForeignFunction(cubin, kernel)
-            self._foreign_functions[kernel].allow_shared(shared_bytes)
-            return self._foreign_functions[kernel]
-
         with self._lock, activated(self.ordinal):
-            own = [load(self.program.cubin, step.kernel, step.shared_bytes) for step in plan.steps]
-            flips = any(self.program.flips)
-            transpose = load(self.program.support, "transpose") if flips else None
-            return self._assemble(plan, own, transpose)
+            if not self._foreign_modules:
+                self._foreign_modules.extend(map(ForeignModule, self._cubins()))
+            return self._assemble(plan, self._foreign_modules)
+
+    def _cubins(self) -> list[bytes]:
+        flips = any(self.program.flips)
+        return [self.program.cubin, *([self.program.support] if flips else [])]
 
     def _assemble(
-        self,
-        plan: LaunchPlan,
-        invocations: list[_Invocation],
-        transpose: _Invocation | None,
+        self, plan: LaunchPlan, modules: Sequence[_Module] | Sequence[ForeignModule]
     ) -> _Enqueue:
         """What enqueues the plan. Whatever does not depend on the call is done here, once."""
         m, n, k = plan.sizes
@@ -143,10 +123,13 @@ class CudaKernel:
         pack = struct.Struct(
             f"iii{kind}PiPi{kind}Pi" + ("P" if workspace_bytes is not None else "")
         ).pack
-        steps = [
-            (invoke, step.grid, step.block, step.shared_bytes)
-            for invoke, step in zip(invocations, plan.steps, strict=True)
-        ]
+        run = modules[0].runner(plan.steps)
+        flip_a, flip_b = (
+            _Transposer(self, modules[1], name, stored) if flipped else None
+            for flipped, name, stored in zip(
+                self.program.flips, "ab", ((n, m), (k, n)), strict=True
+            )
+        )
 
         def plain(
             a: int,
@@ -159,9 +142,7 @@ class CudaKernel:
             beta: float,
             stream: Any,
         ) -> None:
-            packed = pack(m, n, k, alpha, a, lda, b, ldb, beta, c, ldc)
-            for invoke, grid, block, shared_bytes in steps:
-                invoke(grid, block, packed, shared_bytes, stream)
+            run(pack(m, n, k, alpha, a, lda, b, ldb, beta, c, ldc), stream)
 
         def general(
             a: int,
@@ -177,38 +158,18 @@ class CudaKernel:
             # Another thread's kernels on this stream, and in the same memory, come before all of
             # these or after all of them.
             with self._lock:
-                if self.program.flips[0]:
-                    a, lda = self._transposed(transpose, "a", a, lda, (n, m), stream)
-                if self.program.flips[1]:
-                    b, ldb = self._transposed(transpose, "b", b, ldb, (k, n), stream)
+                if flip_a is not None:
+                    a, lda = flip_a(a, lda, stream)
+                if flip_b is not None:
+                    b, ldb = flip_b(b, ldb, stream)
                 last: tuple[int, ...] = ()
                 if workspace_bytes is not None:
-                    last = (self._memory("workspace", workspace_bytes, stream),)
-                packed = pack(m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, *last)
-                for invoke, grid, block, shared_bytes in steps:
-                    invoke(grid, block, packed, shared_bytes, stream)
+                    last = (self.memory("workspace", workspace_bytes, stream),)
+                run(pack(m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, *last), stream)
 
         return general if workspace_bytes is not None or any(self.program.flips) else plain
 
-    def _transposed(
-        self,
-        transpose: _Invocation | None,
-        name: str,
-        address: int,
-        stride: int,
-        stored: tuple[int, int],
-        stream: Any,
-    ) -> tuple[int, int]:
-        """Enqueue the copy of an operand; its address and leading dimension."""
-        if transpose is None:
-            raise LaunchError("the program has no transposing kernel: give it `support`")
-        rows, columns = stored
-        copy = self._memory(name, rows * columns * ITEM_SIZES[self.program.dtype], stream)
-        packed = struct.pack("PqqqP", address, stride, rows, columns, copy)
-        transpose(transpose_grid(rows, columns), _TRANSPOSE_BLOCK, packed, 0, stream)
-        return copy, rows
-
-    def _memory(self, name: str, size: int, stream: Any) -> int:
+    def memory(self, name: str, size: int, stream: Any) -> int:
         """Memory for the launches on one stream, allocated when first needed."""
         handle = stream if stream.__class__ is int else getattr(stream, "handle", 0)
         # One handle stands for the default stream of whichever thread asks.
@@ -268,66 +229,52 @@ def transpose_grid(rows: int, columns: int) -> Extents:
     return min(tiles, 2**31 - 1), 1, 1
 
 
-class _ForeignFunction:
-    """A kernel loaded by the driver itself; called like PyCUDA's, with a stream's handle."""
+class _Module:
+    """A binary, loaded by PyCUDA into the current context."""
 
-    def __init__(self, cubin: bytes, kernel: str) -> None:
-        self._driver = load_driver()
-        self._module = self._check(self._driver.cuModuleLoadData(cubin))
-        self._function = self._check(
-            self._driver.cuModuleGetFunction(self._module, kernel.encode())
-        )
-        self._lock = threading.Lock()
-        self._arguments = ctypes.create_string_buffer(4096)
-        self._size = ctypes.c_size_t()
-        end, pointer, size = 0, 1, 2  # CU_LAUNCH_PARAM_...
-        self._extra = (ctypes.c_void_p * 5)(
-            pointer, ctypes.addressof(self._arguments), size, ctypes.addressof(self._size), end
-        )
+    def __init__(self, cubin: bytes) -> None:
+        self._module = pycuda_driver().module_from_buffer(cubin)
 
-    def __call__(
+    def runner(self, steps: Sequence[LaunchStep]) -> _Run:
+        """What launches kernels of this binary, one after the other, on PyCUDA's streams."""
+        attribute = pycuda_driver().function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
+        launches: list[tuple[Callable[..., None], LaunchStep]] = []
+        for step in steps:
+            function = self._module.get_function(step.kernel)
+            if step.shared_bytes > STATIC_SHARED_BYTES:
+                function.set_attribute(attribute, step.shared_bytes)
+            launches.append((function._launch_kernel, step))
+
+        def run(arguments: bytes, stream: Any) -> None:
+            for launch, step in launches:
+                launch(step.grid, step.block, arguments, step.shared_bytes, stream)
+
+        return run
+
+
+class _Transposer:
+    """Copies an operand that is stored transposed, on the way to a kernel that cannot read it."""
+
+    def __init__(
         self,
-        grid: tuple[int, ...],
-        block: tuple[int, ...],
-        arguments: bytes,
-        shared_bytes: int,
-        stream: int,
+        kernel: CudaKernel,
+        module: _Module | ForeignModule,
+        name: str,
+        stored: tuple[int, int],
     ) -> None:
-        with self._lock:  # the driver has copied the arguments when it returns
-            ctypes.memmove(self._arguments, arguments, len(arguments))
-            self._size.value = len(arguments)
-            self._check(
-                self._driver.cuLaunchKernel(
-                    self._function,
-                    *grid,
-                    *block,
-                    shared_bytes,
-                    stream,
-                    0,
-                    ctypes.addressof(self._extra),
-                )
-            )
+        self._kernel = kernel
+        self._name = name
+        self._stored = stored
+        step = LaunchStep("transpose", transpose_grid(*stored), _TRANSPOSE_BLOCK)
+        self._run = module.runner([step])
 
-    def allow_shared(self, size: int) -> None:
-        """Let blocks have more dynamic shared memory than every kernel may."""
-        if size > _STATIC_SHARED_BYTES:
-            attributes = self._driver.CUfunction_attribute
-            attribute = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            self._check(self._driver.cuFuncSetAttribute(self._function, attribute, size))
-
-    def unload(self) -> None:
-        """Free the code."""
-        self._driver.cuModuleUnload(self._module)
-
-    def _check(self, result: tuple[Any, ...]) -> Any:
-        status, *values = result
-        if int(status) != 0:
-            raise ForeignError(status.name)
-        return values[0] if values else None
-
-
-def _load(cubin: bytes) -> Any:
-    return pycuda_driver().module_from_buffer(cubin)
+    def __call__(self, address: int, stride: int, stream: Any) -> tuple[int, int]:
+        """Enqueue the copy; its address and leading dimension."""
+        rows, columns = self._stored
+        size = rows * columns * ITEM_SIZES[self._kernel.program.dtype]
+        copy = self._kernel.memory(self._name, size, stream)
+        self._run(struct.pack("PqqqP", address, stride, rows, columns, copy), stream)
+        return copy, rows
 
 
 def _closed(*_: Any, **__: Any) -> None:
