@@ -108,24 +108,28 @@ def test_valid_configurations_compile_and_need_what_was_predicted(
         assert kernel.shared_bytes + int(dynamic) == case.names["shared_bytes"], where
         block = [extent.evaluate(case.names) for extent in family.launch.block]
         assert np.prod([int(extent) for extent in block]) == case.names["threads"], where
-        assert kernel.max_threads is not None, where  # __launch_bounds__
-        assert kernel.max_threads >= int(case.names["threads"]), where
+        if "register_cap" in case.names:
+            assert kernel.registers <= int(case.names["register_cap"]), where
+        else:
+            assert kernel.max_threads is not None, where  # __launch_bounds__
+            assert kernel.max_threads >= int(case.names["threads"]), where
         for auxiliary in (*family.launch.before, *family.launch.after):
             if auxiliary.when.holds(case.names):
                 assert auxiliary.kernel in binary.kernels, where
 
 
 @pytest.mark.skipif("block" not in FAMILIES, reason="there is no family block")
-def test_registers_of_block_are_estimated_within_15_percent_nine_times_of_ten(
-    pool: ProcessPoolExecutor,
-) -> None:
+def test_registers_of_block_are_estimated_within_15_percent(pool: ProcessPoolExecutor) -> None:
     limits = find_gpu("h200").limits
-    drawn = sampled(FAMILIES["block"], Gemm(m=4096, n=4096, k=4096), limits, 50)
+    drawn = [
+        case
+        for dtype in ("float32", "float64")
+        for case in sampled(FAMILIES["block"], Gemm(4096, 4096, 4096, dtype), limits, 25)
+    ]
     errors = {
-        str(case.configuration): int(case.names["registers"]) / binary.kernels["gemm"].registers
+        f"{case.configuration} {case.problem.dtype}": (
+            int(case.names["registers"]) / binary.kernels["gemm"].registers
+        )
         for case, binary in compiled(pool, drawn)
     }
-    outside = {name: error for name, error in errors.items() if abs(error - 1) > 0.15}
-    # Of 160 drawn at another time 154 were within 15 percent, and all within 25.
-    assert len(outside) * 10 <= len(drawn), outside
-    assert all(abs(error - 1) <= 0.25 for error in outside.values()), outside
+    assert {name: error for name, error in errors.items() if abs(error - 1) > 0.15} == {}

@@ -39,7 +39,7 @@ class HostProgram:
 
     def __init__(self, source: str, folder: Path) -> None:
         # Bounds are no part of a kernel's arguments; without them a kernel reads like a function.
-        plain = re.sub(r"__launch_bounds__\(.*?\)(?=\s+\w+\()", "", source)
+        plain = re.sub(r"__(launch_bounds|maxnreg)__\(.*?\)(?=\s+\w+\()", "", source)
         self._kernels = {m[1]: _arguments(m[2]) for m in _KERNEL.finditer(plain)}
         text = "\n".join([_host_source(plain), *map(_entry, self._kernels.items())])
         self._library = ctypes.CDLL(str(_compile(text, folder)))
