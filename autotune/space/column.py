@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from autotune.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 Mask: TypeAlias = "NDArray[np.bool_] | None"
 """Rows that count; None means all of them."""
 
+INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 """The largest magnitude that a column of integers may have."""
 
@@ -31,8 +31,11 @@ class MisuseError(Exception):
     """Operands of a kind that an operator does not take; `Expression` adds the text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+_KINDS = {"b": "i", "i": "i", "f": "f", bool: "i", int: "i", float: "f"}
+"""Kinds of columns, by NumPy's kind of an array and by the type of a value."""
+
+
+class Column(NamedTuple):
     """The values of a subexpression over many rows.
 
     Attributes:
@@ -64,13 +67,23 @@ class Column:
         return isinstance(self.values, np.ndarray)
 
     @property
+    def length(self) -> int:
+        """Number of values."""
+        return self.values.size if isinstance(self.values, np.ndarray) else 1
+
+    @property
     def kind(self) -> str:
         """``i`` for integers and booleans, ``f`` for floats, ``o`` for anything else."""
-        if isinstance(self.values, np.ndarray):
-            return {"b": "i", "i": "i", "f": "f"}.get(self.values.dtype.kind, "o")
-        return (
-            "i" if isinstance(self.values, int) else "f" if isinstance(self.values, float) else "o"
+        values = self.values
+        return _KINDS.get(
+            values.dtype.kind if isinstance(values, np.ndarray) else type(values), "o"
         )
+
+    def each(self, transform: Callable[[NDArray[Any]], NDArray[Any]]) -> Column:
+        """The column with its rows picked or arranged anew; `values` must be an array."""
+        assert isinstance(self.values, np.ndarray)
+        defined = None if self.defined is None else transform(self.defined)
+        return Column(transform(self.values), defined, self.limit)
 
     def truth(self) -> NDArray[np.bool_]:
         """Python's truth value of every row."""
@@ -86,7 +99,7 @@ def both(left: Mask, right: Mask) -> Mask:
     return left & right
 
 
-def elementwise(scalar: Callable[..., Value], operands: list[Column], active: Mask) -> Column:
+def elementwise(scalar: Callable[..., Value], operands: Sequence[Column], active: Mask) -> Column:
     """Apply the scalar form in the active rows; rows that it leaves undefined are masked."""
     if not any(operand.is_array for operand in operands):
         if active is not None and not active.any():

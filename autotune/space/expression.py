@@ -55,16 +55,11 @@ class Expression:
         """
         if not isinstance(text, str):
             raise ExpressionError(f"an expression is text, got {text!r}")
-        return cls._of(text, parsing.parse(text, exact_division=exact_division))
+        return cls(text, *parsing.parse(text, exact_division=exact_division))
 
     @classmethod
     def _of(cls, text: str, root: Node) -> Expression:
-        if root.size > parsing.MAX_NODES or root.depth > parsing.MAX_DEPTH:
-            raise ExpressionError(
-                f"expression {text!r}: too large with its definitions inlined "
-                f"({root.size} operations, {root.depth} levels; at most {parsing.MAX_NODES} and "
-                f"{parsing.MAX_DEPTH})"
-            )
+        parsing.check_size(text, root)
         names = dict.fromkeys(node.name for node in nodes.walk(root) if isinstance(node, Name))
         return cls(text, root, tuple(names))
 
@@ -82,7 +77,7 @@ class Expression:
         Raises:
             ExpressionError: the result is too large.
         """
-        if self.names.isdisjoint(definitions):
+        if not any(name in definitions for name in self.ordered_names):
             return self
         roots = {name: expression.root for name, expression in definitions.items()}
         return Expression._of(self.text, nodes.substitute(self.root, roots))
@@ -143,22 +138,6 @@ class Expression:
         """The expression ``self % divisor == 0``, written out."""
         remainder = Apply(operators.REMAINDER, (self.root, divisor.root))
         return self._part(Apply(operators.EQUAL, (remainder, Constant(0))))
-
-    def conjuncts(self, textual: frozenset[str] = frozenset()) -> tuple[Expression, ...]:
-        """Expressions all of which hold exactly where this one does.
-
-        A part that could be misused (text where a number is needed, a power beyond 64 bits) may
-        rely on the parts before it as guards; it is never evaluated without them.
-
-        Args:
-            textual: names that may stand for text.
-        """
-        parts = tuple(nodes.conjuncts(self.root))
-        if len(parts) == 1:
-            return (self,)
-        safe = [part for part in parts if not nodes.can_be_misused(part, textual)]
-        split = tuple(Expression._of(self.text, part) for part in safe)
-        return split if len(safe) == len(parts) else (*split, self)
 
     def _part(self, node: Node) -> Expression:
         return Expression._of(nodes.to_text(node), node)

@@ -1,9 +1,10 @@
 """The valid row nearest to a configuration.
 
 The distance of two configurations is the sum over parameters of the difference in rank, relative
-to the largest there is, for numbers, and 0 or 1 for text and booleans. It is a sum over groups
-too, so rows of the whole space are visited in order of distance by a best-first search over the
-groups' rows, each in its own order of distance, without listing the product.
+to the largest there is, for numbers, and 0 or 1 for text and booleans. So it is a sum over the
+edges of a row's path through the groups' diagrams. The least distance from every node to the end
+is known after one pass over the edges, and with it as a guide a best-first search (A*; Hart,
+Nilsson and Raphael, 1968) visits rows in order of distance, without listing them.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ import numpy as np
 from autotune.space.expression import plain_value
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
+    from collections.abc import Container, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from autotune.configuration import Value
-    from autotune.space.group import Group
+    from autotune.space.diagram import Diagram, Layer
     from autotune.space.parameter import TunableParameter
     from autotune.space.product import GroupProduct
 
@@ -43,12 +44,14 @@ def nearest_row(
     if product.size == 0:
         return None
     tables = _tables(parameters, configuration)
-    choices = [
-        (_Ranked(_distances(group, tables)), weight)
-        for group, weight in zip(product.groups, product.weights, strict=True)
-        if group.size > 1
-    ]
-    return _best_first(choices, excluded)
+    stages: list[_Stage] = []
+    to_go = 0
+    for group, weight in zip(reversed(product.groups), reversed(product.weights), strict=True):
+        if group.size > 1:
+            costs = [tables[position] for position in group.positions]
+            stages += _stages(group.diagram, costs, weight, to_go)
+            to_go = stages[-1].to_go(0)
+    return _best_first(stages[::-1], to_go, excluded)
 
 
 def _tables(
@@ -96,67 +99,75 @@ def _gap(left: Value, right: Value) -> float:
     return 0.0 if left == right else abs(left - right)
 
 
-def _distances(group: Group, tables: Sequence[NDArray[np.int64] | None]) -> NDArray[np.int64]:
-    """The distance of every row of a group."""
-    total = np.zeros(group.size, dtype=np.int64)
-    for column, position in enumerate(group.positions):
-        table = tables[position]
-        if table is not None:
-            total += table[group.codes[:, column]]
-    return total
+class _Stage:
+    """One layer of a diagram, with the distance that each of its edges adds.
 
-
-class _Ranked:
-    """Rows in ascending order of (distance, row), sorted only as far as they are asked for."""
-
-    def __init__(self, distances: NDArray[np.int64]) -> None:
-        self._distances = distances
-        first = int(np.argmin(distances))
-        self._rows: NDArray[np.intp] = np.array([first])
-
-    def __getitem__(self, rank: int) -> tuple[int, int] | None:
-        """(distance, row) of the row at `rank`, or None past the last one."""
-        if rank >= len(self._distances):
-            return None
-        if rank >= len(self._rows):
-            self._sort(max(64, 8 * rank))
-        row = int(self._rows[rank])
-        return int(self._distances[row]), row
-
-    def _sort(self, count: int) -> None:
-        if count < len(self._distances):
-            bound = np.partition(self._distances, count)[count]
-            rows = np.flatnonzero(self._distances <= bound)
-        else:
-            rows = np.arange(len(self._distances))
-        self._rows = rows[np.argsort(self._distances[rows], kind="stable")]
-
-
-def _best_first(choices: Sequence[tuple[_Ranked, int]], excluded: Container[int]) -> int | None:
-    """Visit combinations in ascending order of (distance, row) until one is not excluded.
-
-    A combination is a rank in every group. Its successors raise the rank of one group, none to
-    the left of the last raised one, so that every combination has one predecessor. Neither
-    distance nor, among equals, row decreases on the way.
+    Args:
+        layer: the edges.
+        costs: the distance of each.
+        following: the least distance from each child on to the end of the space's last group.
+        weight: rows of the space that one row of the diagram stands for.
     """
-    distance = row = 0
-    for ranked, weight in choices:
-        first = ranked[0]
-        assert first is not None
-        distance += first[0]
-        row += first[1] * weight
-    heap: list[tuple[int, int, int, tuple[int, ...]]] = [(distance, row, 0, (0,) * len(choices))]
+
+    def __init__(
+        self, layer: Layer, costs: NDArray[np.int64], following: NDArray[np.int64], weight: int
+    ) -> None:
+        self._layer = layer
+        self._costs = costs
+        self._least = costs + following[layer.children]
+        self._weight = weight
+        self.least = np.minimum.reduceat(self._least, layer.starts[:-1])
+
+    def to_go(self, node: int) -> int:
+        """The least distance from a node on."""
+        return int(self.least[node])
+
+    def choices(self, node: int) -> Iterator[tuple[int, int, int, int]]:
+        """Every edge of a node: least distance on the way, distance, rows before it, child."""
+        first, end = self._layer.starts[node : node + 2].tolist()
+        before = self._layer.before[first:end].tolist()
+        return zip(
+            self._least[first:end].tolist(),
+            self._costs[first:end].tolist(),
+            [(rows - before[0]) * self._weight for rows in before],
+            self._layer.children[first:end].tolist(),
+            strict=True,
+        )
+
+
+def _stages(
+    diagram: Diagram, tables: Sequence[NDArray[np.int64] | None], weight: int, to_go: int
+) -> list[_Stage]:
+    """The stages of one group, the last one first.
+
+    Args:
+        diagram: the group's rows.
+        tables: the distance of every value of its parameters.
+        weight: rows of the space that one of its rows stands for.
+        to_go: the least distance that the groups after it add.
+    """
+    stages = []
+    following = np.array([to_go], dtype=np.int64)
+    for layer, table in zip(reversed(diagram.layers), reversed(tables), strict=True):
+        costs = np.zeros(len(layer.codes), dtype=np.int64) if table is None else table[layer.codes]
+        stages.append(_Stage(layer, costs, following, weight))
+        following = stages[-1].least
+    return stages
+
+
+def _best_first(stages: Sequence[_Stage], least: int, excluded: Container[int]) -> int | None:
+    """Visit rows in ascending order of (distance, row) until one is not excluded.
+
+    What waits is the beginning of a row, with the least distance of the rows that begin so and
+    the first of them. Neither decreases as it goes on, so a row that comes up is the next one.
+    """
+    heap: list[tuple[int, int, int, int, int]] = [(least, 0, 0, 0, 0)]
     while heap:
-        distance, row, raised, ranks = heapq.heappop(heap)
-        if row not in excluded:
-            return row
-        for group in range(raised, len(choices)):
-            ranked, weight = choices[group]
-            current, following = ranked[ranks[group]], ranked[ranks[group] + 1]
-            if current is None or following is None:
-                continue
-            successor = (*ranks[:group], ranks[group] + 1, *ranks[group + 1 :])
-            step = following[0] - current[0]
-            moved = (following[1] - current[1]) * weight
-            heapq.heappush(heap, (distance + step, row + moved, group, successor))
+        _, row, depth, node, distance = heapq.heappop(heap)
+        if depth == len(stages):
+            if row not in excluded:
+                return row
+            continue
+        for least, cost, rows, child in stages[depth].choices(node):
+            heapq.heappush(heap, (distance + least, row + rows, depth + 1, child, distance + cost))
     return None

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 
 from autotune.space.column import Column, both, elementwise
-from autotune.space.operators import POWER, TAKES_TEXT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from autotune.configuration import Value
     from autotune.space.column import Mask
@@ -23,8 +22,6 @@ class Constant:
     """A literal."""
 
     value: Value
-    size: int = field(default=1, init=False, repr=False, compare=False)
-    depth: int = field(default=1, init=False, repr=False, compare=False)
 
     def evaluate(self, names: Mapping[str, Value]) -> Value:
         """The value, whatever the names stand for."""
@@ -40,8 +37,6 @@ class Name:
     """A parameter, a constant of the space, or a definition that is still to be inlined."""
 
     name: str
-    size: int = field(default=1, init=False, repr=False, compare=False)
-    depth: int = field(default=1, init=False, repr=False, compare=False)
 
     def evaluate(self, names: Mapping[str, Value]) -> Value:
         """What the name stands for."""
@@ -58,11 +53,6 @@ class Apply:
 
     operator: Operator
     operands: tuple[Node, ...]
-    size: int = field(default=0, init=False, repr=False, compare=False)
-    depth: int = field(default=0, init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        _measure(self)
 
     def evaluate(self, names: Mapping[str, Value]) -> Value:
         """The operator's value; raises UndefinedError and MisuseError."""
@@ -70,15 +60,9 @@ class Apply:
 
     def columns(self, names: Mapping[str, Column], active: Mask) -> Column:
         """The operator's value in every row; what is not active may hold anything."""
-        operands = [operand.columns(names, active) for operand in self.operands]
-        defined: Mask = None
-        for operand in operands:
-            defined = both(defined, operand.defined)
-        if any(operand.is_array for operand in operands):
-            result = self.operator.vector(*operands)
-            if result is not None:
-                return Column(result.values, both(defined, result.defined), result.limit)
-        return elementwise(self.operator.scalar, operands, both(active, defined))
+        return applied(
+            self.operator, [operand.columns(names, active) for operand in self.operands], active
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +71,6 @@ class Junction:
 
     conjunction: bool
     operands: tuple[Node, ...]
-    size: int = field(default=0, init=False, repr=False, compare=False)
-    depth: int = field(default=0, init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        _measure(self)
 
     def evaluate(self, names: Mapping[str, Value]) -> Value:
         """True or False; raises what the operands up to the deciding one raise."""
@@ -102,28 +81,72 @@ class Junction:
 
     def columns(self, names: Mapping[str, Column], active: Mask) -> Column:
         """The truth value in every row; rows an operand is not reached in do not matter to it."""
-        undecided: Mask = None
-        undefined: Mask = None
-        for operand in self.operands:
-            column = operand.columns(names, both(active, undecided))
-            goes_on = column.truth() if self.conjunction else ~column.truth()
-            if column.defined is not None:
-                missed = both(undecided, ~column.defined)
-                undefined = missed if undefined is None or missed is None else undefined | missed
-                goes_on = goes_on & column.defined
-            undecided = both(undecided, goes_on)
-        assert undecided is not None
-        values = undecided if self.conjunction else ~undecided
-        defined = None if undefined is None else ~undefined
-        return Column(values if np.ndim(values) else bool(values), defined, 1)
+        return joined(
+            self.conjunction,
+            lambda operand, reached: operand.columns(names, both(active, reached)),
+            self.operands,
+        )
 
 
 Node: TypeAlias = Constant | Name | Apply | Junction
 
 
-def _measure(node: Apply | Junction) -> None:
-    object.__setattr__(node, "size", 1 + sum(operand.size for operand in node.operands))
-    object.__setattr__(node, "depth", 1 + max(operand.depth for operand in node.operands))
+_OperandT = TypeVar("_OperandT")
+
+
+def applied(operator: Operator, operands: Sequence[Column], active: Mask) -> Column:
+    """An operator's value in every row; what is not active may hold anything."""
+    defined: Mask = None
+    varies = False
+    for operand in operands:
+        defined = both(defined, operand.defined)
+        varies = varies or operand.is_array
+    if varies:
+        result = operator.vector(*operands)
+        if result is not None:
+            return Column(result.values, both(defined, result.defined), result.limit)
+    return elementwise(operator.scalar, operands, both(active, defined))
+
+
+def joined(
+    conjunction: bool,
+    evaluate: Callable[[_OperandT, Mask], Column],
+    operands: Sequence[_OperandT],
+) -> Column:
+    """The truth value of ``and`` or ``or`` in every row.
+
+    Args:
+        conjunction: whether it is ``and``.
+        evaluate: an operand's column, given the rows in which it is reached.
+        operands: in order; rows that one is not reached in do not matter to it.
+    """
+    undecided: Mask = None
+    undefined: Mask = None
+    for operand in operands:
+        column = evaluate(operand, undecided)
+        goes_on = column.truth() if conjunction else ~column.truth()
+        if column.defined is not None:
+            missed = both(undecided, ~column.defined)
+            undefined = missed if undefined is None or missed is None else undefined | missed
+            goes_on = goes_on & column.defined
+        undecided = both(undecided, goes_on)
+    assert undecided is not None
+    values = undecided if conjunction else ~undecided
+    defined = None if undefined is None else ~undefined
+    return Column(values if np.ndim(values) else bool(values), defined, 1)
+
+
+def measure(node: Node, limit: int) -> tuple[int, int]:
+    """How many nodes the tree has, and how many levels; counting stops beyond `limit` nodes."""
+    size = depth = 0
+    pending = [(node, 1)]
+    while pending and size <= limit:
+        node, level = pending.pop()
+        size += 1
+        depth = max(depth, level)
+        if isinstance(node, Apply | Junction):
+            pending += [(operand, level + 1) for operand in node.operands]
+    return size, depth
 
 
 def walk(node: Node) -> Iterator[Node]:
@@ -154,33 +177,6 @@ def always_evaluated(node: Node) -> Iterator[Apply]:
         for operand in node.operands:
             yield from always_evaluated(operand)
         yield node
-
-
-def conjuncts(node: Node) -> Iterator[Node]:
-    """The operands of the ``and`` at the top, however nested; else the node itself."""
-    if isinstance(node, Junction) and node.conjunction:
-        for operand in node.operands:
-            yield from conjuncts(operand)
-    else:
-        yield node
-
-
-def can_be_misused(node: Node, textual: frozenset[str]) -> bool:
-    """Whether an operator might be given what it does not take, for some values of the names.
-
-    Args:
-        node: the tree.
-        textual: names that may stand for text.
-    """
-    return any(
-        part.operator is POWER
-        or (
-            part.operator.symbol not in TAKES_TEXT
-            and any(_may_be_text(operand, textual) for operand in part.operands)
-        )
-        for part in walk(node)
-        if isinstance(part, Apply)
-    )
 
 
 def to_text(node: Node) -> str:
@@ -228,9 +224,3 @@ def _enclosed(node: Node, binding: int) -> str:
     # comparisons would chain, so they are always enclosed in one another
     loose = _binding(node) < binding or (_binding(node) == binding == 3)
     return f"({text})" if loose else text
-
-
-def _may_be_text(node: Node, textual: frozenset[str]) -> bool:
-    if isinstance(node, Name):
-        return node.name in textual
-    return isinstance(node, Constant) and isinstance(node.value, str)

@@ -14,16 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.space.column import INT64_MAX, Column, Mask, MisuseError, UndefinedError, both
+from autotune.space.column import (
+    INT32_MAX,
+    INT64_MAX,
+    Column,
+    Mask,
+    MisuseError,
+    UndefinedError,
+    both,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
     from autotune.configuration import Value
 
-_INT32_MAX = 2**31 - 1
 _FLOAT_EXACT = 2**53  # integers up to here convert to float64 without rounding
 _POWER_BITS = 64
 _LARGEST_BITS = 10_000  # no sensible size comes near; text of untrusted files must not hang
@@ -99,25 +104,31 @@ def _is_power_of_two(value: Any) -> bool:
 # Vectorised forms.
 
 
-def _integer_type(*limits: int) -> type[np.signedinteger[Any]] | None:
-    largest = max(limits)
-    return np.int32 if largest <= _INT32_MAX else np.int64 if largest <= INT64_MAX else None
-
-
 def _compute(ufunc: np.ufunc, limit: int, *operands: Column) -> Column | None:
-    kinds = {operand.kind for operand in operands}
-    limits = [operand.limit for operand in operands]
-    values = [operand.values for operand in operands]
-    if kinds == {"i"}:
-        dtype = _integer_type(limit, *limits)
-        return None if dtype is None else Column(ufunc(*values, dtype=dtype), limit=limit)
-    if "o" in kinds or max(limits) > INT64_MAX:
+    dtype: type[np.number[Any]] = np.int32
+    largest = limit
+    for operand in operands:
+        kind = operand.kind
+        if kind == "o":
+            return None
+        if kind == "f":
+            dtype = np.float64
+        largest = max(largest, operand.limit)
+    if largest > INT64_MAX:
         return None
-    return Column(ufunc(*values, dtype=np.float64))
+    if dtype is np.int32:
+        if largest > INT32_MAX:
+            dtype = np.int64
+    else:
+        limit = 0
+    return Column(ufunc(*[operand.values for operand in operands], dtype=dtype), limit=limit)
 
 
-def _defined_where(condition: NDArray[np.bool_]) -> Mask:
-    return None if condition.all() else np.asarray(condition)
+def _where_not_zero(divisor: Column) -> Mask:
+    values = divisor.values
+    if isinstance(values, np.ndarray):
+        return None if np.count_nonzero(values) == values.size else values != 0
+    return None if values else np.zeros((), dtype=bool)
 
 
 def _add(left: Column, right: Column) -> Column | None:
@@ -137,21 +148,17 @@ def _divide(left: Column, right: Column) -> Column | None:
     if "o" in left.kind + right.kind or max(left.limit, right.limit) > _FLOAT_EXACT:
         return None
     values = np.true_divide(left.values, right.values, dtype=np.float64)
-    return Column(values, _defined_where(np.not_equal(right.values, 0)))
+    return Column(values, _where_not_zero(right))
 
 
 def _floor_divide(left: Column, right: Column) -> Column | None:
     result = _compute(np.floor_divide, left.limit, left, right)
-    return result and Column(
-        result.values, _defined_where(np.not_equal(right.values, 0)), result.limit
-    )
+    return result and Column(result.values, _where_not_zero(right), result.limit)
 
 
 def _remainder(left: Column, right: Column) -> Column | None:
     result = _compute(np.remainder, right.limit, left, right)
-    return result and Column(
-        result.values, _defined_where(np.not_equal(right.values, 0)), result.limit
-    )
+    return result and Column(result.values, _where_not_zero(right), result.limit)
 
 
 def _divide_exactly(left: Column, right: Column) -> Column | None:
@@ -159,7 +166,7 @@ def _divide_exactly(left: Column, right: Column) -> Column | None:
     remainder = _remainder(left, right)
     if quotient is None or remainder is None:
         return None
-    whole = _defined_where(np.equal(remainder.values, 0))
+    whole = np.equal(remainder.values, 0)
     return Column(quotient.values, both(quotient.defined, whole), quotient.limit)
 
 
@@ -199,9 +206,9 @@ def _ceiling_divide(left: Column, right: Column) -> Column | None:
 
 
 def _comparable(left: Column, right: Column) -> bool:
-    kinds = {left.kind, right.kind}
-    largest = INT64_MAX if kinds == {"i"} else _FLOAT_EXACT
-    return "o" not in kinds and max(left.limit, right.limit) <= largest
+    kinds = left.kind + right.kind
+    largest = INT64_MAX if kinds == "ii" else _FLOAT_EXACT
+    return "o" not in kinds and left.limit <= largest and right.limit <= largest
 
 
 def _ordered(ufunc: np.ufunc) -> Callable[[Column, Column], Column | None]:
@@ -235,7 +242,7 @@ def _extreme(ufunc: np.ufunc, better: np.ufunc) -> Callable[[Column, Column], Co
     return vector
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Operator:
     """One operator of the language.
 

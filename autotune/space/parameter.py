@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune.errors import SpaceError
+from autotune.space.column import INT32_MAX, INT64_MAX, Column
 from autotune.space.expression import plain_value
 
 if TYPE_CHECKING:
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
     from autotune.configuration import Value
 
-_INT64_MAX = 2**63 - 1
+_PLAIN = {bool, int, float, str}
+_FLOAT_EXACT = 2**53  # integers up to here convert to float64 without rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +53,15 @@ class TunableParameter:
             raise SpaceError(f"a parameter's name must be a non-empty text, got {self.name!r}")
         if isinstance(self.values, str | bytes):
             raise SpaceError(f"parameter {self.name}: values must be a list, got {self.values!r}")
-        try:
-            values = tuple(plain_value(value) for value in self.values)
-        except TypeError as error:
-            raise SpaceError(f"parameter {self.name}: values: {error}") from None
+        values = self._plain_values()
         if not values:
             raise SpaceError(f"parameter {self.name}: needs at least one value")
-        positions: dict[Value, int] = {}
-        for position, value in enumerate(values):
-            if value != value:
-                raise SpaceError(f"parameter {self.name}: NaN cannot be a value")
-            if value in positions:
+        positions = dict(zip(reversed(values), range(len(values) - 1, -1, -1), strict=True))
+        for position, value in enumerate(values) if len(positions) < len(values) else ():
+            if positions[value] != position:
                 raise SpaceError(
                     f"parameter {self.name}: value {value!r} repeats {values[positions[value]]!r}"
                 )
-            positions[value] = position
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "_positions", positions)
         if self.default is not None:
@@ -75,6 +71,19 @@ class TunableParameter:
                     f"{list(values)}"
                 )
             object.__setattr__(self, "default", plain_value(self.default))
+
+    def _plain_values(self) -> tuple[Value, ...]:
+        try:
+            kinds = set(map(type, self.values))
+            if kinds <= _PLAIN:
+                values = tuple(self.values)
+            else:
+                values = tuple([plain_value(value) for value in self.values])
+        except TypeError as error:
+            raise SpaceError(f"parameter {self.name}: values: {error}") from None
+        if float in map(type, values) and any(value != value for value in values):
+            raise SpaceError(f"parameter {self.name}: NaN cannot be a value")
+        return values
 
     def position(self, value: Any) -> int | None:
         """Where `value` stands among the values, or None."""
@@ -91,24 +100,32 @@ class TunableParameter:
     @property
     def has_text(self) -> bool:
         """Whether a value is a string."""
-        return any(isinstance(value, str) for value in self.values)
+        return str in map(type, self.values)
 
-    def array(self) -> NDArray[Any]:
-        """The values as bool, int64 or float64 where that loses nothing, else as objects."""
-        kinds = {type(value) for value in self.values}
+    def column(self) -> Column:
+        """The values as numbers of a fixed size where that loses nothing, else as objects."""
+        kinds = set(map(type, self.values))
+        if kinds == {int} or kinds == {int, bool}:
+            integers = list(map(int, self.values))
+            limit = max(max(integers), -min(integers))
+            # The narrowest that operators compute with.
+            dtype = np.int32 if limit <= INT32_MAX else np.int64 if limit <= INT64_MAX else object
+            return Column(np.array(self.values, dtype=dtype), None, limit)
         if kinds == {bool}:
-            return np.array(self.values, dtype=bool)
+            return Column(np.array(self.values), None, 1)
         if kinds == {float}:
-            return np.array(self.values, dtype=np.float64)
-        if kinds <= {int, bool} and all(abs(int(v)) <= _INT64_MAX for v in self.values):
-            return np.array(self.values, dtype=np.int64)
+            return Column(np.array(self.values))
         objects = np.empty(len(self.values), dtype=object)
         objects[:] = self.values
-        return objects
+        return Column(objects)
 
-    def column(self) -> NDArray[Any]:
-        """As `array`, except that a mixture of floats and exact integers becomes float64."""
+    def array(self) -> NDArray[Any]:
+        """The values as bool, int64 or float64, else as objects.
+
+        Integers in a mixture with floats become floats where that is exact.
+        """
         integers = [abs(value) for value in self.values if isinstance(value, int)]
-        if {type(value) for value in self.values} == {int, float} and max(integers) <= 2**53:
+        if set(map(type, self.values)) == {int, float} and max(integers) <= _FLOAT_EXACT:
             return np.array(self.values, dtype=np.float64)
-        return self.array()
+        column = np.asarray(self.column().values)
+        return column.astype(np.int64) if column.dtype == np.int32 else column

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune.errors import ExpressionError
 from autotune.space import operators
-from autotune.space.nodes import Apply, Constant, Junction, Name, Node
+from autotune.space.nodes import Apply, Constant, Junction, Name, Node, measure
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from autotune.space.operators import Operator
 
@@ -50,8 +50,8 @@ _COMPARISONS: Mapping[type[ast.cmpop], Operator] = {
 }
 
 
-def parse(text: str, *, exact_division: bool) -> Node:
-    """Parse `text`.
+def parse(text: str, *, exact_division: bool) -> tuple[Node, tuple[str, ...]]:
+    """Parse `text` to its tree and the names in it, in order of appearance.
 
     Raises:
         ExpressionError: the text is too long, too deep, or outside the language.
@@ -67,7 +67,23 @@ def parse(text: str, *, exact_division: bool) -> Node:
     except (SyntaxError, ValueError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
         _refuse(text, f"not an expression ({reason})")
-    return _Parser(text, exact_division).node(body, MAX_DEPTH)
+    parser = _Parser(text, exact_division)
+    root = parser.node(body, MAX_DEPTH)
+    if parser.grows:
+        check_size(text, root)
+    return root, tuple(parser.names)
+
+
+def check_size(text: str, root: Node) -> None:
+    """Refuse a tree that is larger than its text could be.
+
+    Raises:
+        ExpressionError: it has too many nodes, or is too deep.
+    """
+    size, depth = measure(root, MAX_NODES)
+    if size > MAX_NODES or depth > MAX_DEPTH:
+        bounds = f"at most {MAX_NODES} operations and {MAX_DEPTH} levels"
+        _refuse(text, f"too large with its definitions inlined, {bounds}")
 
 
 def _refuse(text: str, why: str) -> NoReturn:
@@ -84,38 +100,60 @@ def _signed(operator: Operator, operand: Node) -> Node:
 
 
 class _Parser:
+    """Converts the tree of one text.
+
+    Attributes:
+        names: the names it met, in order.
+        grows: whether the result may be larger or deeper than what was written.
+    """
+
     def __init__(self, text: str, exact_division: bool) -> None:
         self.text = text
         self.division = operators.DIVIDE_EXACTLY if exact_division else operators.DIVIDE
+        self.names: dict[str, None] = {}
+        self.grows = False
 
     def node(self, tree: ast.expr, levels: int) -> Node:
         """Convert one node; `levels` is how much deeper the tree may still go."""
         if levels == 0:
             _refuse(self.text, f"nested too deeply, at most {MAX_DEPTH} levels")
-        match tree:
-            case ast.Constant(value=bool() | int() | float() | str() as value):
-                return Constant(value)
-            case ast.Name(id=name):
-                return Name(name)
-            case ast.UnaryOp(op=op, operand=operand) if type(op) in _UNARY:
-                return _signed(_UNARY[type(op)], self.node(operand, levels - 1))
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-                operator = self.division if isinstance(op, ast.Div) else _BINARY[type(op)]
-                return Apply(operator, (self.node(left, levels - 1), self.node(right, levels - 1)))
-            case ast.BoolOp(op=op, values=values):
-                operands = tuple(self.node(value, levels - 1) for value in values)
-                return Junction(isinstance(op, ast.And), operands)
-            case ast.Compare():
-                return self._comparison(tree, levels)
-            case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
-                return self._call(name, [self.node(each, levels - 1) for each in arguments])
-            case _:
-                raise self._error(tree)
+        convert = _CONVERSIONS.get(type(tree))
+        if convert is None:
+            raise self._error(tree)
+        return convert(self, tree, levels - 1)
+
+    def _constant(self, tree: ast.Constant, levels: int) -> Node:
+        if not isinstance(tree.value, (bool, int, float, str)):
+            raise self._error(tree)
+        return Constant(tree.value)
+
+    def _name(self, tree: ast.Name, levels: int) -> Node:
+        self.names[tree.id] = None
+        return Name(tree.id)
+
+    def _unary(self, tree: ast.UnaryOp, levels: int) -> Node:
+        operator = _UNARY.get(type(tree.op))
+        if operator is None:
+            raise self._error(tree)
+        return _signed(operator, self.node(tree.operand, levels))
+
+    def _binary(self, tree: ast.BinOp, levels: int) -> Node:
+        operator = _BINARY.get(type(tree.op))
+        if operator is None:
+            raise self._error(tree)
+        if operator is operators.DIVIDE:
+            operator = self.division
+        return Apply(operator, (self.node(tree.left, levels), self.node(tree.right, levels)))
+
+    def _junction(self, tree: ast.BoolOp, levels: int) -> Node:
+        operands = tuple([self.node(value, levels) for value in tree.values])
+        return Junction(isinstance(tree.op, ast.And), operands)
 
     def _comparison(self, tree: ast.Compare, levels: int) -> Node:
         """A chain is the conjunction of its links: evaluating an operand twice changes nothing."""
         links: list[Node] = []
-        left = self.node(tree.left, levels - 1)
+        left = self.node(tree.left, levels)
+        self.grows |= len(tree.ops) > 1
         for op, comparator in zip(tree.ops, tree.comparators, strict=True):
             if isinstance(op, ast.In | ast.NotIn):
                 if comparator is not tree.comparators[-1]:
@@ -131,23 +169,29 @@ class _Parser:
                 continue
             if type(op) not in _COMPARISONS:
                 raise self._error(tree)
-            right = self.node(comparator, levels - 1)
+            right = self.node(comparator, levels)
             links.append(Apply(_COMPARISONS[type(op)], (left, right)))
             left = right
         return links[0] if len(links) == 1 else Junction(True, tuple(links))
 
     def _literals(self, tree: ast.expr, levels: int) -> list[Constant]:
         elements = tree.elts if isinstance(tree, ast.List | ast.Tuple) else []
-        literals = [self.node(element, levels - 1) for element in elements]
+        literals = [self.node(element, levels) for element in elements]
+        self.grows = True
         constants = [literal for literal in literals if isinstance(literal, Constant)]
         if not constants or len(constants) != len(literals):
             _refuse(self.text, "`in` takes a list of one or more numbers or strings")
         return constants
 
-    def _call(self, name: str, arguments: list[Node]) -> Node:
+    def _call(self, tree: ast.Call, levels: int) -> Node:
+        if not isinstance(tree.func, ast.Name) or tree.keywords:
+            raise self._error(tree)
+        name = tree.func.id
+        arguments = [self.node(each, levels) for each in tree.args]
         match name, arguments:
             case "min" | "max", [first, _, *_]:
                 operator = operators.MINIMUM if name == "min" else operators.MAXIMUM
+                self.grows |= len(arguments) > 2
                 for argument in arguments[1:]:
                     first = Apply(operator, (first, argument))
                 return first
@@ -165,3 +209,14 @@ class _Parser:
         part = ast.get_source_segment(self.text.strip(), tree) or type(tree).__name__
         why = f"{part!r} is not allowed; there is {ALLOWED}"
         return ExpressionError(f"expression {self.text!r}: {why}")
+
+
+_CONVERSIONS: Mapping[type[ast.expr], Callable[[_Parser, Any, int], Node]] = {
+    ast.Constant: _Parser._constant,
+    ast.Name: _Parser._name,
+    ast.UnaryOp: _Parser._unary,
+    ast.BinOp: _Parser._binary,
+    ast.BoolOp: _Parser._junction,
+    ast.Compare: _Parser._comparison,
+    ast.Call: _Parser._call,
+}

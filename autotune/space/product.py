@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from autotune.space.group import Group
+    from autotune.space.system import Group
 
 
 class GroupProduct:
@@ -40,34 +41,55 @@ class GroupProduct:
         codes = [0] * self._parameters
         for group in reversed(self.groups):
             row, local = divmod(row, group.size)
-            for position, code in zip(group.positions, group.codes[local], strict=True):
-                codes[position] = int(code)
+            for position, code in zip(
+                group.positions, group.diagram.row_codes(local), strict=True
+            ):
+                codes[position] = code
         return codes
 
     def codes(self, rows: NDArray[np.int64]) -> NDArray[np.int32]:
         """The same for many rows, shape (rows, parameters)."""
-        codes = np.empty((len(rows), self._parameters), dtype=np.int32)
+        codes = np.empty((len(rows), self._parameters), dtype=np.int32, order="F")
         for group in reversed(self.groups):
             if group.size:
                 rows, local = np.divmod(rows, group.size)
-                codes[:, group.positions] = group.codes[local]
+                columns = group.diagram.codes(local)
+                for position, column in zip(group.positions, columns, strict=True):
+                    codes[:, position] = column
         return codes
 
-    def column(self, position: int, values: NDArray[np.generic]) -> NDArray[np.generic]:
-        """The values of the parameter at `position` in every row."""
+    def columns(self, values: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """The values of every parameter in every row.
+
+        Args:
+            values: what the codes of every parameter stand for.
+        """
+        columns = _empty_columns([each.dtype for each in values], self.size)
         for group, weight in zip(self.groups, self.weights, strict=True):
-            if position in group.positions:
-                local = values[group.codes[:, group.positions.index(position)]]
-                repeats = self.size // max(1, weight * group.size)
-                return np.tile(np.repeat(local, weight), repeats)
-        raise IndexError(f"no parameter at {position}")
+            own = [values[position] for position in group.positions]
+            for position, column in zip(
+                group.positions, group.diagram.columns(own, weight), strict=True
+            ):
+                if len(column):
+                    columns[position].reshape(-1, len(column))[:] = column
+        return columns
 
     def find(self, codes: Sequence[int]) -> int | None:
         """The row with these codes, or None."""
         row = 0
         for group in self.groups:
-            local = group.find([codes[position] for position in group.positions])
+            local = group.diagram.find([codes[position] for position in group.positions])
             if local is None:
                 return None
             row = row * group.size + local
         return row
+
+
+def _empty_columns(dtypes: Sequence[np.dtype[Any]], rows: int) -> list[NDArray[Any]]:
+    """A column of every type.
+
+    Those of one type lie in one block, which the system provides far faster than many small ones.
+    """
+    numbers = Counter(dtypes)
+    blocks = {dtype: iter(np.empty((count, rows), dtype)) for dtype, count in numbers.items()}
+    return [next(blocks[dtype]) for dtype in dtypes]

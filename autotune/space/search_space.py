@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
@@ -14,14 +14,13 @@ import numpy as np
 
 from autotune.configuration import Configuration, Value
 from autotune.errors import SpaceError
+from autotune.space.diagram import Diagram
 from autotune.space.expression import Expression, UndefinedError, plain_value
-from autotune.space.group import Group
 from autotune.space.nearest import nearest_row
 from autotune.space.parameter import TunableParameter
 from autotune.space.product import GroupProduct
-from autotune.space.radix import MixedRadix
 from autotune.space.restriction import FunnelStep, Rejection, Restriction, whole_divisions
-from autotune.space.system import RestrictionSystem
+from autotune.space.system import Group, RestrictionSystem
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,8 +38,9 @@ class SearchSpace:
     Rows are sorted. Parameters that restrictions connect form a group; the rows of a group are in
     ascending order of their values' positions, the first declared parameter being the most
     significant, and rows of the space are the product of the groups, the group that holds the
-    first declared parameter being the most significant. Groups are enumerated when they are first
-    needed and never multiplied out, so a space may have far more rows than memory.
+    first declared parameter being the most significant. A group is a decision diagram, built when
+    it is first needed; neither its rows nor the product's are listed, so a space may have far more
+    rows than memory.
 
     Values compare as in Python: where x may be 1, ``{"x": True}`` and ``{"x": 1.0}`` are valid.
 
@@ -78,9 +78,9 @@ class SearchSpace:
         explicit = _restrictions(restrictions)
         implied = whole_divisions(definitions)
         self.restrictions: tuple[Restriction, ...] = (*implied, *explicit)
-        known = [*self._by_name, *self._constants, *self._definitions]
+        known = {**self._by_name, **self._constants, **self._definitions}
         for restriction in self.restrictions:
-            _check_names(f"restriction {restriction.text!r}", restriction.expression, known)
+            _check_names("restriction", restriction.expression, known)
         self._inlined = tuple(
             restriction.expression.substitute(self._definitions)
             for restriction in self.restrictions
@@ -108,15 +108,15 @@ class SearchSpace:
                 )
         parameters = [_observed(name, [row[name] for row in rows]) for name in rows[0]]
         space = cls(parameters)
-        radix = MixedRadix([len(parameter.values) for parameter in parameters])
-        packed = [radix.pack([p.position(row[p.name]) or 0 for p in parameters]) for row in rows]
+        codes = [tuple([p.position(row[p.name]) or 0 for p in parameters]) for row in rows]
         seen: dict[tuple[int, ...], int] = {}
-        for number, key in enumerate(packed):
+        for number, key in enumerate(codes):
             first = seen.setdefault(key, number)
             if first != number:
                 raise SpaceError(f"configuration {number} repeats configuration {first}")
-        words = [np.array(word, dtype=np.int64) for word in zip(*packed, strict=True)]
-        space._listed = Group(tuple(range(len(parameters))), radix, words)
+        space._listed = Group(
+            tuple(range(len(parameters))), Diagram.of_rows(np.array(codes, dtype=np.intp))
+        )
         return space
 
     @cached_property
@@ -136,7 +136,8 @@ class SearchSpace:
         }
         sha = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
         if self._listed is not None:
-            sha.update(self._listed.packed)
+            for column in self._listed.diagram.codes(np.arange(self.size)):
+                sha.update(column.astype("<i4").tobytes())
         return sha.hexdigest()[:16]
 
     @property
@@ -144,7 +145,7 @@ class SearchSpace:
         """A column per parameter, a row per valid configuration.
 
         Bool, int64 or float64 arrays; an object array where the values include text or integers
-        beyond 64 bits.
+        beyond 64 bits. Columns of one type share a block of memory.
 
         Raises:
             SpaceError: there are more than 2**28 rows; use `sample` or index the space instead.
@@ -154,10 +155,8 @@ class SearchSpace:
                 f"{self.size} rows are too many to list, at most {_LARGEST_LISTING}; "
                 "sample or index the space instead"
             )
-        return {
-            parameter.name: self._rows.column(position, parameter.column())
-            for position, parameter in enumerate(self.parameters)
-        }
+        values = [parameter.array() for parameter in self.parameters]
+        return dict(zip(self._by_name, self._rows.columns(values), strict=True))
 
     def __len__(self) -> int:
         return self.size
@@ -327,8 +326,8 @@ class SearchSpace:
         for name, definition in definitions.items():
             if name in self._by_name or name in self._constants:
                 raise SpaceError(f"definition {name}: a parameter or constant has that name")
-            known = [*self._by_name, *self._constants, *inlined]
-            _check_names(f"definition {name} = {definition.text!r}", definition, known)
+            known = {**self._by_name, **self._constants, **inlined}
+            _check_names(f"definition {name} =", definition, known)
             inlined[name] = definition.substitute(inlined)
         return inlined
 
@@ -374,10 +373,13 @@ def _restrictions(restrictions: Sequence[str | Restriction]) -> list[Restriction
     ]
 
 
-def _check_names(what: str, expression: Expression, known: Sequence[str]) -> None:
+def _check_names(what: str, expression: Expression, known: Collection[str]) -> None:
     for name in expression.ordered_names:
         if name not in known:
-            raise SpaceError(f"{what}: unknown name {name!r}; known names: {', '.join(known)}")
+            raise SpaceError(
+                f"{what} {expression.text!r}: unknown name {name!r}; "
+                f"known names: {', '.join(known)}"
+            )
 
 
 def _observed(name: str, values: Sequence[Value]) -> TunableParameter:

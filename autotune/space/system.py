@@ -1,14 +1,15 @@
-"""Splits restrictions into independent parts, and enumerates or counts each on its own."""
+"""Splits restrictions into independent parts, and builds or counts each on its own."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from autotune.space.enumeration import Enumeration, TooManyError
-from autotune.space.group import Group, connected
-from autotune.space.radix import MixedRadix
+from autotune.space.building import Dimension, TooManyError, build
+from autotune.space.diagram import Diagram
+from autotune.space.terms import Term, TermTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -17,11 +18,26 @@ if TYPE_CHECKING:
     from autotune.space.expression import Expression
     from autotune.space.parameter import TunableParameter
 
-_Conjuncts: TypeAlias = "list[tuple[Expression, tuple[int, ...]]]"
-"""The conjuncts of one restriction, each with the positions of the parameters it is about."""
+_COUNTING_ALLOWANCE = 20_000_000
+"""Evaluations that counting one part may take: some seconds, and a gigabyte at worst."""
 
-_COUNTING_ALLOWANCE = 200_000_000
-"""Row evaluations that counting one part may take: some seconds."""
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Parameters that restrictions connect, with the rows that are valid for them together.
+
+    Attributes:
+        positions: where its parameters stand in the space, ascending.
+        diagram: the rows of codes of these parameters.
+    """
+
+    positions: tuple[int, ...]
+    diagram: Diagram
+
+    @property
+    def size(self) -> int:
+        """Number of rows."""
+        return self.diagram.size
 
 
 class RestrictionSystem:
@@ -41,36 +57,19 @@ class RestrictionSystem:
     ) -> None:
         self._parameters = parameters
         # A parameter with one value is a constant, so it does not connect any others.
-        single = {p.name: p.values[0] for p in parameters if len(p.values) == 1}
-        self._fixed: dict[str, Value] = {**constants, **single}
-        textual = frozenset(
-            [parameter.name for parameter in parameters if parameter.has_text]
-            + [name for name, value in constants.items() if isinstance(value, str)]
-        )
-        self._conjuncts = [
-            [(conjunct, self._positions(conjunct)) for conjunct in restriction.conjuncts(textual)]
-            for restriction in restrictions
-        ]
-
-    def _positions(self, conjunct: Expression) -> tuple[int, ...]:
-        """The parameters that a conjunct is about."""
-        return tuple(
-            position
-            for position, parameter in enumerate(self._parameters)
-            if parameter.name in conjunct.names and parameter.name not in self._fixed
-        )
+        fixed = {p.name: p.values[0] for p in parameters if len(p.values) == 1}
+        positions = {p.name: at for at, p in enumerate(parameters) if p.name not in fixed}
+        textual = frozenset(p.name for p in parameters if p.has_text)
+        self._terms = TermTable(positions, {**constants, **fixed}, textual)
+        self._conjuncts = [self._terms.conjuncts(restriction) for restriction in restrictions]
 
     def groups(self) -> list[Group]:
         """The valid rows of every part, in order of the parts' first parameters."""
-        if not self._constants_hold(self._conjuncts):
-            everything = tuple(range(len(self._parameters)))
-            radix = MixedRadix([len(parameter.values) for parameter in self._parameters])
-            return [Group(everything, radix, [np.empty(0, dtype=np.int64)] * radix.words)]
-        groups = []
-        for part, restrictions in self._parts(self._conjuncts):
-            enumeration = self._enumeration(part, restrictions)
-            groups.append(Group(part, enumeration.radix, enumeration.rows()))
-        return groups
+        conjuncts = [term for terms in self._conjuncts for term in terms]
+        if not _constants_hold(conjuncts):
+            count = len(self._parameters)
+            return [Group(tuple(range(count)), Diagram.of_nothing(count))]
+        return [Group(part, self._diagram(part, terms)) for part, terms in self._parts(conjuncts)]
 
     def remaining(self) -> list[int | None]:
         """Configurations left by the first, the first two, ... of the restrictions.
@@ -82,54 +81,61 @@ class RestrictionSystem:
             for position, parameter in enumerate(self._parameters)
         }
         remaining: list[int | None] = []
-        for number, added in enumerate(self._conjuncts, start=1):
-            kept = self._conjuncts[:number]
-            touched = {position for _, positions in added for position in positions}
+        kept: list[Term] = []
+        for added in self._conjuncts:
+            kept += added
+            touched = reduce(or_, (term.scope for term in added), 0)
             counts = {
                 part: counts[part]
-                if part in counts and touched.isdisjoint(part)
-                else self._count(part, restrictions)
-                for part, restrictions in self._parts(kept)
+                if part in counts and not any(touched >> position & 1 for position in part)
+                else self._count(part, terms)
+                for part, terms in self._parts(kept)
             }
-            remaining.append(_product(counts.values()) if self._constants_hold(kept) else 0)
+            remaining.append(_product(counts.values()) if _constants_hold(kept) else 0)
         return remaining
 
-    def _parts(
-        self, restrictions: Sequence[_Conjuncts]
-    ) -> list[tuple[tuple[int, ...], list[Expression]]]:
+    def _parts(self, conjuncts: Sequence[Term]) -> list[tuple[tuple[int, ...], list[Term]]]:
         """Positions of connected parameters, with the conjuncts that are about them."""
-        bound = [
-            (conjunct, positions)
-            for conjuncts in restrictions
-            for conjunct, positions in conjuncts
-            if positions
+        joined: list[int] = []
+        for scope in {term.scope for term in conjuncts}:
+            touching = [part for part in joined if part & scope]
+            joined = [part for part in joined if not part & scope]
+            joined.append(reduce(or_, touching, scope))
+        parts: dict[int, tuple[list[int], list[Term]]] = {}
+        for position in range(len(self._parameters)):
+            bit = 1 << position
+            part = next((part for part in joined if part & bit), bit)
+            parts.setdefault(part, ([], []))[0].append(position)
+        for part, (_, terms) in parts.items():
+            terms += [term for term in conjuncts if term.scope & part]
+        return [(tuple(positions), terms) for positions, terms in parts.values()]
+
+    def _diagram(
+        self, part: tuple[int, ...], conjuncts: Sequence[Term], allowance: int | None = None
+    ) -> Diagram:
+        if not conjuncts:
+            (position,) = part
+            return Diagram.of_all(len(self._parameters[position].values))
+        dimensions = [
+            Dimension(
+                position,
+                self._terms.parameter(self._parameters[position].name),
+                self._parameters[position].column(),
+            )
+            for position in part
         ]
-        parts = connected(len(self._parameters), [positions for _, positions in bound])
-        return [
-            (part, [conjunct for conjunct, positions in bound if positions[0] in part])
-            for part in parts
-        ]
+        return build(dimensions, conjuncts, allowance)
 
-    def _constants_hold(self, restrictions: Sequence[_Conjuncts]) -> bool:
-        """Whether the conjuncts that are about no parameter hold."""
-        return all(
-            conjunct.holds(self._fixed)
-            for conjuncts in restrictions
-            for conjunct, positions in conjuncts
-            if not positions
-        )
-
-    def _enumeration(
-        self, part: tuple[int, ...], restrictions: Sequence[Expression]
-    ) -> Enumeration:
-        parameters = [self._parameters[position] for position in part]
-        return Enumeration(parameters, restrictions, self._fixed)
-
-    def _count(self, part: tuple[int, ...], restrictions: Sequence[Expression]) -> int | None:
+    def _count(self, part: tuple[int, ...], conjuncts: Sequence[Term]) -> int | None:
         try:
-            return self._enumeration(part, restrictions).count(_COUNTING_ALLOWANCE)
+            return self._diagram(part, conjuncts, _COUNTING_ALLOWANCE).size
         except TooManyError:
             return None
+
+
+def _constants_hold(conjuncts: Iterable[Term]) -> bool:
+    """Whether the conjuncts that are about no parameter hold."""
+    return all(bool(term.holds({})) for term in conjuncts if not term.scope)
 
 
 def _product(counts: Iterable[int | None]) -> int | None:

@@ -252,7 +252,7 @@ def test_integers_are_bounded() -> None:
 
 def test_substitution_is_bounded() -> None:
     expression = Expression.parse("y + y")
-    while expression.root.size < 5000:
+    for _ in range(11):
         expression = Expression.parse("y + y").substitute({"y": expression})
     with pytest.raises(ExpressionError, match="too large"):
         Expression.parse("y + y").substitute({"y": expression})
@@ -333,21 +333,6 @@ def test_unsigned_and_narrow_arrays_do_not_wrap_around() -> None:
         {"a": np.array([100], dtype=np.uint8), "b": np.array([2**63], dtype=np.uint64)}
     )
     assert values.tolist() == [100 - 200 + 2**126]
-
-
-@given(text=texts(), names=st.fixed_dictionaries(dict.fromkeys(NAMES, st.integers(-3, 3))))
-def test_conjuncts_hold_together_where_the_whole_does(text: str, names: dict[str, int]) -> None:
-    whole = Expression.parse(f"({text} and 0 <= a <= b) and c % d == 0".replace("truth", ""))
-    parts = whole.conjuncts()
-    assert len(parts) >= 4
-    assert all(part.holds(names) for part in parts) == whole.holds(names)
-
-
-def test_a_risky_part_is_never_split_from_its_guard() -> None:
-    expression = Expression.parse("mode != 'auto' and mode < 4 and x < 3")
-    parts = expression.conjuncts(frozenset({"mode"}))
-    assert [part.names for part in parts] == [{"mode"}, {"x"}, {"mode", "x"}]
-    assert all(not part.holds({"mode": "auto", "x": 9}) for part in parts[1:])
 
 
 def test_the_kind_of_division_belongs_to_equality() -> None:

@@ -1,0 +1,222 @@
+"""Multi-valued decision diagrams: many rows of codes, counted and numbered without listing them.
+
+A diagram has a layer per parameter. Every row is a path from the root to the end that takes one
+edge in each layer; beginnings of rows that allow the same endings lead to the same node. Edges
+leave a node in ascending order of their codes, so the rows are numbered in ascending order.
+(Srinivasan, Kam, Malik and Brayton, "Algorithms for discrete function manipulation", 1990.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+_EXACT_IN_FLOATS = 2**53
+_EXACT_IN_WORDS = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """The edges of one layer before they are counted, those of a node side by side.
+
+    Attributes:
+        parents: the node that each leaves, ascending.
+        codes: which value of the parameter it stands for, ascending for each node.
+        children: the node of the next layer that it leads to.
+        nodes: number of nodes that edges can leave.
+    """
+
+    parents: NDArray[np.intp]
+    codes: NDArray[np.intp]
+    children: NDArray[np.intp]
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One parameter's edges: every node has one, and each is on the path of a row.
+
+    Attributes:
+        starts: the first edge of every node, and the number of edges.
+        codes: which value of the parameter each edge stands for.
+        children: the node of the next layer that it leads to.
+        before: rows below the edges before it, and below all edges: node by node, edge by edge.
+    """
+
+    starts: NDArray[np.intp]
+    codes: NDArray[np.intp]
+    children: NDArray[np.intp]
+    before: NDArray[Any]
+
+
+class Diagram:
+    """Some rows of codes.
+
+    Args:
+        size: number of rows.
+        edges: gives those of every layer when they are first needed; the first layer has one
+            node, the last one leads to node 0.
+
+    Attributes:
+        size: number of rows.
+    """
+
+    def __init__(self, size: int, edges: Callable[[], Sequence[Edges]]) -> None:
+        self.size = size
+        self._edges = edges
+
+    @classmethod
+    def of_edges(cls, edges: Sequence[Edges]) -> Diagram:
+        """The diagram with these edges."""
+        below: NDArray[Any] = np.ones(1)
+        for each in reversed(edges):
+            below = np.bincount(each.parents, below[each.children], each.nodes)
+        diagram = cls(0, lambda: edges)
+        exact = below[0] <= _EXACT_IN_FLOATS
+        diagram.size = int(below[0] if exact else diagram.layers[0].before[-1])
+        return diagram
+
+    @classmethod
+    def of_mask(cls, mask: NDArray[np.bool_]) -> Diagram:
+        """The diagram of the places where a mask with an axis per column is true."""
+        return cls(int(np.count_nonzero(mask)), lambda: _trie(np.argwhere(mask)))
+
+    @classmethod
+    def of_rows(cls, rows: NDArray[np.intp]) -> Diagram:
+        """The diagram of these rows, shape (rows, columns), which must differ, in any order."""
+        return cls(len(rows), lambda: _trie(rows[np.lexsort(rows.T[::-1])]))
+
+    @staticmethod
+    @lru_cache(maxsize=256)
+    def of_all(count: int) -> Diagram:
+        """One column in which every code below `count` is a row."""
+        return Diagram.of_mask(np.ones(count, dtype=bool))
+
+    @classmethod
+    def of_nothing(cls, columns: int) -> Diagram:
+        """No row."""
+        return cls.of_rows(np.empty((0, columns), dtype=np.intp))
+
+    @cached_property
+    def layers(self) -> tuple[Layer, ...]:
+        """The counted edges of every layer, without those that are on no row's path."""
+        layers: list[Layer] = []
+        below: NDArray[Any] = np.ones(1, dtype=np.int64)
+        numbers: NDArray[np.intp] | None = None
+        for edges in reversed(self._edges()):
+            layer, below, numbers = _count(edges, below, numbers)
+            layers.append(layer)
+        return tuple(reversed(layers))
+
+    def row_codes(self, row: int) -> list[int]:
+        """The codes of one row."""
+        codes = []
+        node = 0
+        for layer in self.layers:
+            first, end = layer.starts[node : node + 2].tolist()
+            before = layer.before[first:end]
+            place = row + int(before[0])
+            edge = int(np.searchsorted(before, place, "right")) - 1
+            row = place - int(before[edge])
+            codes.append(int(layer.codes[first + edge]))
+            node = int(layer.children[first + edge])
+        return codes
+
+    def codes(self, rows: NDArray[np.int64]) -> Iterator[NDArray[np.intp]]:
+        """The codes of many rows, column by column."""
+        nodes = np.zeros(len(rows), dtype=np.intp)
+        for layer in self.layers:
+            places = rows + layer.before[layer.starts[nodes]]
+            edges = np.searchsorted(layer.before, places, "right") - 1
+            yield layer.codes[edges]
+            rows = places - layer.before[edges]
+            nodes = layer.children[edges]
+
+    def find(self, codes: Sequence[int]) -> int | None:
+        """The row with these codes, or None."""
+        if not self.size:
+            return None
+        row = node = 0
+        for layer, code in zip(self.layers, codes, strict=True):
+            first, end = int(layer.starts[node]), int(layer.starts[node + 1])
+            edge = first + int(np.searchsorted(layer.codes[first:end], code))
+            if edge == end or layer.codes[edge] != code:
+                return None
+            row += int(layer.before[edge]) - int(layer.before[first])
+            node = int(layer.children[edge])
+        return row
+
+    def columns(self, values: Sequence[NDArray[Any]], repeats: int) -> Iterator[NDArray[Any]]:
+        """Every row's values, column by column, each row `repeats` times in a row.
+
+        Args:
+            values: what the codes of every column stand for.
+            repeats: copies of each row.
+        """
+        nodes = np.zeros(min(self.size, 1), dtype=np.intp)
+        for layer, each in zip(self.layers, values, strict=True):
+            # Every beginning of a row goes on with each of its node's edges.
+            firsts = layer.starts[nodes]
+            degrees = layer.starts[nodes + 1] - firsts
+            total = int(degrees.sum())
+            edges = np.arange(total) + np.repeat(firsts - (np.cumsum(degrees) - degrees), degrees)
+            nodes = layer.children[edges]
+            below = np.diff(layer.before)[edges]
+            yield np.repeat(each[layer.codes[edges]], below * repeats)
+
+
+def _count(
+    edges: Edges, below: NDArray[Any], renumbered: NDArray[np.intp] | None
+) -> tuple[Layer, NDArray[Any], NDArray[np.intp] | None]:
+    """A layer, the rows below each of its nodes, and the new numbers of nodes if some have none.
+
+    Args:
+        edges: the layer's edges.
+        below: rows below the nodes of the next layer that have any.
+        renumbered: the numbers of the next layer's nodes in `below`, -1 for one without rows.
+    """
+    parents, codes, children = edges.parents, edges.codes, edges.children
+    if renumbered is not None:
+        children = renumbered[children]
+        alive = children >= 0
+        parents, codes, children = parents[alive], codes[alive], children[alive]
+    degrees = np.bincount(parents, minlength=edges.nodes)
+    living = np.flatnonzero(degrees)
+    renumbered = None
+    if len(living) < edges.nodes:
+        renumbered = np.full(edges.nodes, -1, dtype=np.intp)
+        renumbered[living] = np.arange(len(living))
+        degrees = degrees[living]
+    starts = np.zeros(len(degrees) + 1, dtype=np.intp)
+    np.cumsum(degrees, out=starts[1:])
+    rows = below[children]
+    if len(rows) and int(rows.max()) * len(rows) >= _EXACT_IN_WORDS:
+        rows = rows.astype(object)
+    before = np.zeros(len(rows) + 1, dtype=rows.dtype)
+    np.cumsum(rows, out=before[1:])
+    return Layer(starts, codes, children, before), np.diff(before[starts]), renumbered
+
+
+def _trie(rows: NDArray[np.intp]) -> list[Edges]:
+    """The edges of ascending rows, shape (rows, columns), that share only their beginnings."""
+    first = np.zeros(len(rows), dtype=bool)
+    first[:1] = True
+    parents = np.zeros(len(rows), dtype=np.intp)
+    layers = []
+    for column in rows.T:
+        nodes = int(parents[-1]) + 1 if len(rows) else 1
+        first[1:] |= column[1:] != column[:-1]
+        children = np.cumsum(first) - 1
+        layers.append(Edges(parents[first], column[first], children[first], nodes))
+        parents = children
+    last = layers[-1]
+    layers[-1] = Edges(last.parents, last.codes, np.zeros_like(last.children), last.nodes)
+    return layers
