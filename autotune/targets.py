@@ -215,6 +215,48 @@ class CudaTarget:
         return DeviceKernel(problem, load_on)
 
 
+class NumbaCudaTarget(CudaTarget):
+    """Emitted Numba source on an NVIDIA GPU: another compiler, the same device and launches."""
+
+    name: ClassVar[str] = "numba-cuda"
+
+    def default_family(self, device: Device) -> str:
+        """Tiles of several elements per thread."""
+        return "block"
+
+    def device(self, problem: Gemm | None = None, name: int | str | None = None) -> Device:
+        """As for CUDA, with this target's compiler beside the other."""
+        from autotune.evaluators.cuda.numba_compiler import toolchain
+
+        device = super().device(problem, name)
+        if not device.toolchain:  # it is not here
+            return device
+        return replace(device, toolchain={**device.toolchain, **toolchain()})
+
+    def evaluator(
+        self,
+        problem: Gemm,
+        families: Mapping[str, KernelFamily],
+        device: Device,
+        programs: ProgramCache,
+        *,
+        effort: Effort | None,
+        workers: int | None,
+        seed: int,
+    ) -> Evaluator:
+        """As for CUDA.
+
+        Raises:
+            MissingDependencyError: Numba-CUDA, NVVM or nvJitLink is missing.
+        """
+        from autotune.evaluators.cuda.numba_compiler import check_numba
+
+        check_numba()
+        return super().evaluator(
+            problem, families, device, programs, effort=effort, workers=workers, seed=seed
+        )
+
+
 def _described(gpu: KnownGpu) -> Device:
     """A GPU that is not here, as far as a description goes."""
     from autotune.evaluators.cuda.identity import gpu_fingerprint
@@ -241,7 +283,11 @@ def _cuda_limits(device: Device) -> CudaLimits:
 
 
 # Best first.
-_TARGETS: Mapping[str, Callable[[], Target]] = {"cuda": CudaTarget, "cpu": CpuTarget}
+_TARGETS: Mapping[str, Callable[[], Target]] = {
+    "cuda": CudaTarget,
+    "numba-cuda": NumbaCudaTarget,
+    "cpu": CpuTarget,
+}
 
 
 def target_names() -> Sequence[str]:
@@ -249,8 +295,8 @@ def target_names() -> Sequence[str]:
     return tuple(_TARGETS)
 
 
-def make_target(name: str | None) -> Target:
-    """The target called `name`; None picks the best this machine has.
+def make_target(name: str | Target | None) -> Target:
+    """The target called `name`; None picks the best this machine has. A target is itself.
 
     Raises:
         UnknownNameError: there is no such target; the message lists those there are.
@@ -259,6 +305,8 @@ def make_target(name: str | None) -> Target:
         from autotune.evaluators.cuda.presence import can_run
 
         return CudaTarget() if can_run() else CpuTarget()
+    if not isinstance(name, str):
+        return name
     if name not in _TARGETS:
         close = difflib.get_close_matches(name, _TARGETS, 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""

@@ -86,6 +86,7 @@ def _bench(
     families: Mapping[str, KernelFamily],
 ) -> list[Row]:
     from autotune.cli import ladder
+    from autotune.family import GPU_TARGETS
     from autotune.paths import CacheLocations
     from autotune.program_cache import ProgramCache
 
@@ -108,7 +109,7 @@ def _bench(
         seed=args.seed,
     ) as evaluator:
         rows = ladder.measure(evaluator, problem, contestants, note)
-    if args.ladder and target.name == "cuda":
+    if args.ladder and target.name in GPU_TARGETS:
         rows = ladder.measure_host_calls(rows, contestants, families, device, programs, note)
     return rows
 

@@ -29,7 +29,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         parents=[common(), problem_options(), target_options()],
         help="print the source that a configuration generates",
         description="Prints the source that a family generates for a configuration: its "
-        "defaults, changed by --set. For CUDA, resources are those of the binary too, compiled "
+        "defaults, changed by --set. For GPUs, resources are those of the binary too, compiled "
         "for the device: it need not be here (--device h200).",
     )
     parser.add_argument("family", metavar="FAMILY")
@@ -44,9 +44,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> CommandResult:
-    """Render one configuration; for CUDA also compile it, where there is a compiler."""
+    """Render one configuration; for a GPU also compile it, where there is a compiler."""
     from autotune.catalog import load_families, select_families
     from autotune.cli import resources
+    from autotune.family import GPU_TARGETS
     from autotune.rendering import render
 
     target = choose_target(args, [args.family])
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> CommandResult:
     source = render(family, configuration, dtype=problem.dtype, layout=layout)
     estimated = resources.estimates(family, configuration, problem, device)
     binary, missing = resources.compiled(family, source, configuration, problem, device)
-    if not args.quiet and family.target == "cuda":
+    if not args.quiet and family.target in GPU_TARGETS:
         note = missing or resources.summary(estimated, binary or {}, device)
         print(f"autotune: {note}", file=sys.stderr)
     document = {

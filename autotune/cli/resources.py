@@ -33,7 +33,7 @@ def compiled(
     problem: Gemm,
     device: Device,
 ) -> tuple[dict[str, Any] | None, str]:
-    """What the binary says, for families of CUDA C++.
+    """What the binary says, for families that run on a GPU.
 
     Returns:
         The binary's numbers and an empty text; or None and one line saying why there are none.
@@ -42,13 +42,13 @@ def compiled(
         CompileError: the compiler refuses the source.
     """
     limits = device.limits
-    if family.target != "cuda" or not isinstance(limits, CudaLimits) or family.launch is None:
+    if not isinstance(limits, CudaLimits) or family.launch is None:
         return None, f"families for {family.target} are compiled when they are run"
+    from autotune.evaluators.cuda.compiling import compile_source
     from autotune.evaluators.cuda.gate import gate
-    from autotune.evaluators.cuda.nvrtc import compile_cuda
 
     try:
-        binary = compile_cuda(source.text, limits.architecture)
+        binary = compile_source(source, family.name, limits.architecture)
     except MissingDependencyError as error:
         return None, str(error)
     known = family.values(configuration, problem, limits)

@@ -11,7 +11,9 @@ from autotune.errors import InputError
 
 if TYPE_CHECKING:
     from autotune.device import Device
+    from autotune.evaluators.mpi.world import Ranks
     from autotune.problem import Gemm
+    from autotune.targets import Target
 
 
 def target_options(*, device: bool = True) -> argparse.ArgumentParser:
@@ -29,6 +31,18 @@ def target_options(*, device: bool = True) -> argparse.ArgumentParser:
             metavar="NAME|INDEX",
             help="which GPU; where nothing is run also one that is not here, such as h200 "
             "(default: the first)",
+        )
+        group.add_argument(
+            "--ranks",
+            type=int,
+            metavar="N",
+            help="with --target mpi: ranks to start here (default: one per core)",
+        )
+        group.add_argument(
+            "--operands",
+            metavar="WHERE",
+            help="with --target mpi: root, whole on rank 0, or distributed, in blocks on all ranks "
+            "(default root)",
         )
     group.add_argument(
         "--families",
@@ -88,6 +102,34 @@ def choose_target(args: argparse.Namespace, families: Sequence[str] = ()) -> str
     return fitting[0]
 
 
+def placed_target(
+    target: str, args: argparse.Namespace, attached: Ranks | None = None
+) -> str | Target:
+    """The target with what ``--ranks`` and ``--operands`` say of it.
+
+    Args:
+        target: its name.
+        args: parsed options of `target_options`.
+        attached: ranks that run already, where this process is one of them.
+
+    Raises:
+        InputError: the options are for another target, or not those of the attached ranks.
+    """
+    from autotune.mpi_target import MpiTarget
+
+    if target == "mpi":
+        if attached is not None and args.ranks not in (None, attached.describe().ranks):
+            raise InputError(
+                f"--ranks starts ranks, got {args.ranks} with {attached.describe().ranks} under "
+                "mpiexec: leave it out"
+            )
+        return MpiTarget(args.ranks, args.operands or "root", attached)
+    for name, value in (("ranks", args.ranks), ("operands", args.operands)):
+        if value is not None:
+            raise InputError(f"--{name} is for --target mpi, got {value!r} with target {target}")
+    return target
+
+
 def read_device(target: str, args: argparse.Namespace, problem: Gemm | None = None) -> Device:
     """The device that the options mean: the live one, or one described in a table.
 
@@ -95,9 +137,6 @@ def read_device(target: str, args: argparse.Namespace, problem: Gemm | None = No
         UnknownNameError: there is no such device.
         MissingDependencyError: a package or the device itself is missing.
     """
-    from autotune.family import GPU_TARGETS
     from autotune.targets import make_target
 
-    # What differs between the targets of a GPU is the compiler.
-    reader = make_target("cuda" if target in GPU_TARGETS else target)
-    return reader.device(problem, args.device)
+    return make_target(placed_target(target, args)).device(problem, args.device)

@@ -19,10 +19,17 @@ from autotune.known_gpus import find_gpu, known_gpus
 
 FAMILIES = {"block", "naive", "pipelined", "tiled", "volkov"}
 H200 = ["--target", "cuda", "--device", "h200"]
+NUMBA_FAMILIES = {"block", "naive", "tiled"}
+NUMBA_H200 = ["--target", "numba-cuda", "--device", "h200"]
 
 needs_nvrtc = pytest.mark.skipif(
     importlib.util.find_spec("cuda") is None,
     reason="NVRTC is not installed: pip install 'autotune-kernels[compile]'",
+)
+
+needs_numba_cuda = pytest.mark.skipif(
+    importlib.util.find_spec("numba_cuda") is None,
+    reason="numba-cuda is not installed: pip install 'autotune-kernels[compile]'",
 )
 
 
@@ -122,13 +129,28 @@ def test_a_family_of_one_target_chooses_it(capsys) -> None:
     assert document(capsys, "emit", "packed")["target"] == "cpu"
 
 
-def test_numba_families_are_counted_and_emitted(capsys) -> None:
-    arguments = ["--target", "numba-cuda", "--device", "h200"]
-    families = document(capsys, "space", *arguments)
-    assert {entry["family"] for entry in families} == {"block", "naive", "tiled"}
-    emitted = document(capsys, "emit", "block", *arguments)
-    compile(emitted["source"], "block", "exec")
-    assert emitted["resources"]["compiled"] is None
+def test_numba_families_are_counted(capsys) -> None:
+    families = document(capsys, "space", *NUMBA_H200)
+    assert {entry["family"] for entry in families} == NUMBA_FAMILIES
+    assert all(0 < entry["valid"] <= entry["cartesian"] for entry in families)
+
+
+@needs_numba_cuda
+@pytest.mark.parametrize("family", sorted(NUMBA_FAMILIES))
+def test_numba_families_are_emitted_and_compiled(capsys, family: str) -> None:
+    code, out, err = run(capsys, "emit", family, *NUMBA_H200, "--json")
+    assert code == 0, err
+    emitted = json.loads(out)
+    compile(emitted["source"], family, "exec")
+    estimated, binary = (emitted["resources"][key] for key in ("estimated", "compiled"))
+    assert binary["architecture"] == "sm_90"
+    assert binary["threads"] == estimated["threads"]
+    assert binary["shared_bytes"] == estimated["shared_bytes"]
+    assert estimated["registers"] <= binary["registers"] <= 255
+    assert binary["other_kernels"] == {}
+    assert binary["rejection"] is None
+    assert f"{binary['registers']}" in err
+    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", ["h200", "NVIDIA H200", "rtx4090", "t4"])

@@ -29,14 +29,20 @@ from autotune.paths import CacheLocations
 from autotune.problem import Gemm
 from autotune.program_cache import ProgramCache
 from autotune.store import BinaryRecord, MatchQuality, TuningCache, TuningRecord
-from autotune.targets import CpuTarget, CudaTarget, make_target, target_names
+from autotune.targets import (
+    CpuTarget,
+    CudaTarget,
+    NumbaCudaTarget,
+    make_target,
+    target_names,
+)
 
 PROBLEM = Gemm(256, 192, 320)
 CUBIN = b"\x7fELF of the winner"
 
 
 def test_gpu_comes_first() -> None:
-    assert target_names() == ("cuda", "cpu")
+    assert target_names() == ("cuda", "numba-cuda", "cpu", "mpi")
 
 
 @pytest.mark.parametrize(("usable", "chosen"), [(True, CudaTarget), (False, CpuTarget)])
@@ -44,7 +50,8 @@ def test_best_target(monkeypatch: pytest.MonkeyPatch, usable: bool, chosen: type
     monkeypatch.setattr(presence, "can_run", lambda: usable)
     assert isinstance(make_target(None), chosen)
     assert isinstance(make_target("cpu"), CpuTarget)
-    assert isinstance(make_target("cuda"), CudaTarget)
+    assert type(make_target("cuda")) is CudaTarget
+    assert isinstance(make_target("numba-cuda"), NumbaCudaTarget)
 
 
 def test_looking_for_a_gpu_imports_nothing_heavy() -> None:
@@ -215,6 +222,22 @@ def test_load_takes_the_binary(
     assert loaded == [
         CudaProgram(CUBIN, plan_launch(*subject(families["block"], device)), "float32")
     ]
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_numba_cuda_takes_the_binary(loaded: list[CudaProgram]) -> None:
+    families = load_families(target="numba-cuda")
+    here = NumbaCudaTarget().device()
+    assert here.toolchain.keys() == {"nvrtc", "numba_cuda", "nvjitlink"}
+    tuned = winner(families, here, target="numba-cuda")
+    store().add(tuned, binaries=[CUBIN])
+    kernel = runtime.load(PROBLEM, "numba-cuda")
+    assert (kernel.match, kernel.target) == (MatchQuality.EXACT, "numba-cuda")
+    assert loaded == [
+        CudaProgram(CUBIN, plan_launch(*subject(families["block"], here)), "float32")
+    ]
+    with pytest.raises(NotTunedError, match="--target cuda"):
+        runtime.load(PROBLEM, "cuda")
 
 
 @pytest.mark.usefixtures("no_compiler")

@@ -121,7 +121,7 @@ def load_module(path: Path) -> ModuleType:
     except Exception as error:
         del sys.modules[name]
         # What a compiler raises for bad source is not a closed set of types.
-        raise CompileError(f"{path.name} does not compile: {_one_line(error)}") from error
+        raise CompileError(f"{path.name} does not compile: {one_line(error)}") from error
     return module
 
 
@@ -223,8 +223,9 @@ class CpuKernel:
         return array, stride
 
 
-def _one_line(error: Exception) -> str:
-    # Numba prefixes the reason with the name of the pass, and follows it with source excerpts.
+def one_line(error: Exception) -> str:
+    """What a compiler has against a source, without the excerpts of it that follow."""
+    # Numba prefixes the reason with the name of the pass.
     lines = [line.strip() for line in str(error).splitlines()]
     told = [line for line in lines if line and not line.startswith(("Failed in", "-"))]
     text = re.sub(r'File "[^"]*", (line \d+):', r"(\1)", " ".join(told[:2]))

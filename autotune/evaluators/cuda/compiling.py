@@ -8,20 +8,23 @@ import json
 import os
 import queue
 import signal
+import tempfile
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autotune.errors import CompileError, InputError
+from autotune.evaluators.cuda import numba_compiler
 from autotune.evaluators.cuda.cubin import read_cubin
 from autotune.evaluators.cuda.nvrtc import Compiled, compile_cuda, nvrtc_version
 from autotune.evaluators.processes import Failure, WorkerProcess
+from autotune.program_cache import ProgramCache
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Mapping
 
-    from autotune.program_cache import ProgramCache
     from autotune.rendering import Source
 
 _NICENESS = 10
@@ -32,7 +35,7 @@ class CompileRequest:
     """What is to be compiled.
 
     Attributes:
-        source: CUDA C++.
+        source: CUDA C++ or a Numba module, as its target says.
         family: whose source it is.
         architecture: "sm_90".
     """
@@ -56,10 +59,70 @@ class Refused:
 CompileReply: TypeAlias = Compiled | Refused
 
 
-def compile_worker(programs: ProgramCache) -> Callable[[CompileRequest], CompileReply]:
-    """Entry of a worker that compiles, yielding to the process that measures."""
+@dataclass(frozen=True, slots=True)
+class _Compiler:
+    """What compiles the sources of a target.
+
+    Attributes:
+        load: imports it.
+        label: its name and version, of which binaries are kept apart.
+        compile: makes a binary of a source, of the file that holds it, for an architecture.
+    """
+
+    load: Callable[[], object]
+    label: Callable[[], str]
+    compile: Callable[[Source, Path, str], Compiled]
+
+
+def _nvrtc_label() -> str:
+    return f"nvrtc{'.'.join(map(str, nvrtc_version()))}"
+
+
+def _numba_label() -> str:
+    return "-".join(f"{name}{version}" for name, version in numba_compiler.toolchain().items())
+
+
+_COMPILERS: Mapping[str, _Compiler] = {
+    "cuda": _Compiler(
+        load=nvrtc_version,
+        label=_nvrtc_label,
+        compile=lambda source, _, architecture: compile_cuda(source.text, architecture),
+    ),
+    "numba-cuda": _Compiler(
+        load=numba_compiler.load_numba,
+        label=_numba_label,
+        compile=lambda source, path, architecture: numba_compiler.compile_numba(
+            path, source.entry, architecture
+        ),
+    ),
+}
+
+
+def compile_source(source: Source, family: str, architecture: str) -> Compiled:
+    """Compile a source and keep nothing.
+
+    Raises:
+        CompileError: the compiler refuses it.
+        MissingDependencyError: the compiler is missing, or does not know the architecture.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = ProgramCache(Path(folder)).write(source, family)
+        return _COMPILERS[source.target].compile(source, path, architecture)
+
+
+def compile_worker(
+    programs: ProgramCache, targets: Collection[str]
+) -> Callable[[CompileRequest], CompileReply]:
+    """Entry of a worker that compiles, yielding to the process that measures.
+
+    Args:
+        programs: where sources and binaries are kept.
+        targets: of the sources to come: their compilers are loaded now, not in the time of the
+            first candidate.
+    """
     os.nice(_NICENESS)
-    nvrtc_version()  # loads the compiler now, not in the time of the first candidate
+    for target in targets:
+        _COMPILERS[target].load()
     return functools.partial(compile_kept, programs)
 
 
@@ -68,12 +131,11 @@ def compile_kept(programs: ProgramCache, request: CompileRequest) -> CompileRepl
 
     Raises:
         CacheError: the program cache cannot be written.
-        MissingDependencyError: there is no NVRTC, or it does not know the architecture.
+        MissingDependencyError: the compiler is missing, or does not know the architecture.
     """
-    version = ".".join(map(str, nvrtc_version()))
-    cubin = programs.binary(
-        request.source, request.family, f"{request.architecture}-nvrtc{version}.cubin"
-    )
+    source, family = request.source, request.family
+    compiler = _COMPILERS[source.target]
+    cubin = programs.binary(source, family, f"{request.architecture}-{compiler.label()}.cubin")
     notes = cubin.with_suffix(".json")
     start = time.perf_counter()
     # Whatever cannot be used is made again.
@@ -89,7 +151,8 @@ def compile_kept(programs: ProgramCache, request: CompileRequest) -> CompileRepl
             seconds=time.perf_counter() - start,
         )
     try:
-        compiled = compile_cuda(request.source.text, request.architecture)
+        path = programs.write(source, family)
+        compiled = compiler.compile(source, path, request.architecture)
     except CompileError as error:
         return Refused(str(error))
     fields = {name: asdict(compiled)[name] for name in ("spill_bytes", "log")}
@@ -105,11 +168,18 @@ class CompilePool:
         programs: where sources and binaries are kept.
         count: how many processes.
         timeout_s: seconds after which a compile is killed.
+        targets: of the sources that will be compiled.
     """
 
-    def __init__(self, programs: ProgramCache, count: int, timeout_s: float) -> None:
+    def __init__(
+        self,
+        programs: ProgramCache,
+        count: int,
+        timeout_s: float,
+        targets: Collection[str] = ("cuda",),
+    ) -> None:
         self._timeout_s = timeout_s
-        self._workers = [WorkerProcess(compile_worker, programs) for _ in range(count)]
+        self._workers = [WorkerProcess(compile_worker, programs, targets) for _ in range(count)]
         self._idle: queue.SimpleQueue[WorkerProcess] = queue.SimpleQueue()
         for worker in self._workers:
             self._idle.put(worker)

@@ -27,8 +27,10 @@ _MAX_THREADS = 0x05
 _CUDA_MACHINE = 190
 _WITHOUT_CONTENT = 8  # the type of a section that takes memory and no room in the file
 
-_RESERVED_SECTION = ".nv.shared.reserved.0"
-_RESERVED_BYTES = 1024  # counted in .nv.shared.* by binaries that have the section above
+_ENTRY = 0x10  # marks the symbol of a kernel; others are functions that kernels call
+
+_RESERVED_SYMBOL = ".nv.reservedSmem.offset0"
+_RESERVED_BYTES = 1024  # counted in .nv.shared.* by binaries that have the symbol above
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,12 @@ class _Section:
     link: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Symbol:
+    name: str
+    is_kernel: bool
+
+
 def _read(cubin: bytes) -> dict[str, KernelResources]:
     sections = _sections(cubin)
     symbols = _symbols(sections)
@@ -77,11 +85,12 @@ def _read(cubin: bytes) -> dict[str, KernelResources]:
     for attribute, payload in _attributes(by_name.get(".nv.info")):
         if attribute in (_REGISTERS, _FRAME_SIZE):
             symbol, value = _PAIR.unpack(payload)
-            (registers if attribute == _REGISTERS else frames)[symbols[symbol]] = value
-    reserved = _RESERVED_BYTES if _RESERVED_SECTION in by_name else 0
+            (registers if attribute == _REGISTERS else frames)[symbols[symbol].name] = value
+    reserved = _RESERVED_BYTES if any(each.name == _RESERVED_SYMBOL for each in symbols) else 0
+    entries = {each.name for each in symbols if each.is_kernel}
     kernels: dict[str, KernelResources] = {}
     for name in registers:
-        if f".text.{name}" not in by_name:
+        if name not in entries or f".text.{name}" not in by_name:
             continue
         bounds = dict(_attributes(by_name.get(f".nv.info.{name}"))).get(_MAX_THREADS)
         shared = by_name.get(f".nv.shared.{name}")
@@ -127,13 +136,16 @@ def _text(strings: bytes, start: int) -> str:
     return strings[start:end].decode()
 
 
-def _symbols(sections: list[_Section]) -> list[str]:
-    """The names in the symbol table, by index."""
+def _symbols(sections: list[_Section]) -> list[_Symbol]:
+    """The symbol table, by index."""
     table = next((each for each in sections if each.name == ".symtab"), None)
     if table is None:
         raise IndexError("it has no symbol table")
     strings = bytes(sections[table.link].content)
-    return [_text(strings, entry[0]) for entry in _SYMBOL.iter_unpack(table.content)]
+    return [
+        _Symbol(_text(strings, name), bool(other & _ENTRY))
+        for name, _, other, *_ in _SYMBOL.iter_unpack(table.content)
+    ]
 
 
 def _attributes(section: _Section | None) -> Iterator[tuple[int, memoryview]]:

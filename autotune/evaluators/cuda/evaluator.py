@@ -57,6 +57,7 @@ SECOND_LOOK_S = 0.02
 """Seconds of timed launches when a finalist is verified again; the rounds time it."""
 
 _SUPPORT_FAMILY = "support"
+_SUPPORT_TARGET = "cuda"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class _Ready:
 
 
 class CudaEvaluator:
-    """Evaluates candidates of CUDA families for one problem (see `Evaluator`).
+    """Evaluates candidates of CUDA and Numba-CUDA families for one problem (see `Evaluator`).
 
     `prepare` returns at once: compilers run beside measurements, which they do not disturb, since
     the device does the timing.
@@ -83,7 +84,8 @@ class CudaEvaluator:
         seed: seeds the operands.
 
     Raises:
-        MissingDependencyError: NVRTC is missing, or newer than the driver.
+        MissingDependencyError: NVRTC, which compiles the evaluator's own kernels, is missing or
+            newer than the driver.
     """
 
     def __init__(
@@ -109,7 +111,10 @@ class CudaEvaluator:
         self._effort = effort or DEFAULT_EFFORT
         self._seed = seed
         self.batch = workers or read_cpu().limits.names()["max_threads"]
-        self._compilers = CompilePool(programs, self.batch, self._effort.compile_timeout_s)
+        targets = {_SUPPORT_TARGET, *(family.target for family in families.values())}
+        self._compilers = CompilePool(
+            programs, self.batch, self._effort.compile_timeout_s, sorted(targets)
+        )
         self._support = self._compile_support()
         self._worker: WorkerProcess | None = None
         self._spaces: dict[str, SearchSpace] = {}

@@ -41,8 +41,8 @@ def make_program(
         binary: what this configuration was compiled to; None compiles it.
 
     Raises:
-        CompileError: NVRTC refuses the source.
-        MissingDependencyError: there is no binary and no NVRTC, or it does not know the device.
+        CompileError: the compiler refuses the source.
+        MissingDependencyError: there is no binary and no compiler, or it does not know the device.
         SpaceError: the configuration cannot be launched for these sizes.
         CacheError: the program cache cannot be written.
     """
@@ -71,7 +71,6 @@ def make_program(
 
 
 def _compile(source: Source, family: str, limits: CudaLimits, programs: ProgramCache) -> bytes:
-    programs.write(source, family)
     reply = compile_kept(programs, CompileRequest(source, family, limits.architecture))
     if isinstance(reply, Refused):
         raise CompileError(f"{family} does not compile for {limits.architecture}: {reply.reason}")

@@ -86,12 +86,15 @@ def compile_cuda(
         cubin=cubin,
         architecture=architecture,
         kernels=read_cubin(cubin),
-        spill_bytes={
-            kernel: int(stores) + int(loads) for kernel, stores, loads in _SPILLS.findall(text_log)
-        },
+        spill_bytes=spill_bytes(text_log),
         log=text_log,
         seconds=time.perf_counter() - start,
     )
+
+
+def spill_bytes(log: str) -> dict[str, int]:
+    """Bytes of spill stores and loads of each kernel, from what the assembler says of it."""
+    return {kernel: int(stores) + int(loads) for kernel, stores, loads in _SPILLS.findall(log)}
 
 
 def nvrtc_version() -> tuple[int, int]:
