@@ -37,6 +37,10 @@ class Configuration(Mapping[str, Value]):
             self._hash = hash(frozenset(self._items.items()))
         return self._hash
 
+    def __reduce__(self) -> tuple[type[Configuration], tuple[dict[str, Value]]]:
+        # The kept hash is this process's: hashes of text differ from one to the next.
+        return Configuration, (self._items,)
+
     def __repr__(self) -> str:
         return f"Configuration({self._items!r})"
 

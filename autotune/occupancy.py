@@ -8,8 +8,15 @@ shared memory, with what the system reserves, is rounded up to the allocation gr
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import numpy as np
+
 from autotune.cuda_limits import CudaLimits
 from autotune.space import Expression, Restriction
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _REGISTER_UNIT = 256
 _PARTITIONS = 4
@@ -29,31 +36,46 @@ def blocks_per_multiprocessor(
     Returns:
         The number of blocks; 0 when not even one can be launched.
     """
+    blocks = resident_blocks(
+        limits, threads=threads, registers=registers, shared_bytes=shared_bytes
+    )
+    return int(blocks)
+
+
+def resident_blocks(
+    limits: CudaLimits,
+    *,
+    threads: NDArray[np.integer] | int,
+    registers: NDArray[np.integer] | int,
+    shared_bytes: NDArray[np.integer] | int,
+) -> NDArray[np.integer]:
+    """`blocks_per_multiprocessor` of many kernels; the arrays broadcast against each other."""
+    threads, registers, shared_bytes = map(np.asarray, (threads, registers, shared_bytes))
     warps = -(-threads // limits.warp_size)
     warp_registers = _round_up(registers * limits.warp_size, _REGISTER_UNIT)
-    if (
-        threads > limits.max_threads_per_block
-        or registers > limits.registers_per_thread
-        or shared_bytes > limits.shared_bytes_per_block
-        or warp_registers * _round_up(warps, _PARTITIONS) > limits.registers_per_block
-    ):
-        return 0
     partition_warps = limits.registers_per_multiprocessor // _PARTITIONS // warp_registers
-    counts = [
-        limits.max_blocks_per_multiprocessor,
+    blocks = np.minimum(
         limits.max_threads_per_multiprocessor // limits.warp_size // warps,
         partition_warps * _PARTITIONS // warps,
-    ]
+    )
+    blocks = np.minimum(blocks, limits.max_blocks_per_multiprocessor)
     block_shared = _round_up(
         shared_bytes + limits.shared_bytes_reserved, limits.shared_granularity
     )
-    if block_shared:
-        counts.append(limits.shared_bytes_per_multiprocessor // block_shared)
-    return min(counts)
+    # Where a block needs none, memory is no limit.
+    fits = limits.shared_bytes_per_multiprocessor // np.maximum(block_shared, 1)
+    blocks = np.where(block_shared > 0, np.minimum(blocks, fits), blocks)
+    refused = (
+        (threads > limits.max_threads_per_block)
+        | (registers > limits.registers_per_thread)
+        | (shared_bytes > limits.shared_bytes_per_block)
+        | (warp_registers * _round_up(warps, _PARTITIONS) > limits.registers_per_block)
+    )
+    return np.where(refused, 0, blocks)
 
 
-def _round_up(value: int, unit: int) -> int:
-    return -(-value // unit) * unit
+def _round_up(value: NDArray[np.integer], unit: int) -> NDArray[np.integer]:
+    return np.asarray(-(-value // unit) * unit)
 
 
 _WARPS = "ceildiv(threads, warp_size)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from typing import TextIO
@@ -52,7 +53,9 @@ def status(progress: Progress) -> str:
         parts.append(best)
     if progress.counts:
         parts.append(" ".join(f"{outcome} {n}" for outcome, n in sorted(progress.counts.items())))
-    parts.append(f"ETA {_remaining(progress):.0f} s")
+    remaining_s = _remaining(progress)
+    if math.isfinite(remaining_s):
+        parts.append(f"ETA {remaining_s:.0f} s")
     return " | ".join(parts)
 
 

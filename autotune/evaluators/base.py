@@ -26,7 +26,8 @@ class Effort:
         timeout_s: seconds after which a trial (load, verify, time) is killed.
         compile_timeout_s: seconds after which a compile is killed.
         abandon_ratio: a trial ends after its first runs when they are this much slower than the
-            best so far.
+            best so far; one that is behind by a fifth of that is timed no further than it takes
+            to be sure of it (`autotune.evaluators.racing`).
         finals_s: seconds of timed calls for the finalists and the baseline, all together.
     """
 

@@ -14,12 +14,14 @@ from autotune.errors import InputError, MissingDependencyError, UnknownNameError
 from autotune.search.exhaustive import ExhaustiveProposer, RandomProposer
 from autotune.search.feasible import FeasibleSampler, Proposer
 from autotune.search.mirror import Encoding, MirrorProposer
+from autotune.search.model import ModelProposer
 from autotune.search.quiet import quiet
 from autotune.search.study_space import StudySpace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from autotune.search.model import Prior
     from autotune.space import SearchSpace, SpaceUnion
 
 
@@ -28,12 +30,14 @@ def sampler_names() -> tuple[str, ...]:
     return tuple(_PROPOSERS)
 
 
-def make_sampler(name: str, space: SearchSpace | SpaceUnion, seed: int = 0) -> FeasibleSampler:
+def make_sampler(
+    name: str, space: SearchSpace | SpaceUnion, seed: int = 0, prior: Sequence[Prior] = ()
+) -> FeasibleSampler:
     """Build a sampler that proposes only valid, unvisited points of a space.
 
-    With the same told values and the same seed, `tpe`, `random` and `exhaustive` propose the
-    same points, also when a study is closed and resumed in between. `gp` does too as long as its
-    fit converges alike; `nsga2` and `cmaes` begin a new population when a study is resumed.
+    With the same told values and the same seed, `auto`, `tpe`, `random` and `exhaustive` propose
+    the same points, also when a study is closed and resumed in between. `gp` does too as long as
+    its fit converges alike; `nsga2` and `cmaes` begin a new population when a study is resumed.
 
     Args:
         name: one of `sampler_names()`, or the dotted path of a subclass of
@@ -42,6 +46,8 @@ def make_sampler(name: str, space: SearchSpace | SpaceUnion, seed: int = 0) -> F
             that keep count of a grid themselves do not fit: `exhaustive` is there for that.
         space: where the points come from.
         seed: 0 or more.
+        prior: what is expected before anything is measured; `auto` learns how far to trust it,
+            the other samplers have no use for it.
 
     Raises:
         UnknownNameError: there is no such sampler.
@@ -52,6 +58,8 @@ def make_sampler(name: str, space: SearchSpace | SpaceUnion, seed: int = 0) -> F
         raise InputError(f"a seed must be 0 or more, got {seed}")
     study_space = StudySpace(space)
     if name in _PROPOSERS:
+        if name == "auto":
+            return FeasibleSampler(ModelProposer(study_space, seed, prior), space)
         return FeasibleSampler(_PROPOSERS[name](study_space, seed), space)
     if "." not in name:
         raise UnknownNameError(
@@ -104,7 +112,7 @@ def _exhaustive(space: StudySpace, seed: int) -> Proposer:
 
 
 _PROPOSERS: dict[str, Callable[[StudySpace, int], Proposer]] = {
-    "auto": _tpe,
+    "auto": ModelProposer,
     "tpe": _tpe,
     "gp": _gp,
     "cmaes": _cmaes,

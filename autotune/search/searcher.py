@@ -14,10 +14,11 @@ from autotune.search.samplers import make_sampler
 from autotune.search.study_space import PointT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from autotune.configuration import Candidate, Configuration, Value
     from autotune.search.feasible import FeasibleSampler
+    from autotune.search.model import Prior
     from autotune.space import SearchSpace, SpaceUnion
 
 
@@ -36,6 +37,7 @@ class Searcher(Generic[PointT]):
             are candidates.
         sampler: a name, see `make_sampler`.
         seed: equal seeds and equal told values give equal proposals.
+        prior: what is expected before anything is measured, see `make_sampler`.
 
     Raises:
         UnknownNameError: there is no such sampler.
@@ -44,16 +46,28 @@ class Searcher(Generic[PointT]):
 
     @overload
     def __init__(
-        self: Searcher[Configuration], space: SearchSpace, sampler: str = ..., seed: int = ...
+        self: Searcher[Configuration],
+        space: SearchSpace,
+        sampler: str = ...,
+        seed: int = ...,
+        prior: Sequence[Prior] = ...,
     ) -> None: ...
     @overload
     def __init__(
-        self: Searcher[Candidate], space: SpaceUnion, sampler: str = ..., seed: int = ...
+        self: Searcher[Candidate],
+        space: SpaceUnion,
+        sampler: str = ...,
+        seed: int = ...,
+        prior: Sequence[Prior] = ...,
     ) -> None: ...
     def __init__(
-        self, space: SearchSpace | SpaceUnion, sampler: str = "auto", seed: int = 0
+        self,
+        space: SearchSpace | SpaceUnion,
+        sampler: str = "auto",
+        seed: int = 0,
+        prior: Sequence[Prior] = (),
     ) -> None:
-        self._sampler: FeasibleSampler = make_sampler(sampler, space, seed)
+        self._sampler: FeasibleSampler = make_sampler(sampler, space, seed, prior)
         self._space = self._sampler.space
         with quiet():
             self._study = optuna.create_study(sampler=self._sampler)

@@ -15,9 +15,11 @@ from autotune.search.storage import open_storage
 from autotune.search.tuning_study import TuningStudy
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from autotune.configuration import Candidate, Configuration
+    from autotune.search.model import Prior
     from autotune.space import SearchSpace, SpaceUnion
 
 SPACE = "autotune:space"
@@ -32,6 +34,7 @@ def open_study(
     folder: Path,
     sampler: str = ...,
     seed: int = ...,
+    prior: Sequence[Prior] = ...,
 ) -> TuningStudy[Candidate]: ...
 @overload
 def open_study(
@@ -41,6 +44,7 @@ def open_study(
     folder: Path,
     sampler: str = ...,
     seed: int = ...,
+    prior: Sequence[Prior] = ...,
 ) -> TuningStudy[Configuration]: ...
 
 
@@ -51,6 +55,7 @@ def open_study(
     folder: Path,
     sampler: str = "auto",
     seed: int = 0,
+    prior: Sequence[Prior] = (),
 ) -> TuningStudy[Candidate] | TuningStudy[Configuration]:
     """Create a study, or continue the one of that name.
 
@@ -61,6 +66,7 @@ def open_study(
         folder: where journal files are kept; created when missing.
         sampler: a sampler's name, see `make_sampler`.
         seed: for the sampler.
+        prior: what is expected before anything is measured, see `make_sampler`.
 
     Raises:
         StudyError: the storage cannot be read, or the study is of another space or not ours.
@@ -68,7 +74,7 @@ def open_study(
         UnknownNameError: there is no such sampler.
         MissingDependencyError: the sampler or the database needs a package.
     """
-    feasible = make_sampler(sampler, space, seed)
+    feasible = make_sampler(sampler, space, seed, prior)
     opened = open_storage(storage, name, folder)
     with quiet(), deferred_interrupt():
         study = optuna.create_study(

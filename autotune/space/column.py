@@ -114,7 +114,7 @@ def elementwise(scalar: Callable[..., Value], operands: Sequence[Column], active
     )
     defined = np.array(mask)
     values = np.zeros(defined.shape, dtype=object)
-    for row in zip(*np.nonzero(defined), strict=True):
+    for row in map(tuple, np.argwhere(defined)):  # also of no dimensions
         try:
             values[row] = scalar(*(column[row] for column in columns))
         except UndefinedError:

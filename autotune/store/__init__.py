@@ -1,14 +1,21 @@
 """The store: tuning records, the cache that holds them, lookups, and files to exchange them."""
 
 from autotune.store.binary import BinaryRecord
-from autotune.store.cache import StoredMeasurement, TuningCache
+from autotune.store.cache import MeasuredProblem, StoredMeasurement, TuningCache
 from autotune.store.interchange import (
     export_lines,
     export_records,
     import_records,
     parse_record,
 )
-from autotune.store.matching import Match, MatchQuality, find, neighbours
+from autotune.store.matching import (
+    Match,
+    MatchQuality,
+    find,
+    neighbours,
+    problem_sizes,
+    size_distance,
+)
 from autotune.store.record import BaselineRecord, EffortRecord, TuningRecord, superseded
 from autotune.store.shipped import shipped_binary, shipped_records
 
@@ -18,6 +25,7 @@ __all__ = [
     "EffortRecord",
     "Match",
     "MatchQuality",
+    "MeasuredProblem",
     "StoredMeasurement",
     "TuningCache",
     "TuningRecord",
@@ -27,7 +35,9 @@ __all__ = [
     "import_records",
     "neighbours",
     "parse_record",
+    "problem_sizes",
     "shipped_binary",
     "shipped_records",
+    "size_distance",
     "superseded",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from autotune.store import checks, schema, strict_json
 from autotune.store.record import TuningRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from pathlib import Path
 
     from autotune.device import DeviceFingerprint
@@ -47,6 +48,21 @@ class StoredMeasurement:
     candidate: Candidate
     measurement: Measurement
     created: str
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredProblem:
+    """A problem on a device of which measurements are kept.
+
+    Attributes:
+        fingerprint: digest of the device's fingerprint.
+        problem: every field of the problem.
+        successes: how many configurations worked.
+    """
+
+    fingerprint: str
+    problem: Mapping[str, Any]
+    successes: int
 
 
 class TuningCache:
@@ -214,20 +230,40 @@ class TuningCache:
         self,
         study: str | None = None,
         fingerprint_digest: str | None = None,
-        problem: Problem | None = None,
+        problem: Problem | Mapping[str, Any] | None = None,
         target: str | None = None,
     ) -> list[StoredMeasurement]:
-        """The measurements that fit, in the order they were stored; None fits all."""
+        """The measurements that fit, in the order they were stored; None fits all.
+
+        A problem may be given by its fields.
+        """
+        key = problem if problem is None or isinstance(problem, Mapping) else problem.key()
         where, values = _where(
             study=study,
             fingerprint=fingerprint_digest,
-            operation=None if problem is None else problem.operation,
-            problem=None if problem is None else strict_json.canonical(problem.key()),
+            operation=getattr(problem, "operation", None),
+            problem=None if key is None else strict_json.canonical(key),
             target=target,
         )
         query = f"SELECT {_COLUMNS} FROM measurements{where} ORDER BY number"
         try:
             return [_stored(row) for row in self._read(query, values)]
+        except ValueError as error:
+            raise CacheError(f"{self.path}: a measurement cannot be read: {error}") from error
+
+    def measured_problems(self, operation: str, target: str) -> list[MeasuredProblem]:
+        """What there are measurements of, for one operation and target."""
+        query = (
+            "SELECT fingerprint, problem, count(*) FROM measurements WHERE operation = ? "
+            "AND target = ? AND outcome = ? GROUP BY fingerprint, problem"
+        )
+        try:
+            return [
+                MeasuredProblem(fingerprint, strict_json.parse(problem), count)
+                for fingerprint, problem, count in self._read(
+                    query, (operation, target, Outcome.OK.value)
+                )
+            ]
         except ValueError as error:
             raise CacheError(f"{self.path}: a measurement cannot be read: {error}") from error
 

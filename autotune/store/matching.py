@@ -87,7 +87,7 @@ def find(
     Returns:
         The best usable record, or quality DEFAULT without one.
     """
-    sizes = _sizes(problem)
+    sizes = problem_sizes(problem)
     fixed = _without(problem.key(), sizes)
     ranked = [
         _rank(record, sizes, device, family_digests)
@@ -122,7 +122,7 @@ def neighbours(
     Same operation, dtype and kind of device; ranked by fingerprint fields in common, then by
     nearness of the sizes. Every candidate comes once.
     """
-    sizes = _sizes(problem)
+    sizes = problem_sizes(problem)
     related = [
         record
         for record in records
@@ -200,7 +200,7 @@ def _changes(record: TuningRecord, device: Device, family_digests: Mapping[str, 
     return changes
 
 
-def _sizes(problem: Problem) -> dict[str, int]:
+def problem_sizes(problem: Problem) -> dict[str, int]:
     """The fields of a problem's key that are sizes: those an expression knows in capitals."""
     names = problem.sizes
     return {name: value for name, value in problem.key().items() if name.upper() in names}

@@ -111,7 +111,7 @@ class TestOurs:
 
     def test_a_space_too_large_to_list(self):
         space = SearchSpace({f"p{i}": list(range(100)) for i in range(12)}, ["p0 <= p1"])
-        for sampler in ("random", "exhaustive", "tpe"):
+        for sampler in ("auto", "random", "exhaustive", "tpe"):
             searcher = Searcher(space, sampler)
             points = [searcher.ask() for _ in range(12)]
             for value, point in enumerate(points):

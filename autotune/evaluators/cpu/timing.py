@@ -23,6 +23,10 @@ Clock = Callable[[], int]
 """Nanoseconds from a fixed point."""
 
 
+def _never(low_s: float) -> bool:
+    return False
+
+
 def timed(call: Callable[[], object], clock: Clock = time.perf_counter_ns) -> float:
     """Seconds that one call takes."""
     start = clock()
@@ -37,13 +41,14 @@ def time_calls(
     budget_s: float,
     interval: float,
     deadline_s: float,
+    enough: Callable[[float], bool] = _never,
     clock: Clock = time.perf_counter_ns,
 ) -> Series:
     """Time a call that has been warmed up.
 
     Stops once the 95% confidence interval of the median is narrower than `interval` times the
-    median (after `MIN_SPAN_S` at the earliest), or after `budget_s` seconds and at least
-    `MIN_CALLS` calls, or after `deadline_s` seconds and at least one call.
+    median, or `enough` (both after `MIN_SPAN_S` at the earliest), or after `budget_s` seconds and
+    at least `MIN_CALLS` calls, or after `deadline_s` seconds and at least one call.
 
     Args:
         call: what to time.
@@ -51,6 +56,7 @@ def time_calls(
         budget_s: seconds to spend.
         interval: relative width of the confidence interval that is narrow enough.
         deadline_s: seconds after which even `MIN_CALLS` do not matter.
+        enough: whether the interval with this lower end, in seconds, says enough.
         clock: the clock, in nanoseconds.
     """
     batch = max(1, math.ceil(BATCH_S / max(expected_s, 1e-9)))
@@ -68,7 +74,7 @@ def time_calls(
             break
         if len(samples) >= next_look and elapsed_s >= min(MIN_SPAN_S, budget_s):
             low, high = median_interval(samples)
-            if high - low <= interval * median(samples):
+            if high - low <= interval * median(samples) or enough(low):
                 break
             # Sorting at every sample would cost more than short calls do.
             next_look = math.ceil(1.2 * len(samples))

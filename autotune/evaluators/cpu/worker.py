@@ -16,6 +16,7 @@ from autotune.errors import CompileError
 from autotune.evaluators.cpu.baseline import Blas, numpy_blas
 from autotune.evaluators.cpu.kernel import CpuKernel, CpuProgram, load_module
 from autotune.evaluators.cpu.timing import time_calls, timed
+from autotune.evaluators.racing import FIRST_RUNS, Race
 from autotune.evaluators.rounds import Series
 from autotune.measurement import Measurement, Outcome
 from autotune.references import SMALL_CASES, Case
@@ -136,24 +137,24 @@ class _MeasurementWorker:
         # For the whole life of the process: NumPy is both reference and baseline here.
         self._limit = threadpoolctl.threadpool_limits(limits=threads, user_api="blas")
         rng = np.random.default_rng(seed)
-        self._small = [Check(case, problem.dtype, problem.layout, rng) for case in SMALL_CASES]
+
+        def check(case: Case) -> Check:
+            return Check(case, problem.dtype, problem.layout, rng, problem.formula)
+
+        self._small = [check(case) for case in SMALL_CASES]
         self._large = [
-            Check(
-                Case(problem.m, problem.n, problem.k, distribution=distribution),
-                problem.dtype,
-                problem.layout,
-                rng,
-            )
+            check(Case(problem.m, problem.n, problem.k, distribution=distribution))
             for distribution in ("uniform", "normal")
         ]
         m, n, k = (max(1, size // PROBE_SHRINK) for size in (problem.m, problem.n, problem.k))
-        self._probe = Check(Case(m, n, k), problem.dtype, problem.layout, rng)
+        self._probe = check(Case(m, n, k))
         self._kernel = functools.cache(CpuKernel)
-        self._numpy = _numpy_call(self._large[0], problem.layout)
+        self._numpy = _numpy_call(self._large[0], problem)
 
     def evaluate(self, request: Evaluate) -> Evaluated:
         """Correct first, then fast; a kernel that is far behind is not timed to the end."""
         deadline = time.monotonic() + self._effort.timeout_s / 2
+        race = Race(request.best_s, self._effort.abandon_ratio)
         try:
             kernel = self._kernel(request.program)
         except CompileError as error:
@@ -179,7 +180,7 @@ class _MeasurementWorker:
         if not verdict.right:
             return _wrong(verdict)
         worst = max(worst, verdict.error)
-        if abandoned := self._abandoned(request, call, first_s):
+        if abandoned := self._abandoned(race, call, first_s):
             return Evaluated(replace(abandoned, error=worst))
         for check in others:
             verdict = check.run(kernel, request.accuracy)
@@ -193,6 +194,7 @@ class _MeasurementWorker:
             budget_s=request.budget_s,
             interval=self._effort.interval,
             deadline_s=max(0.0, deadline - time.monotonic()),
+            enough=race.behind,
         )
         # A race between threads shows now and then, not in every call.
         verdict = first.judge(request.accuracy)
@@ -241,26 +243,18 @@ class _MeasurementWorker:
         )
 
     def _abandoned(
-        self, request: Evaluate, call: Callable[[], object], first_s: float
+        self, race: Race, call: Callable[[], object], first_s: float
     ) -> Measurement | None:
-        limit_s = self._effort.abandon_ratio * (request.best_s or math.inf)
-        if first_s <= limit_s:
-            return None
         times = [first_s]
-        if first_s < self._effort.budget_s:
-            # The first run met cold caches and sleeping threads; that explains no long run.
+        # The first run met cold caches and sleeping threads; that explains no long run.
+        runs = FIRST_RUNS if first_s < self._effort.budget_s else 1
+        while race.lost(times):
+            if len(times) == runs:
+                return Measurement(
+                    Outcome.ABANDONED, min(times), repeats=runs, reason=race.reason(times)
+                )
             times.append(timed(call))
-        fastest_s = min(times)
-        if fastest_s <= limit_s:
-            return None
-        ratio = fastest_s / (request.best_s or math.inf)
-        return Measurement(
-            Outcome.ABANDONED,
-            fastest_s,
-            repeats=len(times),
-            reason=f"{ratio:.2f} times the best in its first runs "
-            f"(limit {self._effort.abandon_ratio:g})",
-        )
+        return None
 
 
 def _import_compiler() -> None:
@@ -268,9 +262,11 @@ def _import_compiler() -> None:
     importlib.import_module("numba")
 
 
-def _numpy_call(check: Check, layout: str) -> Callable[[], object]:
-    a = check.a.T if layout[0] == "t" else check.a
-    b = check.b.T if layout[1] == "t" else check.b
+def _numpy_call(check: Check, problem: Gemm) -> Callable[[], object]:
+    a = check.a.T if problem.layout[0] == "t" else check.a
+    b = check.b.T if problem.layout[1] == "t" else check.b
+    if problem.formula is not None:
+        return functools.partial(problem.formula.evaluate, a, b, None, 1.0, 0.0)
     return functools.partial(np.matmul, a, b, out=check.c)
 
 

@@ -46,6 +46,10 @@ class HungError(Exception):
     """A kernel still runs after all the time that it is given."""
 
 
+def _never(low_s: float) -> bool:
+    return False
+
+
 def batch_launches(expected_s: float, sets: int) -> int:
     """How many launches one sample averages.
 
@@ -67,12 +71,13 @@ def time_batches(
     budget_s: float,
     interval: float,
     deadline_s: float = math.inf,
+    enough: Callable[[float], bool] = _never,
 ) -> Series:
     """Time batches until the median is known.
 
     Stops once the 95% confidence interval of the median is narrower than `interval` times the
-    median (after `MIN_SPAN_S` at the earliest), or after `budget_s` seconds and at least
-    `MIN_SAMPLES` samples, or after `deadline_s` seconds and at least one sample.
+    median, or `enough` (both after `MIN_SPAN_S` at the earliest), or after `budget_s` seconds and
+    at least `MIN_SAMPLES` samples, or after `deadline_s` seconds and at least one sample.
 
     Args:
         sample: times so many batches: seconds per launch of each.
@@ -81,6 +86,7 @@ def time_batches(
         budget_s: seconds to spend on the device.
         interval: relative width of the confidence interval that is narrow enough.
         deadline_s: seconds on the device after which even `MIN_SAMPLES` do not matter.
+        enough: whether the interval with this lower end, in seconds, says enough.
     """
     samples: list[float] = []
     spent_s = 0.0
@@ -93,7 +99,7 @@ def time_batches(
             break
         if len(samples) > MIN_SAMPLES and spent_s >= min(MIN_SPAN_S, budget_s):
             low, high = median_interval(samples)
-            if high - low <= interval * median(samples):
+            if high - low <= interval * median(samples) or enough(low):
                 break
     return Series(median(samples), median_interval(samples), len(samples) * launches)
 
@@ -191,7 +197,12 @@ class Batch:
         return self._stopwatch.samples(enqueue, self.launches, count)
 
     def series(
-        self, expected_s: float, budget_s: float, interval: float, deadline_s: float = math.inf
+        self,
+        expected_s: float,
+        budget_s: float,
+        interval: float,
+        deadline_s: float = math.inf,
+        enough: Callable[[float], bool] = _never,
     ) -> Series:
         """See `time_batches`."""
         return time_batches(
@@ -201,6 +212,7 @@ class Batch:
             budget_s=budget_s,
             interval=interval,
             deadline_s=deadline_s,
+            enough=enough,
         )
 
     def close(self) -> None:

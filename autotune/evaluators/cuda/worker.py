@@ -34,12 +34,13 @@ from autotune.evaluators.cuda.messages import (
 from autotune.evaluators.cuda.nvml import GpuMonitor
 from autotune.evaluators.cuda.support import Support
 from autotune.evaluators.cuda.timing import Batch, HungError, Stopwatch
+from autotune.evaluators.racing import FIRST_RUNS, Race
 from autotune.evaluators.rounds import Series
 from autotune.measurement import Measurement, Outcome
 from autotune.references import Case
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from autotune.evaluators.base import Effort
     from autotune.evaluators.cuda.launch import Launch
@@ -224,19 +225,16 @@ class _MeasurementWorker:
             return self._wrong(verdict)
         worst = max(worst, verdict.error)
         slow = first_s >= request.budget_s
-        limit_s = self._effort.abandon_ratio * (request.best_s or math.inf)
-        if first_s > HOPELESS * limit_s:
-            return Evaluated(replace(self._abandoned(first_s, 1, request), error=worst))
+        race = Race(request.best_s, self._effort.abandon_ratio)
+        if first_s > HOPELESS * race.limit_s:
+            return Evaluated(_abandoned(race, [first_s], 1, worst))
         batch = Batch.of(self._rotating(kernel.launch), len(self._sets), first_s, self._stopwatch)
         try:
             if not slow:
                 self._warm_up(batch)
-            brief = batch.samples(1 if slow else 2)
-            if min(brief) > limit_s:
-                repeats = len(brief) * batch.launches
-                return Evaluated(
-                    replace(self._abandoned(min(brief), repeats, request), error=worst)
-                )
+            brief = batch.samples(1 if slow else FIRST_RUNS)
+            if race.lost(brief):
+                return Evaluated(_abandoned(race, brief, batch.launches, worst))
             for check in others:
                 verdict = self._run(check, kernel.launch, request.accuracy)
                 if not verdict.right:
@@ -247,6 +245,7 @@ class _MeasurementWorker:
                 request.budget_s,
                 self._effort.interval,
                 deadline_s=max(0.0, deadline - time.monotonic()),
+                enough=race.behind,
             )
         finally:
             batch.close()
@@ -327,16 +326,6 @@ class _MeasurementWorker:
             if time.monotonic() >= until:
                 return
 
-    def _abandoned(self, seconds: float, repeats: int, request: Evaluate) -> Measurement:
-        ratio = seconds / (request.best_s or math.inf)
-        return Measurement(
-            Outcome.ABANDONED,
-            seconds,
-            repeats=repeats,
-            reason=f"{ratio:.2f} times the best in its first runs "
-            f"(limit {self._effort.abandon_ratio:g})",
-        )
-
     def _wrong(self, verdict: Verdict) -> Evaluated:
         error = verdict.error if math.isfinite(verdict.error) else None
         return Evaluated(
@@ -359,6 +348,17 @@ class _MeasurementWorker:
         except driver_errors():
             return False
         return True
+
+
+def _abandoned(race: Race, first_s: Sequence[float], launches: int, error: float) -> Measurement:
+    """Its first runs, each the mean of so many launches, settled the matter."""
+    return Measurement(
+        Outcome.ABANDONED,
+        min(first_s),
+        repeats=len(first_s) * launches,
+        error=error,
+        reason=race.reason(first_s),
+    )
 
 
 def _own_stream(cublas: Cublas) -> Launch:

@@ -1,0 +1,213 @@
+"""``autotune replay``: compare samplers on recorded spaces."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from autotune.cli.options import common
+from autotune.cli.result import CommandResult
+from autotune.cli.table import table
+from autotune.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.recorded import RecordedSpace, Summary
+
+MILESTONES = (25, 50, 100, 200, 400, 800)
+"""Evaluations after which the table says how far the median run is."""
+
+CSV_COLUMNS = ("file", "name", "sampler", "evaluation", "median", "p10", "p90", "random")
+"""Fractions of the optimum, one row per evaluation; "random" is analytic."""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "replay",
+        parents=[common()],
+        help="compare samplers on recorded spaces",
+        description="Searches recorded spaces with each sampler, once per seed, and prints how "
+        "near the optimum it gets. Files: sweeps of ours (JSON or CSV), replay files, Kernel "
+        "Tuner caches, T4 results. Every configuration asked for is charged once, failing ones "
+        "included. Score: 0 is uniform random search, 1 the optimum at once.",
+    )
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="a recorded space")
+    parser.add_argument(
+        "--study",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="replay what this study or sweep measured, from the cache; may be given again",
+    )
+    parser.add_argument(
+        "--prior",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="another recorded space that `auto` may learn from beforehand; parameters are "
+        "matched by name; may be given again",
+    )
+    parser.add_argument(
+        "--sampler",
+        action="append",
+        metavar="NAME",
+        help="auto, tpe, gp, cmaes, nsga2, random, exhaustive or the dotted path of an Optuna "
+        "sampler; may be given again (default: auto and random)",
+    )
+    parser.add_argument(
+        "--trials", type=int, default=200, metavar="N", help="evaluations per run (default 200)"
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=20, metavar="N", help="runs per sampler (default 20)"
+    )
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="processes (default: one per core)"
+    )
+    parser.add_argument(
+        "--csv", type=Path, metavar="FILE", help="also write the curves, a row per evaluation"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> CommandResult:
+    """Replay every file with every sampler."""
+    from autotune.paths import CacheLocations
+    from autotune.recorded import read_recorded, recorded_from_cache, replay
+
+    if not (args.files or args.study):
+        raise InputError("a replay needs a recorded space: give files, or --study NAME")
+    recordings = [(str(path), read_recorded(path)) for path in args.files]
+    database = CacheLocations.at(args.cache).database
+    for study in args.study:
+        recordings.append((study, recorded_from_cache(database, study=study)))
+    priors = [read_recorded(path) for path in args.prior]
+    samplers = list(dict.fromkeys(args.sampler or ["auto", "random"]))
+    replays = [
+        replay(
+            recorded,
+            samplers,
+            trials=args.trials,
+            seeds=args.seeds,
+            workers=args.workers,
+            prior=priors,
+        )
+        for _, recorded in recordings
+    ]
+    note = None if args.quiet else sys.stderr
+    documents, rows = [], []
+    for (file, recorded), summaries in zip(recordings, replays, strict=True):
+        for sampler, summary in summaries:
+            if note is not None:
+                print(
+                    f"{recorded.name}: {sampler} scores {summary.score:.3f}", file=note, flush=True
+                )
+            prior = {"prior": [str(path) for path in args.prior]}
+            documents.append(_document(file, recorded, sampler, summary) | prior)
+            rows.append((recorded, sampler, summary))
+    if args.csv is not None:
+        try:
+            with args.csv.open("w", encoding="utf-8", newline="") as file_object:
+                _write_csv(file_object, documents)
+        except OSError as error:
+            raise InputError(f"cannot write {args.csv}: {error.strerror}") from error
+    return CommandResult(documents, _text(rows, args.seeds))
+
+
+def _document(
+    file: str, recorded: RecordedSpace, sampler: str, summary: Summary
+) -> dict[str, Any]:
+    """The JSON document of one file and sampler."""
+    from autotune.recorded import expected_random_best
+
+    random = recorded.optimum / expected_random_best(recorded.values, summary.budget)
+    return {
+        "file": file,
+        "name": recorded.name,
+        "format": recorded.format,
+        "device": recorded.device,
+        "size": recorded.size,
+        "failures": recorded.failures,
+        "optimum": recorded.optimum,
+        "unit": recorded.unit,
+        "sampler": sampler,
+        "trials": summary.budget,
+        "seeds": len(summary.scores),
+        "score": summary.score,
+        "score_error": summary.score_error,
+        "scores": list(summary.scores),
+        "n95": summary.n95,
+        "n99": summary.n99,
+        "reach95": summary.reach95,
+        "reach99": summary.reach99,
+        "cpu_ms": summary.cpu_ms,
+        "curves": {
+            "median": summary.median.tolist(),
+            "p10": summary.low.tolist(),
+            "p90": summary.high.tolist(),
+            "random": random.tolist(),
+        },
+    }
+
+
+def _write_csv(file: TextIO, documents: Sequence[dict[str, Any]]) -> None:
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for document in documents:
+        head = [document[column] for column in CSV_COLUMNS[:3]]
+        curves = zip(*(document["curves"][column] for column in CSV_COLUMNS[4:]), strict=True)
+        for evaluation, point in enumerate(curves, start=1):
+            writer.writerow([*head, evaluation, *point])
+
+
+def _text(rows: Sequence[tuple[RecordedSpace, str, Summary]], seeds: int) -> str:
+    budget = max(summary.budget for _, _, summary in rows)
+    steps = [step for step in MILESTONES if step < budget] + [budget]
+    numeric = ("score", *(f"after {step}" for step in steps), "n95", "n99")
+    numeric += ("reach 95%", "reach 99%", "CPU ms")
+    header = ("space", "sampler", *numeric)
+    cells = []
+    for recorded, sampler, summary in rows:
+        cells.append(
+            (
+                recorded.name,
+                sampler,
+                f"{summary.score:.3f} ±{summary.score_error:.3f}",
+                *(f"{summary.fraction(step):.3f}" for step in steps),
+                _evaluations(summary.n95, summary.budget),
+                _evaluations(summary.n99, summary.budget),
+                f"{summary.reach95:.2f}",
+                f"{summary.reach99:.2f}",
+                f"{summary.cpu_ms:.2f}",
+            )
+        )
+    lines = []
+    for name, recorded in {recorded.name: recorded for recorded, _, _ in rows}.items():
+        unit = f" {recorded.unit}" if recorded.unit else ""
+        device = f", {recorded.device}" if recorded.device else ""
+        lines.append(
+            f"{name}: {recorded.size:,} configurations, {recorded.failures:,} of them failing, "
+            f"optimum {recorded.optimum:.4g}{unit}{device}"
+        )
+    lines += ["", table(header, cells, right=numeric), ""]
+    if len({recorded.name for recorded, _, _ in rows}) > 1:
+        for sampler in dict.fromkeys(sampler for _, sampler, _ in rows):
+            scores = [summary.score for _, name, summary in rows if name == sampler]
+            mean = sum(scores) / len(scores)
+            lines.append(f"{sampler}: mean score {mean:.3f} over {len(scores)} spaces")
+        lines.append("")
+    lines.append(
+        f"Medians over {seeds} seeds of the fraction of the optimum's speed; score: mean ± "
+        "standard error, 0 is uniform random search, 1 the optimum at once."
+    )
+    return "\n".join(lines)
+
+
+def _evaluations(count: float | None, budget: int) -> str:
+    """A number of evaluations, or that it is beyond the budget."""
+    return f">{budget}" if count is None else f"{count:g}"

@@ -1,0 +1,182 @@
+"""``autotune sweep``: measure every valid configuration."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.cli.mpi_ranks import attached_ranks
+from autotune.cli.options import common
+from autotune.cli.problems import accuracy_of, problem_options, problems, shapes_text
+from autotune.cli.result import CommandResult
+from autotune.cli.targets import choose_target, placed_target, target_options
+from autotune.errors import InputError
+
+if TYPE_CHECKING:
+    from autotune.problem import Gemm
+    from autotune.sweeper import SweepResult
+    from autotune.targets import Target
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "sweep",
+        parents=[common(), problem_options(), target_options()],
+        help="measure every valid configuration, to study the space",
+        description="Measures every valid configuration of the families for each problem, in "
+        "random order. An interrupted sweep goes on where it was when it is started again. What "
+        "it wrote can be replayed: autotune replay FILE.",
+    )
+    parser.add_argument(
+        "operation",
+        nargs="?",
+        default="gemm",
+        help="what to sweep: gemm, or an operation that families of your own define",
+    )
+    parser.add_argument(
+        "--family",
+        action="append",
+        default=[],
+        metavar="F",
+        help="sweep only this family; may be given again (default: all)",
+    )
+    parser.add_argument(
+        "--limit", type=int, metavar="N", help="measure a random N of them (default: all)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="draws the order (default 0)"
+    )
+    parser.add_argument(
+        "--racing",
+        action="store_true",
+        help="abandon what is far behind the best (default: time everything to the end)",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="write the measurements to a file: CSV if it ends in .csv, otherwise JSON",
+    )
+    parser.add_argument(
+        "--storage", metavar="URL", help="Optuna storage (default: a journal beside the cache)"
+    )
+    parser.add_argument("--study", metavar="NAME", help="name of the study behind the sweep")
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="compile workers (default: one per core)"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> CommandResult:
+    """Sweep every problem asked for."""
+    from autotune.catalog import load_families, operation_of
+
+    target = choose_target(args, args.family)
+    families = load_families(target=target, operation=args.operation, extra=args.families)
+    operation = operation_of(families, args.operation)
+    todo = problems(args, accuracy_of(families, args.family), operation=operation)
+    for option in ("study", "output"):
+        if getattr(args, option) is not None and len(todo) > 1:
+            raise InputError(f"--{option} is for one shape, got {len(todo)}")
+    results: list[SweepResult] = []
+    with attached_ranks(target) as ranks:
+        placed = placed_target(target, args, ranks)
+        for problem in todo:
+            results.append(_sweep(args, problem, placed))
+            if results[-1].interrupted:
+                break
+        if ranks is not None:
+            ranks.winners = [{"study": result.study} for result in results]
+    if args.output is not None:
+        _write(args.output, results[0])
+    return CommandResult(
+        document=[document(result) for result in results],
+        text="\n\n".join(summary(result) for result in results),
+        exit_code=0 if all(result.measured for result in results) else 1,
+    )
+
+
+def _sweep(args: argparse.Namespace, problem: Gemm, target: str | Target) -> SweepResult:
+    from autotune.cli.progress import ProgressLine
+    from autotune.sweeper import sweep
+
+    name = target if isinstance(target, str) else target.name
+    line = ProgressLine(f"sweeping {shapes_text(problem)} on target {name}")
+    try:
+        return sweep(
+            problem,
+            target=target,
+            device=args.device,
+            families=args.family,
+            extra_families=args.families,
+            limit=args.limit,
+            seed=args.seed,
+            cache=args.cache,
+            storage=args.storage,
+            study=args.study,
+            workers=args.workers,
+            racing=args.racing,
+            progress=None if args.quiet else line,
+        )
+    finally:
+        line.end()
+
+
+def document(result: SweepResult) -> dict[str, Any]:
+    """The JSON document of one swept problem."""
+    from autotune.recorded import sweeps
+
+    return {
+        "problem": result.problem.key(),
+        "target": result.target,
+        "device": result.device,
+        "study": result.study,
+        "seed": result.seed,
+        "size": result.size,
+        "wanted": result.wanted,
+        "complete": result.complete,
+        "counts": {str(outcome): n for outcome, n in result.counts.items()},
+        "seconds": round(result.seconds, 3),
+        "measurements": [
+            sweeps.document(each.candidate, each.measurement) for each in result.measured
+        ],
+    }
+
+
+def summary(result: SweepResult) -> str:
+    """How much was measured, and the fastest."""
+    counts = ", ".join(f"{n} {outcome}" for outcome, n in sorted(result.counts.items()))
+    lines = [
+        f"{shapes_text(result.problem)} on {result.device}",
+        f"sweep     {len(result.measured):,} of {result.wanted:,} configurations measured "
+        f"({counts or 'none'}), {result.size:,} are valid; {result.seconds:.1f} s in this run",
+    ]
+    timed = [each for each in result.measured if each.measurement.ok]
+    if timed:
+        best = min(timed, key=lambda each: each.measurement.median_s or 0.0)
+        median_s = best.measurement.median_s or 0.0
+        lines.append(
+            f"fastest   {best.candidate}\n          {median_s * 1e3:.4g} ms, "
+            f"{result.problem.flops / median_s / 1e9:.1f} GFLOP/s"
+        )
+    if not result.complete:
+        lines.append("go on     with the same command")
+    lines.append(f"replay    autotune replay --study {result.study}")
+    return "\n".join(lines)
+
+
+def _write(path: Path, result: SweepResult) -> None:
+    from autotune.recorded import sweeps
+
+    if path.suffix.lower() == ".csv":
+        text = sweeps.write_csv((each.candidate, each.measurement) for each in result.measured)
+    else:
+        text = json.dumps(document(result), indent=1) + "\n"
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error

@@ -1,0 +1,164 @@
+"""Recordings of other tuners: Kernel Tuner's cache files, and T4 results."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autotune.errors import InputError
+from autotune.recorded import fields
+from autotune.recorded.space import Entry, RecordedSpace
+from autotune.statistics import median
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+OBJECTIVE = "time"
+"""What the benchmark hub's recordings minimise."""
+
+KERNEL_TUNER_ERRORS = (
+    "InvalidConfig",
+    "CompilationFailedConfig",
+    "RuntimeFailedConfig",
+    "ErrorConfig",
+)
+"""What Kernel Tuner stores for configurations without a time."""
+
+OUTSIDE = "InvalidConfig"
+"""The one among them that says that a restriction was not met: no configuration of the space."""
+
+FAILED_TIME = 1e20
+"""The time that the oldest files have for configurations that failed."""
+
+T4_INVALIDITY = ("correct", "compile", "runtime", "timeout", "correctness", "constraints")
+
+
+def is_kernel_tuner(document: Mapping[str, Any]) -> bool:
+    """Whether this is a Kernel Tuner cache file."""
+    return "cache" in document and ("tune_params_keys" in document or "tune_params" in document)
+
+
+def read_kernel_tuner(document: Mapping[str, Any], name: str) -> RecordedSpace:
+    """A Kernel Tuner cache file, with errors in place of the time (older ones) or beside it.
+
+    Raises:
+        InputError: a key is missing or not what it should be.
+    """
+    cache = fields.mapping(document["cache"], "cache")
+    keys = document.get("tune_params_keys")
+    if keys is None:
+        keys = list(fields.mapping(document["tune_params"], "tune_params"))
+    parameters = fields.names(keys, "tune_params_keys")
+    return RecordedSpace.of(
+        _cached(cache, parameters),
+        name=name,
+        unit="ms",
+        device=str(document.get("device_name", "")),
+        format="Kernel Tuner cache",
+    )
+
+
+def _cached(cache: Mapping[str, Any], parameters: list[str]) -> Iterator[Entry]:
+    for key, stored in cache.items():
+        where = f"cache[{key!r}]"
+        fields.mapping(stored, where)
+        missing = [name for name in parameters if name not in stored]
+        if missing:
+            raise InputError(f"{where}: expected the parameter {missing[0]!r}, it is not there")
+        configuration = {
+            name: fields.scalar(stored[name], f"{where}.{name}") for name in parameters
+        }
+        # Older files have the error in place of the time, newer ones beside it.
+        error = stored.get("__error__", stored.get(OBJECTIVE))
+        if error in KERNEL_TUNER_ERRORS:
+            if error != OUTSIDE:
+                yield Entry(configuration, None)
+            continue
+        if "__error__" in stored:
+            raise InputError(
+                f"{where}.__error__: expected one of {', '.join(KERNEL_TUNER_ERRORS)}, "
+                f"got {fields.describe(error)}"
+            )
+        yield Entry(configuration, _time(stored.get(OBJECTIVE), f"{where}.{OBJECTIVE}"))
+
+
+def is_t4(document: Mapping[str, Any]) -> bool:
+    """Whether these are T4 results."""
+    results = document.get("results")
+    return isinstance(results, list) and all(
+        isinstance(result, dict) and "configuration" in result for result in results[:1]
+    )
+
+
+def read_t4(document: Mapping[str, Any], name: str) -> RecordedSpace:
+    """Results in the auto-tuning community's T4 schema, 1.0.
+
+    Raises:
+        InputError: a key is missing or not what it should be.
+    """
+    unit = "ms"
+    entries = []
+    for number, result in enumerate(fields.sequence(document["results"], "results")):
+        where = f"results[{number}]"
+        fields.mapping(result, where)
+        configuration = {
+            parameter: fields.scalar(value, f"{where}.configuration.{parameter}")
+            for parameter, value in fields.mapping(
+                result.get("configuration"), f"{where}.configuration"
+            ).items()
+        }
+        invalidity = result.get("invalidity", "correct")
+        if invalidity not in T4_INVALIDITY:
+            raise InputError(
+                f"{where}.invalidity: expected one of {', '.join(T4_INVALIDITY)}, "
+                f"got {fields.describe(invalidity)}"
+            )
+        if invalidity == "constraints":
+            continue
+        value = None
+        if invalidity == "correct":
+            value, unit = _measured(result, where)
+        entries.append(Entry(configuration, value))
+    metadata = document.get("metadata")
+    device = metadata.get("device", "") if isinstance(metadata, dict) else ""
+    return RecordedSpace.of(
+        entries,
+        name=name,
+        unit=unit,
+        device=device if isinstance(device, str) else "",
+        format="T4 results",
+    )
+
+
+def _measured(result: Mapping[str, Any], where: str) -> tuple[float | None, str]:
+    """The time of one result and its unit: as objective, as measurement, or of its runs."""
+    objectives = result.get("objectives", [])
+    if isinstance(objectives, dict):  # name: value
+        objectives = [{"name": name, "value": value} for name, value in objectives.items()]
+    carried = [each for each in objectives if isinstance(each, dict)]
+    wanted = [each for each in objectives if isinstance(each, str)] or [OBJECTIVE]
+    measurements = fields.sequence(result.get("measurements", []), f"{where}.measurements")
+    found = {
+        each["name"]: each
+        for each in [*measurements, *carried]
+        if isinstance(each, dict) and isinstance(each.get("name"), str)
+    }
+    names = [*wanted, OBJECTIVE, *(str(each.get("name")) for each in carried)]
+    for name in names:
+        if name in found:
+            key = f"{where}.measurements[{name!r}].value"
+            return _time(found[name].get("value"), key), str(found[name].get("unit") or "ms")
+    times = result.get("times")
+    runs = times.get("runtimes") if isinstance(times, dict) else None
+    if isinstance(runs, list) and runs and all(map(fields.is_number, runs)):
+        return median(runs), "ms"
+    raise InputError(
+        f"{where}.measurements: expected one named {' or '.join(dict.fromkeys(names[:2]))}, "
+        f"got {', '.join(found) or 'none'}"
+    )
+
+
+def _time(value: Any, key: str) -> float | None:
+    """A recorded time; None where it stands for a failure."""
+    if not fields.is_number(value) or value <= 0:
+        raise InputError(f"{key}: expected a positive time, got {fields.describe(value)}")
+    return None if value >= FAILED_TIME else float(value)

@@ -1,0 +1,89 @@
+"""Reading a recorded space from a file of any known format, told apart by what is in it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from autotune.errors import InputError
+from autotune.recorded import foreign, sweeps
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from autotune.recorded.space import RecordedSpace
+
+LARGEST_FILE = 1 << 29
+"""Bytes; parsed, a file takes about ten times the memory."""
+
+EXPECTED = (
+    "`cache` (a Kernel Tuner cache file), `results` (T4 results), `measurements` (a sweep) or "
+    "`configurations` (a replay file)"
+)
+
+
+def read_recorded(path: Path) -> RecordedSpace:
+    """Read a recorded space.
+
+    Known are the JSON and CSV files of `autotune sweep`, replay files (columns, configurations
+    and times), Kernel Tuner's cache files, also unfinished ones, and T4 results. Nothing in a
+    file is executed.
+
+    Raises:
+        InputError: the file cannot be read or is none of these; the message names file, key, and
+            what was expected there.
+    """
+    try:
+        size = path.stat().st_size
+        if size > LARGEST_FILE:
+            raise InputError(f"{size} bytes are too many, at most {LARGEST_FILE} are read")
+        content = path.read_text(encoding="utf-8-sig")
+        return _read(content, path.stem)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not a text file in UTF-8 ({error.reason})") from error
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def _read(content: str, name: str) -> RecordedSpace:
+    if sweeps.is_csv(content):
+        return sweeps.read_csv(content, name)
+    document = _parse(content)
+    if isinstance(document, list) and len(document) == 1:
+        document = document[0]  # what `sweep --json` prints of one problem
+    if not isinstance(document, dict):
+        kind = f"an array of {len(document)}" if isinstance(document, list) else "no object"
+        raise InputError(f"expected a JSON object with {EXPECTED}, got {kind}")
+    if foreign.is_kernel_tuner(document):
+        return foreign.read_kernel_tuner(document, name)
+    if foreign.is_t4(document):
+        return foreign.read_t4(document, name)
+    if sweeps.is_sweep(document):
+        return sweeps.read_sweep(document, name)
+    if sweeps.is_replay(document):
+        return sweeps.read_replay(document, name)
+    keys = ", ".join(list(document)[:8]) or "an empty one"
+    raise InputError(f"expected a JSON object with {EXPECTED}, got one with {keys}")
+
+
+def _parse(content: str) -> Any:
+    """Parse JSON; a Kernel Tuner cache that was never closed is closed first."""
+    try:
+        return json.loads(content)
+    except json.JSONDecodeError as error:
+        stripped = content.rstrip()
+        if '"cache"' in stripped[:1_000_000]:
+            # Kernel Tuner appends entries and closes the brackets only at the end of a run.
+            try:
+                return json.loads(stripped.removesuffix(",") + "}}")
+            except (ValueError, RecursionError):
+                pass
+        raise InputError(
+            f"not valid JSON: {error.msg} (line {error.lineno}, column {error.colno})"
+        ) from error
+    except RecursionError as error:
+        raise InputError("not usable JSON: nested too deep") from error
+    except ValueError as error:  # a number of more digits than Python converts
+        raise InputError(f"not usable JSON: {str(error).partition(';')[0]}") from error

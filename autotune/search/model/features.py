@@ -1,0 +1,265 @@
+"""Configurations as numbers: what the model sees of a parameter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.configuration import Candidate
+from autotune.space import SearchSpace
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from autotune.configuration import Value
+    from autotune.search.study_space import StudySpace
+    from autotune.space import SpaceUnion
+
+_LARGEST_INDEX = 2**63 - 1
+
+_APART = np.float32(math.sqrt(0.5))
+"""Two categories, each with such a column of its own, are one apart."""
+
+_ABSENT = 0.5
+"""Where a family stands in the columns of parameters that it lacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Some configurations as the model sees them.
+
+    Attributes:
+        features: shape (columns, points); distances between them are meaningful.
+        levels: shape (parameters, points); equal numbers are equal values, -1 where a family
+            lacks the parameter.
+        expectations: shape (priors, points); what each prior expects, standardised.
+    """
+
+    features: NDArray[np.float32]
+    levels: NDArray[np.int32]
+    expectations: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return int(self.features.shape[1])
+
+    def __getitem__(self, part: slice | Sequence[int]) -> Points:
+        return Points(self.features[:, part], self.levels[:, part], self.expectations[:, part])
+
+    def __add__(self, other: Points) -> Points:
+        return Points(
+            np.concatenate([self.features, other.features], axis=1),
+            np.concatenate([self.levels, other.levels], axis=1),
+            np.concatenate([self.expectations, other.expectations], axis=1),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameter:
+    """One parameter of one family: where it stands and what its values become.
+
+    Attributes:
+        position: among the family's parameters.
+        group: among the parameters of all families.
+        columns: which features it fills.
+        table: these features for each of its values, shape (columns, values).
+        levels: the level of each of its values.
+    """
+
+    position: int
+    group: int
+    columns: slice
+    table: NDArray[np.float32]
+    levels: NDArray[np.int32]
+
+
+class FeatureMap:
+    """Features of the valid rows of a space, each in 0..1.
+
+    A number stands at its logarithm, since kernels respond to ratios; text has a column per
+    value, so that any two are one apart. An integer that is not always a power of two has a second
+    column, how often 2 divides it: alignment, vectors and bank conflicts depend on that. In a
+    union the family is one more parameter, what several families have under one name is one
+    parameter, and what a family lacks stands in the middle.
+
+    Args:
+        space: where rows come from.
+        others: points of other spaces, which this map is to place too.
+
+    Attributes:
+        groups: for each column, the number of the parameter that it belongs to.
+        parameters: how many parameters have more than one value.
+    """
+
+    def __init__(
+        self, space: StudySpace, others: Iterable[Candidate | Mapping[str, Value]] = ()
+    ) -> None:
+        self._members = _members(space.space)
+        self._large = space.size > _LARGEST_INDEX
+        self._values = _values_by_name(self._members.values(), others)
+        self._columns: dict[str, slice] = {}
+        groups: list[int] = []
+        for group, (name, values) in enumerate(self._values.items()):
+            width = len(_features(values, values))
+            self._columns[name] = slice(len(groups), len(groups) + width)
+            groups += [group] * width
+        families = len(self._members) if len(self._members) > 1 else 0
+        self._families = slice(len(groups), len(groups) + families)
+        self.parameters = len(self._values) + (families > 0)
+        self.groups: NDArray[np.int64] = np.array(
+            groups + [len(self._values)] * families, dtype=np.int64
+        )
+        self._tables = {family: self._table(member) for family, member in self._members.items()}
+
+    def of(self, rows: Sequence[int]) -> Points:
+        """The configurations at some rows, without expectations."""
+        points = self._blank(len(rows))
+        for family, inside, codes in self._codes(rows):
+            for each in self._tables[family]:
+                column = codes[:, each.position]
+                points.features[each.columns, inside] = each.table[:, column]
+                points.levels[each.group, inside] = each.levels[column]
+            self._mark(points, family, inside)
+        return points
+
+    def of_points(self, others: Sequence[Candidate | Mapping[str, Value]]) -> Points:
+        """Points of other spaces, which were given when this map was made."""
+        points = self._blank(len(others))
+        for at, point in enumerate(others):
+            configuration = point.configuration if isinstance(point, Candidate) else point
+            for group, (name, values) in enumerate(self._values.items()):
+                if name in configuration:
+                    value = configuration[name]
+                    points.features[self._columns[name], at] = _features([value], values)[:, 0]
+                    points.levels[group, at] = values.index(value)
+            if isinstance(point, Candidate):
+                self._mark(points, point.family, np.array([at]))
+        return points
+
+    def columns(
+        self, rows: Sequence[int]
+    ) -> Iterator[tuple[str, NDArray[np.int64], dict[str, NDArray[Any]]]]:
+        """The values at some rows, family by family: its name, which rows, columns by name.
+
+        The name is empty where there are no families.
+        """
+        for family, inside, codes in self._codes(rows):
+            parameters = self._members[family].parameters
+            yield (
+                family,
+                inside,
+                {p.name: np.asarray(p.array()[codes[:, at]]) for at, p in enumerate(parameters)},
+            )
+
+    def _codes(
+        self, rows: Sequence[int]
+    ) -> Iterator[tuple[str, NDArray[np.int64], NDArray[np.int32]]]:
+        """For each family, which of the rows are its own, and the positions of their values."""
+        numbers = np.array(rows, dtype=object if self._large else np.int64)
+        start = 0
+        for family, member in self._members.items():
+            inside = np.nonzero((numbers >= start) & (numbers < start + member.size))[0]
+            yield family, inside, _codes(member, numbers[inside] - start)
+            start += member.size
+
+    def _blank(self, count: int) -> Points:
+        return Points(
+            np.full((len(self.groups), count), _ABSENT, dtype=np.float32),
+            np.full((self.parameters, count), -1, dtype=np.int32),
+            np.zeros((0, count), dtype=np.float32),
+        )
+
+    def _mark(self, points: Points, family: str, at: NDArray[np.int64]) -> None:
+        """Note the family of some points."""
+        if self._families.start == self._families.stop:
+            return
+        points.features[self._families, at] = 0.0
+        if family in self._members:
+            number = list(self._members).index(family)
+            points.features[self._families.start + number, at] = _APART
+            points.levels[-1, at] = number
+
+    def _table(self, member: SearchSpace) -> list[_Parameter]:
+        table: list[_Parameter] = []
+        groups = {name: group for group, name in enumerate(self._values)}
+        for position, parameter in enumerate(member.parameters):
+            if parameter.name in self._values:
+                several = self._values[parameter.name]
+                level = {value: number for number, value in enumerate(several)}
+                table.append(
+                    _Parameter(
+                        position,
+                        groups[parameter.name],
+                        self._columns[parameter.name],
+                        _features(parameter.values, several),
+                        np.array([level[value] for value in parameter.values], dtype=np.int32),
+                    )
+                )
+        return table
+
+
+def _members(space: SearchSpace | SpaceUnion) -> Mapping[str, SearchSpace]:
+    return {"": space} if isinstance(space, SearchSpace) else space.spaces
+
+
+def _values_by_name(
+    members: Iterable[SearchSpace], others: Iterable[Candidate | Mapping[str, Value]]
+) -> dict[str, list[Value]]:
+    """The values of each name, wherever they occur; names with a single value are left out."""
+    values: dict[str, dict[Value, None]] = {}
+    for member in members:
+        for parameter in member.parameters:
+            values.setdefault(parameter.name, {}).update(dict.fromkeys(parameter.values))
+    for point in others:
+        configuration = point.configuration if isinstance(point, Candidate) else point
+        for name in values.keys() & configuration.keys():
+            values[name].setdefault(configuration[name])
+    return {name: list(several) for name, several in values.items() if len(several) > 1}
+
+
+def _codes(member: SearchSpace, rows: NDArray[Any]) -> NDArray[np.int32]:
+    """Positions of the rows' values among their parameters', shape (rows, parameters)."""
+    if member.size <= _LARGEST_INDEX:
+        return member.codes(rows.astype(np.int64))
+    codes = [
+        [parameter.position(configuration[parameter.name]) for parameter in member.parameters]
+        for configuration in (member[row] for row in rows)
+    ]
+    return np.array(codes, dtype=np.int32).reshape(len(rows), len(member.parameters))
+
+
+def _features(own: Sequence[Value], several: Sequence[Value]) -> NDArray[np.float32]:
+    """Features of the values `own` of a parameter that has the values `several` somewhere.
+
+    Returns:
+        Shape (columns, len(own)).
+    """
+    position = {value: at for at, value in enumerate(several)}
+    at = [position[value] for value in own]
+    numbers = [v for v in several if isinstance(v, int | float) and not isinstance(v, bool)]
+    if len(numbers) < len(several):
+        if len(several) == 2:
+            return np.array([at], dtype=np.float32)
+        return (_APART * np.eye(len(several), dtype=np.float32))[:, at]
+    places = np.array([_place(float(v), float(min(numbers))) for v in numbers])
+    table = [(places - places.min()) / np.ptp(places)]
+    if len(numbers) > 3 and min(numbers) > 0 and all(isinstance(v, int) for v in numbers):
+        twos = np.array([_twos(int(v)) for v in numbers])
+        if any(int(v) & (int(v) - 1) for v in numbers) and np.ptp(twos):
+            table.append(twos / twos.max())
+    return np.stack(table)[:, at].astype(np.float32)
+
+
+def _place(value: float, lowest: float) -> float:
+    """log2, of one more where there is a 0; the value itself where some are below 0."""
+    if lowest > 0:
+        return math.log2(value)
+    return math.log2(value + 1) if lowest == 0 else value
+
+
+def _twos(value: int) -> int:
+    """How often 2 divides a number above 0."""
+    return (value & -value).bit_length() - 1

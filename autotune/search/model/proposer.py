@@ -1,0 +1,189 @@
+"""The sampler `auto`: proposes what a model of all valid configurations finds most promising."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+from autotune.search.model.candidates import Candidates, drawn_rows, seeded
+from autotune.search.model.features import FeatureMap, Points
+from autotune.search.model.history import History
+from autotune.search.model.prior import standardised
+from autotune.search.model.schedule import FIRST_FIT, refit_at
+from autotune.search.model.success import SuccessModel
+from autotune.search.model.surrogate import Surrogate
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from autotune.configuration import Value
+    from autotune.search.claims import Ledger
+    from autotune.search.model.prior import Expectation, Prior
+    from autotune.search.study_space import StudySpace
+
+_DESIGN = 7
+"""Trials before the model takes over."""
+
+_DESIGN_POOL = 200
+"""Rows drawn for each of them, of which the one farthest from all earlier ones is taken."""
+
+_LOCAL_EVERY = 3
+"""One proposal in so many changes a single parameter of the best configuration."""
+
+_PRIOR_FITS = 20
+"""Successful trials beyond which models are built without the priors: what they know is by then in
+where the search has been, and what they are wrong about would keep it there."""
+
+_CENTRES = 4
+"""Of a large space, the neighbours of so many of the best rows are candidates."""
+
+
+class ModelProposer:
+    """Bayesian optimisation over the valid configurations themselves.
+
+    After a first few spread-out trials, a Gaussian process is fitted to the logarithms of the
+    measured times (`kernel.fit`), its posterior is kept for every valid configuration
+    (`Posterior`), and the one with the largest expected improvement, times its probability of
+    success, is next. One proposal in three is restricted to the best configuration's neighbours,
+    which a wrong model cannot talk the search out of. Running trials count as observed at their
+    expected value, so that a batch is diverse. Spaces too large to be scored whole are represented
+    by rows drawn anew with every fit, and the neighbours of the best.
+
+    Proposals depend on the seed and the ended and running trials alone.
+
+    Args:
+        space: the valid rows.
+        seed: of the first trials and of draws from large spaces.
+        priors: what is expected before anything is measured.
+    """
+
+    def __init__(self, space: StudySpace, seed: int = 0, priors: Sequence[Prior] = ()) -> None:
+        self._space = space
+        self._seed = seed
+        self._map = FeatureMap(space)
+        self._priors = tuple(priors)
+        self._expectations: list[Expectation] | None = None
+        self._candidates: Candidates | None = None
+        self._success: SuccessModel | None = None
+        self._surrogate: Surrogate | None = None
+        self._built = 0
+        self._known: tuple[tuple[int, float | None], ...] = ()
+
+    def propose(self, number: int, ledger: Ledger) -> dict[str, Value]:
+        """The most promising unvisited row, or the next of the first ones."""
+        return self._space.params(self.row(History.of(ledger, but=number)))
+
+    def row(self, history: History) -> int:
+        """The row to run next."""
+        # Products this small gain nothing from more threads, which would also spoil repeatability.
+        with _blas().limit(limits=1, user_api="blas"):
+            return self._next(history)
+
+    def _next(self, history: History) -> int:
+        successes = sum(value is not None for _, value in history.observed)
+        begun = len(history.observed) + len(history.pending)
+        if begun < _DESIGN or successes < FIRST_FIT:
+            expected = self._priors and begun % 2 == 0
+            return self._most_expected(history) if expected else self._spread_out(history)
+        surrogate = self._updated(history, refit_at(successes))
+        surrogate.expect(history.pending)
+        candidates = surrogate.candidates
+        scores = surrogate.scores()
+        scores[candidates.positions(history.visited)] = -np.inf
+        if begun % _LOCAL_EVERY == 0:
+            scores = _near(scores, candidates.points, self._map.of([surrogate.best_row]))
+        position = int(np.argmax(scores))
+        if scores[position] == -np.inf:
+            return self._spread_out(history)
+        return candidates.row(position)
+
+    def _updated(self, history: History, fitted: int) -> Surrogate:
+        """The model of a history, from the one there is if that is of its beginning."""
+        observed = history.observed
+        if self._known != observed[: len(self._known)]:
+            self._candidates = self._success = self._surrogate = None
+        ends = [at for at, (_, value) in enumerate(observed, 1) if value is not None]
+        built = observed[: ends[fitted - 1]]
+        if self._surrogate is None or len(built) > self._built:
+            self._surrogate = self._build(built)
+            self._built = len(built)
+            self._known = built
+        for row, value in observed[len(self._known) :]:
+            self._surrogate.observe(row, value)
+        self._known = observed
+        return self._surrogate
+
+    def _build(self, observed: Sequence[tuple[int, float | None]]) -> Surrogate:
+        ranked = sorted((value, row) for row, value in observed if value is not None)
+        best = [row for _, row in ranked[:_CENTRES]]
+        rows = drawn_rows(self._space, best, self._seed, len(observed))
+        describe = self._describe if len(ranked) <= _PRIOR_FITS else self._map.of
+        stale = self._surrogate is None or self._surrogate.describe != describe
+        if self._candidates is None or self._success is None or rows is not None or stale:
+            self._candidates = Candidates(self._space, describe, rows)
+            self._success = SuccessModel(self._candidates.points, self._map.groups)
+        return Surrogate(self._candidates, self._success, describe, self._map.groups, observed)
+
+    def _describe(self, rows: Sequence[int]) -> Points:
+        points = self._map.of(rows)
+        if not self._priors:
+            return points
+        expected = np.array([expectation(rows) for expectation in self._expected()])
+        return replace(points, expectations=expected.astype(np.float32))
+
+    def _expected(self) -> list[Expectation]:
+        """What the priors expect of rows, standardised over the space."""
+        if self._expectations is None:
+            rows = drawn_rows(self._space, (), self._seed) or range(self._space.size)
+            self._expectations = [
+                standardised(prior.over(self._space), rows) for prior in self._priors
+            ]
+        return self._expectations
+
+    def _most_expected(self, history: History) -> int:
+        """The unvisited row that the priors together think best of."""
+        rows = drawn_rows(self._space, (), self._seed) or range(self._space.size)
+        total = sum((expectation(rows) for expectation in self._expected()), np.zeros(len(rows)))
+        order = np.argsort(total, kind="stable")
+        best = next((rows[at] for at in order.tolist() if rows[at] not in history.visited), None)
+        return self._spread_out(history) if best is None else best
+
+    def _spread_out(self, history: History) -> int:
+        """An unvisited row far from all visited ones, of a few drawn at random."""
+        random = seeded(self._seed, len(history.observed) + len(history.pending))
+        size, visited = self._space.size, history.visited
+        drawn = {random.randrange(size) for _ in range(min(size, _DESIGN_POOL))} - visited
+        if not drawn:
+            start = random.randrange(size)
+            rows = chain(range(start, size), range(start))
+            drawn = {next(row for row in rows if row not in visited)}
+        pool = sorted(drawn)
+        taken = [row for row, _ in history.observed] + list(history.pending)
+        if not taken:
+            return random.choice(pool)
+        near, far = self._map.of(taken).features, self._map.of(pool).features
+        distances = [np.abs(far - each[:, None]).sum(axis=0) for each in near.T]
+        return pool[int(np.min(distances, axis=0).argmax())]
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    import scipy.linalg  # noqa: F401  (so that its BLAS is among those that are found)
+
+    return ThreadpoolController()
+
+
+def _near(scores: NDArray[np.float32], points: Points, centre: Points) -> NDArray[np.float32]:
+    """Scores of the unvisited points that differ least from the centre, up to two parameters."""
+    differences = (points.levels != centre.levels).sum(axis=0)
+    for most in (1, 2):
+        nearby = np.where(differences <= most, scores, -np.inf)
+        if nearby.max() > -np.inf:
+            return np.asarray(nearby)
+    return scores

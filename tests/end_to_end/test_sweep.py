@@ -1,0 +1,172 @@
+"""Sweeps for real on this machine's CPU: interrupted, gone on with, written and replayed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from autotune import Gemm, Outcome, TuningCache, sweep
+from autotune.cli import main
+from autotune.errors import InputError
+from autotune.evaluators.base import Effort
+from autotune.recorded import read_recorded, recorded_from_cache
+from autotune.sweeper import LARGEST_SWEEP, SweepResult, shuffled_rows
+
+PROBLEM = Gemm(40, 24, 32, threads=1)
+OPTIONS = ["--shape", "40x24x32", "--threads", "1", "--target", "cpu", "--family", "blocked"]
+
+
+def swept(result: SweepResult) -> list[str]:
+    return [str(each.candidate) for each in result.measured]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def whole(cache: Path) -> SweepResult:
+    return sweep(PROBLEM, target="cpu", families=["blocked"], cache=cache)
+
+
+def test_everything_valid_is_measured_once(whole: SweepResult) -> None:
+    assert whole.complete
+    assert len(whole.measured) == whole.wanted == whole.size > 4
+    assert len(set(swept(whole))) == whole.size
+    assert sum(whole.counts.values()) == whole.size
+    # Nothing races: however slow, all are timed to the end.
+    assert set(whole.counts) == {Outcome.OK}
+
+
+def test_a_complete_sweep_comes_back_at_once(whole: SweepResult, cache: Path) -> None:
+    again = sweep(PROBLEM, target="cpu", families=["blocked"], cache=cache)
+    assert again.measured == whole.measured
+    assert len(TuningCache(cache / "tuning.sqlite").measurements()) == whole.size
+
+
+def test_a_limit_is_the_beginning_of_the_whole(whole: SweepResult, tmp_path: Path) -> None:
+    order = swept(whole)
+    for limit in (2, 4):  # the second call measures two more
+        part = sweep(PROBLEM, target="cpu", families=["blocked"], cache=tmp_path, limit=limit)
+        assert swept(part) == order[:limit]
+        assert part.complete
+
+
+def test_a_sweep_may_race(whole: SweepResult, tmp_path: Path) -> None:
+    effort = Effort(abandon_ratio=1e-3)  # everything is far behind the first success
+    raced = sweep(
+        PROBLEM, target="cpu", families=["blocked"], cache=tmp_path, racing=True, effort=effort
+    )
+    assert swept(raced) == swept(whole)
+    assert raced.counts == {Outcome.OK: 1, Outcome.ABANDONED: raced.size - 1}
+
+
+def test_a_killed_sweep_goes_on_where_it_was(whole: SweepResult, tmp_path: Path) -> None:
+    output = tmp_path / "sweep.json"
+    command = [sys.executable, "-m", "autotune", "sweep", *OPTIONS, "--cache", str(tmp_path)]
+    command += ["--output", str(output)]
+    killed = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    store = TuningCache(tmp_path / "tuning.sqlite")
+    deadline = time.monotonic() + 120
+    while len(store.measurements()) < 3:
+        assert killed.poll() is None, killed.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    before = store.measurements()
+    if len(before) < whole.size:
+        assert not output.exists()
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
+    [document] = json.loads(done.stdout)
+    assert document == json.loads(output.read_text())
+    assert document["complete"]
+    measured = [each["configuration"] for each in document["measurements"]]
+    assert measured == [dict(each.candidate.configuration) for each in whole.measured]
+    # What had been measured was not measured again.
+    after = store.measurements()
+    assert after[: len(before)] == before
+    assert len(after) == whole.size
+
+
+def test_an_interrupted_sweep_keeps_a_part(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "autotune", "sweep", *OPTIONS, "--cache", str(tmp_path)]
+    process = subprocess.Popen(
+        [*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    process.stderr.readline()  # the title: the work has begun
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=120)
+    if out:  # at least one was measured
+        [document] = json.loads(out)
+        assert len(document["measurements"]) <= document["wanted"]
+        assert document["complete"] == (len(document["measurements"]) == document["wanted"])
+
+
+def test_what_a_sweep_writes_can_be_replayed(
+    whole: SweepResult, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environment = ["--cache", str(cache), "-q"]
+    best_s = min(each.measurement.median_s or 1.0 for each in whole.measured)
+    for name in ("sweep.json", "sweep.csv"):
+        file = tmp_path / name
+        assert main(["sweep", *OPTIONS, *environment, "-o", str(file)]) == 0
+        assert f"--study {whole.study}" in capsys.readouterr().out
+        recorded = read_recorded(file)
+        assert (recorded.size, recorded.optimum, recorded.unit) == (whole.size, best_s, "s")
+    from_cache = recorded_from_cache(cache / "tuning.sqlite", study=whole.study)
+    assert (from_cache.size, from_cache.optimum) == (whole.size, best_s)
+    arguments = ["--study", whole.study, "--sampler", "random", "--seeds", "1", "--json"]
+    assert main(["replay", *arguments, *environment]) == 0
+    [document] = json.loads(capsys.readouterr().out)
+    assert document["optimum"] == best_s
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--limit", "0"], "limit must be at least 1, got 0"),
+        (["--seed", "-1"], "a seed must be 0 or more, got -1"),
+        (["--shape", "8x8x8", "-o", "x"], "--output is for one shape, got 2"),
+        (["--family", "nope"], "nope"),
+        (["--limit", "1", "-o", "/no/where"], "cannot write /no/where"),
+    ],
+)
+def test_bad_usage_is_one_line(
+    whole: SweepResult,
+    cache: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    assert main(["sweep", *OPTIONS, "--cache", str(cache), "-q", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("size", [1, 2, 1000, LARGEST_SWEEP + 1, 2**70])
+def test_rows_come_shuffled_and_once(size: int) -> None:
+    def first(count: int, seed: int) -> list[int]:
+        return [row for row, _ in zip(shuffled_rows(size, seed), range(count), strict=False)]
+
+    rows = first(500, 0)
+    assert len(set(rows)) == len(rows) == min(500, size)
+    assert all(0 <= row < size for row in rows)
+    assert first(20, 0) == rows[:20]
+    if size >= 1000:
+        assert first(20, 1) != rows[:20]
+        assert 0.4 < sum(rows) / len(rows) / size < 0.6
+
+
+def test_python_says_what_cannot_be_used() -> None:
+    with pytest.raises(InputError, match="limit"):
+        sweep(PROBLEM, limit=0)

@@ -1,0 +1,207 @@
+"""The Gaussian process against dense formulas."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.stats import norm
+
+from autotune.search.model.acquisition import log_expected_improvement
+from autotune.search.model.features import Points
+from autotune.search.model.kernel import Kernel, _Evidence, fit
+from autotune.search.model.posterior import Posterior
+
+COLUMNS = 3
+GROUPS = np.array([0, 1, 1])
+
+
+def points(count, seed, priors=0):
+    """Random points; the levels are those of a coarse grid, so that some agree."""
+    rng = np.random.default_rng(seed)
+    features = rng.integers(0, 4, (COLUMNS, count)) / 3
+    levels = np.stack([features[0] * 3, features[1] * 3]).astype(np.int32)
+    expectations = rng.standard_normal((priors, count))
+    return Points(features.astype(np.float32), levels, expectations.astype(np.float32))
+
+
+def kernel(noise=1e-2):
+    return Kernel(np.array([1.5, 0.8, 2.0]), signal=1.3, effects=0.4, noise=noise)
+
+
+def dense(kernel, some, others):
+    """The covariance written out, one pair at a time, in double precision."""
+    result = np.empty((len(some), len(others)))
+    for i in range(len(some)):
+        for j in range(len(others)):
+            gap = (some.features[:, i].astype(float) - others.features[:, j]) * kernel.scales
+            r = math.sqrt(3 * float(gap @ gap))
+            smooth = (1 + r) * math.exp(-r)
+            agree = float(np.mean(some.levels[:, i] == others.levels[:, j]))
+            prior = float(some.expectations[:, i] @ others.expectations[:, j])
+            effects = 0.3 + 0.7 * (agree + agree**2) / 2
+            result[i, j] = kernel.signal * smooth + kernel.effects * effects + prior
+    return result
+
+
+def dense_posterior(kernel, candidates, observed, responses):
+    """Textbook mean and variance (Rasmussen and Williams, equations 2.25 and 2.26)."""
+    covariance = dense(kernel, observed, observed)
+    covariance += (kernel.noise + 1e-6) * np.eye(len(observed))
+    cross = dense(kernel, candidates, observed)
+    prior = 0.5 * observed.expectations.sum(axis=0)
+    mean = cross @ np.linalg.solve(covariance, responses - prior)
+    mean += 0.5 * candidates.expectations.sum(axis=0)
+    explained = np.einsum("ij,ji->i", cross, np.linalg.solve(covariance, cross.T))
+    variance = dense(kernel, candidates, candidates).diagonal() - explained
+    return mean, variance
+
+
+class TestPosterior:
+    @pytest.mark.parametrize("priors", [0, 2])
+    def test_agrees_with_the_textbook(self, priors):
+        candidates, observed = points(40, 0, priors), points(12, 1, priors)
+        responses = np.random.default_rng(2).standard_normal(12)
+        posterior = Posterior(kernel(), candidates, observed, capacity=12)
+        mean, variance = dense_posterior(kernel(), candidates, observed, responses)
+        assert posterior.mean(responses) == pytest.approx(mean, abs=2e-4)
+        assert posterior.variance == pytest.approx(variance, abs=2e-4)
+        assert posterior.predict(candidates, responses) == pytest.approx(mean, abs=2e-4)
+        at_points, _ = dense_posterior(kernel(), observed, observed, responses)
+        assert posterior.fitted(responses) == pytest.approx(at_points, abs=2e-4)
+
+    def test_one_point_at_a_time_is_the_same_as_all_at_once(self):
+        candidates, observed = points(30, 0, 1), points(15, 1, 1)
+        responses = np.random.default_rng(2).standard_normal(15)
+        whole = Posterior(kernel(), candidates, observed, capacity=15)
+        grown = Posterior(kernel(), candidates, observed[:4], capacity=15)
+        for at in range(4, 15):
+            grown.append(observed[at : at + 1])
+        assert grown.mean(responses) == pytest.approx(whole.mean(responses), abs=1e-4)
+        assert grown.variance == pytest.approx(whole.variance, abs=1e-4)
+
+    def test_truncating_restores_exactly_what_there_was(self):
+        candidates, observed = points(30, 0), points(9, 1)
+        posterior = Posterior(kernel(), candidates, observed[:5], capacity=9)
+        before = posterior.variance.copy()
+        for at in range(5, 9):
+            posterior.append(observed[at : at + 1])
+        assert posterior.variance.sum() < before.sum()
+        posterior.truncate(5)
+        assert np.array_equal(posterior.variance, before)
+        assert len(posterior) == 5
+
+    def test_settled_points_stay(self):
+        candidates, observed = points(30, 0), points(9, 1)
+        posterior = Posterior(kernel(), candidates, observed[:5], capacity=9)
+        for at in range(5, 9):
+            posterior.append(observed[at : at + 1])
+            posterior.settle(7 if at >= 7 else 5)
+        seven = Posterior(kernel(), candidates, observed[:7], capacity=9)
+        posterior.truncate(7)
+        assert posterior.variance == pytest.approx(seven.variance, abs=1e-4)
+
+    def test_widening_is_the_same_as_having_had_the_candidates(self):
+        candidates, observed = points(30, 0, 1), points(9, 1, 1)
+        responses = np.random.default_rng(2).standard_normal(9)
+        whole = Posterior(kernel(), candidates, observed, capacity=10)
+        widened = Posterior(kernel(), candidates[:20], observed, capacity=10)
+        widened.widen(candidates[20:])
+        assert widened.mean(responses) == pytest.approx(whole.mean(responses), abs=1e-4)
+        assert widened.variance == pytest.approx(whole.variance, abs=1e-4)
+        widened.append(observed[:1])
+
+    def test_equal_points_without_noise(self):
+        """The nugget keeps what is singular solvable."""
+        same = points(1, 0)[[0] * 6]
+        posterior = Posterior(kernel(noise=0.0), same, same, capacity=8)
+        posterior.append(same[:1])
+        assert np.isfinite(posterior.mean(np.ones(7))).all()
+        assert np.isfinite(posterior.variance).all()
+
+
+class TestFit:
+    def test_finds_which_parameter_matters(self):
+        observed = points(60, 3)
+        responses = np.sin(3 * observed.features[0].astype(float))
+        responses = (responses - responses.mean()) / responses.std()
+        found = fit(observed, responses, GROUPS)
+        assert found.scales[0] > 3 * found.scales[1]
+        assert found.scales[1] == found.scales[2], "columns of one parameter share a scale"
+        assert found.noise < 1e-2
+
+    def test_finds_the_noise(self):
+        observed = points(100, 4)
+        responses = np.random.default_rng(5).standard_normal(100)
+        found = fit(observed, responses, GROUPS)
+        assert found.noise > 0.3
+
+    @settings(max_examples=30, deadline=None)
+    @given(
+        count=st.integers(1, 12),
+        seed=st.integers(0, 99),
+        kind=st.sampled_from(["constant", "noise", "one outlier"]),
+    )
+    def test_fits_anything_in_silence(self, count, seed, kind):
+        observed = points(count, seed)
+        rng = np.random.default_rng(seed)
+        responses = rng.standard_normal(count) if kind == "noise" else np.zeros(count)
+        responses[0] = 30.0 if kind == "one outlier" else responses[0]
+        found = fit(observed, responses, GROUPS)
+        assert np.isfinite(found.scales).all()
+        assert found.signal > 0
+        assert found.noise > 0
+
+
+class TestExpectedImprovement:
+    @pytest.mark.parametrize("z", [-6.0, -3.0, -1.001, -0.999, 0.0, 0.7, 4.0])
+    def test_is_the_expectation(self, z):
+        """Against numerical integration of max(best - f, 0) over the density of f."""
+        best, deviation = 0.4, 0.3
+        mean = best - z * deviation
+        # Beyond 12 deviations there is nothing.
+        found, _ = quad(
+            lambda f: (best - f) * norm.pdf(f, mean, deviation),
+            mean - 12 * deviation,
+            best,
+            epsabs=1e-14,
+        )
+        scored = log_expected_improvement(
+            np.array([mean], np.float32), np.array([deviation**2], np.float32), best
+        )
+        assert scored[0] == pytest.approx(math.log(found), abs=2e-3)
+
+    def test_orders_hopeless_candidates(self):
+        mean = np.linspace(0.0, 500.0, 200, dtype=np.float32)
+        scored = log_expected_improvement(mean, np.full(200, 0.04, np.float32), best=-1.0)
+        assert np.isfinite(scored).all()
+        assert (np.diff(scored) < 0).all()
+
+    def test_has_no_step_where_its_forms_meet(self):
+        z = np.linspace(-31, -29, 400, dtype=np.float32)
+        scored = log_expected_improvement(-z, np.ones(400, np.float32), best=0.0)
+        steps = np.diff(scored)
+        assert (steps > 0).all()
+        assert steps.max() < 1.1 * steps.min()
+
+    def test_a_variance_that_rounding_made_negative(self):
+        scored = log_expected_improvement(
+            np.array([1.0], np.float32), np.array([-1e-7], np.float32), best=0.0
+        )
+        assert np.isfinite(scored).all()
+
+
+def test_the_gradient_of_the_evidence():
+    """Against central differences, in every parameter."""
+    observed = points(25, 7, priors=1)
+    responses = np.random.default_rng(8).standard_normal(25)
+    evidence = _Evidence(observed, responses, GROUPS)
+    at = np.array([-0.4, 0.3, 0.2, -0.5, -2.0])
+    _, gradient = evidence.negative(at)
+    for number, step in enumerate(1e-5 * np.eye(len(at))):
+        above, below = (evidence.negative(at + sign * step)[0] for sign in (1, -1))
+        assert gradient[number] == pytest.approx((above - below) / 2e-5, rel=1e-4, abs=1e-4)

@@ -1,0 +1,356 @@
+"""Recorded spaces are read from every known format, recognised by what is in the file."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune import Candidate, Configuration, Gemm, Measurement, Outcome, TuningCache
+from autotune.errors import InputError
+from autotune.recorded import Entry, RecordedSpace, read_recorded, recorded_from_cache, sweeps
+from tests.records import FINGERPRINT
+
+REPLAY: dict[str, Any] = {
+    "name": "small",
+    "device": "Example GPU",
+    "objective": "time (ms), lower is better",
+    "columns": ["x", "mode"],
+    "configurations": [[1, "a"], [2, "a"], [2, "b"]],
+    "times": [3.0, None, 1.5],
+}
+
+# The layout of Kernel Tuner's cache files, old (errors in place of the time) and new (beside it).
+KERNEL_TUNER: dict[str, Any] = {
+    "device_name": "Example GPU",
+    "kernel_name": "kernel",
+    "problem_size": [64, 64],
+    "tune_params_keys": ["x", "mode"],
+    "tune_params": {"x": [1, 2, 4], "mode": ["a", "b"]},
+    "cache": {
+        "1,a": {"x": 1, "mode": "a", "time": 3.0, "times": [2.9, 3.0, 3.1], "GFLOP/s": 5.0},
+        "2,a": {"x": 2, "mode": "a", "time": "CompilationFailedConfig"},
+        "2,b": {"x": 2, "mode": "b", "time": 1.5},
+        "4,a": {"x": 4, "mode": "a", "time": "InvalidConfig"},
+        "4,b": {"x": 4, "mode": "b", "__error__": "InvalidConfig"},
+    },
+}
+
+# The results of the community's T4 schema, https://github.com/odgaard/TuningSchema.
+T4: dict[str, Any] = {
+    "schema_version": "1.0.0",
+    "metadata": {"timeunit": "milliseconds"},
+    "results": [
+        {
+            "configuration": {"x": 1, "mode": "a"},
+            "objectives": ["time"],
+            "times": {"compilation": 10.0, "runtimes": [2.9, 3.0, 3.1]},
+            "invalidity": "correct",
+            "correctness": 1,
+            "measurements": [
+                {"name": "power", "value": 9.0, "unit": "W"},
+                {"name": "time", "value": 3.0, "unit": "ms"},
+            ],
+        },
+        {
+            "configuration": {"x": 2, "mode": "a"},
+            "objectives": ["time"],
+            "times": {"runtimes": []},
+            "invalidity": "compile",
+            "correctness": 0,
+        },
+        {
+            "configuration": {"x": 2, "mode": "b"},
+            "times": {"runtimes": [1.5, 1.4, 1.6]},
+            "invalidity": "correct",
+            "correctness": 1,
+        },
+        {
+            "configuration": {"x": 4, "mode": "b"},
+            "times": {},
+            "invalidity": "constraints",
+            "correctness": 0,
+        },
+    ],
+}
+
+CANDIDATES = [
+    (
+        Candidate("f", Configuration({"x": 1, "mode": "a"})),
+        Measurement(Outcome.OK, 3.0, (2.9, 3.1)),
+    ),
+    (
+        Candidate("f", Configuration({"x": 2, "mode": "a"})),
+        Measurement(Outcome.TIMEOUT, reason="-"),
+    ),
+    (Candidate("g", Configuration({"y": True})), Measurement(Outcome.ABANDONED, 1.5)),
+]
+
+
+def write(path: Path, document: object) -> Path:
+    path.write_text(document if isinstance(document, str) else json.dumps(document))
+    return path
+
+
+def sweep_document() -> dict[str, Any]:
+    return {
+        "device": "Example CPU",
+        "measurements": [sweeps.document(*each) for each in CANDIDATES],
+    }
+
+
+def values(recorded: RecordedSpace) -> dict[Any, float]:
+    return dict(zip(map(str, recorded.space), recorded.values.tolist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("document", "format", "unit"),
+    [
+        (REPLAY, "replay file", "ms"),
+        (KERNEL_TUNER, "Kernel Tuner cache", "ms"),
+        (T4, "T4 results", "ms"),
+    ],
+    ids=["replay", "Kernel Tuner", "T4"],
+)
+def test_foreign_files_say_the_same(
+    tmp_path: Path, document: dict[str, Any], format: str, unit: str
+) -> None:
+    recorded = read_recorded(write(tmp_path / "file", document))
+    assert (recorded.format, recorded.unit) == (format, unit)
+    assert (recorded.size, recorded.failures, recorded.optimum) == (3, 1, 1.5)
+    assert recorded.value({"x": 1, "mode": "a"}) == 3.0
+    assert recorded.value({"x": 2, "mode": "a"}) is None
+    assert recorded.value({"x": 2, "mode": "b"}) == 1.5
+    assert {"x": 4, "mode": "b"} not in recorded.space  # a restriction said so
+
+
+def test_an_unfinished_kernel_tuner_cache_is_closed(tmp_path: Path) -> None:
+    whole = json.dumps(KERNEL_TUNER, indent="")
+    entries = whole[: whole.rindex("}", 0, whole.rindex("}"))]  # without the last two brackets
+    for end in ("", ",", ",\n"):
+        recorded = read_recorded(write(tmp_path / "cache.json", entries.rstrip() + end))
+        assert recorded.size == 3
+
+
+def test_old_failures_are_enormous_times(tmp_path: Path) -> None:
+    document = json.loads(json.dumps(KERNEL_TUNER))
+    document["cache"]["2,a"]["time"] = 1e20
+    recorded = read_recorded(write(tmp_path / "cache.json", document))
+    assert recorded.value({"x": 2, "mode": "a"}) is None
+
+
+def test_objectives_may_carry_their_values(tmp_path: Path) -> None:
+    result = {"configuration": {"x": 1}, "invalidity": "correct"}
+    for objectives in ([{"name": "time", "value": 2.0, "unit": "s"}], {"time": 2.0}):
+        document = {"results": [{**result, "objectives": objectives}]}
+        assert read_recorded(write(tmp_path / "t4", document)).optimum == 2.0
+
+
+def test_sweeps_come_back_from_json_csv_and_a_list_of_one(tmp_path: Path) -> None:
+    document = sweep_document()
+    files = [document, [document], sweeps.write_csv(CANDIDATES)]
+    expected = {"f: x=1 mode=a": 3.0, "f: x=2 mode=a": math.nan, "g: y=True": 1.5}
+    for number, each in enumerate(files):
+        recorded = read_recorded(write(tmp_path / str(number), each))
+        assert recorded.unit == "s"
+        assert str(values(recorded)) == str(expected)
+        assert recorded.value(CANDIDATES[2][0]) == 1.5
+
+
+def test_the_cache_holds_what_was_measured(tmp_path: Path) -> None:
+    cache = TuningCache(tmp_path / "tuning.sqlite")
+    problem = Gemm(8, 8, 8)
+    cache.add_measurements("one", FINGERPRINT, problem, "cpu", CANDIDATES[:2])
+    again = [(CANDIDATES[0][0], Measurement(Outcome.OK, 2.0))]
+    cache.add_measurements("two", FINGERPRINT, problem, "cpu", again)
+    assert recorded_from_cache(cache.path, study="one").optimum == 3.0
+    newest = recorded_from_cache(cache.path, problem=problem)
+    assert (newest.size, newest.optimum) == (2, 2.0)
+    with pytest.raises(InputError, match="no measurements of study 'three'"):
+        recorded_from_cache(cache.path, study="three")
+    cache.add_measurements("two", FINGERPRINT, Gemm(9, 9, 9), "cpu", again)
+    with pytest.raises(InputError, match="2 problems"):
+        recorded_from_cache(cache.path)
+
+
+def test_a_recorded_space_travels_to_other_processes(tmp_path: Path) -> None:
+    for document in (REPLAY, sweep_document()):
+        recorded = read_recorded(write(tmp_path / "file", document))
+        twin = pickle.loads(pickle.dumps(recorded))
+        assert twin.space.digest == recorded.space.digest
+        np.testing.assert_array_equal(twin.values, recorded.values)
+
+
+def test_of_repeated_configurations_the_first_counts() -> None:
+    entries = [Entry({"x": 1}, 2.0), Entry({"x": 1}, 1.0), Entry({"x": 2}, None)]
+    assert values(RecordedSpace.of(entries, name="r"))["x=1"] == 2.0
+
+
+def changed(document: dict[str, Any], *path: Any, to: Any) -> dict[str, Any]:
+    copy = json.loads(json.dumps(document))
+    place = copy
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = to
+    return copy
+
+
+BAD = {
+    "nothing": ("", "not valid JSON"),
+    "text": ("hello", r"not valid JSON.*line 1, column 1"),
+    "deep": ("[" * 200_000, "nested too deep"),
+    "number": (42, "expected a JSON object with `cache`"),
+    "another object": ({"a": 1}, "got one with a"),
+    "several sweeps": ([{}, {}], "an array of 2"),
+    "long number": ("[" + "9" * 5000 + "]", "not usable JSON"),
+    "no columns": ({"configurations": []}, "`columns`"),
+    "empty": (changed(changed(REPLAY, "configurations", to=[]), "times", to=[]), "no config"),
+    "times": (changed(REPLAY, "times", to=[1.0]), "times: expected one for each of 3"),
+    "row": (changed(REPLAY, "configurations", 1, to=[1]), r"configurations\[1\]: expected 2"),
+    "cell": (changed(REPLAY, "configurations", 1, 0, to=[1]), r"configurations\[1\]: expected a"),
+    "zero": (changed(REPLAY, "times", 0, to=0), r"times\[0\]: expected a positive"),
+    "truth": (changed(REPLAY, "times", 0, to=True), r"times\[0\]: expected a positive"),
+    "all failed": (changed(REPLAY, "times", to=[None] * 3), "every recorded configuration failed"),
+    "columns": (changed(REPLAY, "columns", to=["x", "x"]), "columns: expected distinct"),
+    "cache": (changed(KERNEL_TUNER, "cache", to=[]), "cache: expected an object"),
+    "keys": (changed(KERNEL_TUNER, "tune_params_keys", to=["z"]), r"\['1,a'\].*parameter 'z'"),
+    "time": (changed(KERNEL_TUNER, "cache", "1,a", "time", to="soon"), r"\['1,a'\]\.time.*'soon'"),
+    "error": (
+        changed(KERNEL_TUNER, "cache", "4,b", "__error__", to="Oops"),
+        r"\['4,b'\].__error__: expected one of",
+    ),
+    "invalidity": (
+        changed(T4, "results", 1, "invalidity", to="perhaps"),
+        r"results\[1\]\.invalidity: expected one of",
+    ),
+    "no configuration": (
+        changed(T4, "results", 1, to={"invalidity": "correct"}),
+        r"results\[1\]\.configuration: expected an object",
+    ),
+    "no time": (changed(T4, "results", 0, "measurements", to=[]) | {"x": 1}, None),
+    "nothing measured": (
+        changed(T4, "results", 2, "times", to={}),
+        r"results\[2\]\.measurements: expected one named time",
+    ),
+    "other parameters": (
+        changed(T4, "results", 1, "configuration", to={"z": 1}),
+        "has parameters",
+    ),
+    "measurements": ({"measurements": 1}, "measurements: expected an array"),
+    "outcome": (
+        {"measurements": [{"configuration": {"x": 1}, "outcome": "fine"}]},
+        r"measurements\[0\]\.outcome: expected one of",
+    ),
+    "median": (
+        {"measurements": [{"configuration": {"x": 1}, "outcome": "ok"}]},
+        r"measurements\[0\]\.median_s: expected positive seconds, got None",
+    ),
+    "csv": (
+        "family,configuration,outcome,median_s\nf,{,ok,1\n",
+        "line 2: expected a configuration as JSON",
+    ),
+    "short csv": ("family,configuration,outcome,median_s\nf\n", "line 2: expected"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_is_named_with_key_and_expectation(tmp_path: Path, name: str) -> None:
+    document, message = BAD[name]
+    path = write(tmp_path / "bad.json", document)
+    if message is None:  # its runs tell the time all the same
+        assert read_recorded(path).optimum == 1.5
+        return
+    with pytest.raises(InputError, match=message) as caught:
+        read_recorded(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"cannot read .*missing: No such file"):
+        read_recorded(tmp_path / "missing")
+    with pytest.raises(InputError, match="Is a directory"):
+        read_recorded(tmp_path)
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="not a text file"):
+        read_recorded(tmp_path / "binary")
+
+
+KEYS = st.sampled_from(
+    sorted(
+        {"x", "columns", "configurations", "family", "median_s", "measurements", "outcome"}
+        | {"cache", "tune_params", "tune_params_keys", "time", "__error__"}
+        | {"results", "configuration", "objectives", "times", "runtimes", "invalidity"}
+        | {"name", "value", "unit"}
+    )
+)
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.sampled_from(["x", "ok", "correct", "time", "InvalidConfig", "compile"]),
+)
+DOCUMENTS = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(KEYS, inner, max_size=5)),
+    max_leaves=25,
+)
+
+
+@contextmanager
+def one_line() -> Iterator[None]:
+    """What is refused inside is refused in one line."""
+    with suppress(InputError):
+        try:
+            yield
+        except InputError as error:
+            if "\n" in str(error):
+                raise AssertionError(f"more than one line: {error}") from error
+            raise
+
+
+@given(st.dictionaries(KEYS, DOCUMENTS, max_size=5))
+def test_whatever_a_file_holds_it_is_a_space_or_refused_in_one_line(
+    tmp_path_factory: pytest.TempPathFactory, document: dict[str, Any]
+) -> None:
+    path = write(tmp_path_factory.getbasetemp() / "fuzzed.json", document)
+    with one_line():
+        recorded = read_recorded(path)
+        assert recorded.size > recorded.failures
+
+
+def values_of(document: dict[str, Any]) -> list[list[str | int]]:
+    """Every place in a document, as the keys that lead there."""
+    places: list[list[str | int]] = []
+
+    def walk(value: Any, path: list[str | int]) -> None:
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, inner in items:
+            places.append([*path, key])
+            if isinstance(inner, dict | list):
+                walk(inner, [*path, key])
+
+    walk(document, [])
+    return places
+
+
+@given(st.data())
+def test_one_wrong_value_anywhere_is_refused_or_does_not_matter(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    document = data.draw(st.sampled_from([REPLAY, KERNEL_TUNER, T4, sweep_document()]))
+    place = data.draw(st.sampled_from(values_of(document)))
+    broken = changed(document, *place, to=data.draw(DOCUMENTS))
+    path = write(tmp_path_factory.getbasetemp() / "broken.json", broken)
+    with one_line():
+        assert read_recorded(path).size > 0
