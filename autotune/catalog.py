@@ -15,24 +15,32 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from autotune.family import KernelFamily
+    from autotune.product import Operation
+
+FRAGMENTS = ("schedule",)
+"""Folders of a tree of search spaces that hold what families include."""
 
 
 def find_families(extra: Iterable[str | os.PathLike[str]] = ()) -> list[KernelFamily]:
     """Every family: the shipped ones, those in `extra` folders and in `$AUTOTUNE_FAMILIES`.
 
     A folder of families has a ``search_spaces`` and a ``templates`` tree, as this project has,
-    or simply both kinds of file side by side. Its templates may include the shipped partials.
+    or simply both kinds of file side by side. Its files may include the shipped partials and
+    fragments. What is in a folder `FRAGMENTS` of a tree is there for including, not a family.
 
     Raises:
         FamilyError: a file does not fit the format, a folder holds no family, or two files
             define the same one.
     """
-    shipped = data_dir("templates")
-    families = [
-        read_family(path, (shipped,)) for path in sorted(data_dir("search_spaces").rglob("*.toml"))
-    ]
+    templates, spaces = data_dir("templates"), data_dir("search_spaces")
+    families = [read_family(path, (templates,), (spaces,)) for path in _family_files(spaces)]
     for folder in _folders(extra):
-        families += [read_family(path, (*places, shipped)) for path, places in _files(folder)]
+        tree = folder / "search_spaces"
+        paths = _family_files(tree) if tree.is_dir() else sorted(folder.glob("*.toml"))
+        if not paths:
+            raise FamilyError(f"{folder} must be a folder with kernel families (*.toml), has none")
+        own = (folder / "templates", tree) if tree.is_dir() else (folder, folder)
+        families += [read_family(path, (own[0], templates), (own[1], spaces)) for path in paths]
     origins: dict[tuple[str, str, str], Path] = {}
     for family in families:
         first = origins.setdefault((family.operation, family.target, family.name), family.path)
@@ -57,6 +65,38 @@ def load_families(
         for family in find_families(extra)
         if family.target == target and family.operation == operation
     }
+
+
+def operation_of(families: Mapping[str, KernelFamily], name: str) -> Operation | None:
+    """The operation called `name`, of which `families` are; None for gemm.
+
+    Raises:
+        UnknownNameError: there is no family for it, and so nobody who defines it.
+    """
+    if name == "gemm":
+        return None
+    defined = {family.defines for family in families.values()} - {None}
+    if len(defined) != 1:
+        state = "no family" if not defined else "families that disagree"
+        raise UnknownNameError(
+            f"operation {name!r} has {state} to define it here: name its folder with --families"
+        )
+    return defined.pop()
+
+
+def find_operation(
+    name: str, folders: Iterable[str | os.PathLike[str]], target: str = "cpu"
+) -> Operation:
+    """The operation called `name` that the families in `folders` define.
+
+    Raises:
+        UnknownNameError: none does, or the engine knows that operation itself.
+        FamilyError: as `find_families`.
+    """
+    defined = operation_of(load_families(target=target, operation=name, extra=folders), name)
+    if defined is None:
+        raise UnknownNameError(f"operation {name!r} needs no definition: use autotune.Gemm")
+    return defined
 
 
 def select_families(
@@ -91,11 +131,6 @@ def _folders(extra: Iterable[str | os.PathLike[str]]) -> Iterator[Path]:
             yield folder
 
 
-def _files(folder: Path) -> Iterator[tuple[Path, tuple[Path, ...]]]:
-    """The family files of a folder, each with the places its template may be in."""
-    tree = folder / "search_spaces"
-    paths = sorted(tree.rglob("*.toml") if tree.is_dir() else folder.glob("*.toml"))
-    if not paths:
-        raise FamilyError(f"{folder} must be a folder with kernel families (*.toml), has none")
-    for path in paths:
-        yield path, ((folder / "templates",) if tree.is_dir() else (folder,))
+def _family_files(tree: Path) -> list[Path]:
+    """The family files of a tree of search spaces."""
+    return sorted(path for path in tree.rglob("*.toml") if path.parent.name not in FRAGMENTS)

@@ -10,7 +10,9 @@ from autotune.configuration import Configuration, Value
 from autotune.cuda_limits import CudaLimits
 from autotune.device import CpuLimits, DeviceLimits
 from autotune.errors import SpaceError
+from autotune.mpi_limits import MpiLimits
 from autotune.problem import Problem, admits
+from autotune.product import Operation
 from autotune.space import (
     Expression,
     Restriction,
@@ -32,6 +34,7 @@ LIMIT_NAMES: Mapping[str, frozenset[str]] = {
     "cpu": frozenset(field.name for field in dataclasses.fields(CpuLimits)),
     "cuda": _CUDA_NAMES,
     "numba-cuda": _CUDA_NAMES,
+    "mpi": frozenset(field.name for field in dataclasses.fields(MpiLimits)),
 }
 """Device limits that a family's expressions may use, by target: the targets there are."""
 
@@ -121,6 +124,7 @@ class KernelFamily:
         template_digest: sixteen hex digits over the template and every partial it includes.
         digest: sixteen hex digits over the family file and the template digest.
         presets: configurations with names, in the order of the file.
+        defines: the operation, where it is one of the user's own.
     """
 
     name: str
@@ -140,6 +144,7 @@ class KernelFamily:
     template_digest: str
     digest: str
     presets: Mapping[str, Preset] = field(default_factory=dict)
+    defines: Operation | None = None
 
     @property
     def runtime_parameters(self) -> tuple[str, ...]:
@@ -150,6 +155,9 @@ class KernelFamily:
         """Why this family cannot serve `problem`, or None if it can."""
         if problem.operation != self.operation:
             return f"{self.name} computes {self.operation}, not {problem.operation}"
+        if self.defines is not None and problem.formula != self.defines.formula:
+            other = "" if problem.formula is None else f", not {problem.formula.text}"
+            return f"{self.name} computes {self.defines.formula.text}{other}"
         if problem.dtype not in self.dtypes:
             return f"{self.name} handles {', '.join(self.dtypes)}, not {problem.dtype}"
         if problem.out_dtype is not None:

@@ -18,8 +18,10 @@ from autotune.family import (
     Launch,
     Preset,
 )
+from autotune.formula import Formula
 from autotune.occupancy import limit_restrictions
 from autotune.problem import ACCURACIES, ITEM_SIZES, LAYOUTS
+from autotune.product import Operation
 from autotune.rendering import reserved_names
 from autotune.space import Expression, Restriction, TunableParameter
 from autotune.space.restriction import whole_divisions
@@ -40,12 +42,15 @@ _DEFAULT_LAYOUTS = ("nn",)
 _BLOCK_NEEDS = ("threads", "registers", "shared_bytes")
 
 
-def read_family(path: Path, template_folders: tuple[Path, ...]) -> KernelFamily:
+def read_family(
+    path: Path, template_folders: tuple[Path, ...], fragment_folders: tuple[Path, ...] = ()
+) -> KernelFamily:
     """Read one family.
 
     Args:
         path: the TOML file.
         template_folders: where its template and their partials are looked up, first match wins.
+        fragment_folders: where the fragments it includes are looked up, first match wins.
 
     Raises:
         FamilyError: the file cannot be read or does not fit the format; the message names the
@@ -54,10 +59,15 @@ def read_family(path: Path, template_folders: tuple[Path, ...]) -> KernelFamily:
     top = Table.read(path)
     target = top.choice("target", LIMIT_NAMES)
     operation = top.name("operation")
+    if target != "cpu" and operation != "gemm":
+        top.fail("operation", f"must be gemm on {target}: others are for cpu, got {operation!r}")
     scope = _Scope(SIZE_NAMES | LIMIT_NAMES[target], reserved_names(operation, target))
-    parameters = tuple(_parameters(top.table("parameters"), scope))
-    derived = dict(_derived(top.table("derived", {}), scope))
-    restrictions = tuple(_restrictions(top.tables("restrictions"), scope))
+    fragments = tuple(_fragments(top, fragment_folders))
+    # A family's expressions may use a fragment's parameters, and a fragment's all of the family's.
+    parts = (top, *fragments)
+    parameters = tuple(each for part in parts for each in _parameters(part, scope))
+    derived = {name: text for part in parts for name, text in _derived(part, scope)}
+    restrictions = tuple(each for part in parts for each in _restrictions(part, scope))
     launch = None
     if target in GPU_TARGETS:
         for parameter in parameters:
@@ -89,11 +99,51 @@ def read_family(path: Path, template_folders: tuple[Path, ...]) -> KernelFamily:
         path=path,
         template_folders=template_folders,
         template_digest=templates,
-        digest=hashlib.sha256(f"{top.source}\0{templates}".encode()).hexdigest()[:16],
+        digest=_digest(top, templates, *(fragment.source for fragment in fragments)),
         presets=dict(_presets(top.table("presets", {}), parameters)),
+        defines=_defined(top, operation) if operation != "gemm" else None,
     )
-    top.close()
+    for part in parts:
+        part.close()
     return family
+
+
+def _defined(top: Table, name: str) -> Operation:
+    """The operation that a file defines because the engine does not know it."""
+    try:
+        formula = Formula(top.text("formula"))
+    except ExpressionError as error:
+        top.fail("formula", f"must say what C becomes: {error}")
+    flops = _Scope(SIZE_NAMES, frozenset()).expression(
+        top, "flops", top.text("flops"), exact_division=True
+    )
+    return Operation(name, formula, flops.text)
+
+
+def _fragments(top: Table, folders: tuple[Path, ...]) -> Iterator[Table]:
+    """The files that a family includes: parameters, derived names and restrictions to share."""
+    names = top.items("include") if "include" in top else []
+    for number, name in enumerate(names, start=1):
+        if name in names[: number - 1]:
+            top.fail(f"include[{number}]", f"must not repeat a file, got {name!r}")
+        yield Table.read(_find(top, f"include[{number}]", name, folders))
+
+
+def _find(top: Table, key: str, name: Any, folders: tuple[Path, ...]) -> Path:
+    """The file called `name` in the first of `folders` that has it; nothing outside them."""
+    roots = [folder.resolve() for folder in folders if isinstance(name, str)]
+    paths: list[Path] = [
+        path for root in roots if (path := (root / name).resolve()).is_relative_to(root)
+    ]
+    found = next((path for path in paths if path.is_file()), None)
+    if found is None:
+        places = " or ".join(map(str, folders)) or "a folder of families"
+        top.fail(key, f"must be a file in {places}, got {name!r}")
+    return found
+
+
+def _digest(top: Table, *parts: str) -> str:
+    return hashlib.sha256("\0".join((top.source, *parts)).encode()).hexdigest()[:16]
 
 
 class _Scope:
@@ -132,7 +182,8 @@ class _Scope:
         return expression
 
 
-def _parameters(table: Table, scope: _Scope) -> Iterator[TunableParameter]:
+def _parameters(part: Table, scope: _Scope) -> Iterator[TunableParameter]:
+    table = part.table("parameters")
     if not list(table):
         table.fail("*", "is missing: a family has at least one parameter")
     for name in table:
@@ -174,15 +225,16 @@ def _check_values(entry: Table, values: tuple[Value, ...]) -> None:
         entry.fail("values", f"must not repeat a value, got {_plain(values)}")
 
 
-def _derived(table: Table, scope: _Scope) -> Iterator[tuple[str, Expression]]:
+def _derived(part: Table, scope: _Scope) -> Iterator[tuple[str, Expression]]:
+    table = part.table("derived", {})
     for name in table:
         expression = scope.expression(table, name, table.value(name), exact_division=True)
         scope.define(table, name)
         yield name, expression
 
 
-def _restrictions(tables: Iterable[Table], scope: _Scope) -> Iterator[Restriction]:
-    for table in tables:
+def _restrictions(part: Table, scope: _Scope) -> Iterator[Restriction]:
+    for table in part.tables("restrictions"):
         text = table.text("expr")
         reason = table.text("reason")
         yield Restriction(scope.expression(table, "expr", text, exact_division=False), reason)

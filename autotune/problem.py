@@ -9,9 +9,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from autotune.errors import ProblemError
+
+if TYPE_CHECKING:
+    from autotune.formula import Formula
 
 ITEM_SIZES: Mapping[str, int] = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 """Bytes per element of every dtype a problem may have."""
@@ -29,6 +32,11 @@ class Problem(Protocol):
     @property
     def operation(self) -> str:
         """The operation's name: the first folder of a family's path."""
+        ...
+
+    @property
+    def formula(self) -> Formula | None:
+        """What is computed, where that is an operation of a user's own."""
         ...
 
     @property
@@ -93,8 +101,6 @@ class Gemm:
     accuracy: str = "ieee"
     threads: int | None = None
 
-    operation: ClassVar[str] = "gemm"
-
     def __post_init__(self) -> None:
         for name in ("m", "n", "k"):
             object.__setattr__(self, name, _positive(name, getattr(self, name)))
@@ -106,6 +112,16 @@ class Gemm:
         _one_of("accuracy", self.accuracy, ACCURACIES)
         if self.threads is not None:
             object.__setattr__(self, "threads", _positive("threads", self.threads))
+
+    @property
+    def operation(self) -> str:
+        """The operation's name."""
+        return "gemm"
+
+    @property
+    def formula(self) -> Formula | None:
+        """What C becomes, where that is not the product above."""
+        return None
 
     @property
     def flops(self) -> int:
@@ -155,7 +171,7 @@ class Gemm:
         """Every field by name, as JSON-able values."""
         return asdict(self)
 
-    def with_sizes(self, m: int, n: int, k: int) -> Gemm:
+    def with_sizes(self, m: int, n: int, k: int) -> Self:
         """The same problem at other sizes."""
         return replace(self, m=m, n=n, k=k)
 

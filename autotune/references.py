@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.errors import InputError
+from autotune.formula import Formula
 
 Matrix: TypeAlias = NDArray[Any]
 
@@ -132,14 +133,24 @@ class Drawn:
     reference: FullReference | SampledReference
 
     @classmethod
-    def of(cls, case: Case, dtype: str, layout: str, rng: np.random.Generator) -> Drawn:
-        """Draw operands and compute their product in float64."""
+    def of(
+        cls,
+        case: Case,
+        dtype: str,
+        layout: str,
+        rng: np.random.Generator,
+        formula: Formula | None = None,
+    ) -> Drawn:
+        """Draw operands and compute, in float64, their product or what a formula says."""
         a_shape = (case.n, case.m) if layout[0] == "t" else (case.m, case.n)
         b_shape = (case.k, case.n) if layout[1] == "t" else (case.n, case.k)
         a = _random(rng, a_shape, case.distribution, dtype)
         b = _random(rng, b_shape, case.distribution, dtype)
         c = _random(rng, (case.m, case.k), case.distribution, dtype) if case.beta != 0 else None
         factors = (a.T if layout[0] == "t" else a, b.T if layout[1] == "t" else b)
+        if formula is not None:
+            # No rows, columns or identity stand for all of it: it is computed whole.
+            return cls(a, b, c, FullReference(*factors, c, case, formula))
         if case.m * case.n * case.k <= FULL_PRODUCTS and case.m * case.k <= FULL_ELEMENTS:
             return cls(a, b, c, FullReference(*factors, c, case))
         return cls(a, b, c, SampledReference(*factors, c, case, rng))
@@ -154,12 +165,25 @@ class FullReference:
         largest: the largest element of `scale`.
     """
 
-    def __init__(self, a: Matrix, b: Matrix, c: Matrix | None, case: Case) -> None:
-        self.expected = case.alpha * _product(a, b)
-        self.scale = abs(case.alpha) * _product(np.abs(a), np.abs(b))
-        if c is not None:
-            self.expected += case.beta * c.astype(np.float64)
-            self.scale += abs(case.beta) * np.abs(c)
+    def __init__(
+        self,
+        a: Matrix,
+        b: Matrix,
+        c: Matrix | None,
+        case: Case,
+        formula: Formula | None = None,
+    ) -> None:
+        if formula is not None:
+            a64, b64 = a.astype(np.float64), b.astype(np.float64)
+            c64 = None if c is None else c.astype(np.float64)
+            self.expected = formula.evaluate(a64, b64, c64, case.alpha, case.beta)
+            self.scale = formula.magnitude(a64, b64, c64, case.alpha, case.beta)
+        else:
+            self.expected = case.alpha * _product(a, b)
+            self.scale = abs(case.alpha) * _product(np.abs(a), np.abs(b))
+            if c is not None:
+                self.expected += case.beta * c.astype(np.float64)
+                self.scale += abs(case.beta) * np.abs(c)
         self.largest = float(self.scale.max())
 
     def error(self, c: Matrix, tolerance: Tolerance) -> float:

@@ -133,34 +133,29 @@ class _Target:
     reserved: Callable[[str], frozenset[str]]
 
 
-_NUMBA_ENTRIES: Mapping[str, tuple[tuple[str, str], ...]] = {
-    "gemm": (
-        ("m", "int64"),
-        ("n", "int64"),
-        ("k", "int64"),
-        ("alpha", "{dtype}"),
-        ("a_address", "uintp"),
-        ("lda", "int64"),
-        ("b_address", "uintp"),
-        ("ldb", "int64"),
-        ("beta", "{dtype}"),
-        ("c_address", "uintp"),
-        ("ldc", "int64"),
-    ),
-}
-"""Arguments and Numba types of each operation's entry; runtime parameters follow as int64."""
+_NUMBA_ENTRY: tuple[tuple[str, str], ...] = (
+    ("m", "int64"),
+    ("n", "int64"),
+    ("k", "int64"),
+    ("alpha", "{dtype}"),
+    ("a_address", "uintp"),
+    ("lda", "int64"),
+    ("b_address", "uintp"),
+    ("ldb", "int64"),
+    ("beta", "{dtype}"),
+    ("c_address", "uintp"),
+    ("ldc", "int64"),
+)
+"""Arguments and Numba types of every operation's entry; runtime parameters follow as int64."""
 
 
 def _numba_reserved(operation: str) -> frozenset[str]:
-    return frozenset(name for name, _ in _NUMBA_ENTRIES.get(operation, ()))
+    return frozenset(name for name, _ in _NUMBA_ENTRY)
 
 
 def _numba_names(family: KernelFamily, dtype: str) -> dict[str, Any]:
     """The entry's Numba signature and its comma-joined argument names."""
-    if family.operation not in _NUMBA_ENTRIES:  # the template spells out its own entry
-        return {}
-    runtime = tuple((name, "int64") for name in family.runtime_parameters)
-    arguments = _NUMBA_ENTRIES[family.operation] + runtime
+    arguments = _NUMBA_ENTRY + tuple((name, "int64") for name in family.runtime_parameters)
     types = ", ".join(kind.format(dtype=dtype) for _, kind in arguments)
     return {
         "signature": f"void({types})",
@@ -185,6 +180,7 @@ def _check_python(family: KernelFamily, text: str) -> None:
 _TARGETS: Mapping[str, _Target] = {
     "cpu": _Target(_numba_names, _check_python, _numba_reserved),
     "cuda": _Target(cuda_source.names, cuda_source.check, cuda_source.reserved),
-    # Numba compiles these for the types of the arrays it is given: there is no signature to emit.
+    # These templates share a signature of their own, and write out their arguments.
     "numba-cuda": _Target(lambda family, dtype: {}, _check_python, lambda operation: frozenset()),
+    "mpi": _Target(lambda family, dtype: {}, _check_python, lambda operation: frozenset()),
 }

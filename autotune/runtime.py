@@ -97,10 +97,12 @@ class Kernel:
 
 def load(
     problem: Gemm,
-    target: str | None = None,
+    target: str | Target | None = None,
     *,
     match: str = "exact",
     device: int | str | None = None,
+    comm: Any = None,
+    operands: str = "root",
     cache: str | Path | None = None,
     extra_families: Sequence[Path] = (),
 ) -> Kernel:
@@ -113,6 +115,9 @@ def load(
             "stale" also one whose toolchain or template has changed since; "nearest" takes the
             best there is and never fails for want of a record. `Kernel.match` says which it was.
         device: which GPU, by number or (part of) its name; None takes the first.
+        comm: for target "mpi", an mpi4py communicator, every rank of which loads the kernel.
+        operands: with `comm`, where they are: "root", whole on rank 0, or "distributed", in blocks
+            (`MpiKernel.blocks`).
         cache: folder or database of the user's cache; None takes the default place.
         extra_families: folders with families of the user's own, beside $AUTOTUNE_FAMILIES.
 
@@ -123,6 +128,17 @@ def load(
     """
     if match not in MATCHES:
         raise UnknownNameError(f"match must be one of {', '.join(MATCHES)}, got {match!r}")
+    if comm is not None:
+        from autotune.distributed import load_distributed
+
+        return load_distributed(
+            problem,
+            comm,
+            operands=operands,
+            match=match,
+            cache=cache,
+            extra_families=extra_families,
+        )
     place = CacheLocations.at(cache)
     chosen = make_target(target)
     here = chosen.device(problem, device)
@@ -208,7 +224,10 @@ def _find(
                 record.candidate.configuration
             )
             return None if rejection is None else str(rejection)
-        return family.unsupported(problem)
+        reason = family.unsupported(problem)
+        if reason is None and not family.space(problem, device.limits).size:
+            reason = f"family {family.name!r} has no configuration that is valid here"
+        return reason
 
     user = TuningCache(place.database).records(operation=problem.operation, target=target.name)
     records = [*user, *shipped_records(operation=problem.operation, target=target.name)]
@@ -225,7 +244,8 @@ def _candidate(
 ) -> tuple[KernelFamily, Candidate]:
     """The candidate a match stands for, moved to the nearest configuration valid here."""
     if found.record is None:
-        family = families[target.default_family(device)]
+        default = target.default_family(device)
+        family = families.get(default) or next(iter(families.values()))
         return family, Candidate(family.name, family.default(problem, device.limits))
     family = families[found.record.candidate.family]
     space = family.space(problem, device.limits)
@@ -269,7 +289,10 @@ def _binary(
 
 
 def _not_tuned(problem: Gemm, target: str, found: Match) -> str:
-    command = f"autotune tune --shape {problem.m}x{problem.n}x{problem.k} --target {target}"
+    operation = "" if problem.operation == "gemm" else f" {problem.operation}"
+    command = (
+        f"autotune tune{operation} --shape {problem.m}x{problem.n}x{problem.k} --target {target}"
+    )
     if problem.dtype != "float32":
         command += f" --dtype {problem.dtype}"
     if problem.layout != "nn":

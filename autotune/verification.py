@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from autotune.formula import Formula
 from autotune.references import Case, Drawn, Matrix, Tolerance
 
 Kernel: TypeAlias = Callable[[Matrix, Matrix, Matrix, float, float], object]
@@ -149,10 +150,17 @@ class Check:
         c: C, to be written.
     """
 
-    def __init__(self, case: Case, dtype: str, layout: str, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        case: Case,
+        dtype: str,
+        layout: str,
+        rng: np.random.Generator,
+        formula: Formula | None = None,
+    ) -> None:
         self.case = case
         self._dtype = dtype
-        self._drawn = drawn = Drawn.of(case, dtype, layout, rng)
+        self._drawn = drawn = Drawn.of(case, dtype, layout, rng, formula)
         self._a = GuardedMatrix(*_extents(drawn.a), dtype, case.padding)
         self._b = GuardedMatrix(*_extents(drawn.b), dtype, case.padding)
         self._c = GuardedMatrix(case.m, case.k, dtype, case.padding)

@@ -1,6 +1,6 @@
 """gemm for cpu: family strassen, float32, layout nn.
 
-template: gemm/cpu/strassen.py.j2, digest adc5613c30ff2aa2
+template: gemm/cpu/strassen.py.j2, digest d70b6ce34a71ec7c
 configuration: {"threads": 1, "ty": 4, "unroll": 4}
 """
 
@@ -155,39 +155,50 @@ def write_back(alpha, tile, width, beta, c, ldc, rows, columns):
 
 
 @njit(**INLINE)
+def workspace(deep, width):
+    """Elements that `add_panel` works in: a tile, a panel of B, strips of A, and alignment."""
+    return LANES + (TY + deep) * width + GROUP * deep
+
+
+@njit(**KERNEL)
+def add_panel(
+    top, bottom, left, columns, p, depth, alpha, a, lda, b, ldb, factor, c, ldc, width, space
+):
+    """C = alpha * A @ B + factor * C: rows top..bottom-1, `columns` columns, steps p..p+depth-1."""
+    steps = round_up(depth, UNROLL)
+    tile = round_up(space, LINE)
+    panel = tile + TY * width * ITEMSIZE
+    strips = panel + steps * width * ITEMSIZE
+    b_panel = b + (p * ldb + left) * ITEMSIZE
+    pack_b(b_panel, ldb, depth, columns, panel, steps, width)
+    for i in range(top, bottom, GROUP):
+        rows = min(GROUP, bottom - i)
+        a_strips = a + (i * lda + p) * ITEMSIZE
+        pack_a(a_strips, lda, rows, depth, strips, steps)
+        for row in range(0, rows, TY):
+            accumulate(tile, strips + row * steps * ITEMSIZE, panel, steps, width)
+            c_tile = c + ((i + row) * ldc + left) * ITEMSIZE
+            used = min(TY, rows - row)
+            write_back(alpha, tile, width, factor, c_tile, ldc, used, columns)
+
+
+@njit(**INLINE)
 def multiply_blocks(
-    first, last, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, height, deep, width
+    first, last, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, height, deep, width, space
 ):
     """Blocks first..last-1 of C, each height x width, counted down the columns of blocks."""
-    # The tile, the panel of B and strips of A, with slack to start on a cache line.
-    buffer = np.empty(LANES + (TY + deep) * width + GROUP * deep, REAL)
-    tile = round_up(buffer.ctypes.data, LINE)
-    panel = tile + TY * width * ITEMSIZE
-    strips = panel + deep * width * ITEMSIZE
-    blocks_down = (m + height - 1) // height
+    down = (m + height - 1) // height
     for block in range(first, last):
-        top = block % blocks_down * height
-        left = block // blocks_down * width
-        bottom = min(top + height, m)
-        columns = min(width, k - left)
+        top, left = block % down * height, block // down * width
+        bottom, columns = min(top + height, m), min(width, k - left)
         for p in range(0, n, deep):
-            depth = min(deep, n - p)
-            steps = round_up(depth, UNROLL)
-            b_block = b + (p * ldb + left) * ITEMSIZE
-            pack_b(b_block, ldb, depth, columns, panel, steps, width)
             # Only the first panel meets C as it was; the others add to it.
-            scale = beta if p == 0 else REAL(1)
-            for i in range(top, bottom, GROUP):
-                rows = min(GROUP, bottom - i)
-                a_block = a + (i * lda + p) * ITEMSIZE
-                pack_a(a_block, lda, rows, depth, strips, steps)
-                for row in range(0, rows, TY):
-                    strip = strips + row * steps * ITEMSIZE
-                    accumulate(tile, strip, panel, steps, width)
-                    c_block = c + ((i + row) * ldc + left) * ITEMSIZE
-                    used = min(TY, rows - row)
-                    write_back(alpha, tile, width, scale, c_block, ldc, used, columns)
-    keep(buffer)
+            factor = beta if p == 0 else REAL(1)
+            depth = min(deep, n - p)
+            add_panel(
+                top, bottom, left, columns, p, depth,
+                alpha, a, lda, b, ldb, factor, c, ldc, width, space,
+            )
 
 
 # The seven products, one a row. Each is a sum of quadrants of A times a sum of quadrants of B,
@@ -261,7 +272,12 @@ def multiply_directly(m, n, k, alpha, a, lda, b, ldb, c, ldc, sn, sk):
     deep = even_block(n, sn, UNROLL)
     width = even_block(k, sk, LANES)
     blocks = (k + width - 1) // width
-    multiply_blocks(0, blocks, m, n, k, alpha, a, lda, b, ldb, REAL(1), c, ldc, m, deep, width)
+    buffer = np.empty(workspace(deep, width), REAL)
+    space = buffer.ctypes.data
+    multiply_blocks(
+        0, blocks, m, n, k, alpha, a, lda, b, ldb, REAL(1), c, ldc, m, deep, width, space
+    )
+    keep(buffer)
 
 
 @njit(types.void(*[types.int64] * 3, types.float32, *[types.int64] * 10), **CALLED)

@@ -16,16 +16,50 @@ from autotune.configuration import Value
 from autotune.rendering import render
 
 TILES = {"sm": 128, "sn": 128, "sk": 128}
+UNSHARED = {"threads": 1, "schedule": "static", "chunk": 0}
+GUIDED = {"threads": 2, "schedule": "guided", "chunk": 1}
+GRID = {"shared": "grid", **UNSHARED}
+GOTO = {"sm": 192, "sn": 512, "sk": 2048, "pack_a": 1, "pack_b": 1}
 CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
     "loops_ikj": ("loops", {"order": "ikj", "threads": 1}, "float32", "nn"),
     "loops_jik_threads": ("loops", {"order": "jik", "threads": 2}, "float64", "nn"),
     "unrolled": ("unrolled", {"unroll": 4, "tx": 2, "threads": 1}, "float32", "nn"),
     "unrolled_nt_threads": ("unrolled", {"unroll": 1, "tx": 1, "threads": 4}, "float32", "nt"),
     "blocked": ("blocked", {"unroll": 4, **TILES, "threads": 1}, "float32", "nn"),
-    "packed": ("packed", {"ty": 4, "unroll": 4, **TILES, "threads": 1}, "float32", "nn"),
-    "packed_tt_threads": (
+    "packed": ("packed", {"ty": 4, "unroll": 4, **TILES, **GRID}, "float32", "nn"),
+    "packed_tt_dynamic": (
         "packed",
-        {"ty": 2, "unroll": 3, **TILES, "threads": 2},
+        {"ty": 2, "unroll": 3, **TILES, **GRID, "threads": 2, "schedule": "dynamic"},
+        "float64",
+        "tt",
+    ),
+    "packed_reduction": (
+        "packed",
+        {"ty": 4, "unroll": 4, **TILES, **GRID, "threads": 2, "shared": "reduction"},
+        "float32",
+        "nn",
+    ),
+    "simd": (
+        "simd",
+        {"vector": 256, "unroll": 2, "row": "registers", "block": 64, **UNSHARED},
+        "float32",
+        "nn",
+    ),
+    "simd_memory_guided": (
+        "simd",
+        {"vector": 512, "unroll": 1, "row": "memory", "block": 0, **GUIDED},
+        "float64",
+        "nn",
+    ),
+    "goto": (
+        "goto",
+        {"vector": 512, "ty": 14, "tx": 32, **GOTO, "threads": 1},
+        "float32",
+        "nn",
+    ),
+    "goto_tt_threads": (
+        "goto",
+        {"vector": 256, "ty": 6, "tx": 8, **GOTO, "threads": 2},
         "float64",
         "tt",
     ),

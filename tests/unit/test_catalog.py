@@ -116,3 +116,19 @@ def test_selecting_by_name(tmp_path: Path) -> None:
         select_families(families, ["mien"])
     with pytest.raises(UnknownNameError, match=r"\(none found\), got 'mine'"):
         select_families({}, ["mine"])
+
+
+def test_fragments_are_no_families_and_a_user_s_files_may_include_them(tmp_path: Path) -> None:
+    family = TOML.format(name="sharing", template="gemm/sharing.py.j2")
+    family = 'include = ["schedule/threads.toml", "schedule/mine.toml"]\n' + family
+    family += '[derived]\ntiles = "M"\n'
+    for path, text in (
+        ("search_spaces/gemm/sharing.toml", family),
+        ("search_spaces/schedule/mine.toml", "[parameters]\nmine = { values = [1] }\n"),
+        ("templates/gemm/sharing.py.j2", TEMPLATE.replace("mine.j2", "numba_scale.py.j2")),
+    ):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    sharing = load_families(target="cpu", extra=[tmp_path])["sharing"]
+    names = [parameter.name for parameter in sharing.parameters]
+    assert names == ["unroll", "threads", "schedule", "chunk", "mine"]

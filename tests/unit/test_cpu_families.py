@@ -26,7 +26,7 @@ from autotune.program_cache import ProgramCache
 from autotune.rendering import Source, render
 
 FAMILIES = load_families(target="cpu", operation="gemm")
-NAMES = ("loops", "unrolled", "blocked", "packed", "divide", "strassen")
+NAMES = ("loops", "unrolled", "blocked", "simd", "packed", "goto", "divide", "strassen")
 SIZES = ((1, 1, 1), (1, 7, 1), (5, 1, 3), (17, 33, 9), (64, 64, 64), (3, 2, 200), (65, 127, 63))
 
 AVX512 = CpuLimits(
@@ -76,7 +76,9 @@ class Case:
 # Blocks far smaller than anybody would tune, so that small matrices have edges of every kind.
 # They need not be values of the space: a compiled program takes any.
 TILES = {"sm": 16, "sn": 20, "sk": 24}
-PACKED = {"ty": 3, "unroll": 4, **TILES, "threads": 1}
+ONE = {"threads": 1, "schedule": "static", "chunk": 0}
+PACKED = {"ty": 3, "unroll": 4, **TILES, "shared": "grid", **ONE}
+SIMD = {"vector": 128, "unroll": 2, "row": "registers", "block": 20, **ONE}
 STRASSEN = {"ty": 4, "unroll": 4, "cutoff": 8, "sn": 20, "sk": 24, "threads": 1}
 CASES = [
     *(
@@ -95,7 +97,14 @@ CASES = [
     Case("blocked", {"unroll": 2, **TILES, "threads": 2}),
     *(Case("packed", PACKED, layout=layout) for layout in ("nn", "nt", "tn", "tt")),
     Case("packed", PACKED, dtype="float64"),
-    Case("packed", {**PACKED, "threads": 2}, layout="tn"),
+    Case("packed", {**PACKED, "threads": 3, "schedule": "dynamic", "chunk": 2}, layout="tn"),
+    Case("packed", {**PACKED, "threads": 2, "shared": "rows", "schedule": "guided", "chunk": 1}),
+    Case("packed", {**PACKED, "threads": 2, "shared": "columns", "chunk": 1}, layout="nt"),
+    Case("packed", {**PACKED, "threads": 3, "shared": "reduction", "chunk": 1}),
+    Case("simd", SIMD),
+    Case("simd", {**SIMD, "row": "memory", "block": 0}),
+    Case("simd", {**SIMD, "unroll": 1}, dtype="float64"),
+    Case("simd", {**SIMD, "threads": 2, "schedule": "guided", "chunk": 1}),
     Case("divide", {"unroll": 4, "cutoff": 8, "threads": 1}),
     Case("divide", {"unroll": 2, "cutoff": 8, "threads": 1}, dtype="float64"),
     Case("divide", {"unroll": 1, "cutoff": 8, "threads": 2}),
@@ -237,6 +246,25 @@ def test_nan_and_infinity_are_not_lost(case: Case, program: Program) -> None:
         np.testing.assert_array_equal(run.result, run.exact)
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        case
+        for case in CASES
+        if case.configuration.get("schedule", "") and case.configuration["threads"] != 1
+    ],
+    ids=str,
+)
+def test_results_do_not_depend_on_who_took_what(case: Case, program: Program) -> None:
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((65, 127)).astype(case.dtype)
+    b = rng.standard_normal((127, 63)).astype(case.dtype)
+    module = program(case)
+    first, *others = (_multiply(case, module, a, b).result for _ in range(50))
+    for other in others:
+        np.testing.assert_array_equal(other, first)
+
+
 @settings(max_examples=60)
 @given(data=st.data())
 def test_packed_blocks_tile_any_problem(data: st.DataObject, program: Program) -> None:
@@ -301,7 +329,7 @@ problem = Gemm(150, 131, 170, accuracy="strassen", threads=1)
 limits = target.device(problem).limits
 rng = np.random.default_rng(0)
 a, b = (rng.random(shape, np.float32) for shape in (problem.a_shape, problem.b_shape))
-for name in ("packed", "strassen", "unrolled"):
+for name in ("goto", "packed", "simd", "strassen", "unrolled"):
     family = load_families(target="cpu")[name]
     candidate = Candidate(name, family.default(problem, limits))
     out = np.empty(problem.c_shape, np.float32)
@@ -312,14 +340,16 @@ for name in ("packed", "strassen", "unrolled"):
 
 def test_buffers_live_as_long_as_their_addresses(tmp_path: Path) -> None:
     # Numba frees an array after its last mention, whoever still has its address. With every
-    # allocation a mapping of its own, freed memory is gone at once and using it is a crash.
-    done = subprocess.run(
-        [sys.executable, "-c", OWN_BUFFERS, str(tmp_path)],
-        env=os.environ | {"MALLOC_MMAP_THRESHOLD_": "4096"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    # allocation a mapping of its own, freed memory is gone at once and using it is a crash. What
+    # a second process loads has been optimised once more than what the first one compiled.
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", OWN_BUFFERS, str(tmp_path)],
+            env=os.environ | {"MALLOC_MMAP_THRESHOLD_": "4096"},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("limits", LIMITS, ids=["avx512", "avx2", "single"])
@@ -328,7 +358,7 @@ def test_every_problem_has_a_space_of_searchable_size(name: str, limits: CpuLimi
     for m, n, k in ((1, 1, 1), (1, 4096, 1), (1000, 513, 777), (1024, 1024, 1024)):
         for dtype in ("float32", "float64"):
             space = FAMILIES[name].space(Gemm(m, n, k, dtype=dtype), limits)
-            assert 1 <= space.size <= 5000
+            assert 1 <= space.size <= 50_000
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -343,7 +373,8 @@ def test_the_default_uses_every_thread_there_is(name: str) -> None:
 def test_every_restriction_restricts_something(name: str) -> None:
     family = FAMILIES[name]
     effective = set()
-    for sizes in ((1, 1, 1), (64, 64, 64), (300, 20, 30), (2048, 2048, 2048)):
+    shapes = ((1, 1, 1), (64, 64, 64), (300, 20, 30), (4, 1 << 18, 4), (2048, 2048, 2048))
+    for sizes in shapes:
         for limits in LIMITS:
             space = family.space(Gemm(*sizes, dtype="float64"), limits)
             remaining = space.cartesian
@@ -357,12 +388,13 @@ def test_every_restriction_restricts_something(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_program_renders_for_every_layout(name: str) -> None:
     family = FAMILIES[name]
-    compiled = [parameter for parameter in family.parameters if not parameter.runtime]
-    runtime = {p.name: p.values[0] for p in family.parameters if p.runtime}
-    for values in itertools.product(*(parameter.values for parameter in compiled)):
-        chosen = dict(zip((parameter.name for parameter in compiled), values, strict=True))
-        if chosen["threads"] not in (1, 2):
-            continue
-        for layout in family.layouts:
-            text = render(family, {**chosen, **runtime}, layout=layout).text
-            assert ("prange(THREADS)" in text) == (chosen["threads"] == 2)
+    first = {parameter.name: parameter.values[0] for parameter in family.parameters}
+    chosen = [
+        {**first, "threads": threads, parameter.name: value}
+        for threads in (1, 2)
+        for parameter in family.parameters
+        for value in (parameter.values if not parameter.runtime else ())
+    ]
+    for configuration, layout in itertools.product(chosen, family.layouts):
+        text = render(family, configuration, layout=layout).text
+        assert ("prange(THREADS)" in text) == (configuration["threads"] > 1)

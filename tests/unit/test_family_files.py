@@ -287,3 +287,71 @@ def test_the_digest_covers_the_file_and_every_template(tmp_path: Path) -> None:
     assert read_family(path, (tmp_path,)).digest == digests[-1]
     assert len(set(digests)) == len(digests)
     assert read(tmp_path).digest == digests[0]
+
+
+FRAGMENT = """\
+[parameters]
+chunk = { values = [1, 2, 4], default = 2, runtime = true }
+
+[derived]
+half = "tiles // 2"
+
+[[restrictions]]
+expr = "chunk <= half"
+reason = "two chunks at least"
+"""
+INCLUDING = 'include = ["schedule/part.toml"]\n' + TEXT.replace(
+    "[derived]", '[derived]\ntiles = "sm // 8 * chunk"'
+)
+
+
+def read_including(folder: Path, text: str = INCLUDING, fragment: str = FRAGMENT) -> KernelFamily:
+    spaces = folder / "spaces"
+    (spaces / "schedule").mkdir(parents=True, exist_ok=True)
+    (spaces / "schedule" / "part.toml").write_text(fragment)
+    (folder / "tiled.toml").write_text(text)
+    (folder / "tiled.py.j2").write_text("# {{ ty }}\n")
+    return read_family(folder / "tiled.toml", (folder,), (folder / "own", spaces))
+
+
+def test_a_fragment_s_parameters_and_restrictions_follow_the_family_s(tmp_path: Path) -> None:
+    family = read_including(tmp_path)
+    assert [p.name for p in family.parameters] == ["sm", "ty", "order", "threads", "chunk"]
+    assert family.runtime_parameters == ("sm", "chunk")
+    assert list(family.derived)[-2:] == ["panel_bytes", "half"]
+    assert family.restrictions[-1].text == "chunk <= half"
+    space = family.space(Gemm(64, 64, 64), LIMITS)
+    assert {configuration["chunk"] for configuration in space} == {1, 2, 4}
+
+
+def test_the_digest_covers_fragments(tmp_path: Path) -> None:
+    before = read_including(tmp_path).digest
+    assert before == read_including(tmp_path).digest
+    assert before != read_including(tmp_path, fragment=FRAGMENT + "\n").digest
+    (tmp_path / "own" / "schedule").mkdir(parents=True)
+    (tmp_path / "own" / "schedule" / "part.toml").write_text(FRAGMENT.replace("4]", "8]"))
+    assert read_including(tmp_path).parameters[-1].values == (1, 2, 8)  # first match wins
+
+
+# What is replaced in the family's file and in the fragment, and what the message must say.
+FAULTY_INCLUDES = {
+    "missing": (("part.toml", "port.toml"), None, r"tiled.toml: include\[1\] must be a file in"),
+    "outside": (("schedule/part", "../tiled"), None, r"include\[1\] must be a file in .*own or"),
+    "no text": (('["schedule/part.toml"]', "[1]"), None, r"include\[1\] must be a file .*got 1"),
+    "no list": (('["schedule/part.toml"]', "1"), None, "include must be a list"),
+    "twice": (('.toml"]', '.toml", "schedule/part.toml"]'), None, r"include\[2\] must not repeat"),
+    "defined twice": (None, ("chunk =", "sm ="), r"part.toml: parameters.sm is defined twice"),
+    "other keys": (None, ("[derived]", "[launch]\n[derived]"), r"part.toml: launch is not a key"),
+    "includes": (None, ("[par", "include = []\n[par"), "part.toml: include is not a key"),
+    "undefined": (("tiles =", "tales ="), None, r"part.toml: derived.half = .* uses 'tiles'"),
+    "no TOML": (None, ("[derived]", "[derived"), "part.toml: must be valid TOML"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTY_INCLUDES)
+def test_errors_of_fragments_name_their_file(fault: str, tmp_path: Path) -> None:
+    change, fragment_change, message = FAULTY_INCLUDES[fault]
+    text = INCLUDING.replace(*change) if change else INCLUDING
+    fragment = FRAGMENT.replace(*fragment_change) if fragment_change else FRAGMENT
+    with pytest.raises(FamilyError, match=message):
+        read_including(tmp_path, text, fragment)

@@ -1,7 +1,7 @@
 """gemm for cpu: family packed, float64, layout tt.
 
-template: gemm/cpu/packed.py.j2, digest cf1ccf34346d6140
-configuration: {"threads": 2, "ty": 2, "unroll": 3}
+template: gemm/cpu/packed.py.j2, digest 94e142c05eec4432
+configuration: {"schedule": "dynamic", "shared": "grid", "threads": 2, "ty": 2, "unroll": 3}
 """
 
 import numpy as np
@@ -147,59 +147,137 @@ def write_back(alpha, tile, width, beta, c, ldc, rows, columns):
                 target[j] = alpha * source[j] + beta * target[j]
 
 
+@njit(**INLINE)
+def workspace(deep, width):
+    """Elements that `add_panel` works in: a tile, a panel of B, strips of A, and alignment."""
+    return LANES + (TY + deep) * width + GROUP * deep
+
+
 @njit(**KERNEL)
+def add_panel(
+    top, bottom, left, columns, p, depth, alpha, a, lda, b, ldb, factor, c, ldc, width, space
+):
+    """C = alpha * A @ B + factor * C: rows top..bottom-1, `columns` columns, steps p..p+depth-1."""
+    steps = round_up(depth, UNROLL)
+    tile = round_up(space, LINE)
+    panel = tile + TY * width * ITEMSIZE
+    strips = panel + steps * width * ITEMSIZE
+    b_panel = b + (left * ldb + p) * ITEMSIZE
+    pack_b(b_panel, ldb, depth, columns, panel, steps, width)
+    for i in range(top, bottom, GROUP):
+        rows = min(GROUP, bottom - i)
+        a_strips = a + (p * lda + i) * ITEMSIZE
+        pack_a(a_strips, lda, rows, depth, strips, steps)
+        for row in range(0, rows, TY):
+            accumulate(tile, strips + row * steps * ITEMSIZE, panel, steps, width)
+            c_tile = c + ((i + row) * ldc + left) * ITEMSIZE
+            used = min(TY, rows - row)
+            write_back(alpha, tile, width, factor, c_tile, ldc, used, columns)
+
+
+@njit(**INLINE)
 def multiply_blocks(
-    first, last, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, height, deep, width
+    first, last, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, height, deep, width, space
 ):
     """Blocks first..last-1 of C, each height x width, counted down the columns of blocks."""
-    # The tile, the panel of B and strips of A, with slack to start on a cache line.
-    buffer = np.empty(LANES + (TY + deep) * width + GROUP * deep, REAL)
-    tile = round_up(buffer.ctypes.data, LINE)
-    panel = tile + TY * width * ITEMSIZE
-    strips = panel + deep * width * ITEMSIZE
-    blocks_down = (m + height - 1) // height
+    down = (m + height - 1) // height
     for block in range(first, last):
-        top = block % blocks_down * height
-        left = block // blocks_down * width
-        bottom = min(top + height, m)
-        columns = min(width, k - left)
+        top, left = block % down * height, block // down * width
+        bottom, columns = min(top + height, m), min(width, k - left)
         for p in range(0, n, deep):
-            depth = min(deep, n - p)
-            steps = round_up(depth, UNROLL)
-            b_block = b + (left * ldb + p) * ITEMSIZE
-            pack_b(b_block, ldb, depth, columns, panel, steps, width)
             # Only the first panel meets C as it was; the others add to it.
-            scale = beta if p == 0 else REAL(1)
-            for i in range(top, bottom, GROUP):
-                rows = min(GROUP, bottom - i)
-                a_block = a + (p * lda + i) * ITEMSIZE
-                pack_a(a_block, lda, rows, depth, strips, steps)
-                for row in range(0, rows, TY):
-                    strip = strips + row * steps * ITEMSIZE
-                    accumulate(tile, strip, panel, steps, width)
-                    c_block = c + ((i + row) * ldc + left) * ITEMSIZE
-                    used = min(TY, rows - row)
-                    write_back(alpha, tile, width, scale, c_block, ldc, used, columns)
+            factor = beta if p == 0 else REAL(1)
+            depth = min(deep, n - p)
+            add_panel(
+                top, bottom, left, columns, p, depth,
+                alpha, a, lda, b, ldb, factor, c, ldc, width, space,
+            )
+
+
+# Schedule: dynamic. A thread that is free takes the next chunk of tiles, by counting up
+# atomically. No order between the threads' other accesses follows from that, and none is needed:
+# tiles are independent, and the end of the parallel loop orders everything.
+from llvmlite import ir
+from numba.core.cgutils import alloca_once
+
+ATOMIC = "monotonic"
+# Words of 64 bits that surely hold one whole cache line of 64 bytes.
+COUNTER_WORDS = 16
+
+
+@intrinsic
+def new_counter(typing_context):
+    """Address of a counter that is 0, on this function's stack and on a cache line of its own."""
+
+    def codegen(context, builder, signature, arguments):
+        words = alloca_once(builder, ir.IntType(64), COUNTER_WORDS)
+        start = builder.ptrtoint(words, ir.IntType(64))
+        line = builder.and_(builder.add(start, start.type(63)), start.type(-64))
+        builder.store(line.type(0), builder.inttoptr(line, words.type))
+        return line
+
+    return types.int64(), codegen
+
+
+@intrinsic
+def fetch_add(typing_context, address, value):
+    """Add to the word at an address, atomically; what it was before."""
+
+    def codegen(context, builder, signature, arguments):
+        address, value = arguments
+        word = builder.inttoptr(address, value.type.as_pointer())
+        return builder.atomic_rmw("add", word, value, ATOMIC)
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@njit(**KERNEL)
+def next_chunk(first, count, chunk, counter):
+    """The next `chunk` tiles; an empty chunk when none are left."""
+    first = fetch_add(counter, max(1, chunk))
+    return first, min(first + max(1, chunk), count)
+
+
+@njit(**KERNEL)
+def first_chunk(thread, count, chunk, counter):
+    """As `next_chunk`: any thread may take any chunk."""
+    return next_chunk(0, count, chunk, counter)
+
+
+@njit(**CALLED)
+def work(
+    thread, count, chunk, counter,
+    m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, height, deep, width,
+):
+    """A thread's blocks of C."""
+    buffer = np.empty(workspace(deep, width), REAL)
+    first, last = first_chunk(thread, count, chunk, counter)
+    while first < last:
+        multiply_blocks(
+            first, last, m, n, k, alpha,
+            a, lda, b, ldb, beta, c, ldc, height, deep, width, buffer.ctypes.data,
+        )
+        first, last = next_chunk(first, count, chunk, counter)
     keep(buffer)
 
 
 @njit(
     "void(int64, int64, int64, float64, uintp, int64, uintp, int64, float64, uintp, int64, "
-    "int64, int64, int64)",
+    "int64, int64, int64, int64)",
     cache=True,
     parallel=True,
     **OPTIONS,
 )
-def gemm(m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc, sm, sn, sk):
+def gemm(m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc, sm, sn, sk, chunk):
     """C[m x k] = alpha * A[m x n] @ B[n x k] + beta * C; sm, sn, sk are the blocks' sizes."""
     a, b, c = np.int64(a_address), np.int64(b_address), np.int64(c_address)
     height = even_block(m, sm, TY)
     deep = even_block(n, sn, UNROLL)
     width = even_block(k, sk, LANES)
-    blocks = ((m + height - 1) // height) * ((k + width - 1) // width)
+    count = ((m + height - 1) // height) * ((k + width - 1) // width)
+    counter = new_counter()
     for thread in prange(THREADS):
-        first = blocks * thread // THREADS
-        last = blocks * (thread + 1) // THREADS
-        multiply_blocks(
-            first, last, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, height, deep, width
+        work(
+            thread, count, chunk, counter,
+            m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, height, deep, width,
         )

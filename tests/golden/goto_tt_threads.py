@@ -1,0 +1,476 @@
+"""gemm for cpu: family goto, float64, layout tt.
+
+template: gemm/cpu/goto.py.j2, digest 180ace8537c98b4a
+configuration: {"threads": 2, "tx": 8, "ty": 6, "vector": 256}
+"""
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, prange, types
+from numba.core.cgutils import get_or_insert_function
+from numba.extending import intrinsic, models, register_model
+
+# ---- Element type, threads and compiler options
+REAL = np.float64
+ITEMSIZE = 8
+# Threads that share the work.
+THREADS = 2
+OPTIONS = {"nogil": True, "error_model": "numpy"}
+# Small helpers vanish into their caller before types are inferred, which compiles fastest.
+INLINE = {"inline": "always"}
+# Functions called only from compiled code need no wrappers for Python and C.
+CALLED = {**OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+# ---- Vectors
+# Elements of one.
+LANES = 4
+INT32, INT64 = ir.IntType(32), ir.IntType(64)
+ELEMENT = ir.DoubleType()
+VECTOR = ir.VectorType(ELEMENT, LANES)
+# The vector in the names of LLVM's functions.
+SUFFIX = f"v{LANES}f{8 * ITEMSIZE}"
+POINTER = types.CPointer(types.float64)
+
+
+class Tile(types.Type):
+    """`rows` x `vectors` vectors that wait in registers."""
+
+    def __init__(self, rows, vectors):
+        self.rows, self.vectors = rows, vectors
+        super().__init__(f"Tile({rows}, {vectors}, {SUFFIX})")
+
+    @property
+    def value(self):
+        """The type of its values in LLVM."""
+        return ir.ArrayType(ir.ArrayType(VECTOR, self.vectors), self.rows)
+
+
+@register_model(Tile)
+class TileModel(models.PrimitiveModel):
+    """A tile as Numba handles it: one value that it does not look into."""
+
+    def __init__(self, manager, tile):
+        super().__init__(manager, tile, tile.value)
+
+
+def build(builder, tile, vector_at):
+    """The tile that has the vector `vector_at(i, j)` in row i, place j."""
+    value = ir.Constant(tile.value, ir.Undefined)
+    for i in range(tile.rows):
+        for j in range(tile.vectors):
+            value = builder.insert_value(value, vector_at(i, j), (i, j))
+    return value
+
+
+def call(builder, name, result, *arguments):
+    """Call one of LLVM's functions on vectors."""
+    kind = ir.FunctionType(result, [argument.type for argument in arguments])
+    return builder.call(get_or_insert_function(builder.module, kind, name), arguments)
+
+
+def fma(builder, x, y, z):
+    """x * y + z, rounded once."""
+    return call(builder, f"llvm.fma.{SUFFIX}", VECTOR, x, y, z)
+
+
+def splat(builder, scalar, lanes):
+    """A scalar in every lane of a vector of type `lanes`."""
+    single = builder.insert_element(ir.Constant(lanes, ir.Undefined), scalar, INT32(0))
+    first = ir.Constant(ir.VectorType(INT32, LANES), None)
+    return builder.shuffle_vector(single, single, first)
+
+
+def first_lanes(builder, count, j):
+    """The mask of vector j in a row of which the first `count` elements are there."""
+    lanes = ir.VectorType(INT64, LANES)
+    numbers = ir.Constant(lanes, list(range(j * LANES, (j + 1) * LANES)))
+    return builder.icmp_signed("<", numbers, splat(builder, count, lanes))
+
+
+def vector_pointer(builder, start, offset, j=0):
+    """A pointer to vector j of the row that starts `offset` elements after `start`."""
+    row = builder.gep(start, [offset])
+    return builder.bitcast(builder.gep(row, [INT64(j * LANES)]), VECTOR.as_pointer())
+
+
+def clamped(builder, i, rows):
+    """Row i, or the last of `rows` rows where there is no such row: reading it does no harm."""
+    last = builder.sub(rows, INT64(1))
+    return builder.select(builder.icmp_signed("<", INT64(i), last), INT64(i), last)
+
+
+@intrinsic
+def pointer(typing_context, address):
+    """The pointer to an address."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], ELEMENT.as_pointer())
+
+    return POINTER(types.int64), codegen
+
+
+@intrinsic
+def ahead(typing_context, start, count):
+    """The pointer `count` elements after `start`."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.gep(arguments[0], [arguments[1]])
+
+    return POINTER(POINTER, types.int64), codegen
+
+
+@intrinsic(prefer_literal=True)
+def zeros(typing_context, rows, vectors):
+    """A tile of zeros; its size is two constants."""
+    tile = Tile(rows.literal_value, vectors.literal_value)
+
+    def codegen(context, builder, signature, arguments):
+        return ir.Constant(tile.value, None)
+
+    return tile(rows, vectors), codegen
+
+
+@intrinsic
+def load(typing_context, tile, start, stride, rows, columns):
+    """A tile as large as `tile` from memory, whose rows are `stride` elements apart.
+
+    Of the matrix that is read only `rows` x `columns` elements are there: further rows repeat the
+    last one, further columns are zero.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        _, start, stride, rows, columns = arguments
+        masks = [first_lanes(builder, columns, j) for j in range(tile.vectors)]
+        zero, alignment = ir.Constant(VECTOR, None), INT32(ITEMSIZE)
+
+        def vector_at(i, j):
+            offset = builder.mul(clamped(builder, i, rows), stride)
+            source = vector_pointer(builder, start, offset, j)
+            name = f"llvm.masked.load.{SUFFIX}.p0"
+            return call(builder, name, VECTOR, source, alignment, masks[j], zero)
+
+        return build(builder, tile, vector_at)
+
+    return tile(tile, POINTER, types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def store(typing_context, tile, start, stride, rows, columns):
+    """Store the first `rows` rows and `columns` columns of a tile, row by row.
+
+    Rows may overlap: what is stored last stays.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        value, start, stride, rows, columns = arguments
+        masks = [first_lanes(builder, columns, j) for j in range(tile.vectors)]
+        nothing, alignment = ir.VoidType(), INT32(ITEMSIZE)
+        for i in range(tile.rows):
+            with builder.if_then(builder.icmp_signed("<", INT64(i), rows)):
+                for j in range(tile.vectors):
+                    vector = builder.extract_value(value, (i, j))
+                    target = vector_pointer(builder, start, builder.mul(INT64(i), stride), j)
+                    name = f"llvm.masked.store.{SUFFIX}.p0"
+                    call(builder, name, nothing, vector, target, alignment, masks[j])
+        return context.get_dummy_value()
+
+    return types.void(tile, POINTER, types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def add_outer(typing_context, tile, a, stride, rows, b):
+    """tile + a b: a column of A, its elements `stride` apart, times a row of B.
+
+    Of A's rows only `rows` are there; the last is repeated.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        value, a, stride, rows, b = arguments
+        row = [
+            builder.load(vector_pointer(builder, b, INT64(0), j), align=ITEMSIZE)
+            for j in range(tile.vectors)
+        ]
+        # Elements of A are loaded where they are used: LLVM would keep early ones in registers.
+        for i in range(tile.rows):
+            offset = builder.mul(clamped(builder, i, rows), stride)
+            factor = splat(builder, builder.load(builder.gep(a, [offset])), VECTOR)
+            for j in range(tile.vectors):
+                total = fma(builder, factor, row[j], builder.extract_value(value, (i, j)))
+                value = builder.insert_value(value, total, (i, j))
+        return value
+
+    return tile(tile, POINTER, types.int64, types.int64, POINTER), codegen
+
+
+@intrinsic
+def scale(typing_context, tile, factor):
+    """factor * tile."""
+
+    def codegen(context, builder, signature, arguments):
+        value, factor = arguments
+        factors = splat(builder, factor, VECTOR)
+
+        def vector_at(i, j):
+            return builder.fmul(factors, builder.extract_value(value, (i, j)))
+
+        return build(builder, tile, vector_at)
+
+    return tile(tile, types.float64), codegen
+
+
+@intrinsic
+def add_scaled(typing_context, tile, factor, other):
+    """tile + factor * other."""
+
+    def codegen(context, builder, signature, arguments):
+        value, factor, other = arguments
+        factors = splat(builder, factor, VECTOR)
+
+        def vector_at(i, j):
+            vector = builder.extract_value(other, (i, j))
+            return fma(builder, factors, vector, builder.extract_value(value, (i, j)))
+
+        return build(builder, tile, vector_at)
+
+    return tile(tile, types.float64, tile), codegen
+
+
+@intrinsic
+def transpose(typing_context, tile):
+    """The transpose of a tile of LANES rows of one vector.
+
+    Two rows that are `size` apart exchange blocks of `size` elements: the right ones of the upper
+    row for the left ones of the lower row. Sizes 1, 2, 4, ... make that a transpose.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        lanes = ir.VectorType(INT32, LANES)
+        rows = [builder.extract_value(arguments[0], (i, 0)) for i in range(LANES)]
+        for size in (2**step for step in range(LANES.bit_length() - 1)):
+            left = [(lane ^ size) | LANES if lane & size else lane for lane in range(LANES)]
+            right = [lane | LANES if lane & size else lane ^ size for lane in range(LANES)]
+            for i in range(LANES):
+                if not i & size:
+                    rows[i], rows[i + size] = (
+                        builder.shuffle_vector(rows[i], rows[i + size], ir.Constant(lanes, blocks))
+                        for blocks in (left, right)
+                    )
+        return build(builder, tile, lambda i, j: rows[i])
+
+    return tile(tile), codegen
+
+
+# ---- Configuration
+# Rows and columns of the tile of C that stays in registers, and the vectors in one of its rows.
+TY = 6
+TX = 8
+VECTORS = TX // LANES
+# Rows of B that are copied together.
+GROUP = 4
+# Bytes of a cache line, where packed memory starts.
+LINE = 64
+
+
+@intrinsic
+def keep(typing_context, array):
+    """Do nothing with an array whose address is in use: Numba frees it after its last mention."""
+
+    def codegen(context, builder, signature, arguments):
+        return context.get_dummy_value()
+
+    return types.void(array), codegen
+
+
+@njit(**INLINE)
+def round_up(value, multiple):
+    """The smallest multiple of `multiple` that is at least `value`."""
+    return (value + multiple - 1) // multiple * multiple
+
+
+@njit(**INLINE)
+def even_block(total, most, multiple):
+    """Size of equal blocks of about `most` that cover `total`: a multiple of `multiple`."""
+    blocks = (total + most - 1) // most
+    return round_up((total + blocks - 1) // blocks, multiple)
+
+
+@njit(**CALLED)
+def pack_block(a, a_row, a_step, rows, depth, packed, deep):
+    """Copy rows x depth of A into strips of TY rows x `deep` columns, each stored by columns.
+
+    What a strip has more than A is filled with anything: it only meets what is not stored in C.
+    """
+    for i in range(0, rows, TY):
+        strip = ahead(packed, i * deep)
+        # A vector may be longer than what is left of a column: it overlaps the next column, which
+        # is written later. So columns ascend, and the rows within them descend.
+        for p in range(depth):
+            for row in range((TY - 1) // LANES * LANES, -1, -LANES):
+                there = rows - i - row
+                source = ahead(a, p * a_step + i + row)
+                target = ahead(strip, p * TY + row)
+                if there >= LANES:
+                    store(load(zeros(1, 1), source, 0, 1, LANES), target, 0, 1, LANES)
+                elif there > 0:
+                    store(load(zeros(1, 1), source, 0, 1, there), target, 0, 1, LANES)
+
+
+@njit(**CALLED)
+def pack_strips(first, last, b_address, ldb, depth, columns, panel_address, packed_from, deep):
+    """Copy strips first..last-1 of depth x columns of B, each deep x TX, stored by rows.
+
+    Columns that B has not are zero. The panel starts with strip `packed_from`.
+    """
+    b, panel = pointer(b_address), pointer(panel_address)
+    for strip in range(first, last):
+        for j in range(0, TX, LANES):
+            there = min(LANES, columns - strip * TX - j)
+            for p in range(0, depth, LANES):
+                source = ahead(b, (strip * TX + j) * ldb + p)
+                target = ahead(panel, ((strip - packed_from) * deep + p) * TX + j)
+                if there == LANES and p + LANES <= depth:
+                    square = load(zeros(LANES, 1), source, ldb, LANES, LANES)
+                    store(transpose(square), target, TX, LANES, LANES)
+                elif there > 0:
+                    square = load(zeros(LANES, 1), source, ldb, there, depth - p)
+                    store(transpose(square), target, TX, LANES, LANES)
+
+
+@njit(**INLINE)
+def accumulate(tile, depth, a, a_row, a_step, rows, b, b_step):
+    """tile + A @ B for a strip of A, of which `rows` rows are there, and a strip of B.
+
+    Elements of A are `a_row` apart from row to row, and `a_step` from one reduction step to the
+    next; those of B `b_step`.
+    """
+    for _ in range(depth):
+        tile = add_outer(tile, a, a_row, rows, b)
+        a = ahead(a, a_step)
+        b = ahead(b, b_step)
+    return tile
+
+
+@njit(**INLINE)
+def write(tile, alpha, beta, c, ldc, rows, columns):
+    """C[rows x columns] = alpha * tile + beta * C; where beta is 0, C is not read."""
+    tile = scale(tile, alpha)
+    if beta != 0:
+        tile = add_scaled(tile, beta, load(tile, c, ldc, rows, columns))
+    store(tile, c, ldc, rows, columns)
+
+
+@njit(**CALLED)
+def multiply_tile(alpha, a, a_row, a_step, packed, b, b_step, beta, c, ldc, rows, depth, columns):
+    """C = alpha * A @ B + beta * C for one tile: a strip of A, packed or not, and one of B."""
+    # Steps, rows and columns that are constants cost neither registers nor masks.
+    if columns > LANES:
+        tile = zeros(TY, VECTORS)
+        if packed:
+            tile = accumulate(tile, depth, a, 1, TY, TY, b, b_step)
+        else:
+            tile = accumulate(tile, depth, a, a_row, a_step, rows, b, b_step)
+        if rows == TY and columns == TX:
+            write(tile, alpha, beta, c, ldc, TY, TX)
+        else:
+            write(tile, alpha, beta, c, ldc, rows, columns)
+    else:
+        narrow = zeros(TY, 1)
+        if packed:
+            narrow = accumulate(narrow, depth, a, 1, TY, TY, b, b_step)
+        else:
+            narrow = accumulate(narrow, depth, a, a_row, a_step, rows, b, b_step)
+        write(narrow, alpha, beta, c, ldc, rows, columns)
+
+
+@njit(**CALLED)
+def multiply_blocks(
+    first, last, parts, m, depth, columns, alpha, a_address, a_row, a_step, pack_a,
+    b_address, ldb, panel_address, packed_from, beta, c_address, ldc, height, deep
+):
+    """C = alpha * A @ B + beta * C in blocks first..last-1 of C, which is m x columns.
+
+    Blocks are `height` rows, the columns in `parts` parts, counted along the rows of blocks.
+    Strips of B from `packed_from` on are in the panel.
+    """
+    a, b, panel = pointer(a_address), pointer(b_address), pointer(panel_address)
+    # Slack to start on a cache line, and for the vector that overlaps the end of the last column.
+    buffer = np.empty(LINE + LANES + (height * deep if pack_a else 0), REAL)
+    packed = pointer(round_up(buffer.ctypes.data, LINE))
+    strips = (columns + TX - 1) // TX
+    for block in range(first, last):
+        top, part = block // parts * height, block % parts
+        rows = min(height, m - top)
+        a_block = ahead(a, top * a_row)
+        c_block = ahead(pointer(c_address), top * ldc)
+        if pack_a and (part == 0 or block == first):
+            pack_block(a_block, a_row, a_step, rows, depth, packed, deep)
+        for strip in range(strips * part // parts, strips * (part + 1) // parts):
+            left = strip * TX
+            width = min(TX, columns - left)
+            if strip < packed_from:
+                b_strip, b_step = ahead(b, left), ldb
+            else:
+                b_strip, b_step = ahead(panel, (strip - packed_from) * TX * deep), TX
+            for i in range(0, rows, TY):
+                a_strip = ahead(packed, i * deep) if pack_a else ahead(a_block, i * a_row)
+                c_tile = ahead(c_block, i * ldc + left)
+                used = min(TY, rows - i)
+                multiply_tile(
+                    alpha, a_strip, a_row, a_step, pack_a, b_strip, b_step,
+                    beta, c_tile, ldc, used, depth, width
+                )
+    keep(buffer)
+
+
+@njit(
+    "void(int64, int64, int64, float64, uintp, int64, uintp, int64, float64, uintp, int64, "
+    "int64, int64, int64, int64, int64)",
+    cache=True,
+    parallel=True,
+    **OPTIONS,
+)
+def gemm(
+    m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc, sm, sn, sk,
+    pack_a, pack_b
+):
+    """C[m x k] = alpha * A[m x n] @ B[n x k] + beta * C; sm, sn, sk are the blocks' sizes.
+
+    Blocks of A are copied into strips if pack_a is not 0, and panels of B if pack_b is not.
+    """
+    a, b, c = np.int64(a_address), np.int64(b_address), np.int64(c_address)
+    height = even_block(m, sm, TY)
+    deep = even_block(n, sn, LANES)
+    width = even_block(k, sk, TX)
+    # Elements from one row or column to the next, and from one reduction step to the next.
+    a_row, a_step = 1, lda
+    b_column, b_step = ldb, 1
+    # No row of B lies in memory as a vector.
+    pack_b = 1
+    buffer = np.empty(LINE + deep * (width if pack_b else TX), REAL)
+    panel = round_up(buffer.ctypes.data, LINE)
+    for left in range(0, k, width):
+        columns = min(width, k - left)
+        strips = (columns + TX - 1) // TX
+        # A strip that B does not fill is packed in any case, and filled with zeros.
+        packed_from = 0 if pack_b else columns // TX
+        for p in range(0, n, deep):
+            depth = min(deep, n - p)
+            # Only the first panel meets C as it was; the others add to it.
+            factor = beta if p == 0 else REAL(1)
+            a_panel = a + p * a_step * ITEMSIZE
+            b_panel = b + (p * b_step + left * b_column) * ITEMSIZE
+            c_panel = c + left * ITEMSIZE
+            for thread in prange(THREADS):
+                first = packed_from + (strips - packed_from) * thread // THREADS
+                last = packed_from + (strips - packed_from) * (thread + 1) // THREADS
+                pack_strips(first, last, b_panel, ldb, depth, columns, panel, packed_from, deep)
+            parts = min(strips, THREADS)
+            blocks = (m + height - 1) // height * parts
+            for thread in prange(THREADS):
+                first = blocks * thread // THREADS
+                last = blocks * (thread + 1) // THREADS
+                multiply_blocks(
+                    first, last, parts, m, depth, columns, alpha, a_panel, a_row, a_step, pack_a,
+                    b_panel, ldb, panel, packed_from, factor, c_panel, ldc, height, deep
+                )
+    keep(buffer)
