@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from autotune.store import MatchQuality as MatchQuality
     from autotune.store import TuningCache as TuningCache
     from autotune.store import TuningRecord as TuningRecord
+    from autotune.sweeper import SweepResult as SweepResult
+    from autotune.sweeper import sweep as sweep
     from autotune.tuner import TuneResult as TuneResult
     from autotune.tuner import tune as tune
 
@@ -56,11 +58,13 @@ _HOME = {
     "SearchSpace": "space",
     "Searcher": "search",
     "SpaceUnion": "space",
+    "SweepResult": "sweeper",
     "TuneResult": "tuner",
     "TuningCache": "store",
     "TuningRecord": "store",
     "load": "runtime",
     "matmul": "runtime",
+    "sweep": "sweeper",
     "tune": "tuner",
 }
 

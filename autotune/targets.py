@@ -11,6 +11,7 @@ from autotune.cuda_limits import CudaLimits
 from autotune.device import CpuLimits, Device
 from autotune.errors import InputError, MissingDependencyError, OperandError, UnknownNameError
 from autotune.known_gpus import find_gpu
+from autotune.mpi_target import MpiTarget
 
 if TYPE_CHECKING:
     from autotune.configuration import Candidate
@@ -90,8 +91,8 @@ class CpuTarget:
     name: ClassVar[str] = "cpu"
 
     def default_family(self, device: Device) -> str:
-        """Packed panels."""
-        return "packed"
+        """Tiles in vector registers."""
+        return "goto"
 
     def device(self, problem: Gemm | None = None, name: int | str | None = None) -> Device:
         """This machine's CPU; the thread limit is capped by the problem's `threads`."""
@@ -287,6 +288,7 @@ _TARGETS: Mapping[str, Callable[[], Target]] = {
     "cuda": CudaTarget,
     "numba-cuda": NumbaCudaTarget,
     "cpu": CpuTarget,
+    "mpi": MpiTarget,
 }
 
 

@@ -21,7 +21,9 @@ from autotune.cli import (
     device_command,
     emit_command,
     families_command,
+    replay_command,
     space_command,
+    sweep_command,
     tune_command,
 )
 from autotune.cli.result import CommandResult
@@ -35,6 +37,8 @@ _COMMANDS = (
     device_command,
     families_command,
     cache_command,
+    sweep_command,
+    replay_command,
 )
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from autotune.problem import ACCURACIES, LAYOUTS, Gemm, parse_shape
+from autotune.product import Product
 
 if TYPE_CHECKING:
     from autotune.family import KernelFamily
+    from autotune.product import Operation
 
 DEFAULT_SHAPE = "1024x1024x1024"
 
@@ -47,6 +50,7 @@ def problems(
     args: argparse.Namespace,
     accuracy: str | None = None,
     shapes: Sequence[str] = (DEFAULT_SHAPE,),
+    operation: Operation | None = None,
 ) -> list[Gemm]:
     """The problems that the options describe, one per shape.
 
@@ -54,12 +58,14 @@ def problems(
         args: parsed options of `problem_options`.
         accuracy: class to use when none was given.
         shapes: shapes to use when none was given.
+        operation: what to compute, where that is an operation of the user's own.
 
     Raises:
         ProblemError: an option's value is out of range.
     """
+    kind = Gemm if operation is None else partial(Product, defined=operation)
     return [
-        Gemm(
+        kind(
             *parse_shape(shape),
             dtype=args.dtype or "float32",
             layout=args.layout or "nn",
@@ -88,4 +94,5 @@ def shapes_text(problem: Gemm) -> str:
         a += "^T"
     if problem.layout[1] == "t":
         b += "^T"
-    return f"C[{problem.m}x{problem.k}] = {a} @ {b}  {problem.dtype}"
+    product = f"{a} @ {b}" if problem.formula is None else f"{problem.formula.text} of {a}, {b}"
+    return f"C[{problem.m}x{problem.k}] = {product}  {problem.dtype}"

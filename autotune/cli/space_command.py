@@ -6,6 +6,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Any
 
+from autotune.cli.grids import grids_text, predicted_grids
 from autotune.cli.options import common
 from autotune.cli.problems import problem_options, problems, shapes_text
 from autotune.cli.result import CommandResult
@@ -47,6 +48,10 @@ def run(args: argparse.Namespace) -> CommandResult:
             document = _count(family, problem, device)
             documents.append(document)
             texts.append(_text(document))
+        if grids := predicted_grids(problem, device.limits):
+            for document in documents[-len(families) :]:
+                document["grids"] = grids
+            texts.append(grids_text(grids))
     return CommandResult(documents, "\n\n".join(texts))
 
 

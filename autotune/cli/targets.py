@@ -41,8 +41,8 @@ def target_options(*, device: bool = True) -> argparse.ArgumentParser:
         group.add_argument(
             "--operands",
             metavar="WHERE",
-            help="with --target mpi: root, whole on rank 0, or distributed, in blocks on all ranks "
-            "(default root)",
+            help="with --target mpi: root, whole on rank 0, or distributed, in blocks on all "
+            "ranks (default root)",
         )
     group.add_argument(
         "--families",

@@ -6,16 +6,18 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.cli.mpi_ranks import attached_ranks
 from autotune.cli.options import common
 from autotune.cli.problems import accuracy_of, problem_options, problems, shapes_text
 from autotune.cli.result import CommandResult
-from autotune.cli.targets import choose_target, target_options
+from autotune.cli.targets import choose_target, placed_target, target_options
 from autotune.errors import InputError
 from autotune.store import export_records
 
 if TYPE_CHECKING:
     from autotune.problem import Gemm
     from autotune.store import TuningRecord
+    from autotune.targets import Target
     from autotune.tuner import TuneResult
 
 DEFAULT_TRIALS = 200
@@ -31,7 +33,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="Searches the families' spaces for the fastest kernel of each problem, "
         "verifies it, compares it with the vendor library and stores it in the cache.",
     )
-    parser.add_argument("operation", nargs="?", default="gemm", choices=["gemm"])
+    parser.add_argument(
+        "operation",
+        nargs="?",
+        default="gemm",
+        help="what to tune: gemm, or an operation that families of your own define",
+    )
     search = parser.add_argument_group("search")
     search.add_argument(
         "--family",
@@ -78,18 +85,23 @@ def run(args: argparse.Namespace) -> CommandResult:
         from autotune.cli.tune_preset import run_named
 
         return run_named(args)
-    from autotune.catalog import load_families
+    from autotune.catalog import load_families, operation_of
 
     target = choose_target(args, args.family)
     families = load_families(target=target, operation=args.operation, extra=args.families)
-    todo = problems(args, accuracy_of(families, args.family))
+    operation = operation_of(families, args.operation)
+    todo = problems(args, accuracy_of(families, args.family), operation=operation)
     if args.study is not None and len(todo) > 1:
         raise InputError(f"--study {args.study!r} names one study, got {len(todo)} shapes")
     results = []
-    for problem in todo:
-        results.append(_tune(args, problem, target))
-        if results[-1].interrupted:
-            break
+    with attached_ranks(target) as ranks:
+        placed = placed_target(target, args, ranks)
+        for problem in todo:
+            results.append(_tune(args, problem, placed))
+            if results[-1].interrupted:
+                break
+        if ranks is not None:
+            ranks.winners = [winner(result.best) for result in results]
     if args.export is not None:
         export_records([result.best for result in results], args.export)
     return CommandResult(
@@ -98,14 +110,15 @@ def run(args: argparse.Namespace) -> CommandResult:
     )
 
 
-def _tune(args: argparse.Namespace, problem: Gemm, target: str) -> TuneResult:
+def _tune(args: argparse.Namespace, problem: Gemm, target: str | Target) -> TuneResult:
     from autotune.cli.progress import ProgressLine
     from autotune.tuner import tune
 
     trials = DEFAULT_TRIALS if args.trials is None else args.trials
     timeout = DEFAULT_TIMEOUT_S if args.timeout is None else args.timeout
+    name = target if isinstance(target, str) else target.name
     line = ProgressLine(
-        f"tuning {shapes_text(problem)} on target {target}: up to {trials} trials or {timeout:g} s"
+        f"tuning {shapes_text(problem)} on target {name}: up to {trials} trials or {timeout:g} s"
     )
     try:
         return tune(
@@ -208,4 +221,14 @@ def _load_line(result: TuneResult) -> str:
         fields.append(f'accuracy="{problem.accuracy}"')
     if problem.threads is not None:
         fields.append(f"threads={problem.threads}")
-    return f"from autotune import Gemm, load; kernel = load(Gemm({', '.join(fields)}))"
+    if problem.formula is None:
+        return (
+            f"from autotune import Gemm, load; kernel = load(Gemm({', '.join(fields)}), "
+            f'target="{result.target}")'
+        )
+    folders = [str(folder) for folder in result.extra_families]
+    return (
+        f"operation = autotune.catalog.find_operation({problem.operation!r}, {folders}); kernel = "
+        f"autotune.load(autotune.product.Product({', '.join(fields)}, defined=operation), "
+        f"extra_families={folders})"
+    )

@@ -1,0 +1,1 @@
+"""The target `mpi`: emitted mpi4py programs, measured by a set of ranks that outlives trials."""

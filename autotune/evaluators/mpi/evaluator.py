@@ -1,0 +1,301 @@
+"""The MPI evaluator: candidates become programs, which a set of ranks verifies and times."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+from autotune.evaluators.base import Baseline, Effort, Finals
+from autotune.evaluators.cpu.baseline import Blas, baseline_details, baseline_name
+from autotune.evaluators.cpu.worker import Compiled, Evaluated, compile_worker
+from autotune.evaluators.mpi.messages import (
+    DescribeBlas,
+    Evaluate,
+    LocalProduct,
+    MpiProgram,
+    Refused,
+    Request,
+    Setup,
+    Visit,
+    VisitNumpy,
+)
+from autotune.evaluators.processes import (
+    START_TIMEOUT_S,
+    Failure,
+    FailureKind,
+    WorkerPool,
+)
+from autotune.evaluators.rounds import Series, conclude, take_turns
+from autotune.grid import ProcessGrid
+from autotune.measurement import Measurement, Outcome
+from autotune.rendering import render
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+    from autotune.configuration import Candidate, Value
+    from autotune.device import Device
+    from autotune.evaluators.mpi.world import Ranks
+    from autotune.family import KernelFamily
+    from autotune.problem import Gemm
+    from autotune.program_cache import ProgramCache
+    from autotune.space import SearchSpace
+
+ChooseLocal: TypeAlias = Callable[["Gemm"], LocalProduct]
+"""The kernel that a rank multiplies its part of a problem with."""
+
+BATCH = 4
+"""Candidates whose local kernels are compiled together."""
+
+SECOND_LOOK_S = 0.05
+"""Seconds of timed calls when a finalist is verified again; the rounds time it."""
+
+
+def grid_of(configuration: Mapping[str, Value]) -> ProcessGrid:
+    """The process grid that a configuration's parameters describe.
+
+    They are `rows`, `columns` and `reduction`, or `side` for a square; what a family does not
+    have is 1.
+    """
+    side = int(configuration.get("side", 1))
+    return ProcessGrid(
+        int(configuration.get("rows", side)),
+        int(configuration.get("columns", side)),
+        int(configuration.get("reduction", 1)),
+    )
+
+
+def local_problem(problem: Gemm, configuration: Mapping[str, Value]) -> Gemm:
+    """What a rank multiplies at a time: a block of C by its slice of the reduction, or a panel.
+
+    The sizes are rounded up to powers of two: the kernel serves every size, and which record is
+    nearest depends on ratios.
+    """
+    grid = grid_of(configuration)
+    m, n, k = (
+        -(-size // parts)
+        for size, parts in zip(
+            (problem.m, problem.n, problem.k),
+            (grid.rows, grid.reduction, grid.columns),
+            strict=True,
+        )
+    )
+    panel = int(configuration.get("panel", n))
+    if configuration.get("cut") == "columns":
+        k = min(k, panel)
+    else:
+        n = min(n, panel)
+    threads = int(configuration.get("threads", 1))
+    m, n, k = (1 << (size - 1).bit_length() for size in (m, n, k))
+    return replace(problem, m=m, n=n, k=k, threads=threads)
+
+
+class MpiEvaluator:
+    """Evaluates candidates of MPI families for one problem (see `Evaluator`).
+
+    Args:
+        problem: what is computed; its layout is "nn".
+        families: by name; candidates name them.
+        device: the ranks, as `device_of` gives them.
+        programs: where emitted programs go.
+        ranks: those that verify and time; closed with the evaluator.
+        choose_local: which kernel a rank multiplies with.
+        effort: how long and how exactly to measure.
+        seed: seeds the operands.
+    """
+
+    def __init__(
+        self,
+        problem: Gemm,
+        families: Mapping[str, KernelFamily],
+        device: Device,
+        programs: ProgramCache,
+        ranks: Ranks,
+        choose_local: ChooseLocal,
+        *,
+        effort: Effort | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.device = device
+        self.batch = BATCH
+        self._problem = problem
+        self._families = families
+        self._ranks = ranks
+        self._effort = effort or Effort()
+        self._choose_local = functools.cache(choose_local)
+        limits = device.limits.names()
+        self._cores = limits["cores"] // limits["nodes"]
+        self._setup = Setup(
+            problem, self._effort, programs.folder, bool(limits["distributed"]), seed
+        )
+        self._is_set_up = False
+        self._compilers = WorkerPool(compile_worker, count=1)
+        self._programs = programs
+        self._compiled: dict[str, str] = {}
+        self._spaces: dict[str, SearchSpace] = {}
+        self._baseline: Baseline | None = None
+
+    @property
+    def compiles_ahead(self) -> bool:
+        """False: a compiler running beside a measurement would disturb it."""
+        return False
+
+    def is_ready(self, candidate: Candidate) -> bool:
+        """Whether the kernel that ranks multiply with has been compiled."""
+        return self._local(candidate).source.digest in self._compiled
+
+    def prepare(self, candidates: Sequence[Candidate]) -> None:
+        """Compile the local kernels that have not been compiled; the programs need none of it."""
+        valid = [each for each in candidates if self._rejection(each) is None]
+        new = {
+            local.source.digest: local
+            for local in map(self._local, valid)
+            if local.source.digest not in self._compiled
+        }
+        paths = [self._programs.write(local.source, local.family) for local in new.values()]
+        replies = self._compilers.run(paths, self._effort.compile_timeout_s)
+        for digest, reply in zip(new, replies, strict=True):
+            error = reply.error if isinstance(reply, Compiled) else reply.reason
+            self._compiled[digest] = error
+
+    def evaluate(self, candidate: Candidate, best_s: float | None) -> Measurement:
+        """Have the ranks verify and time a candidate; see `Evaluator.evaluate`."""
+        return self._evaluate(candidate, best_s, self._effort.budget_s)
+
+    def finals(self, candidates: Sequence[Candidate]) -> Finals:
+        """Verify again, then time in rounds: every candidate, then NumPy on rank 0, and again.
+
+        The ranks are new ones, which have no trial behind them.
+        """
+        self._renew()
+        self.prepare(candidates)
+        measurements = [self._evaluate(each, None, SECOND_LOOK_S) for each in candidates]
+        baseline = self.baseline()
+        alive = [position for position, each in enumerate(measurements) if each.ok]
+        if not alive:
+            return conclude(measurements, [None] * len(candidates), baseline, None, judge_failure)
+        programs = [self._program(candidates[position]) for position in alive]
+        threads = 1 if baseline is None else baseline.threads
+        visits = [functools.partial(self._visit, program) for program in programs]
+        visits.append(functools.partial(self._visit_numpy, threads))
+        *turns, numpy_turns = take_turns(visits, self._effort.finals_s)
+        by_position = dict(zip(alive, turns, strict=True))
+        return conclude(
+            measurements,
+            [by_position.get(position) for position in range(len(candidates))],
+            baseline,
+            numpy_turns,
+            judge_failure,
+        )
+
+    def baseline(self) -> Baseline | None:
+        """NumPy's product on rank 0, the other ranks asleep, with one thread or one per core.
+
+        Whichever is faster: for small products that is one.
+        """
+        if self._baseline is None:
+            blas = self._ask(DescribeBlas())
+            if not isinstance(blas, Blas):
+                return None
+            for threads in dict.fromkeys((1, self._cores)):
+                turn = self._ask(VisitNumpy(threads, self._effort.budget_s))
+                if not isinstance(turn, Series):
+                    return None
+                if self._baseline is None or turn.median_s < self._baseline.median_s:
+                    self._baseline = Baseline(
+                        name=baseline_name(blas, threads),
+                        median_s=turn.median_s,
+                        interval_s=turn.interval_s,
+                        threads=threads,
+                        details=baseline_details(blas),
+                    )
+        return self._baseline
+
+    def binary(self, candidate: Candidate) -> None:
+        """Nothing: programs are text, and Numba keeps what it compiled in its own file cache."""
+
+    def close(self) -> None:
+        """End the ranks and the compiler."""
+        self._compilers.close()
+        self._ranks.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _evaluate(
+        self, candidate: Candidate, best_s: float | None, budget_s: float
+    ) -> Measurement:
+        rejection = self._rejection(candidate)
+        if rejection is not None:
+            return Measurement(Outcome.REJECTED, reason=rejection)
+        self.prepare([candidate])
+        error = self._compiled[self._local(candidate).source.digest]
+        if error:
+            return Measurement(Outcome.COMPILE_FAILED, reason=f"local kernel: {error}")
+        accuracy = self._families[candidate.family].accuracy
+        reply = self._ask(Evaluate(self._program(candidate), accuracy, best_s, budget_s))
+        if not isinstance(reply, Evaluated):
+            return judge_failure(reply)
+        if reply.damaged:
+            self._renew()
+        return reply.measurement
+
+    def _visit(self, program: MpiProgram, budget_s: float) -> Series | Failure:
+        reply: Series | Failure = self._ask(Visit(program, budget_s))
+        return reply
+
+    def _visit_numpy(self, threads: int, budget_s: float) -> Series | Failure:
+        reply: Series | Failure = self._ask(VisitNumpy(threads, budget_s))
+        return reply
+
+    def _ask(self, request: Request) -> Any:
+        if not self._is_set_up:
+            # Operands and references of a large problem take their time.
+            reply = self._ranks.call(self._setup, START_TIMEOUT_S)
+            if isinstance(reply, Failure):
+                return reply
+            self._is_set_up = True
+        reply = self._ranks.call(request, self._effort.timeout_s)
+        if isinstance(reply, Failure):
+            self._is_set_up = False
+        if isinstance(reply, Refused):
+            return Failure(FailureKind.RAISED, reply.reason)
+        return reply
+
+    def _renew(self) -> None:
+        self._ranks.renew()
+        self._is_set_up = False
+
+    def _local(self, candidate: Candidate) -> LocalProduct:
+        return self._choose_local(local_problem(self._problem, candidate.configuration))
+
+    def _program(self, candidate: Candidate) -> MpiProgram:
+        family = self._families[candidate.family]
+        source = render(family, candidate.configuration, dtype=self._problem.dtype)
+        return MpiProgram(source, family.name, self._local(candidate))
+
+    def _rejection(self, candidate: Candidate) -> str | None:
+        """Why a candidate is not valid here, or None."""
+        family = self._families[candidate.family]
+        if candidate.family not in self._spaces:
+            self._spaces[candidate.family] = family.space(self._problem, self.device.limits)
+        rejection = self._spaces[candidate.family].rejection(candidate.configuration)
+        return None if rejection is None else str(rejection)
+
+
+def judge_failure(reply: Failure) -> Measurement:
+    """What a request without a reply says of the candidate it was about."""
+    timed_out = reply.kind is FailureKind.TIMED_OUT
+    outcome = Outcome.TIMEOUT if timed_out else Outcome.LAUNCH_FAILED
+    return Measurement(outcome, reason=reply.reason)

@@ -1,0 +1,174 @@
+"""A distributed kernel as its ranks call it, and what they check of each other."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.errors import OperandError
+from autotune.grid import Block
+from autotune.operands import check_operands
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+    from autotune.evaluators.mpi.operands import Plan
+    from autotune.problem import Gemm
+
+TIMEOUT_S = 60.0
+"""Seconds within which every rank of a communicator must call `load`."""
+
+_NAP_S = 1e-3
+
+
+class DistributedKernel:
+    """``kernel(a, b, out, alpha, beta, stream)`` on every rank: checks operands, then computes.
+
+    A call that one rank makes with operands or scalars that do not fit raises on all of them.
+
+    Args:
+        problem: what is computed.
+        comm: the ranks.
+        plan: the emitted program's plan for the problem, on `comm`.
+        distributed: whether operands are kept in blocks by all ranks, or whole by rank 0.
+    """
+
+    def __init__(self, problem: Gemm, comm: Intracomm, plan: Plan, *, distributed: bool) -> None:
+        self._problem = problem
+        self._comm = comm
+        self._plan = plan
+        self._distributed = distributed
+
+    @property
+    def blocks(self) -> tuple[Block, Block, Block]:
+        """Which parts of A, B and C this rank keeps."""
+        if not self._distributed:
+            raise OperandError('blocks are kept with operands="distributed" only: rank 0 has all')
+        a, b, c = (Block(rows, columns) for rows, columns in self._plan.homes())
+        return a, b, c
+
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        out: Any = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Any = None,
+    ) -> Any:
+        """See `autotune.runtime.Kernel` and `MpiKernel`."""
+        fault = ""
+        c: Any = None
+        try:
+            if stream is not None:
+                raise OperandError(f"an mpi kernel takes no stream, got {stream!r:.80}")
+            c = self._check(a, b, out, beta)
+        except OperandError as error:
+            fault = str(error)
+        self._agree(fault, alpha, beta)
+        if self._distributed:
+            self._plan.on_blocks(_packed(a), _packed(b), c, alpha, beta)
+        elif c is None:
+            self._plan.from_root(None, None, None, alpha, beta)
+        else:
+            whole = _packed(c)
+            self._plan.from_root(_packed(a), _packed(b), whole, alpha, beta)
+            if whole is not c:
+                c[...] = whole
+        return c
+
+    def free(self) -> None:
+        """Give communicators and datatypes back."""
+        self._plan.free()
+        self._comm.Free()
+
+    def _check(self, a: Any, b: Any, out: Any, beta: float) -> Any:
+        """What C goes to on this rank; None where nothing does."""
+        if self._distributed:
+            return self._check_blocks(a, b, out, beta)
+        if self._comm.rank == 0:
+            return check_operands(self._problem, a, b, out, beta)
+        if not (a is None and b is None and out is None):
+            raise OperandError(
+                f"operands are rank 0's alone, and rank {self._comm.rank} passes some: pass None "
+                'there, or load the kernel with operands="distributed"'
+            )
+        return None
+
+    def _check_blocks(self, a: Any, b: Any, out: Any, beta: float) -> Any:
+        dtype = np.dtype(self._problem.dtype)
+        shapes = [block.shape for block in self.blocks]
+        if out is None:
+            if beta != 0:
+                raise OperandError(
+                    f"beta = {beta} scales what out holds: pass out=, or use beta = 0"
+                )
+            out = np.empty(shapes[2], dtype)
+        for name, block, shape in zip(("a", "b", "out"), (a, b, out), shapes, strict=True):
+            if not isinstance(block, np.ndarray) or block.dtype != dtype or block.shape != shape:
+                got = f"{getattr(block, 'dtype', type(block).__name__)} {np.shape(block)}"
+                raise OperandError(
+                    f"{name} of rank {self._comm.rank} must be its block (see Kernel.blocks), "
+                    f"{dtype} {shape}, got {got}"
+                )
+        if not (out.flags.c_contiguous and out.flags.writeable):
+            raise OperandError("out must be contiguous and writeable: pass a copy")
+        return out
+
+    def _agree(self, fault: str, alpha: float, beta: float) -> None:
+        """Raise on every rank what is at fault on any.
+
+        Raises:
+            OperandError: an operand does not fit, or the ranks differ in alpha or beta.
+        """
+        from mpi4py import MPI
+
+        mine = np.array([bool(fault), alpha, -alpha, beta, -beta], "float64")
+        largest = np.empty_like(mine)
+        self._comm.Allreduce(mine, largest, MPI.MAX)
+        same = largest[1] == -largest[2] and largest[3] == -largest[4]
+        if largest[0] or not same:
+            for rank, told in enumerate(self._comm.allgather(fault)):
+                if told:
+                    raise OperandError(f"rank {rank}: {told}")
+            check_same(self._comm, alpha=alpha, beta=beta)
+
+
+def _packed(array: Any) -> Any:
+    """The array, or a copy, with one row right after the other."""
+    return np.ascontiguousarray(array)
+
+
+def wait_for_all(comm: Intracomm) -> None:
+    """Wait until every rank is here, asleep rather than spinning.
+
+    Raises:
+        OperandError: some are not, after `TIMEOUT_S` seconds.
+    """
+    deadline = time.monotonic() + TIMEOUT_S
+    arrived = comm.Ibarrier()
+    while not arrived.Test():
+        if time.monotonic() > deadline:
+            raise OperandError(
+                f"every rank of the communicator must call load, and after {TIMEOUT_S:g} s some "
+                f"of its {comm.size} have not"
+            )
+        time.sleep(_NAP_S)
+
+
+def check_same(comm: Intracomm, **arguments: object) -> None:
+    """Check that all ranks pass the same.
+
+    Raises:
+        OperandError: they do not, on every rank; the message names the first that differs.
+    """
+    told = comm.allgather(arguments)
+    for rank, other in enumerate(told):
+        for name, value in other.items():
+            if value != told[0][name]:
+                raise OperandError(
+                    f"all ranks must pass the same {name}: rank 0 passes {told[0][name]!r}, "
+                    f"rank {rank} passes {value!r}"
+                )

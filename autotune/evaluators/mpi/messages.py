@@ -1,0 +1,144 @@
+"""What the process that tunes asks of a set of ranks, and what it is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from autotune.evaluators.base import Effort
+from autotune.evaluators.cpu.kernel import CpuProgram
+from autotune.problem import Gemm
+from autotune.rendering import Source
+
+FAULT = "autotune rank"
+"""What the line begins with that a rank prints before it ends all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankSet:
+    """A set of ranks, as they describe themselves.
+
+    Attributes:
+        ranks: how many there are.
+        nodes: machines they run on.
+        cores: hardware threads they may use, all together.
+        library: name of the MPI library: "MPICH".
+        version: its version.
+        transport: what it communicates through, where it says so: "ch4:ofi".
+    """
+
+    ranks: int
+    nodes: int
+    cores: int
+    library: str
+    version: str
+    transport: str
+
+
+@dataclass(frozen=True, slots=True)
+class LocalProduct:
+    """The kernel that multiplies within a rank.
+
+    Attributes:
+        source: the emitted module; every rank writes it where its own node can read it.
+        family: the family it is of.
+        program: how it is called.
+    """
+
+    source: Source
+    family: str
+    program: CpuProgram
+
+
+@dataclass(frozen=True, slots=True)
+class MpiProgram:
+    """A candidate, as ranks are told of it.
+
+    Attributes:
+        source: the emitted program.
+        family: the family it is of.
+        local: what multiplies within a rank; None for NumPy.
+    """
+
+    source: Source
+    family: str
+    local: LocalProduct | None
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What the requests that follow are about.
+
+    Attributes:
+        problem: what is computed.
+        effort: how long and how exactly to measure.
+        programs: folder for emitted programs, on every node.
+        distributed: whether operands are kept in blocks by all ranks, or whole by rank 0.
+        seed: seeds the operands.
+    """
+
+    problem: Gemm
+    effort: Effort
+    programs: Path
+    distributed: bool
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Verify a program, then time it; answered by an `Evaluated`."""
+
+    program: MpiProgram
+    accuracy: str
+    best_s: float | None
+    budget_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """Time a program for one turn of an interleaved round; answered by a `Series`."""
+
+    program: MpiProgram
+    budget_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class VisitNumpy:
+    """Time NumPy on rank 0, the other ranks asleep; answered by a `Series`."""
+
+    threads: int
+    budget_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeBlas:
+    """Say which BLAS NumPy calls on rank 0; answered by a `Blas`."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureNetwork:
+    """Time messages between ranks 0 and 1; answered by a `Network`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What a message costs: `latency_s` plus `seconds_per_byte` times its length.
+
+    Attributes:
+        latency_s: seconds of a message of no length (alpha in Hockney's model).
+        seconds_per_byte: further seconds for every byte (its beta).
+    """
+
+    latency_s: float
+    seconds_per_byte: float
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The ranks do not agree on what they are asked, or are asked too early."""
+
+    reason: str
+
+
+Request: TypeAlias = Setup | Evaluate | Visit | VisitNumpy | DescribeBlas | MeasureNetwork

@@ -1,0 +1,125 @@
+"""Being a rank: which MPI this is, and answering requests until there are no more."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import traceback
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any
+
+from autotune.errors import AutotuneError
+from autotune.evaluators.mpi.identity import parse_library
+from autotune.evaluators.mpi.messages import FAULT, RankSet, Request
+from autotune.evaluators.mpi.quiet import listen, tell
+from autotune.evaluators.mpi.session import Session
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+
+def describe(comm: Intracomm) -> RankSet:
+    """The ranks of a communicator; called by all of them, the same on each."""
+    from mpi4py import MPI
+
+    host = MPI.Get_processor_name()
+    cores = dict(comm.allgather((host, len(os.sched_getaffinity(0)))))
+    library, version, transport = parse_library(MPI.Get_library_version())
+    return RankSet(comm.size, len(cores), sum(cores.values()), library, version, transport)
+
+
+def follow(comm: Intracomm) -> Any:
+    """Answer rank 0's requests, as any other rank, until it says that it is the last.
+
+    Returns:
+        What rank 0 leaves everybody with.
+    """
+    describe(comm)  # as rank 0 does, and all have to
+    session = Session(comm)
+    while True:
+        kind, content = listen(comm)
+        if kind == "end":
+            confirm(comm, content)
+            return content
+        with Together(comm):
+            session.handle(content)
+
+
+def confirm(comm: Intracomm, content: Any) -> None:
+    """Check that every rank has been left with the same, which is JSON-able.
+
+    Raises:
+        AutotuneError: they have not.
+    """
+    text = json.dumps(content, sort_keys=True)
+    if len(set(comm.allgather(text))) > 1:
+        raise AutotuneError(f"ranks end with different winners: {text:.200} is one of them")
+
+
+class Together(contextlib.AbstractContextManager["Together"]):
+    """Ends every rank when this one fails: the others wait for messages that will not come."""
+
+    def __init__(self, comm: Intracomm) -> None:
+        self._comm = comm
+
+    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
+        if kind is None:
+            return
+        traceback.print_exception(kind, error, trace)
+        text = " ".join(str(error).split())[:300]
+        print(f"{FAULT} {self._comm.rank}: {kind.__name__}: {text}", file=sys.stderr, flush=True)
+        self._comm.Abort(1)
+
+
+def main(address: str) -> None:
+    """Be one of the ranks that a `World` started.
+
+    Args:
+        address: the Unix socket on which it waits for rank 0.
+    """
+    from mpi4py import MPI
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # crashes are expected here
+    die_with_parent()
+    comm = MPI.COMM_WORLD
+    if comm.rank:
+        follow(comm)
+        return
+    with Together(comm):
+        described = describe(comm)
+        session = Session(comm)
+        end = socket.socket(socket.AF_UNIX)
+        end.connect(address)
+        connection: Connection[Any, Any] = Connection(end.detach())
+        connection.send(described)
+        while (request := _next(connection)) is not None:
+            tell(comm, ("request", request))
+            reply = session.handle(request)
+            with contextlib.suppress(OSError):  # nobody is there to read it: the next is the end
+                connection.send(reply)
+        tell(comm, ("end", None))
+        confirm(comm, None)
+
+
+def _next(connection: Connection[Any, Any]) -> Request | None:
+    """The next request; None once there is nobody to make one."""
+    try:
+        request: Request = connection.recv()
+    except (EOFError, OSError):
+        return None
+    return request
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the one that started it dies, even while it hangs."""
+    import ctypes
+
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)

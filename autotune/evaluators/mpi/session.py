@@ -1,0 +1,233 @@
+"""What every rank does with a request: all handle the same one, in step."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import threadpoolctl
+
+from autotune.errors import CompileError
+from autotune.evaluators.cpu.baseline import numpy_blas
+from autotune.evaluators.cpu.timing import time_calls, timed
+from autotune.evaluators.cpu.worker import Evaluated
+from autotune.evaluators.mpi.loading import MakePlan, load_program
+from autotune.evaluators.mpi.messages import (
+    DescribeBlas,
+    Evaluate,
+    MeasureNetwork,
+    MpiProgram,
+    Refused,
+    Request,
+    Setup,
+    Visit,
+    VisitNumpy,
+)
+from autotune.evaluators.mpi.network import measure_network
+from autotune.evaluators.mpi.operands import PlacedCheck, Plan
+from autotune.evaluators.mpi.timing import time_together, timed_together
+from autotune.evaluators.racing import Race
+from autotune.evaluators.rounds import Series
+from autotune.measurement import Measurement, Outcome
+from autotune.program_cache import ProgramCache
+from autotune.references import Case
+from autotune.verification import Check, Verdict
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+CASES = (
+    Case(1, 7, 1, alpha=-1.5, beta=2.0),
+    Case(5, 2, 30, beta=1.0),
+    Case(65, 127, 63, alpha=1.25, distribution="normal"),
+)
+"""Sizes that no grid divides, with fewer rows or columns than most grids have."""
+
+
+FIRST_RUNS = 5
+"""Runs after which a candidate may be abandoned: processes are held up by others more often than
+one is, and the first run also opens connections."""
+
+
+class Session:
+    """One rank's part in answering requests. What `handle` returns on rank 0 is the answer.
+
+    Args:
+        comm: the ranks; all of them handle every request, in the same order.
+    """
+
+    def __init__(self, comm: Intracomm) -> None:
+        self._comm = comm
+        self._work: _Work | None = None
+
+    def handle(self, request: Request) -> object:
+        """Do what is asked."""
+        match request:
+            case Setup():
+                self._work = _Work(self._comm, request)
+                return None
+            case DescribeBlas():
+                return numpy_blas()
+            case MeasureNetwork():
+                return measure_network(self._comm)
+            case Evaluate() if self._work is not None:
+                return self._work.evaluate(request)
+            case Visit() if self._work is not None:
+                return self._work.visit(request)
+            case VisitNumpy() if self._work is not None:
+                return self._work.visit_numpy(request)
+        return Refused(f"{type(request).__name__} came before Setup")
+
+
+class _Work:
+    """One problem: its operands, on rank 0, and the plans that multiply them."""
+
+    def __init__(self, comm: Intracomm, setup: Setup) -> None:
+        self._comm = comm
+        self._setup = setup
+        self._programs = ProgramCache(setup.programs)
+        problem = setup.problem
+        self._large = Case(problem.m, problem.n, problem.k)
+        self._checks: dict[Case, Check] = {}
+        if comm.rank == 0:
+            rng = np.random.default_rng(setup.seed)
+            for case in (*CASES, self._large):
+                self._checks[case] = Check(case, problem.dtype, "nn", rng)
+
+    def evaluate(self, request: Evaluate) -> Evaluated:
+        """Correct first, then fast; see `autotune.evaluators.base.Evaluator.evaluate`."""
+        make_plan = self._load(request.program)
+        if isinstance(make_plan, str):
+            return Evaluated(Measurement(Outcome.COMPILE_FAILED, reason=make_plan))
+        worst = 0.0
+        for case in CASES:
+            with _Placed(self, case, make_plan) as placed:
+                placed.prepare()
+                placed.call()
+                verdict = self._judge(placed, case, request.accuracy)
+            if not verdict.right:
+                return _wrong(verdict)
+            worst = max(worst, verdict.error)
+        with _Placed(self, self._large, make_plan) as placed:
+            return self._time(placed, request, worst)
+
+    def visit(self, request: Visit) -> Series:
+        """Take one turn."""
+        effort = self._setup.effort
+        make_plan = self._load(request.program)
+        if isinstance(make_plan, str):
+            raise CompileError(make_plan)
+        with _Placed(self, self._large, make_plan) as placed:
+            placed.prepare()
+            timed_together(self._comm, placed.call)
+            return time_together(
+                self._comm,
+                placed.call,
+                budget_s=request.budget_s,
+                interval=effort.interval,
+                deadline_s=max(request.budget_s, effort.timeout_s / 4),
+                enough=lambda low_s: False,
+            )
+
+    def placed(self, case: Case, plan: Plan) -> PlacedCheck:
+        """A case's operands where a plan takes them."""
+        check = self._checks.get(case)
+        return PlacedCheck(self._comm, case, check, plan, self._setup.distributed)
+
+    @property
+    def comm(self) -> Intracomm:
+        """The ranks."""
+        return self._comm
+
+    def _time(self, placed: PlacedCheck, request: Evaluate, worst: float) -> Evaluated:
+        effort = self._setup.effort
+        race = Race(request.best_s, effort.abandon_ratio)
+        placed.prepare()
+        times = [timed_together(self._comm, placed.call)]
+        verdict = self._judge(placed, self._large, request.accuracy)
+        if not verdict.right:
+            return _wrong(verdict)
+        worst = max(worst, verdict.error)
+        runs = FIRST_RUNS if times[0] < effort.budget_s / FIRST_RUNS else 1
+        while race.lost(times):
+            if len(times) == runs:
+                reason = race.reason(times)
+                return Evaluated(
+                    Measurement(Outcome.ABANDONED, min(times), None, runs, worst, reason)
+                )
+            times.append(timed_together(self._comm, placed.call))
+        series = time_together(
+            self._comm,
+            placed.call,
+            budget_s=request.budget_s,
+            interval=effort.interval,
+            deadline_s=effort.timeout_s / 2,
+            enough=race.behind,
+        )
+        # A message that overtakes another shows now and then, not in every call.
+        verdict = self._judge(placed, self._large, request.accuracy)
+        if not verdict.right:
+            return _wrong(replace(verdict, reason=f"{verdict.reason}, after repeated calls"))
+        worst = max(worst, verdict.error)
+        return Evaluated(
+            Measurement(Outcome.OK, series.median_s, series.interval_s, series.calls, worst)
+        )
+
+    def _load(self, program: MpiProgram) -> MakePlan | str:
+        """Loads a program on every rank; or why it cannot be, on any of them."""
+        error, make_plan = "", None
+        try:
+            make_plan = load_program(program, self._programs)
+        except CompileError as refused:
+            error = str(refused)
+        errors = [text for text in self._comm.allgather(error) if text]
+        return errors[0] if errors or make_plan is None else make_plan
+
+    def _judge(self, placed: PlacedCheck, case: Case, accuracy: str) -> Verdict:
+        """Rank 0's judgement, on every rank."""
+        placed.collect()
+        check = self._checks.get(case)
+        verdict: Verdict = self._comm.bcast(None if check is None else check.judge(accuracy), 0)
+        return verdict
+
+    def visit_numpy(self, request: VisitNumpy) -> Series:
+        """Take one turn of the baseline."""
+        check = self._checks.get(self._large)
+        if check is None:  # the other ranks go back to sleep
+            return Series(math.nan, (math.nan, math.nan), 0)
+        call = functools.partial(np.matmul, check.a, check.b, out=check.c)
+        with threadpoolctl.threadpool_limits(limits=request.threads, user_api="blas"):
+            first_s = timed(call)
+            return time_calls(
+                call,
+                expected_s=first_s,
+                budget_s=request.budget_s,
+                interval=self._setup.effort.interval,
+                deadline_s=max(request.budget_s, self._setup.effort.timeout_s / 4),
+            )
+
+
+class _Placed:
+    """A plan made for a case, and freed again by all ranks."""
+
+    def __init__(self, work: _Work, case: Case, make_plan: MakePlan) -> None:
+        self._work = work
+        self._case = case
+        self._plan = make_plan(work.comm, case.m, case.n, case.k)
+
+    def __enter__(self) -> PlacedCheck:
+        return self._work.placed(self._case, self._plan)
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is None:  # what fails on one rank is not met by the others
+            self._plan.free()
+
+
+def _wrong(verdict: Verdict) -> Evaluated:
+    error = verdict.error if math.isfinite(verdict.error) else None
+    return Evaluated(
+        Measurement(Outcome.WRONG_RESULT, error=error, reason=verdict.reason), verdict.damaged
+    )

@@ -1,0 +1,63 @@
+"""Timing calls that all ranks make together."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from autotune.evaluators.cpu.timing import MIN_CALLS
+from autotune.evaluators.rounds import Series
+from autotune.statistics import median, median_interval
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mpi4py.MPI import Intracomm
+
+
+def timed_together(comm: Intracomm, call: Callable[[], object]) -> float:
+    """Seconds that a call takes the rank it takes longest; the same number on every rank.
+
+    All begin together: a barrier lets nobody's lead or delay count as somebody's waiting.
+    """
+    from mpi4py import MPI
+
+    comm.Barrier()
+    start = time.perf_counter()
+    call()
+    seconds: float = comm.allreduce(time.perf_counter() - start, MPI.MAX)
+    return seconds
+
+
+def time_together(
+    comm: Intracomm,
+    call: Callable[[], object],
+    *,
+    budget_s: float,
+    interval: float,
+    deadline_s: float,
+    enough: Callable[[float], bool],
+) -> Series:
+    """Time a call that has been warmed up; see `autotune.evaluators.cpu.timing.time_calls`.
+
+    When to stop follows from the times alone, which all ranks have alike: none needs to be told.
+
+    Args:
+        comm: the ranks.
+        call: what to time, on this rank.
+        budget_s: seconds to spend.
+        interval: relative width of the confidence interval that is narrow enough.
+        deadline_s: seconds after which even `MIN_CALLS` do not matter.
+        enough: whether the interval with this lower end, in seconds, says enough.
+    """
+    samples: list[float] = []
+    while True:
+        samples.append(timed_together(comm, call))
+        spent_s = sum(samples)
+        if spent_s >= deadline_s or (spent_s >= budget_s and len(samples) >= MIN_CALLS):
+            break
+        if len(samples) > MIN_CALLS:
+            low, high = median_interval(samples)
+            if high - low <= interval * median(samples) or enough(low):
+                break
+    return Series(median(samples), median_interval(samples), len(samples))

@@ -1,0 +1,27 @@
+"""What a set of MPI ranks offers a distributed product, as numbers to prune with."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class MpiLimits:
+    """Limits of one set of ranks.
+
+    Attributes:
+        ranks: how many there are.
+        nodes: machines they run on.
+        cores: hardware threads they may use, all together.
+        distributed: 1 where the operands are kept in blocks by all ranks, 0 where rank 0 holds
+            them.
+    """
+
+    ranks: int
+    nodes: int
+    cores: int
+    distributed: int = 0
+
+    def names(self) -> dict[str, int]:
+        """The limits by the names that restrictions use."""
+        return asdict(self)

@@ -1,0 +1,121 @@
+"""The target `mpi`: ranks to tune on, and the kernel that each of them multiplies with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from autotune.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.configuration import Candidate
+    from autotune.device import Device
+    from autotune.evaluators.base import Binary, Effort, Evaluator
+    from autotune.evaluators.mpi.messages import LocalProduct, RankSet
+    from autotune.evaluators.mpi.world import Ranks
+    from autotune.family import KernelFamily
+    from autotune.problem import Gemm
+    from autotune.program_cache import ProgramCache
+    from autotune.targets import BoundKernel
+
+PLACEMENTS = ("root", "distributed")
+"""Where operands are: whole on rank 0, or in blocks on all ranks."""
+
+
+class MpiTarget:
+    """Emitted mpi4py programs on a set of ranks.
+
+    Args:
+        ranks: how many to start on this machine; None starts one for each core.
+        operands: where the operands of the tuned kernel are; one of `PLACEMENTS`.
+        attached: ranks that run already, whose rank 0 this process is; then none are started.
+
+    Raises:
+        InputError: `ranks` is less than 1, or `operands` is unknown.
+    """
+
+    name: ClassVar[str] = "mpi"
+
+    def __init__(
+        self, ranks: int | None = None, operands: str = "root", attached: Ranks | None = None
+    ) -> None:
+        if ranks is not None and ranks < 1:
+            raise InputError(f"ranks must be at least 1, got {ranks}")
+        if operands not in PLACEMENTS:
+            raise InputError(f"operands must be one of {', '.join(PLACEMENTS)}, got {operands!r}")
+        self._ranks = ranks
+        self._distributed = operands == "distributed"
+        self._attached = attached
+
+    def default_family(self, device: Device) -> str:
+        """Row blocks where the operands have to travel, SUMMA where they are in place."""
+        return "summa" if device.limits.names()["distributed"] else "rows"
+
+    def device(self, problem: Gemm | None = None, name: int | str | None = None) -> Device:
+        """The ranks, on this machine's CPU; none are started to find out."""
+        from autotune.evaluators.cpu.identity import read_cpu
+        from autotune.evaluators.mpi.identity import device_of
+
+        if name is not None:
+            raise InputError(f"a device names a GPU, and the target is mpi: got {name!r}")
+        if problem is not None and getattr(problem, "layout", "nn") != "nn":
+            raise InputError(
+                f"layout must be nn on target mpi, got {problem.label}: transpose the operands"
+            )
+        return device_of(self.describe(), read_cpu(), distributed=self._distributed)
+
+    def describe(self) -> RankSet:
+        """The set of ranks; none are started to find out."""
+        from autotune.evaluators.cpu.identity import affinity_count
+        from autotune.evaluators.mpi.identity import expected
+
+        if self._attached is not None:
+            return self._attached.describe()
+        cores = affinity_count()
+        return expected(self._ranks or cores, cores)
+
+    def evaluator(
+        self,
+        problem: Gemm,
+        families: Mapping[str, KernelFamily],
+        device: Device,
+        programs: ProgramCache,
+        *,
+        effort: Effort | None,
+        workers: int | None,
+        seed: int,
+    ) -> Evaluator:
+        """The ranks, started here unless they are attached."""
+        from autotune.evaluators.mpi.evaluator import MpiEvaluator
+        from autotune.evaluators.mpi.world import World
+        from autotune.local_product import choose_local
+
+        limits = device.limits.names()
+        ranks = self._attached or World(limits["ranks"], threads=limits["cores"])
+
+        def choose(wanted: Gemm) -> LocalProduct:
+            return choose_local(wanted, programs)
+
+        return MpiEvaluator(
+            problem, families, device, programs, ranks, choose, effort=effort, seed=seed
+        )
+
+    def kernel(
+        self,
+        family: KernelFamily,
+        candidate: Candidate,
+        problem: Gemm,
+        device: Device,
+        programs: ProgramCache,
+        binary: Binary | None = None,
+    ) -> BoundKernel:
+        """Refused: a distributed kernel belongs to a communicator.
+
+        Raises:
+            InputError: always; the message says what to call.
+        """
+        raise InputError(
+            "a kernel of target mpi belongs to a communicator: "
+            'load(problem, target="mpi", comm=comm), on every rank of it'
+        )

@@ -1,0 +1,200 @@
+"""A world of ranks survives whatever a candidate does, and leaves no process behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import AutotuneError, MissingDependencyError
+from autotune.evaluators.base import Effort
+from autotune.evaluators.cpu.baseline import Blas
+from autotune.evaluators.cpu.worker import Evaluated
+from autotune.evaluators.mpi.messages import DescribeBlas, Evaluate, MpiProgram, Refused, Setup
+from autotune.evaluators.mpi.world import World, find_mpiexec
+from autotune.evaluators.processes import Failure, FailureKind
+from autotune.measurement import Outcome
+from autotune.problem import Gemm
+from autotune.rendering import Source
+
+RANKS = 2
+LIMIT_S = 5.0
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with World(RANKS) as world:
+        yield world
+
+
+def setup(folder: Path) -> Setup:
+    return Setup(Gemm(20, 30, 10, dtype="float64"), Effort(budget_s=0.01), folder, False, seed=0)
+
+
+def doing(statements: str) -> Evaluate:
+    """A program whose rank 1 does something instead of making a plan."""
+    text = (
+        "import ctypes, os, signal\n"
+        "def gemm(comm, m, n, k):\n"
+        "    if comm.rank == 1:\n"
+        f"        {statements}\n"
+        "    comm.Barrier()\n"
+    )
+    return Evaluate(
+        MpiProgram(Source(text, "gemm", (), "mpi"), "suspect", None), "ieee", None, 0.01
+    )
+
+
+def family_of(pid: int) -> list[int]:
+    """A process and all that descend from it."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended since
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+    found = [pid]
+    for each in found:
+        found += [child for child, parent in parents.items() if parent == each]
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def until(true: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if true():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def members(world: World) -> list[int]:
+    assert world.pid is not None
+    found = family_of(world.pid)
+    assert len(found) > RANKS
+    return found
+
+
+def gone(processes: list[int]) -> bool:
+    return until(lambda: not any(map(alive, processes)))
+
+
+@pytest.mark.parametrize(
+    ("deed", "kind", "told"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", FailureKind.DIED, "Killed"),
+        ("ctypes.string_at(0)", FailureKind.DIED, "Segmentation fault"),
+        ("os._exit(3)", FailureKind.DIED, "3"),
+        ("raise ValueError('seven is right out')", FailureKind.DIED, "rank 1: ValueError: seven"),
+        ("while True: pass", FailureKind.TIMED_OUT, "no result from 2 ranks within 1 s"),
+        ("ctypes.PyDLL(None).pause()", FailureKind.TIMED_OUT, "no result from 2 ranks within 1 s"),
+    ],
+    ids=["killed", "segfault", "exit", "exception", "loop", "native hang"],
+)
+def test_a_lost_rank_costs_one_request(
+    world: World, tmp_path: Path, deed: str, kind: FailureKind, told: str
+) -> None:
+    assert world.call(setup(tmp_path), LIMIT_S) is None
+    before = members(world)
+    limit_s = 1.0 if kind is FailureKind.TIMED_OUT else LIMIT_S
+    reply = world.call(doing(deed), limit_s)
+    assert isinstance(reply, Failure)
+    assert reply.kind is kind
+    assert told in reply.reason
+    assert "\n" not in reply.reason
+    assert gone(before)
+    assert isinstance(world.call(DescribeBlas(), LIMIT_S), Blas)
+
+
+def test_a_program_that_does_not_import_costs_no_rank(world: World, tmp_path: Path) -> None:
+    world.call(setup(tmp_path), LIMIT_S)
+    before = members(world)
+    broken = MpiProgram(Source("import nowhere_to_be_found", "gemm", (), "mpi"), "broken", None)
+    reply = world.call(Evaluate(broken, "ieee", None, 0.01), LIMIT_S)
+    assert isinstance(reply, Evaluated)
+    assert reply.measurement.outcome is Outcome.COMPILE_FAILED
+    assert "nowhere_to_be_found" in reply.measurement.reason
+    assert members(world) == before
+
+
+def test_the_ranks_outlive_requests_and_end_with_the_world(tmp_path: Path) -> None:
+    with World(RANKS) as world:
+        described = world.describe()
+        assert (described.ranks, described.nodes) == (RANKS, 1)
+        assert described.library
+        before = members(world)
+        assert isinstance(world.call(doing("pass"), LIMIT_S), Refused)
+        assert world.call(setup(tmp_path), LIMIT_S) is None
+        assert members(world) == before
+    assert gone(before)
+    assert world.pid is None
+
+
+def test_idle_ranks_sleep(world: World) -> None:
+    world.describe()
+    ticks = [Path(f"/proc/{pid}/stat") for pid in members(world)]
+
+    def spent() -> int:
+        return sum(
+            sum(map(int, path.read_text().rpartition(")")[2].split()[11:13])) for path in ticks
+        )
+
+    before, started = spent(), time.monotonic()
+    time.sleep(0.5)
+    seconds = (spent() - before) / os.sysconf("SC_CLK_TCK")
+    assert seconds < 0.5 * RANKS * (time.monotonic() - started)
+
+
+def test_no_rank_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
+    script = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from test_world import World, doing, setup\n"
+        "world = World(2)\n"
+        "world.call(setup(Path(sys.argv[1])), 20)\n"
+        "print(world.pid, flush=True)\n"
+        "world.call(doing('ctypes.PyDLL(None).pause()'), 60)\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert parent.stdout is not None
+    with parent, parent.stdout:
+        ranks = family_of(int(parent.stdout.readline()))
+        assert len(ranks) > RANKS
+        parent.send_signal(signal.SIGKILL)
+    assert gone(ranks)
+
+
+def test_a_missing_mpiexec_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(MissingDependencyError, match="needs mpiexec: pip install"):
+        find_mpiexec()
+
+
+def test_ranks_that_do_not_start_say_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    broken = tmp_path / "mpiexec"
+    broken.write_text("#!/bin/sh\necho out of luck >&2\nexit 4\n")
+    broken.chmod(0o700)
+    monkeypatch.setattr("autotune.evaluators.mpi.world.find_mpiexec", lambda: broken)
+    with pytest.raises(AutotuneError, match=r"did not start: .*4: out of luck"):
+        World(RANKS).describe()

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.errors import InputError
+from autotune.grid import BlockPartition, ProcessGrid, factorisations, grids, span
+
+extents = st.integers(1, 5)
+sizes = st.integers(1, 23)
+process_grids = st.builds(ProcessGrid, extents, extents, extents)
+partitions = st.builds(BlockPartition, process_grids, sizes, sizes, sizes, scattered=st.booleans())
+
+IDLE = 3
+"""Ranks beyond those of the grid, in every property."""
+
+
+def ranks(partition: BlockPartition) -> range:
+    return range(partition.grid.size + IDLE)
+
+
+@given(st.integers(0, 200), st.integers(1, 40))
+def test_spans_follow_each_other_and_differ_by_one_at_most(extent: int, parts: int) -> None:
+    spans = [span(extent, parts, index) for index in range(parts)]
+    assert [stop for _, stop in spans[:-1]] == [start for start, _ in spans[1:]]
+    assert (spans[0][0], spans[-1][1]) == (0, extent)
+    lengths = [stop - start for start, stop in spans]
+    assert max(lengths) - min(lengths) <= 1
+
+
+@given(st.integers(0, 200), st.integers(1, 12), st.integers(1, 12))
+def test_spans_nest(extent: int, parts: int, finer: int) -> None:
+    for index in range(parts):
+        pieces = [span(extent, parts * finer, index * finer + piece) for piece in range(finer)]
+        assert (pieces[0][0], pieces[-1][1]) == span(extent, parts, index)
+
+
+@given(process_grids)
+def test_places_and_ranks_are_inverse(grid: ProcessGrid) -> None:
+    places = [grid.place(rank) for rank in range(grid.size)]
+    assert len(set(places)) == grid.size
+    assert [grid.rank(*place) for place in places if place] == list(range(grid.size))
+    assert grid.place(grid.size) is None
+
+
+@given(partitions)
+def test_every_term_of_every_element_is_computed_once(partition: BlockPartition) -> None:
+    done = np.zeros((partition.m, partition.k, partition.n), int)
+    for rank in ranks(partition):
+        c = partition.task_c(rank)
+        assert partition.task_a(rank).columns == partition.task_b(rank).rows
+        assert partition.task_a(rank).rows == c.rows
+        assert partition.task_b(rank).columns == c.columns
+        done[(*c.slices, slice(*partition.task_a(rank).columns))] += 1
+    assert (done == 1).all()
+
+
+@given(partitions)
+def test_every_element_has_one_home(partition: BlockPartition) -> None:
+    m, n, k = partition.m, partition.n, partition.k
+    for home, shape in (
+        (partition.home_a, (m, n)),
+        (partition.home_b, (n, k)),
+        (partition.home_c, (m, k)),
+    ):
+        kept = np.zeros(shape, int)
+        for rank in ranks(partition):
+            kept[home(rank).slices] += 1
+        assert (kept == 1).all()
+
+
+@given(partitions)
+def test_homes_lie_inside_what_the_rank_works_on(partition: BlockPartition) -> None:
+    for rank in range(partition.grid.size):
+        for home, task in (
+            (partition.home_a(rank), partition.task_a(rank)),
+            (partition.home_b(rank), partition.task_b(rank)),
+            (partition.home_c(rank), partition.task_c(rank)),
+        ):
+            if home.size:
+                assert task.rows[0] <= home.rows[0]
+                assert home.rows[1] <= task.rows[1]
+                assert task.columns[0] <= home.columns[0]
+                assert home.columns[1] <= task.columns[1]
+
+
+@given(partitions)
+def test_idle_ranks_have_nothing(partition: BlockPartition) -> None:
+    for rank in range(partition.grid.size, partition.grid.size + IDLE):
+        blocks = (
+            partition.task_a(rank),
+            partition.task_b(rank),
+            partition.task_c(rank),
+            partition.home_a(rank),
+            partition.home_b(rank),
+            partition.home_c(rank),
+        )
+        assert all(block.size == 0 for block in blocks)
+        assert partition.received(rank) == partition.from_root(rank) == 0
+
+
+@given(partitions)
+def test_volumes_add_up(partition: BlockPartition) -> None:
+    m, n, k = partition.m, partition.n, partition.k
+    grid = partition.grid
+    received = sum(partition.received(rank) for rank in ranks(partition))
+    copies = (grid.columns - 1) * m * n + (grid.rows - 1) * n * k + (grid.reduction - 1) * m * k
+    assert received == copies
+    sent = sum(partition.from_root(rank) for rank in ranks(partition))
+    own = partition.task_a(0).size + partition.task_b(0).size + partition.home_c(0).size
+    assert sent == grid.columns * m * n + grid.rows * n * k + m * k - own
+
+
+@given(st.integers(1, 60))
+def test_factorisations_are_all_grids_of_that_size(count: int) -> None:
+    found = list(factorisations(count))
+    expected = {
+        (rows, columns, reduction)
+        for rows in range(1, count + 1)
+        for columns in range(1, count + 1)
+        for reduction in range(1, count + 1)
+        if rows * columns * reduction == count
+    }
+    assert {(grid.rows, grid.columns, grid.reduction) for grid in found} == expected
+    assert len(found) == len(expected)
+    flat = list(factorisations(count, layers=False))
+    assert flat == [grid for grid in found if grid.reduction == 1]
+
+
+def test_smaller_grids_leave_ranks_idle() -> None:
+    found = list(grids(4, layers=False))
+    assert [str(grid) for grid in found] == [
+        "1x1", "1x2", "2x1", "1x3", "3x1", "1x4", "2x2", "4x1",
+    ]  # fmt: skip
+
+
+@given(st.integers(1, 4096))
+def test_the_squarest_factorisation_is_among_them(count: int) -> None:
+    side = math.isqrt(count)
+    square = ProcessGrid(side, side)
+    assert (square in set(factorisations(count, layers=False))) == (side * side == count)
+
+
+@pytest.mark.parametrize("extents", [(0, 1, 1), (1, 0, 1), (1, 1, -2)])
+def test_extents_must_be_positive(extents: tuple[int, int, int]) -> None:
+    with pytest.raises(InputError, match="at least 1"):
+        ProcessGrid(*extents)
+
+
+def test_ranks_must_not_be_negative() -> None:
+    with pytest.raises(InputError, match="rank must be at least 0, got -1"):
+        BlockPartition(ProcessGrid(2, 2), 4, 4, 4).task_a(-1)
+    with pytest.raises(InputError, match="at least 1, got 0"):
+        list(factorisations(0))
