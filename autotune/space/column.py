@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
@@ -51,6 +51,9 @@ class Column(NamedTuple):
     @classmethod
     def of(cls, values: NDArray[Any] | Value) -> Column:
         """Wrap an array, or one value, that every row defines."""
+        if isinstance(values, np.ndarray) and values.ndim == 0:
+            # NumPy's arithmetic turns these into scalars of its own, which are no values here.
+            values = cast("Value", values.item())
         if not isinstance(values, np.ndarray):
             return cls(values, limit=abs(values) if isinstance(values, int) else 0)
         if values.dtype.kind in "iu":
@@ -75,9 +78,10 @@ class Column(NamedTuple):
     def kind(self) -> str:
         """``i`` for integers and booleans, ``f`` for floats, ``o`` for anything else."""
         values = self.values
-        return _KINDS.get(
-            values.dtype.kind if isinstance(values, np.ndarray) else type(values), "o"
-        )
+        # Steps within an operator may leave one of NumPy's scalars.
+        if isinstance(values, np.ndarray | np.generic):
+            return _KINDS.get(values.dtype.kind, "o")
+        return _KINDS.get(type(values), "o")
 
     def each(self, transform: Callable[[NDArray[Any]], NDArray[Any]]) -> Column:
         """The column with its rows picked or arranged anew; `values` must be an array."""
@@ -114,7 +118,7 @@ def elementwise(scalar: Callable[..., Value], operands: Sequence[Column], active
     )
     defined = np.array(mask)
     values = np.zeros(defined.shape, dtype=object)
-    for row in map(tuple, np.argwhere(defined)):  # also of no dimensions
+    for row in zip(*np.nonzero(defined), strict=True):
         try:
             values[row] = scalar(*(column[row] for column in columns))
         except UndefinedError:

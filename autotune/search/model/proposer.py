@@ -33,6 +33,9 @@ _DESIGN = 7
 _DESIGN_POOL = 200
 """Rows drawn for each of them, of which the one farthest from all earlier ones is taken."""
 
+_FAVOURITES = 256
+"""Rows that are kept of those that the priors think best of."""
+
 _LOCAL_EVERY = 3
 """One proposal in so many changes a single parameter of the best configuration."""
 
@@ -69,6 +72,7 @@ class ModelProposer:
         self._map = FeatureMap(space)
         self._priors = tuple(priors)
         self._expectations: list[Expectation] | None = None
+        self._favourites: list[int] | None = None
         self._candidates: Candidates | None = None
         self._success: SuccessModel | None = None
         self._surrogate: Surrogate | None = None
@@ -148,10 +152,12 @@ class ModelProposer:
 
     def _most_expected(self, history: History) -> int:
         """The unvisited row that the priors together think best of."""
-        rows = drawn_rows(self._space, (), self._seed) or range(self._space.size)
-        total = sum((expectation(rows) for expectation in self._expected()), np.zeros(len(rows)))
-        order = np.argsort(total, kind="stable")
-        best = next((rows[at] for at in order.tolist() if rows[at] not in history.visited), None)
+        if self._favourites is None:
+            rows = drawn_rows(self._space, (), self._seed) or range(self._space.size)
+            total = sum((each(rows) for each in self._expected()), np.zeros(len(rows)))
+            order = np.argsort(total, kind="stable")[:_FAVOURITES]
+            self._favourites = [rows[at] for at in order.tolist()]
+        best = next((row for row in self._favourites if row not in history.visited), None)
         return self._spread_out(history) if best is None else best
 
     def _spread_out(self, history: History) -> int:
