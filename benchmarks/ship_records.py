@@ -43,6 +43,15 @@ def main() -> None:
             for digest in () if binary is None else (binary.digest, binary.support):
                 if digest and (content := cache.binary(digest)) is not None:
                     (file.parent / f"{digest}.cubin").write_bytes(content)
+        named = {
+            digest
+            for record in (*kept, *new)
+            if record.binary is not None
+            for digest in (record.binary.digest, record.binary.support)
+        }
+        for binary_file in file.parent.glob("*.cubin"):
+            if binary_file.stem not in named:
+                binary_file.unlink()
         print(f"{len(new)} records in {file}")
 
 

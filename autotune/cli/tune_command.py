@@ -222,9 +222,11 @@ def _load_line(result: TuneResult) -> str:
     if problem.threads is not None:
         fields.append(f"threads={problem.threads}")
     if problem.formula is None:
+        where = f'target="{result.target}"'
+        if result.target == "mpi":
+            where += ", comm=comm"
         return (
-            f"from autotune import Gemm, load; kernel = load(Gemm({', '.join(fields)}), "
-            f'target="{result.target}")'
+            f"from autotune import Gemm, load; kernel = load(Gemm({', '.join(fields)}), {where})"
         )
     folders = [str(folder) for folder in result.extra_families]
     return (

@@ -28,7 +28,16 @@ def run_named(args: argparse.Namespace) -> CommandResult:
     from autotune.presets import find_preset
 
     preset = find_preset(args.preset)
-    for option in ("shape", "dtype", "layout", "accuracy", "threads", "study"):
+    for option in (
+        "shape",
+        "dtype",
+        "layout",
+        "accuracy",
+        "threads",
+        "ranks",
+        "operands",
+        "study",
+    ):
         if (value := getattr(args, option)) is not None:
             raise InputError(
                 f"--preset {preset.name} says itself what is tuned, got --{option} {value!s}: "
