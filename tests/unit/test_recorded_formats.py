@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from records import FINGERPRINT
 
 from autotune import Candidate, Configuration, Gemm, Measurement, Outcome, TuningCache
 from autotune.errors import InputError
 from autotune.recorded import Entry, RecordedSpace, read_recorded, recorded_from_cache, sweeps
-from tests.records import FINGERPRINT
 
 REPLAY: dict[str, Any] = {
     "name": "small",
