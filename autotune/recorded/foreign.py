@@ -134,6 +134,7 @@ def _measured(result: Mapping[str, Any], where: str) -> tuple[float | None, str]
     objectives = result.get("objectives", [])
     if isinstance(objectives, dict):  # name: value
         objectives = [{"name": name, "value": value} for name, value in objectives.items()]
+    objectives = fields.sequence(objectives, f"{where}.objectives")
     carried = [each for each in objectives if isinstance(each, dict)]
     wanted = [each for each in objectives if isinstance(each, str)] or [OBJECTIVE]
     measurements = fields.sequence(result.get("measurements", []), f"{where}.measurements")
