@@ -16,16 +16,13 @@ from autotune.local_product import mpi_program
 from autotune.mpi_target import MpiTarget
 from autotune.paths import CacheLocations
 from autotune.program_cache import ProgramCache
-from autotune.runtime import Kernel, load
+from autotune.runtime import Kernel, look_up
 
 if TYPE_CHECKING:
     from autotune.configuration import Candidate
-    from autotune.device import Device
-    from autotune.evaluators.base import Binary
     from autotune.evaluators.mpi.messages import MpiProgram, RankSet
-    from autotune.family import KernelFamily
     from autotune.problem import Gemm
-    from autotune.targets import BoundKernel
+    from autotune.store import Match
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,30 +45,16 @@ class MpiKernel(Kernel):
         bound.free()
 
 
-class _ProgramLookup(MpiTarget):
-    """The target as rank 0 looks a kernel up: what is found is a program, and no callable yet."""
+class _Communicator(MpiTarget):
+    """The target on the ranks of a communicator."""
 
     def __init__(self, ranks: RankSet, operands: str) -> None:
         super().__init__(ranks.ranks, operands)
         self._described = ranks
-        self.program: MpiProgram | None = None
 
     def describe(self) -> RankSet:
         """The communicator's own ranks."""
         return self._described
-
-    def kernel(
-        self,
-        family: KernelFamily,
-        candidate: Candidate,
-        problem: Gemm,
-        device: Device,
-        programs: ProgramCache,
-        binary: Binary | None = None,
-    ) -> BoundKernel:
-        """Keep the program."""
-        self.program = mpi_program(family, candidate.configuration, problem, programs)
-        return _nothing
 
 
 def load_distributed(
@@ -103,28 +86,31 @@ def load_distributed(
     check_same(comm, problem=problem.label, operands=operands, match=match)
     own = comm.Dup()
     ranks = describe(own)
-    found: Kernel | AutotuneError | None = None
-    program: MpiProgram | None = None
+    programs = ProgramCache(CacheLocations.at(cache).programs)
+    found: tuple[Candidate, Match, MpiProgram] | AutotuneError | None = None
     if own.rank == 0:
         try:
-            lookup = _ProgramLookup(ranks, operands)
-            found = load(problem, lookup, match=match, cache=cache, extra_families=extra_families)
-            program = lookup.program
+            lookup = look_up(
+                problem,
+                _Communicator(ranks, operands),
+                match=match,
+                cache=cache,
+                extra_families=extra_families,
+            )
+            candidate = lookup.candidate
+            program = mpi_program(lookup.family, candidate.configuration, problem, programs)
+            found = candidate, lookup.match, program
         except AutotuneError as error:
             found = error
-    found, program = own.bcast((found, program), 0)
+    found = own.bcast(found, 0)
     if isinstance(found, AutotuneError):
         own.Free()
         raise found
     assert found is not None
-    assert program is not None
-    make_plan = load_program(program, ProgramCache(CacheLocations.at(cache).programs))
+    candidate, matched, program = found
+    make_plan = load_program(program, programs)
     plan = make_plan(own, problem.m, problem.n, problem.k)
     bound = DistributedKernel(problem, own, plan, distributed=operands == "distributed")
     return MpiKernel(
-        problem, "mpi", found.candidate, found.match, found.reason, found.record, bound
+        problem, "mpi", candidate, matched.quality, matched.reason, matched.record, bound
     )
-
-
-def _nothing(*operands: Any) -> None:
-    """Stands for the kernel of a communicator where there is none yet."""

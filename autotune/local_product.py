@@ -10,39 +10,15 @@ from autotune.evaluators.cpu.kernel import write_program
 from autotune.evaluators.mpi.evaluator import local_problem
 from autotune.evaluators.mpi.messages import LocalProduct, MpiProgram
 from autotune.rendering import render
-from autotune.runtime import load
-from autotune.targets import CpuTarget
+from autotune.runtime import look_up
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autotune.configuration import Candidate, Value
-    from autotune.device import Device
-    from autotune.evaluators.base import Binary
+    from autotune.configuration import Value
     from autotune.family import KernelFamily
     from autotune.problem import Gemm
     from autotune.program_cache import ProgramCache
-    from autotune.targets import BoundKernel
-
-
-class _Lookup(CpuTarget):
-    """The CPU as a place to look kernels up for, none of which is compiled."""
-
-    def __init__(self) -> None:
-        self.found: tuple[KernelFamily, Candidate] | None = None
-
-    def kernel(
-        self,
-        family: KernelFamily,
-        candidate: Candidate,
-        problem: Gemm,
-        device: Device,
-        programs: ProgramCache,
-        binary: Binary | None = None,
-    ) -> BoundKernel:
-        """Keep what was found."""
-        self.found = family, candidate
-        return _nothing
 
 
 def choose_local(problem: Gemm, programs: ProgramCache) -> LocalProduct:
@@ -52,14 +28,12 @@ def choose_local(problem: Gemm, programs: ProgramCache) -> LocalProduct:
         problem: what a rank multiplies, with the threads that it may use.
         programs: where emitted programs go; records are looked up in the cache it is part of.
     """
-    lookup = _Lookup()
-    load(problem, lookup, match="nearest", cache=_cache_of(programs.folder))
-    assert lookup.found is not None
-    family, candidate = lookup.found
+    found = look_up(problem, "cpu", match="nearest", cache=_cache_of(programs.folder))
+    family, configuration = found.family, found.candidate.configuration
     return LocalProduct(
-        source=render(family, candidate.configuration, dtype=problem.dtype),
+        source=render(family, configuration, dtype=problem.dtype),
         family=family.name,
-        program=write_program(family, candidate.configuration, problem, programs),
+        program=write_program(family, configuration, problem, programs),
     )
 
 
@@ -88,7 +62,3 @@ def _cache_of(folder: Path) -> Path:
     if given.endswith(".sqlite") and Path(given).parent == folder.parent:
         return Path(given)
     return folder.parent
-
-
-def _nothing(*operands: object) -> None:
-    """Stands for a kernel that is not compiled here."""

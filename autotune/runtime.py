@@ -126,8 +126,7 @@ def load(
         UnknownNameError: there is no such target or `match`.
         CacheError: the cache cannot be read.
     """
-    if match not in MATCHES:
-        raise UnknownNameError(f"match must be one of {', '.join(MATCHES)}, got {match!r}")
+    _qualities(match)  # before any rank waits for others
     if comm is not None:
         from autotune.distributed import load_distributed
 
@@ -139,25 +138,75 @@ def load(
             cache=cache,
             extra_families=extra_families,
         )
+    found = look_up(
+        problem, target, match=match, device=device, cache=cache, extra_families=extra_families
+    )
+    family, candidate, record = found.family, found.candidate, found.match.record
+    place = CacheLocations.at(cache)
+    binary = _binary(problem, family, candidate, found.device, record, place)
+    programs = ProgramCache(place.programs)
+    bound = found.target.kernel(family, candidate, problem, found.device, programs, binary)
+    return Kernel(
+        problem,
+        found.target.name,
+        candidate,
+        found.match.quality,
+        found.match.reason,
+        record,
+        bound,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Which kernel serves a problem; nothing of it is compiled or loaded.
+
+    Attributes:
+        target: where it runs.
+        device: as the target read it.
+        family: the candidate's family.
+        candidate: valid for the problem on the device.
+        match: what was found in the caches.
+    """
+
+    target: Target
+    device: Device
+    family: KernelFamily
+    candidate: Candidate
+    match: Match
+
+
+def look_up(
+    problem: Gemm,
+    target: str | Target | None,
+    *,
+    match: str,
+    device: int | str | None = None,
+    cache: str | Path | None = None,
+    extra_families: Sequence[Path] = (),
+) -> Lookup:
+    """Find what `load` would load; arguments and errors are those of `load`."""
+    allowed = _qualities(match)
     place = CacheLocations.at(cache)
     chosen = make_target(target)
     here = chosen.device(problem, device)
     families = load_families(target=chosen.name, operation=problem.operation, extra=extra_families)
     found = _find(problem, chosen, here, families, place)
-    allowed = {
+    if found.quality not in allowed:
+        raise NotTunedError(_not_tuned(problem, chosen.name, found))
+    family, candidate = _candidate(problem, chosen, here, families, found)
+    return Lookup(chosen, here, family, candidate, found)
+
+
+def _qualities(match: str) -> tuple[MatchQuality, ...]:
+    """The qualities that a `match` of `load` allows."""
+    if match not in MATCHES:
+        raise UnknownNameError(f"match must be one of {', '.join(MATCHES)}, got {match!r}")
+    return {
         "exact": (MatchQuality.EXACT,),
         "stale": (MatchQuality.EXACT, MatchQuality.STALE),
         "nearest": tuple(MatchQuality),
     }[match]
-    if found.quality not in allowed:
-        raise NotTunedError(_not_tuned(problem, chosen.name, found))
-    family, candidate = _candidate(problem, chosen, here, families, found)
-    binary = _binary(problem, family, candidate, here, found.record, place)
-    programs = ProgramCache(place.programs)
-    bound = chosen.kernel(family, candidate, problem, here, programs, binary)
-    return Kernel(
-        problem, chosen.name, candidate, found.quality, found.reason, found.record, bound
-    )
 
 
 def matmul(

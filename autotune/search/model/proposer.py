@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -144,16 +144,20 @@ class ModelProposer:
     def _expected(self) -> list[Expectation]:
         """What the priors expect of rows, standardised over the space."""
         if self._expectations is None:
-            rows = drawn_rows(self._space, (), self._seed) or range(self._space.size)
             self._expectations = [
-                standardised(prior.over(self._space), rows) for prior in self._priors
+                standardised(prior.over(self._space), self._sample) for prior in self._priors
             ]
         return self._expectations
+
+    @cached_property
+    def _sample(self) -> Sequence[int]:
+        """Rows that stand for the space: all of a small one."""
+        return drawn_rows(self._space, (), self._seed) or range(self._space.size)
 
     def _most_expected(self, history: History) -> int:
         """The unvisited row that the priors together think best of."""
         if self._favourites is None:
-            rows = drawn_rows(self._space, (), self._seed) or range(self._space.size)
+            rows = self._sample
             total = sum((each(rows) for each in self._expected()), np.zeros(len(rows)))
             order = np.argsort(total, kind="stable")[:_FAVOURITES]
             self._favourites = [rows[at] for at in order.tolist()]
