@@ -1,6 +1,6 @@
 """gemm for cpu: family blocked, float32, layout nn.
 
-template: gemm/cpu/blocked.py.j2, digest fad9583f5da94338
+template: gemm/cpu/blocked.py.j2, digest adc58f5cb1fdaf7c
 configuration: {"threads": 1, "unroll": 4}
 """
 

@@ -1,6 +1,6 @@
 """gemm for cpu: family divide, float32, layout nn.
 
-template: gemm/cpu/divide.py.j2, digest fcfca32d745a6853
+template: gemm/cpu/divide.py.j2, digest e9d32bab3d6b82a2
 configuration: {"threads": 1, "unroll": 2}
 """
 

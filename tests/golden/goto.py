@@ -1,7 +1,7 @@
 """gemm for cpu: family goto, float32, layout nn.
 
-template: gemm/cpu/goto.py.j2, digest 180ace8537c98b4a
-configuration: {"threads": 1, "tx": 32, "ty": 14, "vector": 512}
+template: gemm/cpu/goto.py.j2, digest 8419d7e2eee36dc0
+configuration: {"schedule": "static", "threads": 1, "tx": 32, "ty": 14, "vector": 512}
 """
 
 import numpy as np
@@ -176,6 +176,19 @@ def store(typing_context, tile, start, stride, rows, columns):
 
 
 @intrinsic
+def fetch(typing_context, start):
+    """Have the cache line that starts there, or around there, brought near: a hint."""
+
+    def codegen(context, builder, signature, arguments):
+        line = builder.bitcast(arguments[0], ir.IntType(8).as_pointer())
+        read, first_level, data = INT32(0), INT32(3), INT32(1)
+        call(builder, "llvm.prefetch.p0", ir.VoidType(), line, read, first_level, data)
+        return context.get_dummy_value()
+
+    return types.void(POINTER), codegen
+
+
+@intrinsic
 def add_outer(typing_context, tile, a, stride, rows, b):
     """tile + a b: a column of A, its elements `stride` apart, times a row of B.
 
@@ -336,13 +349,15 @@ def pack_strips(first, last, b_address, ldb, depth, columns, panel_address, pack
 
 
 @njit(**INLINE)
-def accumulate(tile, depth, a, a_row, a_step, rows, b, b_step):
+def accumulate(tile, depth, a, a_row, a_step, rows, b, b_step, near, pace):
     """tile + A @ B for a strip of A, of which `rows` rows are there, and a strip of B.
 
     Elements of A are `a_row` apart from row to row, and `a_step` from one reduction step to the
-    next; those of B `b_step`.
+    next; those of B `b_step`. What is at `near` is brought near, `pace` elements a step.
     """
     for _ in range(depth):
+        fetch(near)
+        near = ahead(near, pace)
         tile = add_outer(tile, a, a_row, rows, b)
         a = ahead(a, a_step)
         b = ahead(b, b_step)
@@ -358,16 +373,30 @@ def write(tile, alpha, beta, c, ldc, rows, columns):
     store(tile, c, ldc, rows, columns)
 
 
+@njit(**INLINE)
+def fetch_rows(start, stride, rows, columns):
+    """Have a matrix brought near."""
+    for i in range(rows):
+        for j in range(0, columns, LINE // ITEMSIZE):
+            fetch(ahead(start, i * stride + j))
+
+
 @njit(**CALLED)
-def multiply_tile(alpha, a, a_row, a_step, packed, b, b_step, beta, c, ldc, rows, depth, columns):
-    """C = alpha * A @ B + beta * C for one tile: a strip of A, packed or not, and one of B."""
+def multiply_tile(
+    alpha, a, a_row, a_step, packed, b, b_step, beta, c, ldc, rows, depth, columns, near, pace
+):
+    """C = alpha * A @ B + beta * C for one tile: a strip of A, packed or not, and one of B.
+
+    Meanwhile C arrives, which is needed when the sums are complete, and what is at `near`.
+    """
+    fetch_rows(c, ldc, rows, columns)
     # Steps, rows and columns that are constants cost neither registers nor masks.
     if columns > LANES:
         tile = zeros(TY, VECTORS)
         if packed:
-            tile = accumulate(tile, depth, a, 1, TY, TY, b, b_step)
+            tile = accumulate(tile, depth, a, 1, TY, TY, b, b_step, near, pace)
         else:
-            tile = accumulate(tile, depth, a, a_row, a_step, rows, b, b_step)
+            tile = accumulate(tile, depth, a, a_row, a_step, rows, b, b_step, near, pace)
         if rows == TY and columns == TX:
             write(tile, alpha, beta, c, ldc, TY, TX)
         else:
@@ -375,9 +404,9 @@ def multiply_tile(alpha, a, a_row, a_step, packed, b, b_step, beta, c, ldc, rows
     else:
         narrow = zeros(TY, 1)
         if packed:
-            narrow = accumulate(narrow, depth, a, 1, TY, TY, b, b_step)
+            narrow = accumulate(narrow, depth, a, 1, TY, TY, b, b_step, near, pace)
         else:
-            narrow = accumulate(narrow, depth, a, a_row, a_step, rows, b, b_step)
+            narrow = accumulate(narrow, depth, a, a_row, a_step, rows, b, b_step, near, pace)
         write(narrow, alpha, beta, c, ldc, rows, columns)
 
 
@@ -408,28 +437,32 @@ def multiply_blocks(
             width = min(TX, columns - left)
             if strip < packed_from:
                 b_strip, b_step = ahead(b, left), ldb
+                near, pace = b_strip, 0
             else:
                 b_strip, b_step = ahead(panel, (strip - packed_from) * TX * deep), TX
+                # While the sums of this strip's tiles grow, the next strip arrives.
+                near, pace = ahead(b_strip, TX * deep), (TX * TY + rows - 1) // rows
             for i in range(0, rows, TY):
                 a_strip = ahead(packed, i * deep) if pack_a else ahead(a_block, i * a_row)
                 c_tile = ahead(c_block, i * ldc + left)
                 used = min(TY, rows - i)
                 multiply_tile(
                     alpha, a_strip, a_row, a_step, pack_a, b_strip, b_step,
-                    beta, c_tile, ldc, used, depth, width
+                    beta, c_tile, ldc, used, depth, width, near, pace
                 )
+                near = ahead(near, pace * depth)
     keep(buffer)
 
 
 @njit(
     "void(int64, int64, int64, float32, uintp, int64, uintp, int64, float32, uintp, int64, "
-    "int64, int64, int64, int64, int64)",
+    "int64, int64, int64, int64, int64, int64, int64)",
     cache=True,
     **OPTIONS,
 )
 def gemm(
     m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc, sm, sn, sk,
-    pack_a, pack_b
+    pack_a, pack_b, parts, chunk
 ):
     """C[m x k] = alpha * A[m x n] @ B[n x k] + beta * C; sm, sn, sk are the blocks' sizes.
 

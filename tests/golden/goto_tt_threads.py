@@ -1,7 +1,7 @@
 """gemm for cpu: family goto, float64, layout tt.
 
-template: gemm/cpu/goto.py.j2, digest 180ace8537c98b4a
-configuration: {"threads": 2, "tx": 8, "ty": 6, "vector": 256}
+template: gemm/cpu/goto.py.j2, digest 8419d7e2eee36dc0
+configuration: {"schedule": "guided", "threads": 2, "tx": 8, "ty": 6, "vector": 256}
 """
 
 import numpy as np
@@ -20,6 +20,8 @@ OPTIONS = {"nogil": True, "error_model": "numpy"}
 INLINE = {"inline": "always"}
 # Functions called only from compiled code need no wrappers for Python and C.
 CALLED = {**OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+# The schedule's functions vanish into the loop that they divide.
+KERNEL = {**CALLED, "forceinline": True}
 
 # ---- Vectors
 # Elements of one.
@@ -175,6 +177,19 @@ def store(typing_context, tile, start, stride, rows, columns):
         return context.get_dummy_value()
 
     return types.void(tile, POINTER, types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def fetch(typing_context, start):
+    """Have the cache line that starts there, or around there, brought near: a hint."""
+
+    def codegen(context, builder, signature, arguments):
+        line = builder.bitcast(arguments[0], ir.IntType(8).as_pointer())
+        read, first_level, data = INT32(0), INT32(3), INT32(1)
+        call(builder, "llvm.prefetch.p0", ir.VoidType(), line, read, first_level, data)
+        return context.get_dummy_value()
+
+    return types.void(POINTER), codegen
 
 
 @intrinsic
@@ -337,13 +352,15 @@ def pack_strips(first, last, b_address, ldb, depth, columns, panel_address, pack
 
 
 @njit(**INLINE)
-def accumulate(tile, depth, a, a_row, a_step, rows, b, b_step):
+def accumulate(tile, depth, a, a_row, a_step, rows, b, b_step, near, pace):
     """tile + A @ B for a strip of A, of which `rows` rows are there, and a strip of B.
 
     Elements of A are `a_row` apart from row to row, and `a_step` from one reduction step to the
-    next; those of B `b_step`.
+    next; those of B `b_step`. What is at `near` is brought near, `pace` elements a step.
     """
     for _ in range(depth):
+        fetch(near)
+        near = ahead(near, pace)
         tile = add_outer(tile, a, a_row, rows, b)
         a = ahead(a, a_step)
         b = ahead(b, b_step)
@@ -359,16 +376,30 @@ def write(tile, alpha, beta, c, ldc, rows, columns):
     store(tile, c, ldc, rows, columns)
 
 
+@njit(**INLINE)
+def fetch_rows(start, stride, rows, columns):
+    """Have a matrix brought near."""
+    for i in range(rows):
+        for j in range(0, columns, LINE // ITEMSIZE):
+            fetch(ahead(start, i * stride + j))
+
+
 @njit(**CALLED)
-def multiply_tile(alpha, a, a_row, a_step, packed, b, b_step, beta, c, ldc, rows, depth, columns):
-    """C = alpha * A @ B + beta * C for one tile: a strip of A, packed or not, and one of B."""
+def multiply_tile(
+    alpha, a, a_row, a_step, packed, b, b_step, beta, c, ldc, rows, depth, columns, near, pace
+):
+    """C = alpha * A @ B + beta * C for one tile: a strip of A, packed or not, and one of B.
+
+    Meanwhile C arrives, which is needed when the sums are complete, and what is at `near`.
+    """
+    fetch_rows(c, ldc, rows, columns)
     # Steps, rows and columns that are constants cost neither registers nor masks.
     if columns > LANES:
         tile = zeros(TY, VECTORS)
         if packed:
-            tile = accumulate(tile, depth, a, 1, TY, TY, b, b_step)
+            tile = accumulate(tile, depth, a, 1, TY, TY, b, b_step, near, pace)
         else:
-            tile = accumulate(tile, depth, a, a_row, a_step, rows, b, b_step)
+            tile = accumulate(tile, depth, a, a_row, a_step, rows, b, b_step, near, pace)
         if rows == TY and columns == TX:
             write(tile, alpha, beta, c, ldc, TY, TX)
         else:
@@ -376,9 +407,9 @@ def multiply_tile(alpha, a, a_row, a_step, packed, b, b_step, beta, c, ldc, rows
     else:
         narrow = zeros(TY, 1)
         if packed:
-            narrow = accumulate(narrow, depth, a, 1, TY, TY, b, b_step)
+            narrow = accumulate(narrow, depth, a, 1, TY, TY, b, b_step, near, pace)
         else:
-            narrow = accumulate(narrow, depth, a, a_row, a_step, rows, b, b_step)
+            narrow = accumulate(narrow, depth, a, a_row, a_step, rows, b, b_step, near, pace)
         write(narrow, alpha, beta, c, ldc, rows, columns)
 
 
@@ -409,29 +440,109 @@ def multiply_blocks(
             width = min(TX, columns - left)
             if strip < packed_from:
                 b_strip, b_step = ahead(b, left), ldb
+                near, pace = b_strip, 0
             else:
                 b_strip, b_step = ahead(panel, (strip - packed_from) * TX * deep), TX
+                # While the sums of this strip's tiles grow, the next strip arrives.
+                near, pace = ahead(b_strip, TX * deep), (TX * TY + rows - 1) // rows
             for i in range(0, rows, TY):
                 a_strip = ahead(packed, i * deep) if pack_a else ahead(a_block, i * a_row)
                 c_tile = ahead(c_block, i * ldc + left)
                 used = min(TY, rows - i)
                 multiply_tile(
                     alpha, a_strip, a_row, a_step, pack_a, b_strip, b_step,
-                    beta, c_tile, ldc, used, depth, width
+                    beta, c_tile, ldc, used, depth, width, near, pace
                 )
+                near = ahead(near, pace * depth)
     keep(buffer)
+
+
+# Schedule: guided. A thread that is free takes the next chunk of tiles, by counting up
+# atomically. No order between the threads' other accesses follows from that, and none is needed:
+# tiles are independent, and the end of the parallel loop orders everything.
+from llvmlite import ir
+from numba.core.cgutils import alloca_once
+
+ATOMIC = "monotonic"
+# Words of 64 bits that surely hold one whole cache line of 64 bytes.
+COUNTER_WORDS = 16
+
+
+@intrinsic
+def new_counter(typing_context):
+    """Address of a counter that is 0, on this function's stack and on a cache line of its own."""
+
+    def codegen(context, builder, signature, arguments):
+        words = alloca_once(builder, ir.IntType(64), COUNTER_WORDS)
+        start = builder.ptrtoint(words, ir.IntType(64))
+        line = builder.and_(builder.add(start, start.type(63)), start.type(-64))
+        builder.store(line.type(0), builder.inttoptr(line, words.type))
+        return line
+
+    return types.int64(), codegen
+
+
+@intrinsic
+def compare_exchange(typing_context, address, expected, value):
+    """Put `value` at an address if `expected` is there, atomically; what was there before."""
+
+    def codegen(context, builder, signature, arguments):
+        address, expected, value = arguments
+        word = builder.inttoptr(address, value.type.as_pointer())
+        return builder.extract_value(
+            builder.cmpxchg(word, expected, value, ATOMIC, ATOMIC), 0
+        )
+
+    return types.int64(types.int64, types.int64, types.int64), codegen
+
+
+@njit(**KERNEL)
+def next_chunk(first, count, chunk, counter):
+    """Half of an even share of what is left, at least `chunk`; empty when nothing is left."""
+    first = compare_exchange(counter, 0, 0)
+    while first < count:
+        share = (count - first + 2 * THREADS - 1) // (2 * THREADS)
+        last = min(first + max(1, chunk, share), count)
+        found = compare_exchange(counter, first, last)
+        if found == first:
+            return first, last
+        first = found
+    return count, count
+
+
+@njit(**KERNEL)
+def first_chunk(thread, count, chunk, counter):
+    """As `next_chunk`: any thread may take any chunk."""
+    return next_chunk(0, count, chunk, counter)
+
+
+@njit(**CALLED)
+def work(
+    thread, count, chunk, counter,
+    parts, m, depth, columns, alpha, a, a_row, a_step, pack_a,
+    b, ldb, panel, packed_from, beta, c, ldc, height, deep
+):
+    """A thread's blocks of C; see `multiply_blocks`."""
+    first, last = first_chunk(thread, count, chunk, counter)
+    while first < last:
+        multiply_blocks(
+            first, last, parts, m, depth, columns, alpha, a, a_row, a_step, pack_a,
+            b, ldb, panel, packed_from, beta, c, ldc, height, deep
+        )
+        first, last = next_chunk(first, count, chunk, counter)
 
 
 @njit(
     "void(int64, int64, int64, float64, uintp, int64, uintp, int64, float64, uintp, int64, "
-    "int64, int64, int64, int64, int64)",
+    "int64, int64, int64, int64, int64, int64, int64)",
     cache=True,
-    parallel=True,
+    # Loops stay apart: a loop may need all that the one before it did.
+    parallel={"fusion": False},
     **OPTIONS,
 )
 def gemm(
     m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc, sm, sn, sk,
-    pack_a, pack_b
+    pack_a, pack_b, parts, chunk
 ):
     """C[m x k] = alpha * A[m x n] @ B[n x k] + beta * C; sm, sn, sk are the blocks' sizes.
 
@@ -464,13 +575,12 @@ def gemm(
                 first = packed_from + (strips - packed_from) * thread // THREADS
                 last = packed_from + (strips - packed_from) * (thread + 1) // THREADS
                 pack_strips(first, last, b_panel, ldb, depth, columns, panel, packed_from, deep)
-            parts = min(strips, THREADS)
-            blocks = (m + height - 1) // height * parts
+            count = (m + height - 1) // height * parts
+            counter = new_counter()
             for thread in prange(THREADS):
-                first = blocks * thread // THREADS
-                last = blocks * (thread + 1) // THREADS
-                multiply_blocks(
-                    first, last, parts, m, depth, columns, alpha, a_panel, a_row, a_step, pack_a,
+                work(
+                    thread, count, chunk, counter,
+                    parts, m, depth, columns, alpha, a_panel, a_row, a_step, pack_a,
                     b_panel, ldb, panel, packed_from, factor, c_panel, ldc, height, deep
                 )
     keep(buffer)

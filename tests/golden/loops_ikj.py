@@ -1,6 +1,6 @@
 """gemm for cpu: family loops, float32, layout nn.
 
-template: gemm/cpu/loops.py.j2, digest dee0a0df8d1f12dd
+template: gemm/cpu/loops.py.j2, digest 5df6e1e350700452
 configuration: {"order": "ikj", "threads": 1}
 """
 

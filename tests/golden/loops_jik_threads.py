@@ -1,6 +1,6 @@
 """gemm for cpu: family loops, float64, layout nn.
 
-template: gemm/cpu/loops.py.j2, digest dee0a0df8d1f12dd
+template: gemm/cpu/loops.py.j2, digest 5df6e1e350700452
 configuration: {"order": "jik", "threads": 2}
 """
 
@@ -81,7 +81,8 @@ def multiply(m, n, k, alpha, a, lda, b, ldb, c, ldc):
 @njit(
     "void(int64, int64, int64, float64, uintp, int64, uintp, int64, float64, uintp, int64)",
     cache=True,
-    parallel=True,
+    # Loops stay apart: a loop may need all that the one before it did.
+    parallel={"fusion": False},
     **OPTIONS,
 )
 def gemm(m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc):

@@ -1,6 +1,6 @@
 """gemm for cpu: family packed, float32, layout nn.
 
-template: gemm/cpu/packed.py.j2, digest 94e142c05eec4432
+template: gemm/cpu/packed.py.j2, digest 22bfa555a7cce07a
 configuration: {"schedule": "static", "shared": "grid", "threads": 1, "ty": 4, "unroll": 4}
 """
 

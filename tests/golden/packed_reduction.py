@@ -1,6 +1,6 @@
 """gemm for cpu: family packed, float32, layout nn.
 
-template: gemm/cpu/packed.py.j2, digest 94e142c05eec4432
+template: gemm/cpu/packed.py.j2, digest 22bfa555a7cce07a
 configuration: {"schedule": "static", "shared": "reduction", "threads": 2, "ty": 4, "unroll": 4}
 """
 
@@ -264,7 +264,8 @@ def add_sums(sums, step, k, alpha, beta, c):
     "void(int64, int64, int64, float32, uintp, int64, uintp, int64, float32, uintp, int64, "
     "int64, int64, int64, int64)",
     cache=True,
-    parallel=True,
+    # Loops stay apart: a loop may need all that the one before it did.
+    parallel={"fusion": False},
     **OPTIONS,
 )
 def gemm(m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc, sm, sn, sk, chunk):
@@ -280,7 +281,6 @@ def gemm(m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc, s
     for thread in prange(THREADS):
         own = start + thread * m * k * ITEMSIZE
         work(thread, count, chunk, counter, m, n, k, a, lda, b, ldb, own, deep, width)
-    # Over rows, not threads: Numba would make one loop of two that have equal bounds.
     for i in prange(m):
         add_sums(start + i * k * ITEMSIZE, m * k, k, alpha, beta, c + i * ldc * ITEMSIZE)
     keep(sums)

@@ -1,6 +1,6 @@
 """gemm for cpu: family packed, float64, layout tt.
 
-template: gemm/cpu/packed.py.j2, digest 94e142c05eec4432
+template: gemm/cpu/packed.py.j2, digest 22bfa555a7cce07a
 configuration: {"schedule": "dynamic", "shared": "grid", "threads": 2, "ty": 2, "unroll": 3}
 """
 
@@ -265,7 +265,8 @@ def work(
     "void(int64, int64, int64, float64, uintp, int64, uintp, int64, float64, uintp, int64, "
     "int64, int64, int64, int64)",
     cache=True,
-    parallel=True,
+    # Loops stay apart: a loop may need all that the one before it did.
+    parallel={"fusion": False},
     **OPTIONS,
 )
 def gemm(m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc, sm, sn, sk, chunk):

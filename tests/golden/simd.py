@@ -1,6 +1,6 @@
 """gemm for cpu: family simd, float32, layout nn.
 
-template: gemm/cpu/simd.py.j2, digest e28aebb89a6e0564
+template: gemm/cpu/simd.py.j2, digest 6f1cab91ccc63002
 configuration: {"row": "registers", "schedule": "static", "threads": 1, "unroll": 2, "vector": 256}
 """
 

@@ -1,6 +1,6 @@
 """gemm for cpu: family simd, float64, layout nn.
 
-template: gemm/cpu/simd.py.j2, digest e28aebb89a6e0564
+template: gemm/cpu/simd.py.j2, digest 6f1cab91ccc63002
 configuration: {"row": "memory", "schedule": "guided", "threads": 2, "unroll": 1, "vector": 512}
 """
 
@@ -254,7 +254,8 @@ def work(
     "void(int64, int64, int64, float64, uintp, int64, uintp, int64, float64, uintp, int64, "
     "int64, int64)",
     cache=True,
-    parallel=True,
+    # Loops stay apart: a loop may need all that the one before it did.
+    parallel={"fusion": False},
     **OPTIONS,
 )
 def gemm(m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc, block, chunk):

@@ -1,6 +1,6 @@
 """gemm for cpu: family strassen, float32, layout nn.
 
-template: gemm/cpu/strassen.py.j2, digest d70b6ce34a71ec7c
+template: gemm/cpu/strassen.py.j2, digest 0de2b030b254821d
 configuration: {"threads": 1, "ty": 4, "unroll": 4}
 """
 

@@ -19,7 +19,7 @@ TILES = {"sm": 128, "sn": 128, "sk": 128}
 UNSHARED = {"threads": 1, "schedule": "static", "chunk": 0}
 GUIDED = {"threads": 2, "schedule": "guided", "chunk": 1}
 GRID = {"shared": "grid", **UNSHARED}
-GOTO = {"sm": 192, "sn": 512, "sk": 2048, "pack_a": 1, "pack_b": 1}
+GOTO = {"sm": 192, "sn": 512, "sk": 2048, "pack_a": 1, "pack_b": 1, "parts": 1}
 CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
     "loops_ikj": ("loops", {"order": "ikj", "threads": 1}, "float32", "nn"),
     "loops_jik_threads": ("loops", {"order": "jik", "threads": 2}, "float64", "nn"),
@@ -53,13 +53,13 @@ CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
     ),
     "goto": (
         "goto",
-        {"vector": 512, "ty": 14, "tx": 32, **GOTO, "threads": 1},
+        {"vector": 512, "ty": 14, "tx": 32, **GOTO, **UNSHARED},
         "float32",
         "nn",
     ),
     "goto_tt_threads": (
         "goto",
-        {"vector": 256, "ty": 6, "tx": 8, **GOTO, "threads": 2},
+        {"vector": 256, "ty": 6, "tx": 8, **GOTO, **GUIDED},
         "float64",
         "tt",
     ),

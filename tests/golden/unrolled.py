@@ -1,6 +1,6 @@
 """gemm for cpu: family unrolled, float32, layout nn.
 
-template: gemm/cpu/unrolled.py.j2, digest 55aee9b7f3b3f5ab
+template: gemm/cpu/unrolled.py.j2, digest c418142910ac8459
 configuration: {"threads": 1, "tx": 2, "unroll": 4}
 """
 

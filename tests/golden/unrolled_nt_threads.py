@@ -1,6 +1,6 @@
 """gemm for cpu: family unrolled, float32, layout nt.
 
-template: gemm/cpu/unrolled.py.j2, digest 55aee9b7f3b3f5ab
+template: gemm/cpu/unrolled.py.j2, digest c418142910ac8459
 configuration: {"threads": 4, "tx": 1, "unroll": 1}
 """
 
@@ -106,7 +106,8 @@ def multiply_columns(first, last, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc):
 @njit(
     "void(int64, int64, int64, float32, uintp, int64, uintp, int64, float32, uintp, int64)",
     cache=True,
-    parallel=True,
+    # Loops stay apart: a loop may need all that the one before it did.
+    parallel={"fusion": False},
     **OPTIONS,
 )
 def gemm(m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc):
