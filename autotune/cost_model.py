@@ -91,7 +91,7 @@ def root_cost(grid: ProcessGrid, m: int, n: int, k: int) -> Cost:
     """Cost of a product whose operands rank 0 sends out whole, and whose result it collects.
 
     All of it passes through rank 0, which is the busiest: every other rank gets its rows of A and
-    its columns of B, and returns its block of C.
+    its columns of B, and returns its block of C. Layers add up their partial sums before that.
 
     Args:
         grid: the ranks.
@@ -100,10 +100,13 @@ def root_cost(grid: ProcessGrid, m: int, n: int, k: int) -> Cost:
         k: columns of B and C.
     """
     partition = BlockPartition(grid, m, n, k, scattered=True)
+    last = grid.size - 1
     words = sum(partition.from_root(rank) for rank in range(grid.size))
-    rows, columns = partition.task_c(grid.size - 1).shape
-    depth = partition.task_a(grid.size - 1).shape[1]
-    return Cost(words, 3 * (grid.size - 1), 2 * rows * columns * depth)
+    words += (grid.reduction - 1) * partition.home_c(last).size
+    messages = 3 * last + _doublings(grid.reduction)
+    rows, columns = partition.task_c(last).shape
+    depth = partition.task_a(last).shape[1]
+    return Cost(words, messages, 2 * rows * columns * depth)
 
 
 def least_words(m: int, n: int, k: int, ranks: int) -> float:

@@ -26,7 +26,7 @@ class CpuLimits:
     """What a CPU offers one process.
 
     Attributes:
-        max_threads: hardware threads the process may use (affinity and quota applied).
+        max_threads: hardware threads the process may use (affinity, quota and pools applied).
         vector_bits: width of the widest usable SIMD register.
         vector_registers: number of those registers.
         l1_bytes: level-1 data cache of one core.
@@ -53,7 +53,7 @@ class DeviceFingerprint:
     """The identity that tuning records are keyed by.
 
     Attributes:
-        kind: "cpu", "cuda" or "mpi".
+        kind: "cpu", "cuda", "mpi" or "hybrid".
         name: the device's name as people know it.
         fields: everything that makes two devices different for tuning, as JSON scalars.
     """

@@ -10,6 +10,7 @@ from autotune.configuration import Configuration, Value
 from autotune.cuda_limits import CudaLimits
 from autotune.device import CpuLimits, DeviceLimits
 from autotune.errors import SpaceError
+from autotune.hybrid_limits import HybridLimits
 from autotune.mpi_limits import MpiLimits
 from autotune.problem import Problem, admits
 from autotune.product import Operation
@@ -35,6 +36,7 @@ LIMIT_NAMES: Mapping[str, frozenset[str]] = {
     "cuda": _CUDA_NAMES,
     "numba-cuda": _CUDA_NAMES,
     "mpi": frozenset(field.name for field in dataclasses.fields(MpiLimits)),
+    "hybrid": frozenset(field.name for field in dataclasses.fields(HybridLimits)),
 }
 """Device limits that a family's expressions may use, by target: the targets there are."""
 

@@ -6,9 +6,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.catalog import load_families
+from autotune.cuda_limits import CudaLimits
+from autotune.errors import CompileError
 from autotune.evaluators.cpu.kernel import write_program
 from autotune.evaluators.mpi.evaluator import local_problem
-from autotune.evaluators.mpi.messages import LocalProduct, MpiProgram
+from autotune.evaluators.mpi.messages import GpuKernel, GpuProduct, LocalProduct, MpiProgram
 from autotune.rendering import render
 from autotune.runtime import look_up
 
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
     from autotune.problem import Gemm
     from autotune.program_cache import ProgramCache
 
+_ANY_SIZES = "naive"
+"""The CUDA family whose only limit is the size of a launch."""
+
 
 def choose_local(problem: Gemm, programs: ProgramCache) -> LocalProduct:
     """The best CPU kernel there is: that of a record, or a default; nothing is compiled.
@@ -28,13 +34,46 @@ def choose_local(problem: Gemm, programs: ProgramCache) -> LocalProduct:
         problem: what a rank multiplies, with the threads that it may use.
         programs: where emitted programs go; records are looked up in the cache it is part of.
     """
-    found = look_up(problem, "cpu", match="nearest", cache=_cache_of(programs.folder))
+    found = look_up(problem, "cpu", match="nearest", cache=cache_of(programs.folder))
     family, configuration = found.family, found.candidate.configuration
     return LocalProduct(
         source=render(family, configuration, dtype=problem.dtype),
         family=family.name,
         program=write_program(family, configuration, problem, programs),
     )
+
+
+def choose_gpu_local(problem: Gemm, programs: ProgramCache) -> GpuProduct:
+    """The best CUDA kernel there is, and one that serves any sizes, both compiled.
+
+    Args:
+        problem: what a rank multiplies, or near it.
+        programs: as for `choose_local`.
+
+    Raises:
+        CompileError: the compiler refuses a kernel.
+        MissingDependencyError: there is no GPU here, or no compiler.
+    """
+    from autotune.evaluators.cuda.compiling import CompileRequest, Refused, compile_kept
+    from autotune.evaluators.cuda.loading import make_program
+    from autotune.evaluators.mpi.gpu_cuda import accumulate_source
+
+    found = look_up(problem, "cuda", match="nearest", cache=cache_of(programs.folder))
+    limits = found.device.limits
+    assert isinstance(limits, CudaLimits)
+    any_sizes = load_families(target="cuda", operation=problem.operation)[_ANY_SIZES]
+    kernels = []
+    for family, configuration in (
+        (found.family, found.candidate.configuration),
+        (any_sizes, any_sizes.default(problem, limits)),
+    ):
+        cubin = make_program(family, configuration, problem, limits, programs).cubin
+        kernels.append(GpuKernel(family.name, family.digest, configuration, cubin))
+    source = accumulate_source(problem.dtype)
+    compiled = compile_kept(programs, CompileRequest(source, "accumulate", limits.architecture))
+    if isinstance(compiled, Refused):
+        raise CompileError(f"accumulate.cu does not compile: {compiled.reason}")
+    return GpuProduct(problem.dtype, tuple(kernels), compiled.cubin)
 
 
 def mpi_program(
@@ -52,11 +91,12 @@ def mpi_program(
         programs: as for `choose_local`.
     """
     source = render(family, configuration, dtype=problem.dtype)
-    local = choose_local(local_problem(problem, configuration), programs)
+    choose = choose_gpu_local if "transport" in configuration else choose_local
+    local = choose(local_problem(problem, configuration), programs)
     return MpiProgram(source, family.name, local)
 
 
-def _cache_of(folder: Path) -> Path:
+def cache_of(folder: Path) -> Path:
     """The cache that a program folder belongs to; ``AUTOTUNE_CACHE`` may name its database."""
     given = os.environ.get("AUTOTUNE_CACHE", "")
     if given.endswith(".sqlite") and Path(given).parent == folder.parent:

@@ -15,13 +15,30 @@ class MpiLimits:
         cores: hardware threads they may use, all together.
         distributed: 1 where the operands are kept in blocks by all ranks, 0 where rank 0 holds
             them.
+        gpus: ranks that have a GPU of their own, whose memory blocks are in; 0 where they are in
+            the host's.
+        cuda_aware: 1 where MPI takes addresses in a GPU's memory.
+        nccl: 1 where every rank can make NCCL communicators.
     """
 
     ranks: int
     nodes: int
     cores: int
     distributed: int = 0
+    gpus: int = 0
+    cuda_aware: int = 0
+    nccl: int = 0
 
     def names(self) -> dict[str, int]:
         """The limits by the names that restrictions use."""
         return asdict(self)
+
+    def tuned_by(self, command: str) -> str:
+        """The command line that tunes on such ranks, from one that names target and problem."""
+        if self.distributed:
+            command += " --operands distributed"
+        if self.gpus:
+            command += " --local cuda"
+        if self.nodes > 1:
+            return f"mpiexec -n {self.ranks} {command}"
+        return f"{command} --ranks {self.ranks}"

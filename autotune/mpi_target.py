@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from autotune.errors import InputError
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from autotune.configuration import Candidate
     from autotune.device import Device
     from autotune.evaluators.base import Binary, Effort, Evaluator
-    from autotune.evaluators.mpi.messages import LocalProduct, RankSet
+    from autotune.evaluators.mpi.messages import GpuProduct, LocalProduct, RankSet
     from autotune.evaluators.mpi.world import Ranks
     from autotune.family import KernelFamily
     from autotune.problem import Gemm
@@ -22,39 +23,51 @@ if TYPE_CHECKING:
 PLACEMENTS = ("root", "distributed")
 """Where operands are: whole on rank 0, or in blocks on all ranks."""
 
+LOCALS = ("cpu", "cuda")
+"""What a rank multiplies on: cores of its node, or a GPU of its own."""
+
 
 class MpiTarget:
     """Emitted mpi4py programs on a set of ranks.
 
     Args:
-        ranks: how many to start on this machine; None starts one for each core.
+        ranks: how many to start on this machine; None starts one for each core, or each GPU.
         operands: where the operands of the tuned kernel are; one of `PLACEMENTS`.
         attached: ranks that run already, whose rank 0 this process is; then none are started.
+        local: what a rank multiplies on; one of `LOCALS`.
 
     Raises:
-        InputError: `ranks` is less than 1, or `operands` is unknown.
+        InputError: `ranks` is less than 1, or `operands` or `local` is unknown.
     """
 
     name: ClassVar[str] = "mpi"
 
     def __init__(
-        self, ranks: int | None = None, operands: str = "root", attached: Ranks | None = None
+        self,
+        ranks: int | None = None,
+        operands: str = "root",
+        attached: Ranks | None = None,
+        local: str = "cpu",
     ) -> None:
         if ranks is not None and ranks < 1:
             raise InputError(f"ranks must be at least 1, got {ranks}")
         if operands not in PLACEMENTS:
             raise InputError(f"operands must be one of {', '.join(PLACEMENTS)}, got {operands!r}")
+        if local not in LOCALS:
+            raise InputError(f"local must be one of {', '.join(LOCALS)}, got {local!r}")
         self._ranks = ranks
+        self._gpus = local == "cuda"
         self._distributed = operands == "distributed"
         self._attached = attached
 
     def default_family(self, device: Device) -> str:
         """Row blocks where the operands have to travel, SUMMA where they are in place."""
+        if self._gpus:
+            return "gpu_summa"
         return "summa" if device.limits.names()["distributed"] else "rows"
 
     def device(self, problem: Gemm | None = None, name: int | str | None = None) -> Device:
-        """The ranks, on this machine's CPU; none are started to find out."""
-        from autotune.evaluators.cpu.identity import read_cpu
+        """The ranks, on this machine's CPU or GPUs; none are started to find out."""
         from autotune.evaluators.mpi.identity import device_of
 
         if name is not None:
@@ -63,17 +76,33 @@ class MpiTarget:
             raise InputError(
                 f"layout must be nn on target mpi, got {problem.label}: transpose the operands"
             )
-        return device_of(self.describe(), read_cpu(), distributed=self._distributed)
+        return device_of(self.describe(), self._local_device(), distributed=self._distributed)
 
     def describe(self) -> RankSet:
         """The set of ranks; none are started to find out."""
-        from autotune.evaluators.cpu.identity import affinity_count
+        from autotune.evaluators.cpu.thread_limits import affinity_count
         from autotune.evaluators.mpi.identity import expected
 
         if self._attached is not None:
             return self._attached.describe()
         cores = affinity_count()
-        return expected(self._ranks or cores, cores)
+        if not self._gpus:
+            return expected(self._ranks or cores, cores)
+        from autotune.evaluators.mpi.gpus import check_gpus, count_gpus, expected_gpus
+
+        ranks = self._ranks or count_gpus()
+        gpu = check_gpus(ranks)
+        return replace(expected(ranks, cores), gpus=expected_gpus(ranks, gpu))
+
+    def _local_device(self) -> Device:
+        """What rank 0 multiplies on."""
+        if self._gpus:
+            from autotune.evaluators.cuda.identity import read_gpu
+
+            return read_gpu()
+        from autotune.evaluators.cpu.identity import read_cpu
+
+        return read_cpu()
 
     def evaluator(
         self,
@@ -89,13 +118,13 @@ class MpiTarget:
         """The ranks, started here unless they are attached."""
         from autotune.evaluators.mpi.evaluator import MpiEvaluator
         from autotune.evaluators.mpi.world import World
-        from autotune.local_product import choose_local
+        from autotune.local_product import choose_gpu_local, choose_local
 
         limits = device.limits.names()
-        ranks = self._attached or World(limits["ranks"], threads=limits["cores"])
+        ranks = self._attached or World(limits["ranks"], threads=limits["cores"], gpus=self._gpus)
 
-        def choose(wanted: Gemm) -> LocalProduct:
-            return choose_local(wanted, programs)
+        def choose(wanted: Gemm) -> LocalProduct | GpuProduct:
+            return (choose_gpu_local if self._gpus else choose_local)(wanted, programs)
 
         return MpiEvaluator(
             problem, families, device, programs, ranks, choose, effort=effort, seed=seed

@@ -183,4 +183,5 @@ _TARGETS: Mapping[str, _Target] = {
     # These templates share a signature of their own, and write out their arguments.
     "numba-cuda": _Target(lambda family, dtype: {}, _check_python, lambda operation: frozenset()),
     "mpi": _Target(lambda family, dtype: {}, _check_python, lambda operation: frozenset()),
+    "hybrid": _Target(lambda family, dtype: {}, _check_python, lambda operation: frozenset()),
 }

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog import load_families
 from autotune.configuration import Candidate
 from autotune.device_libraries import in_device_memory
-from autotune.errors import InputError, NotTunedError, OperandError, UnknownNameError
+from autotune.errors import (
+    InputError,
+    NotTunedError,
+    OperandError,
+    SpaceError,
+    UnknownNameError,
+)
 from autotune.evaluators.base import Binary
+from autotune.hybrid_target import HybridTarget
+from autotune.mpi_limits import MpiLimits
 from autotune.paths import CacheLocations
 from autotune.problem import ITEM_SIZES, Gemm
 from autotune.program_cache import ProgramCache
@@ -46,7 +54,8 @@ class Kernel:
         target: where it runs.
         candidate: family and configuration.
         match: how well the record behind it fits the problem and this device.
-        reason: what kept the match from being exact; empty when it is.
+        reason: what kept the match from being exact, or the configuration from being the
+            record's, as fewer threads do; empty when both are.
         record: the tuning record behind it; None for a default configuration.
     """
 
@@ -102,7 +111,8 @@ def load(
     match: str = "exact",
     device: int | str | None = None,
     comm: Any = None,
-    operands: str = "root",
+    operands: str | None = None,
+    local: str = "cpu",
     cache: str | Path | None = None,
     extra_families: Sequence[Path] = (),
 ) -> Kernel:
@@ -111,13 +121,17 @@ def load(
     Args:
         problem: what to compute.
         target: where to run; None takes the best this machine has.
-        match: "exact" takes only a record of this problem, device, toolchain and template;
+        match: "exact" takes only a record of this problem, device, toolchain and template, with
+            fewer threads where the process may not use as many as it was tuned with (affinity,
+            quota, NUMBA_NUM_THREADS, threadpoolctl);
             "stale" also one whose toolchain or template has changed since; "nearest" takes the
             best there is and never fails for want of a record. `Kernel.match` says which it was.
         device: which GPU, by number or (part of) its name; None takes the first.
         comm: for target "mpi", an mpi4py communicator, every rank of which loads the kernel.
-        operands: with `comm`, where they are: "root", whole on rank 0, or "distributed", in blocks
-            (`MpiKernel.blocks`).
+        operands: with `comm`, where they are: "root", whole on rank 0 (the default), or
+            "distributed", in blocks (`MpiKernel.blocks`). For target "hybrid": "host" (the
+            default), "device", whole on the first GPU, or "blocks" (`HybridKernel.blocks`).
+        local: with `comm`, what a rank multiplies on: "cpu", or "cuda", a GPU of its own.
         cache: folder or database of the user's cache; None takes the default place.
         extra_families: folders with families of the user's own, beside $AUTOTUNE_FAMILIES.
 
@@ -133,20 +147,26 @@ def load(
         return load_distributed(
             problem,
             comm,
-            operands=operands,
+            operands=operands or "root",
+            local=local,
             match=match,
             cache=cache,
             extra_families=extra_families,
         )
+    target = _placed(target, operands)
     found = look_up(
         problem, target, match=match, device=device, cache=cache, extra_families=extra_families
     )
     family, candidate, record = found.family, found.candidate, found.match.record
-    place = CacheLocations.at(cache)
-    binary = _binary(problem, family, candidate, found.device, record, place)
-    programs = ProgramCache(place.programs)
+    programs = ProgramCache(CacheLocations.at(cache).programs)
+    binary = binary_of(problem, found, cache)
     bound = found.target.kernel(family, candidate, problem, found.device, programs, binary)
-    return Kernel(
+    kind = Kernel
+    if found.target.name == "hybrid":
+        from autotune.hybrid import HybridKernel
+
+        kind = HybridKernel
+    return kind(
         problem,
         found.target.name,
         candidate,
@@ -193,9 +213,39 @@ def look_up(
     families = load_families(target=chosen.name, operation=problem.operation, extra=extra_families)
     found = _find(problem, chosen, here, families, place)
     if found.quality not in allowed:
-        raise NotTunedError(_not_tuned(problem, chosen.name, found))
+        raise NotTunedError(_not_tuned(problem, chosen, here, found))
     family, candidate = _candidate(problem, chosen, here, families, found)
+    if found.record is not None and (cap := _capped(found.record.candidate, here)):
+        found = replace(found, reason="; ".join(filter(None, (found.reason, cap))))
     return Lookup(chosen, here, family, candidate, found)
+
+
+def binary_of(problem: Gemm, found: Lookup, cache: str | Path | None = None) -> Binary | None:
+    """What the winner of a record that was found was compiled to, if it is kept and may be used.
+
+    Args:
+        problem: what it is for.
+        found: as `look_up` gives it.
+        cache: as for `load`.
+    """
+    place = CacheLocations.at(cache)
+    return _binary(problem, found.family, found.candidate, found.device, found.match.record, place)
+
+
+def _placed(target: str | Target | None, operands: str | None) -> str | Target | None:
+    """The target with what `operands` says of it.
+
+    Raises:
+        InputError: it is for another target.
+    """
+    if operands is None:
+        return target
+    if target != "hybrid":
+        raise InputError(
+            f'operands is for target "hybrid", or for "mpi" with comm, got {operands!r} with '
+            f"target {target!r}: leave it out"
+        )
+    return HybridTarget(operands=operands)
 
 
 def _qualities(match: str) -> tuple[MatchQuality, ...]:
@@ -268,11 +318,16 @@ def _find(
         family = families.get(record.candidate.family)
         if family is None:
             return f"family {record.candidate.family!r} is not among the families found"
+        try:
+            family.conform(record.candidate.configuration)
+        except SpaceError as error:  # its parameters were others when that was tuned
+            return str(error)
         if record.problem == problem.key():
-            rejection = family.space(problem, device.limits).rejection(
-                record.candidate.configuration
-            )
-            return None if rejection is None else str(rejection)
+            space = family.space(problem, device.limits)
+            rejection = space.rejection(record.candidate.configuration)
+            if rejection is None or (_capped(record.candidate, device) and space.size):
+                return None
+            return str(rejection)
         reason = family.unsupported(problem)
         if reason is None and not family.space(problem, device.limits).size:
             reason = f"family {family.name!r} has no configuration that is valid here"
@@ -307,6 +362,14 @@ def _candidate(
     return family, Candidate(family.name, space[row])
 
 
+def _capped(tuned: Candidate, device: Device) -> str:
+    """Why a candidate that was tuned with more threads than there are now must have fewer."""
+    threads, usable = tuned.configuration.get("threads"), device.limits.names().get("max_threads")
+    if not isinstance(threads, int) or usable is None or threads <= usable:
+        return ""
+    return f"tuned with {threads} threads, and this process may use {usable}"
+
+
 def _binary(
     problem: Gemm,
     family: KernelFamily,
@@ -337,11 +400,14 @@ def _binary(
     return Binary(binary, kept.architecture, None if current else kept.launch, support)
 
 
-def _not_tuned(problem: Gemm, target: str, found: Match) -> str:
+def _not_tuned(problem: Gemm, target: Target, device: Device, found: Match) -> str:
     operation = "" if problem.operation == "gemm" else f" {problem.operation}"
     command = (
-        f"autotune tune{operation} --shape {problem.m}x{problem.n}x{problem.k} --target {target}"
+        f"autotune tune{operation} --shape {problem.m}x{problem.n}x{problem.k} "
+        f"--target {target.name}"
     )
+    if isinstance(target, HybridTarget) and target.operands != "host":
+        command += f" --operands {target.operands}"
     if problem.dtype != "float32":
         command += f" --dtype {problem.dtype}"
     if problem.layout != "nn":
@@ -350,7 +416,9 @@ def _not_tuned(problem: Gemm, target: str, found: Match) -> str:
         command += f" --accuracy {problem.accuracy}"
     if problem.threads is not None:
         command += f" --threads {problem.threads}"
+    if isinstance(device.limits, MpiLimits):
+        command = device.limits.tuned_by(command)
     return (
-        f"no tuned {target} kernel for {problem.label} ({found.reason}): run `{command}`, "
+        f"no tuned {target.name} kernel for {problem.label} ({found.reason}): run `{command}`, "
         'or load with match="nearest"'
     )

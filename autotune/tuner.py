@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from autotune import __version__, runtime
 from autotune.configuration import Candidate
-from autotune.errors import InputError, TuningFailedError
+from autotune.errors import InputError, SpaceError, TuningFailedError
 from autotune.evaluators.base import Baseline, Effort, Evaluator, Finals
+from autotune.hybrid_target import HybridTarget
 from autotune.measurement import Measurement, Outcome
 from autotune.store import BaselineRecord, BinaryRecord, EffortRecord, TuningRecord, neighbours
 from autotune.trials import Progress, TrialResult, TrialRun, Workplace
@@ -76,9 +77,13 @@ class TuneResult:
     @functools.cached_property
     def kernel(self) -> Kernel:
         """The winner as a callable."""
+        target: str | Target = self.target
+        if target == "hybrid":  # also says where operands are, and how many GPUs there are
+            fields = self.best.fingerprint.fields
+            target = HybridTarget(int(fields["gpus"]), str(fields["operands"]))
         return runtime.load(
             self.problem,
-            self.target,
+            target,
             match="stale",
             device=self.device,
             cache=self.cache,
@@ -248,7 +253,11 @@ def _known_good(work: Workplace) -> Iterable[Candidate]:
         space = spaces.get(record.candidate.family)
         if space is None:
             continue
-        row = space.nearest(record.candidate.configuration, ())
+        try:
+            wanted = work.families[record.candidate.family].conform(record.candidate.configuration)
+        except SpaceError:  # its parameters were others when that was tuned
+            continue
+        row = space.nearest(wanted, ())
         if row is not None:
             yield Candidate(record.candidate.family, space[row])
     default = work.target.default_family(device)

@@ -1,37 +1,35 @@
 """Every distributed algorithm on every grid, side by side: ``python benchmarks/mpi_gemm.py``.
 
 All candidates of one size take turns on the same ranks with the same operands, and so does NumPy
-in one process; the baseline of the ratios is Scatterv, Bcast, Gatherv by rows on all ranks. With
-`--scalapack LIBRARY` a ScaLAPACK built for the same MPI takes part, on operands that it holds in
-its own block-cyclic distribution. Prints Markdown.
+in one process; the baseline of the ratios is Scatterv, Bcast, Gatherv by rows on all ranks. Beside
+each is what the cost model predicts from messages timed here and NumPy's speed, and in the end how
+well the model puts grids in order. Prints Markdown. ScaLAPACK is for ``mpi_peers.py``.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Sequence
 
 from environment import describe
 
 from autotune import Gemm
-from autotune.catalog import load_families
+from autotune.catalog import load_families, select_families
 from autotune.configuration import Candidate
 from autotune.cost_model import Machine, distributed_cost, root_cost
 from autotune.evaluators.base import Effort
-from autotune.evaluators.mpi.evaluator import grid_of
+from autotune.evaluators.mpi.evaluator import MpiEvaluator, grid_of
 from autotune.evaluators.mpi.messages import MeasureNetwork, Network
-from autotune.evaluators.mpi.world import World, find_mpiexec, launch_command
-from autotune.family import KernelFamily
+from autotune.evaluators.mpi.world import World
+from autotune.grid import ProcessGrid
+from autotune.local_product import choose_local
 from autotune.mpi_target import MpiTarget
+from autotune.paths import CacheLocations
 from autotune.program_cache import ProgramCache
-
-PEER = Path(__file__).with_name("scalapack_gemm.py")
+from autotune.space import SearchSpace
 
 
 def main() -> None:
@@ -41,8 +39,10 @@ def main() -> None:
     parser.add_argument("--dtype", default="float64")
     parser.add_argument("--operands", nargs="+", default=["root", "distributed"])
     parser.add_argument("--panels", type=int, nargs="+", default=[64, 256])
+    parser.add_argument("--family", nargs="+", metavar="FAMILY", help="default: all")
+    parser.add_argument("--fewer", action="store_true", help="also grids of fewer ranks")
+    parser.add_argument("--all", action="store_true", help="print slower configurations too")
     parser.add_argument("--seconds", type=float, default=1.0, help="timed calls per candidate")
-    parser.add_argument("--scalapack", help="path of a ScaLAPACK shared library for the same MPI")
     args = parser.parse_args()
 
     print(describe())
@@ -57,37 +57,31 @@ def main() -> None:
     for operands in args.operands:
         for size in args.sizes:
             compare(Gemm(size, size, size, dtype=args.dtype), operands, network, args)
-    if args.scalapack is None:
-        print("\nScaLAPACK: not compared, there was no --scalapack LIBRARY.")
-    else:
-        for size in args.sizes:
-            print(f"\n{scalapack(args.scalapack, args.ranks, size, max(args.panels))}")
 
 
 def compare(problem: Gemm, operands: str, network: Network, args: argparse.Namespace) -> None:
     """Print one table."""
-    target = MpiTarget(args.ranks, operands)
-    device = target.device(problem)
-    families = load_families(target="mpi")
+    device = MpiTarget(args.ranks, operands).device(problem)
+    cores = device.limits.names()["cores"]
+    families = select_families(load_families(target="mpi"), args.family or ())
     candidates = [
         Candidate(name, space[index])
         for name, family in families.items()
         for space in [family.space(problem, device.limits)]
-        for index in chosen(family, space, args)
+        for index in chosen(space, args)
     ]
-    effort = Effort(finals_s=args.seconds * len(candidates), timeout_s=60)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        target.evaluator(
-            problem,
-            families,
-            device,
-            ProgramCache(Path(folder)),
-            effort=effort,
-            workers=None,
-            seed=0,
-        ) as evaluator,
-    ):
+    programs = ProgramCache(CacheLocations.at().programs)
+    share = dataclasses.replace(problem, m=-(-problem.m // args.ranks), threads=1)
+    local = choose_local(share, programs)
+    with MpiEvaluator(
+        problem,
+        families,
+        device,
+        programs,
+        World(args.ranks),
+        lambda wanted: local,
+        effort=Effort(finals_s=args.seconds * len(candidates), timeout_s=60),
+    ) as evaluator:
         finals = evaluator.finals(candidates)
     assert finals.baseline is not None
     rows = [
@@ -96,26 +90,27 @@ def compare(problem: Gemm, operands: str, network: Network, args: argparse.Names
         if measurement.median_s is not None and measurement.interval_s is not None
     ]
     by_rows = [s for s, _, each, _ in rows if each.family == "rows"]
-    reference = min(by_rows)
-    machine = Machine(
-        network.latency_s,
-        network.seconds_per_byte,
-        problem.flops / finals.baseline.median_s / finals.baseline.threads,
-    )
+    reference = min(by_rows, default=math.nan)
+    numpy_flops = problem.flops / finals.baseline.median_s / finals.baseline.threads
     print(f"\n### {problem.label}, operands {operands}\n")
     print(f"NumPy: {finals.baseline.name}, {finals.baseline.median_s * 1e3:.3f} ms\n")
     print("| algorithm | grid | configuration | ms [95 %] | x rows | x NumPy | model, ms |")
     print("|---|---|---|---|---|---|---|")
+    by_grid: dict[ProcessGrid, tuple[float, float]] = {}
+    shown: set[tuple[str, ProcessGrid]] = set()
     for median_s, (low, high), candidate, _ in sorted(rows, key=lambda row: row[0]):
         configuration = candidate.configuration
         grid = grid_of(configuration)
         sizes = problem.m, problem.n, problem.k
-        panel = configuration.get("panel")
-        cost = (
-            root_cost(grid, *sizes)
-            if operands == "root"
-            else distributed_cost(grid, *sizes, panel=None if panel is None else int(panel))
-        )
+        cost = (root_cost if operands == "root" else distributed_cost)(grid, *sizes)
+        # Ranks that share cores get their part of one, and those that wait get theirs: they spin.
+        rate = numpy_flops * min(1.0, cores / args.ranks)
+        machine = Machine(network.latency_s, network.seconds_per_byte, rate)
+        predicted_s = cost.seconds(machine, problem.itemsize)
+        by_grid.setdefault(grid, (predicted_s, median_s))
+        if (candidate.family, grid) in shown and not args.all:
+            continue
+        shown.add((candidate.family, grid))
         rest = {
             name: value
             for name, value in configuration.items()
@@ -125,42 +120,40 @@ def compare(problem: Gemm, operands: str, network: Network, args: argparse.Names
             f"| {candidate.family} | {grid} | {' '.join(f'{k}={v}' for k, v in rest.items())} "
             f"| {median_s * 1e3:.3f} [{low * 1e3:.3f}, {high * 1e3:.3f}] "
             f"| {reference / median_s:.2f} | {finals.baseline.median_s / median_s:.2f} "
-            f"| {cost.seconds(machine, problem.itemsize) * 1e3:.3f} |",
+            f"| {predicted_s * 1e3:.3f} |",
             flush=True,
         )
     for candidate, measurement in zip(candidates, finals.measurements, strict=True):
         if measurement.median_s is None:
             print(f"\n{candidate}: {measurement.outcome}, {measurement.reason}")
+    print_order(list(by_grid.values()))
 
 
-def chosen(family: KernelFamily, space: object, args: argparse.Namespace) -> Iterator[int]:
-    """Rows of a family's space: all grids of all ranks, one thread, the panels asked for."""
-    for index in range(len(space)):  # type: ignore[arg-type]
-        found = space[index]  # type: ignore[index]
+def chosen(space: SearchSpace, args: argparse.Namespace) -> Iterator[int]:
+    """Rows of a family's space: one thread, the grids and panels asked for, waiting by yields."""
+    for index in range(len(space)):
+        found = space[index]
         workers = grid_of(found).size + (found.get("master_works") is False)
-        panel = found.get("panel", args.panels[0])
-        if workers == args.ranks and found["threads"] == 1 and panel in args.panels:
+        if (
+            (workers == args.ranks or (args.fewer and workers < args.ranks))
+            and found["threads"] == 1
+            and found.get("panel", args.panels[0]) in args.panels
+            and found.get("wait", "yield") == "yield"
+        ):
             yield index
 
 
-def scalapack(library: str, ranks: int, size: int, block: int) -> str:
-    """One line on ScaLAPACK's pdgemm."""
-    command = [*launch_command(find_mpiexec(), ranks), sys.executable, str(PEER), library]
-    done = subprocess.run(
-        [*command, str(size), str(block)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+def print_order(times: Sequence[tuple[float, float]]) -> None:
+    """Say how far the orders of predicted and measured times agree: Kendall's tau."""
+    pairs = list(itertools.combinations(times, 2))
+    signs = [(a[0] > b[0]) - (a[0] < b[0]) for a, b in pairs]
+    agreed = sum(
+        sign * ((a[1] > b[1]) - (a[1] < b[1])) for sign, (a, b) in zip(signs, pairs, strict=True)
     )
-    if done.returncode:
-        told = done.stderr.strip().rpartition("\n")[2]
-        return f"ScaLAPACK at {size}: failed, {told}"
-    told = json.loads(done.stdout)
-    low, median, high = (1e3 * told[name] for name in ("low_s", "median_s", "high_s"))
-    return (
-        f"ScaLAPACK at {size}, grid {told['grid']}, blocks of {block}: "
-        f"{median:.3f} ms [{low:.3f}, {high:.3f}], error {told['error']:.2g}"
+    told = sum(map(abs, signs))
+    print(
+        f"\nOrder of {len(times)} grids: of {len(pairs)} pairs the model sets {told} apart, "
+        f"and is right on {(told + agreed) / 2:g}: tau {agreed / max(1, told):.2f}"
     )
 
 

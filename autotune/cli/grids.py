@@ -5,39 +5,46 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.table import table
-from autotune.cost_model import NOMINAL, best_grids, least_words
+from autotune.cost_model import best_grids, least_words
 from autotune.mpi_limits import MpiLimits
 
 if TYPE_CHECKING:
-    from autotune.device import DeviceLimits
+    from autotune.device import Device
     from autotune.problem import Gemm
 
 
-def predicted_grids(problem: Gemm, limits: DeviceLimits) -> list[dict[str, Any]]:
-    """The best grids by the model, best first; none for a device that is no set of ranks.
+def predicted_grids(
+    problem: Gemm, device: Device, cache: str | None = None
+) -> tuple[list[dict[str, Any]], str]:
+    """The best grids by the model, best first, and a table of them with what they are judged by.
+
+    None, and an empty text, for a device that is no set of ranks on CPUs.
 
     Args:
         problem: what is computed.
-        limits: of the device.
+        device: where.
+        cache: as for `autotune.load`.
     """
-    if not isinstance(limits, MpiLimits):
-        return []
+    limits = device.limits
+    if not isinstance(limits, MpiLimits) or limits.gpus:
+        return [], ""
+    from autotune.mpi_machine import known_machine
+
+    known = known_machine(problem, device, cache)
+    machine = known.machine
     sizes = problem.m, problem.n, problem.k
     least = least_words(*sizes, limits.ranks) * problem.itemsize
-    return [
+    grids: list[dict[str, Any]] = [
         {
             "grid": [grid.rows, grid.columns, grid.reduction],
             "bytes": cost.words * problem.itemsize,
             "least_bytes": round(least),
             "messages": cost.messages,
-            "predicted_s": cost.seconds(NOMINAL, problem.itemsize),
+            "predicted_s": cost.seconds(machine, problem.itemsize),
+            "sources": {"messages": known.network_source, "flops": known.rate_source},
         }
-        for grid, cost in best_grids(*sizes, limits.ranks, NOMINAL, problem.itemsize)
+        for grid, cost in best_grids(*sizes, limits.ranks, machine, problem.itemsize)
     ]
-
-
-def grids_text(grids: list[dict[str, Any]]) -> str:
-    """A table of them, with what they were judged by."""
     rows = [
         (
             "x".join(map(str, each["grid"])),
@@ -49,8 +56,11 @@ def grids_text(grids: list[dict[str, Any]]) -> str:
         for each in grids
     ]
     header = ("grid", "MB received", "least MB", "messages", "ms")
-    return (
-        "grids (rows x columns x reduction) by the model, for distributed operands: "
-        f"{NOMINAL.latency_s * 1e6:g} us a message, {1e-9 / NOMINAL.seconds_per_byte:g} GB/s and "
-        f"{NOMINAL.flops_per_s / 1e9:g} GFLOP/s a rank\n" + table(header, rows, right=header[1:])
+    text = (
+        "grids (rows x columns x reduction) by the model, for distributed operands and a core for "
+        f"every rank:\n  messages: {machine.latency_s * 1e6:.3g} us, "
+        f"{1e-9 / machine.seconds_per_byte:.3g} GB/s, {known.network_source}\n"
+        f"  products: {machine.flops_per_s / 1e9:.3g} GFLOP/s a rank, {known.rate_source}\n"
+        + table(header, rows, right=header[1:])
     )
+    return grids, text

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def attached_ranks(target: str) -> Iterator[AttachedRanks | None]:
+def attached_ranks(target: str, local: str | None) -> Iterator[AttachedRanks | None]:
     """The ranks under the user's mpiexec; None where there are none, or for another target.
 
     Only rank 0 gets to see the body. The others measure with it and then exit: with 0 if it left
@@ -20,13 +20,14 @@ def attached_ranks(target: str) -> Iterator[AttachedRanks | None]:
 
     Args:
         target: the target's name.
+        local: what each rank multiplies on, as ``--local`` has it.
     """
     from autotune.evaluators.mpi.attached import AttachedRanks, attach, under_mpiexec
 
     if target != "mpi" or not under_mpiexec():
         yield None
         return
-    ranks = attach()
+    ranks = attach(gpus=local == "cuda")
     if not isinstance(ranks, AttachedRanks):
         raise SystemExit(0 if ranks else 1)
     try:

@@ -6,7 +6,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.grids import grids_text, predicted_grids
+from autotune.cli.grids import predicted_grids
 from autotune.cli.options import common
 from autotune.cli.problems import problem_options, problems, shapes_text
 from autotune.cli.result import CommandResult
@@ -48,10 +48,11 @@ def run(args: argparse.Namespace) -> CommandResult:
             document = _count(family, problem, device)
             documents.append(document)
             texts.append(_text(document))
-        if grids := predicted_grids(problem, device.limits):
+        grids, grids_text = predicted_grids(problem, device, args.cache)
+        if grids:
             for document in documents[-len(families) :]:
                 document["grids"] = grids
-            texts.append(grids_text(grids))
+            texts.append(grids_text)
     return CommandResult(documents, "\n\n".join(texts))
 
 

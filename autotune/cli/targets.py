@@ -42,7 +42,20 @@ def target_options(*, device: bool = True) -> argparse.ArgumentParser:
             "--operands",
             metavar="WHERE",
             help="with --target mpi: root, whole on rank 0, or distributed, in blocks on all "
-            "ranks (default root)",
+            "ranks (default root); with --target hybrid: host, device, whole on the first GPU, or "
+            "blocks, on all GPUs (default host)",
+        )
+        group.add_argument(
+            "--local",
+            metavar="TARGET",
+            help="with --target mpi: what a rank multiplies on, cpu or cuda, a GPU of its own "
+            "(default cpu)",
+        )
+        group.add_argument(
+            "--gpus",
+            type=int,
+            metavar="N",
+            help="with --target hybrid: GPUs to use, the first ones (default: all)",
         )
     group.add_argument(
         "--families",
@@ -77,7 +90,7 @@ def choose_target(args: argparse.Namespace, families: Sequence[str] = ()) -> str
     if args.target is not None:
         if args.target not in LIMIT_NAMES:
             make_target(args.target)  # says which there are
-        if args.device is not None and args.target not in GPU_TARGETS:
+        if args.device is not None and args.target not in {*GPU_TARGETS, "hybrid"}:
             raise InputError(
                 f"--device names a GPU, got {args.device!r} with --target {args.target}: "
                 "leave one of them out"
@@ -105,7 +118,7 @@ def choose_target(args: argparse.Namespace, families: Sequence[str] = ()) -> str
 def placed_target(
     target: str, args: argparse.Namespace, attached: Ranks | None = None
 ) -> str | Target:
-    """The target with what ``--ranks`` and ``--operands`` say of it.
+    """The target with what ``--ranks``, ``--local``, ``--gpus`` and ``--operands`` say of it.
 
     Args:
         target: its name.
@@ -115,18 +128,29 @@ def placed_target(
     Raises:
         InputError: the options are for another target, or not those of the attached ranks.
     """
+    from autotune.hybrid_target import HybridTarget
     from autotune.mpi_target import MpiTarget
 
+    for name, value, owners in (
+        ("ranks", args.ranks, ("mpi",)),
+        ("local", args.local, ("mpi",)),
+        ("gpus", args.gpus, ("hybrid",)),
+        ("operands", args.operands, ("mpi", "hybrid")),
+    ):
+        if value is not None and target not in owners:
+            raise InputError(
+                f"--{name} is for --target {' and '.join(owners)}, got {value!r} with target "
+                f"{target}"
+            )
+    if target == "hybrid":
+        return HybridTarget(args.gpus, args.operands or "host")
     if target == "mpi":
         if attached is not None and args.ranks not in (None, attached.describe().ranks):
             raise InputError(
                 f"--ranks starts ranks, got {args.ranks} with {attached.describe().ranks} under "
                 "mpiexec: leave it out"
             )
-        return MpiTarget(args.ranks, args.operands or "root", attached)
-    for name, value in (("ranks", args.ranks), ("operands", args.operands)):
-        if value is not None:
-            raise InputError(f"--{name} is for --target mpi, got {value!r} with target {target}")
+        return MpiTarget(args.ranks, args.operands or "root", attached, args.local or "cpu")
     return target
 
 

@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> CommandResult:
     if args.study is not None and len(todo) > 1:
         raise InputError(f"--study {args.study!r} names one study, got {len(todo)} shapes")
     results = []
-    with attached_ranks(target) as ranks:
+    with attached_ranks(target, args.local) as ranks:
         placed = placed_target(target, args, ranks)
         for problem in todo:
             results.append(_tune(args, problem, placed))
@@ -225,6 +225,10 @@ def _load_line(result: TuneResult) -> str:
         where = f'target="{result.target}"'
         if result.target == "mpi":
             where += ", comm=comm"
+            where += ', local="cuda"' if "gpus" in result.best.fingerprint.fields else ""
+        placed = result.best.fingerprint.fields.get("operands")
+        if result.target == "hybrid" and placed != "host":
+            where += f', operands="{placed}"'
         return (
             f"from autotune import Gemm, load; kernel = load(Gemm({', '.join(fields)}), {where})"
         )

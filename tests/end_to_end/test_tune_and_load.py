@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from autotune import Gemm, MatchQuality, NotTunedError, Outcome, load, tune
+from autotune.configuration import Candidate, Configuration
 from autotune.errors import InputError, StudyError, UnknownNameError
 from autotune.store import TuningCache
 
@@ -89,6 +91,19 @@ def test_near_sizes_get_the_nearest_record(cache: Path, result) -> None:
     assert kernel.candidate.family == result.best.candidate.family
     a, b = operands(near)
     np.testing.assert_allclose(kernel(a, b), a.astype(float) @ b, rtol=1e-4, atol=1e-4)
+
+
+def test_a_record_of_other_parameters_is_passed_over(result, tmp_path: Path) -> None:
+    # An older version of the family had a parameter more.
+    candidate = result.best.candidate
+    older = Configuration({**candidate.configuration, "prefetch": 1})
+    record = replace(result.best, candidate=Candidate(candidate.family, older))
+    TuningCache(tmp_path / "tuning.sqlite").add(record)
+    with pytest.raises(NotTunedError, match="prefetch"):
+        load(PROBLEM, "cpu", cache=tmp_path)
+    assert load(PROBLEM, "cpu", match="nearest", cache=tmp_path).match is MatchQuality.DEFAULT
+    again = tune(PROBLEM, target="cpu", trials=2, timeout=60, cache=tmp_path)
+    assert sum(again.counts.values()) == 2
 
 
 def test_an_empty_cache_gives_a_default_kernel(tmp_path: Path) -> None:

@@ -72,7 +72,10 @@ refused(OperandError, "must be its block", lambda: blocked(a[: 1 + comm.rank], m
 blocked.free()
 
 refused(OperandError, "same problem", lambda: load(Gemm(9 + comm.rank, 9, 9), "mpi", comm=comm))
-refused(NotTunedError, "--target mpi", lambda: load(Gemm(9, 9, 9), "mpi", comm=comm))
+refused(NotTunedError, "--target mpi --ranks 2`", lambda: load(Gemm(9, 9, 9), "mpi", comm=comm))
+refused(NotTunedError, "--target mpi --operands distributed --ranks 2`", lambda: (
+    load_distributed(Gemm(9, 9, 9), comm, operands="distributed")
+))  # fmt: skip
 wrong = [text for texts in comm.allgather(wrong) for text in texts]
 if root:
     print(json.dumps({"wrong": wrong}))

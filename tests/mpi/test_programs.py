@@ -12,10 +12,25 @@ import pytest
 from mpiexec import run_ranks
 
 from autotune.catalog import load_families
+from autotune.configuration import Configuration
+from autotune.evaluators.mpi.evaluator import grid_of
+from autotune.grid import factorisations
+from autotune.mpi_limits import MpiLimits
+from autotune.problem import Gemm
 from autotune.rendering import render
 
 CHECK = Path(__file__).with_name("check_programs.py")
-FAMILIES = {"cannon", "grid", "master_worker", "overlapped", "reduction", "rows", "summa"}
+FAMILIES = {
+    "cannon",
+    "grid",
+    "master_worker",
+    "overlapped",
+    "reduction",
+    "rows",
+    "shared_memory",
+    "summa",
+}
+NEEDS_TWO = {"reduction", "shared_memory"}
 SQUARES_FIT = {4, 6, 8}
 
 
@@ -28,7 +43,32 @@ def test_products_are_right_wherever_the_operands_are(
     report = json.loads(done.stdout)
     assert report["wrong"] == []
     expected = FAMILIES if ranks in SQUARES_FIT else FAMILIES - {"cannon"}
-    assert set(report["families"]) == (expected if ranks > 1 else expected - {"reduction"})
+    assert set(report["families"]) == (expected if ranks > 1 else expected - NEEDS_TWO)
+
+
+@pytest.mark.parametrize("ranks", [5, 7, 12, 30, 61, 64])
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [("grid", False), ("summa", False), ("shared_memory", False), ("reduction", True)],
+)
+def test_every_grid_of_a_count_of_ranks_can_be_had(name: str, layers: bool, ranks: int) -> None:
+    space = load_families(target="mpi")[name].space(
+        Gemm(4096, 4096, 4096), MpiLimits(ranks, nodes=1, cores=ranks)
+    )
+    found = {grid_of(space[row]) for row in range(len(space))}
+    expected = set(factorisations(ranks, layers=layers))
+    if layers:
+        expected = {grid for grid in expected if grid.reduction > 1}
+    assert {grid for grid in found if grid.size == ranks} == expected
+
+
+def test_ranks_of_several_nodes_share_no_memory() -> None:
+    family = load_families(target="mpi")["shared_memory"]
+    space = family.space(Gemm(64, 64, 64), MpiLimits(4, nodes=2, cores=4))
+    assert space.size == 0
+    shared = {"panels": 1, "wait": "yield", "threads": 1, "rows": 2, "columns": 2}
+    rejection = space.rejection(Configuration(shared))
+    assert "only ranks of one node share memory" in str(rejection)
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES))
@@ -37,7 +77,7 @@ def test_emitted_programs_run_by_themselves(name: str, tmp_path: Path) -> None:
     chosen = {parameter.name: parameter.default for parameter in family.parameters}
     extents = {"rows": 1, "columns": 1, "side": 1, "reduction": 2, "panel": 16}
     chosen.update({extent: value for extent, value in extents.items() if extent in chosen})
-    if name in ("rows", "grid", "summa"):
+    if name in ("rows", "grid", "shared_memory", "summa"):
         chosen["rows"] = 2
     program = tmp_path / "program.py"
     program.write_text(render(family, chosen, dtype="float64").text)  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ from autotune.errors import InputError
 from autotune.evaluators.base import Effort
 from autotune.evaluators.mpi.identity import parse_library
 from autotune.measurement import Outcome
+from autotune.mpi_limits import MpiLimits
 from autotune.mpi_target import MpiTarget
 from autotune.paths import CacheLocations
 from autotune.problem import Gemm
@@ -73,6 +74,19 @@ def test_a_target_says_what_it_takes(arguments: tuple[int, ...], told: str) -> N
         MpiTarget(*arguments)
 
 
+@pytest.mark.parametrize(
+    ("limits", "command"),
+    [
+        (MpiLimits(4, nodes=1, cores=2), "tune --ranks 4"),
+        (MpiLimits(4, nodes=1, cores=2, distributed=1), "tune --operands distributed --ranks 4"),
+        (MpiLimits(8, nodes=2, cores=8), "mpiexec -n 8 tune"),
+        (MpiLimits(2, nodes=1, cores=8, gpus=2), "tune --local cuda --ranks 2"),
+    ],
+)
+def test_what_would_tune_names_the_ranks(limits: MpiLimits, command: str) -> None:
+    assert limits.tuned_by("tune") == command
+
+
 def test_transposed_operands_are_refused() -> None:
     with pytest.raises(InputError, match="layout must be nn on target mpi, got 8x8x8-float32-tn"):
         MpiTarget(2).device(Gemm(8, 8, 8, layout="tn"))
@@ -126,6 +140,33 @@ def test_space_lists_grids_beside_the_least_that_must_be_received(
     best = document["grids"][0]
     assert best["grid"] == [16, 16, 16]
     assert best["bytes"] == best["least_bytes"]
+
+
+def test_messages_are_timed_once_and_kept_for_predictions(
+    own_cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["space", "rows", "--target", "mpi", "--ranks", "64", "--shape", "512x512x512"]
+    assert main(command) == 0
+    assert "measured between two ranks here, MPICH" in capsys.readouterr().out
+    kept = own_cache / "networks.json"
+    (key, network), *others = json.loads(kept.read_text()).items()
+    assert not others
+    assert "MPICH" in key
+    assert 0 < network["latency_s"] < 1
+    assert 0 < network["seconds_per_byte"] < 1e-6
+
+    network["latency_s"] = 0.25  # no machine's: what is kept is what predictions use
+    kept.write_text(json.dumps({key: network}))
+    assert main([*command, "--json"]) == 0
+    (document,) = json.loads(capsys.readouterr().out)
+    assert all(each["predicted_s"] > 0.25 for each in document["grids"])
+    assert document["grids"][0]["messages"] == min(each["messages"] for each in document["grids"])
+
+    kept.write_text("not what it was")
+    assert main([*command, "--json"]) == 0
+    (document,) = json.loads(capsys.readouterr().out)
+    assert document["grids"][0]["predicted_s"] < 0.25
+    assert json.loads(kept.read_text()).keys() == {key}
 
 
 @pytest.mark.parametrize(

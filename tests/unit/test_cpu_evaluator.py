@@ -157,6 +157,8 @@ def test_any_arrangement_of_the_operands_will_do(
     made = make_kernel(family, programs, layout)
     made(a_stored, b_stored, out, 2.0, -0.5)
     np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
+    made.prepared(a_stored, b_stored, out)()
+    np.testing.assert_allclose(out, a.astype(float) @ b, rtol=1e-5, atol=1e-6)
     assert made.program.kernel_layout == {"nt": "nn", "tt": "nn"}.get(layout, layout)
 
 

@@ -15,12 +15,9 @@ from autotune.evaluators.cpu.identity import (
     CpuModel,
     feature_digest,
     parse_cpuinfo,
-    parse_quota,
     parse_size,
     read_caches,
     read_cpu,
-    read_quota,
-    usable_threads,
     vector_unit,
 )
 
@@ -135,45 +132,6 @@ def test_sizes(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "quota"),
-    [("max 100000", None), ("150000 100000", 1.5), ("50000 100000", 0.5), ("", None), ("1", None)],
-)
-def test_quotas(text: str, quota: float | None) -> None:
-    assert parse_quota(text) == quota
-
-
-def test_the_tightest_quota_up_the_tree_counts(tmp_path: Path) -> None:
-    (tmp_path / "a/b").mkdir(parents=True)
-    (tmp_path / "a/cpu.max").write_text("200000 100000\n")
-    (tmp_path / "a/b/cpu.max").write_text("max 100000\n")
-    assert read_quota(tmp_path, "1:cpu:/x\n0::/a/b\n") == 2
-    (tmp_path / "a/b/cpu.max").write_text("100000 100000\n")
-    assert read_quota(tmp_path, "0::/a/b\n") == 1
-    assert read_quota(tmp_path, "0::/\n") is None
-    (tmp_path / "cpu.max").write_text("300000 100000\n")
-    assert read_quota(tmp_path, "0::/hidden/path/of/the/host\n") == 3
-    assert read_quota(tmp_path, "4:memory:/a\n") is None
-
-
-@pytest.mark.parametrize(
-    ("affinity", "quota", "numba_threads", "threads"),
-    [
-        (8, None, None, 8),
-        (8, 2.5, None, 2),
-        (8, 0.5, None, 1),
-        (8, 16.0, "4", 4),
-        (8, None, "16", 8),
-        (8, None, "", 8),
-        (8, None, "many", 8),
-    ],
-)
-def test_usable_threads(
-    affinity: int, quota: float | None, numba_threads: str | None, threads: int
-) -> None:
-    assert usable_threads(affinity, quota, numba_threads) == threads
-
-
-@pytest.mark.parametrize(
     ("features", "machine", "unit"),
     [
         ({"avx512f": True, "avx": True}, "x86_64", (512, 32)),
@@ -208,21 +166,8 @@ def test_this_machine_reads_the_same_twice() -> None:
     assert all(isinstance(value, str) for value in {**device.toolchain, **device.state}.values())
 
 
-def test_affinity_caps_threads_and_is_no_identity() -> None:
-    script = (
-        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-        "from autotune.evaluators.cpu.identity import read_cpu\n"
-        "device = read_cpu()\n"
-        "print(device.fingerprint.digest, device.limits.max_threads, device.state['affinity'])\n"
-    )
-    if not hasattr(__import__("os"), "sched_setaffinity"):
-        pytest.skip("this system has no processor affinity")
-    output = subprocess.check_output([sys.executable, "-c", script], text=True)
-    assert output.split() == [read_cpu().fingerprint.digest, "1", "1"]
-
-
 def test_a_machine_that_shows_nothing_still_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity, "_text", lambda path: "")
+    monkeypatch.setattr(identity, "text_of", lambda path: "")
     device = read_cpu()
     assert device.fingerprint.name.startswith("unknown ")
     assert device.fingerprint.fields["l2_bytes"] == 0

@@ -42,7 +42,7 @@ CUBIN = b"\x7fELF of the winner"
 
 
 def test_gpu_comes_first() -> None:
-    assert target_names() == ("cuda", "numba-cuda", "cpu", "mpi")
+    assert target_names() == ("cuda", "numba-cuda", "cpu", "mpi", "hybrid")
 
 
 @pytest.mark.parametrize(("usable", "chosen"), [(True, CudaTarget), (False, CpuTarget)])

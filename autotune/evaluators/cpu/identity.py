@@ -19,6 +19,13 @@ import llvmlite.binding as llvm
 from autotune import __version__
 from autotune.device import CpuLimits, Device, DeviceFingerprint
 from autotune.evaluators.cpu.baseline import Blas, numpy_blas
+from autotune.evaluators.cpu.system_files import integer_of, text_of
+from autotune.evaluators.cpu.thread_limits import (
+    affinity_count,
+    pool_limit,
+    read_quota,
+    usable_threads,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,11 +78,11 @@ class CpuCaches:
 
 def read_cpu() -> Device:
     """Read this machine's CPU as this process may use it."""
-    model = parse_cpuinfo(_text(Path("/proc/cpuinfo")))
+    model = parse_cpuinfo(text_of(Path("/proc/cpuinfo")))
     caches = read_caches(Path("/sys/devices/system/cpu/cpu0/cache"))
     features = {name: bool(on) for name, on in llvm.get_host_cpu_features().items()}
     core = str(llvm.get_host_cpu_name())
-    quota = read_quota(Path("/sys/fs/cgroup"), _text(Path("/proc/self/cgroup")))
+    quota = read_quota(Path("/sys/fs/cgroup"), text_of(Path("/proc/self/cgroup")))
     bits, registers = vector_unit(features, platform.machine())
     return Device(
         fingerprint=DeviceFingerprint(
@@ -95,7 +102,7 @@ def read_cpu() -> Device:
         ),
         limits=CpuLimits(
             max_threads=usable_threads(
-                affinity_count(), quota, os.environ.get("NUMBA_NUM_THREADS")
+                affinity_count(), quota, os.environ.get("NUMBA_NUM_THREADS"), pool_limit()
             ),
             vector_bits=bits,
             vector_registers=registers,
@@ -117,21 +124,21 @@ def parse_cpuinfo(text: str) -> CpuModel:
         if separator:
             fields.setdefault(name.strip(), value.strip())
     if "CPU implementer" in fields:
-        implementer = _integer(fields["CPU implementer"])
-        variant = _integer(fields.get("CPU variant", ""))
+        implementer = integer_of(fields["CPU implementer"])
+        variant = integer_of(fields.get("CPU variant", ""))
         return CpuModel(
             vendor=_IMPLEMENTERS.get(implementer, f"implementer {implementer:#x}"),
             name=fields.get("model name", ""),
-            family=_integer(fields.get("CPU architecture", "")),
-            model=_integer(fields.get("CPU part", "")),
-            stepping=16 * variant + _integer(fields.get("CPU revision", "")),
+            family=integer_of(fields.get("CPU architecture", "")),
+            model=integer_of(fields.get("CPU part", "")),
+            stepping=16 * variant + integer_of(fields.get("CPU revision", "")),
         )
     return CpuModel(
         vendor=fields.get("vendor_id", "unknown"),
         name=" ".join(fields.get("model name", "").split()),
-        family=_integer(fields.get("cpu family", "")),
-        model=_integer(fields.get("model", "")),
-        stepping=_integer(fields.get("stepping", "")),
+        family=integer_of(fields.get("cpu family", "")),
+        model=integer_of(fields.get("model", "")),
+        stepping=integer_of(fields.get("stepping", "")),
         microcode=fields.get("microcode", ""),
     )
 
@@ -141,73 +148,16 @@ def read_caches(folder: Path) -> CpuCaches:
     sizes: dict[str, int] = {}
     line = 0
     for index in sorted(folder.glob("index*")):
-        if _text(index / "type") in ("Data", "Unified"):
-            sizes[_text(index / "level")] = parse_size(_text(index / "size"))
-            line = line or _integer(_text(index / "coherency_line_size"))
+        if text_of(index / "type") in ("Data", "Unified"):
+            sizes[text_of(index / "level")] = parse_size(text_of(index / "size"))
+            line = line or integer_of(text_of(index / "coherency_line_size"))
     return CpuCaches(sizes.get("1", 0), sizes.get("2", 0), sizes.get("3", 0), line)
 
 
 def parse_size(text: str) -> int:
     """Bytes of a size such as "48K" or "32M"; 0 when it is not one."""
     unit = {"K": 2**10, "M": 2**20, "G": 2**30}.get(text[-1:], 1)
-    return unit * _integer(text.rstrip("KMG"))
-
-
-def read_quota(root: Path, membership: str) -> float | None:
-    """Processors' worth of time that control groups grant this process; None if unlimited.
-
-    Args:
-        root: where the control groups are mounted.
-        membership: the text of ``/proc/self/cgroup``.
-    """
-    quotas = []
-    for line in membership.splitlines():
-        hierarchy, _, path = line.partition("::")
-        if hierarchy != "0":  # version 1
-            continue
-        group = root / path.strip("/")
-        # A group is bound by its ancestors' quotas too. Inside a container the path may be the
-        # host's, of which only the root is visible.
-        quotas += [
-            parse_quota(_text(place / "cpu.max"))
-            for place in (group, *group.parents)
-            if place.is_relative_to(root)
-        ]
-    return min((quota for quota in quotas if quota is not None), default=None)
-
-
-def parse_quota(text: str) -> float | None:
-    """Processors in the text of ``cpu.max``, e.g. 1.5 for "150000 100000"; None if unlimited."""
-    quota, _, period = text.partition(" ")
-    if _integer(quota) and _integer(period):
-        return _integer(quota) / _integer(period)
-    return None
-
-
-def usable_threads(affinity: int, quota: float | None, numba_threads: str | None) -> int:
-    """The threads a kernel may use.
-
-    A fraction of a processor is no thread: all wait at the end of a parallel region for the one
-    that the quota stopped.
-
-    Args:
-        affinity: processors this process may run on.
-        quota: processors' worth of time; None if unlimited.
-        numba_threads: the variable NUMBA_NUM_THREADS, which Numba cannot exceed.
-    """
-    limits = [affinity]
-    if quota is not None:
-        limits.append(int(quota))
-    if numba_threads and _integer(numba_threads):
-        limits.append(_integer(numba_threads))
-    return max(1, min(limits))
-
-
-def affinity_count() -> int:
-    """How many processors this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return unit * integer_of(text.rstrip("KMG"))
 
 
 def vector_unit(features: Mapping[str, bool], machine: str) -> tuple[int, int]:
@@ -249,8 +199,8 @@ def _toolchain(blas: Blas) -> dict[str, str]:
 
 
 def _state(model: CpuModel, quota: float | None) -> dict[str, str]:
-    governor = _text(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"))
-    pages = _text(Path("/sys/kernel/mm/transparent_hugepage/enabled"))
+    governor = text_of(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"))
+    pages = text_of(Path("/sys/kernel/mm/transparent_hugepage/enabled"))
     return {
         "affinity": str(affinity_count()),
         "quota": "unlimited" if quota is None else f"{quota:g}",
@@ -267,18 +217,3 @@ def _version(distribution: str) -> str:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return "unknown"
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def _integer(text: str) -> int:
-    """A decimal or hexadecimal whole number; 0 when it is not one."""
-    try:
-        return int(text, 0)
-    except ValueError:
-        return 0

@@ -134,6 +134,9 @@ class CpuKernel:
 
     Attributes:
         program: what was loaded.
+        entry: the function in it.
+        threads: threads that calls use: the program's, or as many as Numba has.
+        reentrant: whether several Python threads may be in a call at once.
 
     Raises:
         CompileError: Numba refuses the emitted module.
@@ -141,19 +144,19 @@ class CpuKernel:
 
     def __init__(self, program: CpuProgram) -> None:
         self.program = program
-        self._entry: Callable[..., None] = getattr(load_module(program.path), program.entry)
-        self._dtype = np.dtype(program.dtype)
+        self.entry: Callable[..., None] = getattr(load_module(program.path), program.entry)
+        self.threads = 1
+        self.reentrant = True
         self._flip_a = program.layout[0] != program.kernel_layout[0]
         self._flip_b = program.layout[1] != program.kernel_layout[1]
         self._reduction_axis = 0 if program.kernel_layout[0] == "t" else 1
-        self._runtime = program.runtime
-        self._threads = 1
         self._guard: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         if program.threads > 1:
             # The emitted module has imported it by now.
             self._numba: Any = importlib.import_module("numba")
-            self._threads = min(program.threads, self._numba.config.NUMBA_NUM_THREADS)
-            if not self._reentrant:
+            self.threads = min(program.threads, self._numba.config.NUMBA_NUM_THREADS)
+            self.reentrant = _threads_may_share(self._numba)
+            if not self.reentrant:
                 self._guard = _WORKQUEUE
 
     def __call__(
@@ -165,62 +168,76 @@ class CpuKernel:
         beta: float = 0.0,
     ) -> None:
         """Store ``alpha A B + beta out`` in `out`; where beta is zero, `out` is not read."""
-        a, a_stride = self._rows(a, self._flip_a)
-        b, b_stride = self._rows(b, self._flip_b)
-        c, c_stride = self._rows(out, False)
-        m, k = out.shape
-        arguments = (
-            m,
-            a.shape[self._reduction_axis],
-            k,
-            float(alpha),
-            a.ctypes.data,
-            a_stride,
-            b.ctypes.data,
-            b_stride,
-            float(beta),
-            c.ctypes.data,
-            c_stride,
-            *self._runtime,
-        )
-        if self._threads > 1:
-            self._call_threaded(arguments)
-        else:
-            self._entry(*arguments)
+        c = self._rows(out, flip=False)
+        a, b = self._rows(a, self._flip_a), self._rows(b, self._flip_b)
+        self._enter(*self._arguments(a, b, c, float(alpha), float(beta)))
         if c is not out:
             out[...] = c
 
-    def _call_threaded(self, arguments: tuple[int | float, ...]) -> None:
+    def prepared(
+        self, a: NDArray[Any], b: NDArray[Any], out: NDArray[Any]
+    ) -> Callable[[], object]:
+        """A call on these operands, for timing: as little as can be is done beside the kernel.
+
+        The operands must live as long as the calls do. What has to be copied is, at every call.
+        """
+        rows = (
+            self._rows(a, self._flip_a),
+            self._rows(b, self._flip_b),
+            self._rows(out, flip=False),
+        )
+        if rows[0] is not a or rows[1] is not b or rows[2] is not out:
+            return functools.partial(self, a, b, out)
+        enter = self.entry if self.threads == 1 else self._enter
+        return functools.partial(enter, *self._arguments(a, b, out, 1.0, 0.0))
+
+    def _arguments(
+        self, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], alpha: float, beta: float
+    ) -> tuple[float, ...]:
+        """What the entry takes, for operands whose rows are contiguous."""
+        m, k = c.shape
+        n = a.shape[self._reduction_axis]
+        at_a, at_b, at_c = ((x.ctypes.data, self._stride(x)) for x in (a, b, c))
+        return (m, n, k, alpha, *at_a, *at_b, beta, *at_c, *self.program.runtime)
+
+    def _enter(self, *arguments: float) -> None:
+        if self.threads == 1:
+            self.entry(*arguments)
+            return
         with self._guard:
-            # The mask belongs to the calling thread; programs around this one keep theirs.
+            # The number belongs to the calling thread: it is the most that its caller allows, and
+            # programs around this one keep theirs.
             previous = self._numba.get_num_threads()
-            self._numba.set_num_threads(self._threads)
+            self._numba.set_num_threads(min(self.threads, previous))
             try:
-                self._entry(*arguments)
+                self.entry(*arguments)
             finally:
                 self._numba.set_num_threads(previous)
 
-    @property
-    def _reentrant(self) -> bool:
-        """Whether Numba's threading layer lets several threads make parallel calls."""
-        try:
-            return bool(self._numba.threading_layer() != "workqueue")
-        except ValueError:  # not known before the first parallel call
-            return False
-
-    def _rows(self, array: NDArray[Any], flip: bool) -> tuple[NDArray[Any], int]:
-        """The array, or a copy, with contiguous rows; and the elements from one to the next."""
+    def _rows(self, array: NDArray[Any], flip: bool) -> NDArray[Any]:
+        """The array, or a copy, with contiguous rows."""
         if flip:
-            array = np.ascontiguousarray(array.T)
+            return np.ascontiguousarray(array.T)
         columns = array.shape[1]
-        if array.flags.c_contiguous:
-            return array, columns
-        itemsize = self._dtype.itemsize
         row_stride, column_stride = array.strides
-        stride, rest = divmod(row_stride, itemsize)
-        if rest or stride < columns or (column_stride != itemsize and columns > 1):
-            return np.ascontiguousarray(array), columns
-        return array, stride
+        stride, rest = divmod(row_stride, array.itemsize)
+        if array.flags.c_contiguous or (
+            rest == 0 and stride >= columns and (columns == 1 or column_stride == array.itemsize)
+        ):
+            return array
+        return np.ascontiguousarray(array)
+
+    def _stride(self, array: NDArray[Any]) -> int:
+        """Elements from one row to the next."""
+        return array.shape[1] if array.flags.c_contiguous else array.strides[0] // array.itemsize
+
+
+def _threads_may_share(numba: Any) -> bool:
+    """Whether Numba's threading layer lets several Python threads make parallel calls at once."""
+    try:
+        return bool(numba.threading_layer() != "workqueue")
+    except ValueError:  # not known before the first parallel call
+        return False
 
 
 def one_line(error: Exception) -> str:

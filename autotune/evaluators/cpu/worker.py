@@ -173,7 +173,7 @@ class _MeasurementWorker:
             if abandoned := self._hopeless(kernel, request.best_s):
                 return Evaluated(replace(abandoned, error=worst))
         first, *others = self._large
-        call = functools.partial(kernel, first.a, first.b, first.c)
+        call = kernel.prepared(first.a, first.b, first.c)
         first.prepare()
         first_s = timed(call)
         verdict = first.judge(request.accuracy)
@@ -211,7 +211,7 @@ class _MeasurementWorker:
             call = self._numpy
         else:
             check = self._large[0]
-            call = functools.partial(self._kernel(request.program), check.a, check.b, check.c)
+            call = self._kernel(request.program).prepared(check.a, check.b, check.c)
         if self._threads > 1:
             time.sleep(SETTLE_S)
         first_s = timed(call)
@@ -230,7 +230,7 @@ class _MeasurementWorker:
         probe = self._probe
         shrunk = probe.case
         work = self._problem.m * self._problem.n * self._problem.k
-        seconds = timed(functools.partial(kernel, probe.a, probe.b, probe.c))
+        seconds = timed(kernel.prepared(probe.a, probe.b, probe.c))
         estimate_s = seconds * work / (shrunk.m * shrunk.n * shrunk.k)
         if estimate_s <= PROBE_RATIO * best_s:
             return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -23,10 +25,19 @@ def device_of(address: int) -> int | None:
     )
     if int(kind[0]) != 0 or int(kind[1]) != int(driver.CUmemorytype.CU_MEMORYTYPE_DEVICE):
         return None
-    status, ordinal = driver.cuPointerGetAttribute(
-        attributes.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, driver.CUdeviceptr(address)
+    ordinal = ctypes.c_int()
+    status = _pointer_attribute()(
+        ctypes.byref(ordinal),
+        int(attributes.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL),
+        ctypes.c_uint64(address),
     )
-    return int(ordinal) if int(status) == 0 else None
+    return ordinal.value if status == 0 else None
+
+
+@functools.cache
+def _pointer_attribute() -> Any:
+    """The driver's own function: that of the bindings says 0 for the ordinal of every device."""
+    return ctypes.CDLL("libcuda.so.1").cuPointerGetAttribute
 
 
 def wait(ordinal: int, stream: int, other: int) -> None:
@@ -45,6 +56,20 @@ def wait(ordinal: int, stream: int, other: int) -> None:
         event = _record(driver, other)
         _call(driver.cuStreamWaitEvent, stream, event, 0)
         _call(driver.cuEventDestroy, event)  # the driver frees it when it has come to pass
+
+
+def finish(ordinal: int, stream: int) -> None:
+    """Wait, on the host, for all that is on a stream now.
+
+    Args:
+        ordinal: the driver's number of the device.
+        stream: handle of the stream.
+
+    Raises:
+        LaunchError: the driver refuses the stream, or what was on it has failed.
+    """
+    with activated(ordinal):
+        _call(load_driver().cuStreamSynchronize, stream)
 
 
 class Retained:

@@ -26,15 +26,18 @@ def under_mpiexec() -> bool:
     return any(os.environ.get(name, "1") not in ("", "0", "1") for name in _SIZES)
 
 
-def attach() -> AttachedRanks | Any:
+def attach(*, gpus: bool = False) -> AttachedRanks | Any:
     """On rank 0 all the ranks under this mpiexec; elsewhere what rank 0 leaves them with.
 
     The other ranks return when rank 0 dismisses them.
+
+    Args:
+        gpus: whether each rank takes a GPU of its own.
     """
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD.Dup()
-    return follow(comm) if comm.rank else AttachedRanks(comm)
+    return follow(comm, gpus=gpus) if comm.rank else AttachedRanks(comm, gpus=gpus)
 
 
 class AttachedRanks:
@@ -48,12 +51,13 @@ class AttachedRanks:
 
     Args:
         comm: the ranks; a communicator of their own, with no other traffic.
+        gpus: whether each takes a GPU of its own.
     """
 
-    def __init__(self, comm: Intracomm) -> None:
+    def __init__(self, comm: Intracomm, *, gpus: bool = False) -> None:
         self.winners: list[dict[str, Any]] = []
         self._comm = comm
-        self._described = describe(comm)
+        self._described = describe(comm, gpus=gpus)
         self._session = Session(comm)
 
     def describe(self) -> RankSet:

@@ -13,12 +13,14 @@ from autotune.evaluators.cpu.worker import Compiled, Evaluated, compile_worker
 from autotune.evaluators.mpi.messages import (
     DescribeBlas,
     Evaluate,
+    GpuProduct,
     LocalProduct,
     MpiProgram,
     Refused,
     Request,
     Setup,
     Visit,
+    VisitGpu,
     VisitNumpy,
 )
 from autotune.evaluators.processes import (
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from autotune.program_cache import ProgramCache
     from autotune.space import SearchSpace
 
-ChooseLocal: TypeAlias = Callable[["Gemm"], LocalProduct]
+ChooseLocal: TypeAlias = Callable[["Gemm"], LocalProduct | GpuProduct]
 """The kernel that a rank multiplies its part of a problem with."""
 
 BATCH = 4
@@ -72,7 +74,7 @@ def local_problem(problem: Gemm, configuration: Mapping[str, Value]) -> Gemm:
     """What a rank multiplies at a time: a block of C by its slice of the reduction, or a panel.
 
     The sizes are rounded up to powers of two: the kernel serves every size, and which record is
-    nearest depends on ratios.
+    nearest depends on ratios. A problem for GPUs has no threads.
     """
     grid = grid_of(configuration)
     m, n, k = (
@@ -88,7 +90,7 @@ def local_problem(problem: Gemm, configuration: Mapping[str, Value]) -> Gemm:
         k = min(k, panel)
     else:
         n = min(n, panel)
-    threads = int(configuration.get("threads", 1))
+    threads = None if "transport" in configuration else int(configuration.get("threads", 1))
     m, n, k = (1 << (size - 1).bit_length() for size in (m, n, k))
     return replace(problem, m=m, n=n, k=k, threads=threads)
 
@@ -131,6 +133,7 @@ class MpiEvaluator:
         self._setup = Setup(
             problem, self._effort, programs.folder, bool(limits["distributed"]), seed
         )
+        self._gpu_name = device.fingerprint.fields.get("gpu")
         self._is_set_up = False
         self._compilers = WorkerPool(compile_worker, count=1)
         self._programs = programs
@@ -145,7 +148,8 @@ class MpiEvaluator:
 
     def is_ready(self, candidate: Candidate) -> bool:
         """Whether the kernel that ranks multiply with has been compiled."""
-        return self._local(candidate).source.digest in self._compiled
+        local = self._local(candidate)
+        return isinstance(local, GpuProduct) or local.source.digest in self._compiled
 
     def prepare(self, candidates: Sequence[Candidate]) -> None:
         """Compile the local kernels that have not been compiled; the programs need none of it."""
@@ -153,7 +157,7 @@ class MpiEvaluator:
         new = {
             local.source.digest: local
             for local in map(self._local, valid)
-            if local.source.digest not in self._compiled
+            if isinstance(local, LocalProduct) and local.source.digest not in self._compiled
         }
         paths = [self._programs.write(local.source, local.family) for local in new.values()]
         replies = self._compilers.run(paths, self._effort.compile_timeout_s)
@@ -179,8 +183,13 @@ class MpiEvaluator:
             return conclude(measurements, [None] * len(candidates), baseline, None, judge_failure)
         programs = [self._program(candidates[position]) for position in alive]
         threads = 1 if baseline is None else baseline.threads
-        visits = [functools.partial(self._visit, program) for program in programs]
-        visits.append(functools.partial(self._visit_numpy, threads))
+        visits: list[Callable[[float], Series | Failure]] = [
+            functools.partial(self._visit, program) for program in programs
+        ]
+        if self._gpu_name is None:
+            visits.append(functools.partial(self._visit_numpy, threads))
+        else:
+            visits.append(self._visit_gpu)
         *turns, numpy_turns = take_turns(visits, self._effort.finals_s)
         by_position = dict(zip(alive, turns, strict=True))
         return conclude(
@@ -194,8 +203,20 @@ class MpiEvaluator:
     def baseline(self) -> Baseline | None:
         """NumPy's product on rank 0, the other ranks asleep, with one thread or one per core.
 
-        Whichever is faster: for small products that is one.
+        Whichever is faster: for small products that is one. For ranks with GPUs it is the local
+        kernel on one GPU, operands in its memory.
         """
+        if self._baseline is None and self._gpu_name is not None:
+            turn = self._visit_gpu(self._effort.budget_s)
+            if isinstance(turn, Failure):
+                return None
+            self._baseline = Baseline(
+                name=f"one {self._gpu_name}, the same local kernel",
+                median_s=turn.median_s,
+                interval_s=turn.interval_s,
+                threads=1,
+                details={"gpu": str(self._gpu_name)},
+            )
         if self._baseline is None:
             blas = self._ask(DescribeBlas())
             if not isinstance(blas, Blas):
@@ -240,7 +261,8 @@ class MpiEvaluator:
         if rejection is not None:
             return Measurement(Outcome.REJECTED, reason=rejection)
         self.prepare([candidate])
-        error = self._compiled[self._local(candidate).source.digest]
+        local = self._local(candidate)
+        error = self._compiled[local.source.digest] if isinstance(local, LocalProduct) else ""
         if error:
             return Measurement(Outcome.COMPILE_FAILED, reason=f"local kernel: {error}")
         accuracy = self._families[candidate.family].accuracy
@@ -257,6 +279,12 @@ class MpiEvaluator:
 
     def _visit_numpy(self, threads: int, budget_s: float) -> Series | Failure:
         reply: Series | Failure = self._ask(VisitNumpy(threads, budget_s))
+        return reply
+
+    def _visit_gpu(self, budget_s: float) -> Series | Failure:
+        local = self._choose_local(replace(self._problem, threads=None))
+        assert isinstance(local, GpuProduct)
+        reply: Series | Failure = self._ask(VisitGpu(local, budget_s))
         return reply
 
     def _ask(self, request: Request) -> Any:
@@ -277,7 +305,7 @@ class MpiEvaluator:
         self._ranks.renew()
         self._is_set_up = False
 
-    def _local(self, candidate: Candidate) -> LocalProduct:
+    def _local(self, candidate: Candidate) -> LocalProduct | GpuProduct:
         return self._choose_local(local_problem(self._problem, candidate.configuration))
 
     def _program(self, candidate: Candidate) -> MpiProgram:

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from autotune.device import Device, DeviceFingerprint
 from autotune.errors import MissingDependencyError
-from autotune.evaluators.mpi.messages import RankSet
+from autotune.evaluators.mpi.messages import GpuSet, RankSet
 from autotune.evaluators.mpi.world import find_mpiexec
 from autotune.mpi_limits import MpiLimits
 
 
-def device_of(ranks: RankSet, cpu: Device, *, distributed: bool) -> Device:
+def device_of(ranks: RankSet, local: Device, *, distributed: bool) -> Device:
     """The device that a set of ranks is.
 
     Where the operands are belongs to its identity: what is best for operands that have to travel
@@ -23,28 +23,49 @@ def device_of(ranks: RankSet, cpu: Device, *, distributed: bool) -> Device:
 
     Args:
         ranks: as they describe themselves.
-        cpu: of the node that rank 0 is on; the others are taken to be alike.
+        local: what a rank multiplies on, as rank 0 has it: the CPU of its node, or its GPU; the
+            others are taken to be alike.
         distributed: whether operands are kept in blocks by all ranks, or whole by rank 0.
     """
     plural = "" if ranks.ranks == 1 else "s"
+    gpus = ranks.gpus
     return replace(
-        cpu,
+        local,
         fingerprint=DeviceFingerprint(
             kind="mpi",
-            name=f"{ranks.ranks} rank{plural} on {cpu.fingerprint.name}",
+            name=f"{ranks.ranks} rank{plural} on {local.fingerprint.name}",
             fields={
-                **cpu.fingerprint.fields,
+                **local.fingerprint.fields,
                 "ranks": ranks.ranks,
                 "nodes": ranks.nodes,
                 "cores": ranks.cores,
                 "mpi": ranks.library,
                 "transport": ranks.transport,
                 "operands": "distributed" if distributed else "root",
+                **({} if gpus is None else _gpu_fields(gpus)),
             },
         ),
-        limits=MpiLimits(ranks.ranks, ranks.nodes, ranks.cores, int(distributed)),
-        toolchain={**cpu.toolchain, "mpi": f"{ranks.library} {ranks.version}".strip()},
+        limits=MpiLimits(
+            ranks.ranks,
+            ranks.nodes,
+            ranks.cores,
+            int(distributed),
+            gpus=0 if gpus is None else gpus.count,
+            cuda_aware=int(gpus is not None and gpus.cuda_aware),
+            nccl=int(gpus is not None and gpus.nccl),
+        ),
+        toolchain={**local.toolchain, "mpi": f"{ranks.library} {ranks.version}".strip()},
     )
+
+
+def _gpu_fields(gpus: GpuSet) -> dict[str, str | int]:
+    """What the identity of ranks with GPUs has besides: these, and how messages travel."""
+    return {
+        "gpu": gpus.name,
+        "gpus": gpus.count,
+        "cuda_aware": int(gpus.cuda_aware),
+        "nccl": int(gpus.nccl),
+    }
 
 
 def expected(ranks: int, cores: int) -> RankSet:

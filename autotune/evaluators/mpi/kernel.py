@@ -69,7 +69,7 @@ class DistributedKernel:
             fault = str(error)
         self._agree(fault, alpha, beta)
         if self._distributed:
-            self._plan.on_blocks(_packed(a), _packed(b), c, alpha, beta)
+            self._multiply_blocks(a, b, c, alpha, beta)
         elif c is None:
             self._plan.from_root(None, None, None, alpha, beta)
         else:
@@ -78,6 +78,10 @@ class DistributedKernel:
             if whole is not c:
                 c[...] = whole
         return c
+
+    def _multiply_blocks(self, a: Any, b: Any, c: Any, alpha: float, beta: float) -> None:
+        """The product of blocks that have been checked."""
+        self._plan.on_blocks(_packed(a), _packed(b), c, alpha, beta)
 
     def free(self) -> None:
         """Give communicators and datatypes back."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from autotune.configuration import Configuration
 from autotune.evaluators.base import Effort
 from autotune.evaluators.cpu.kernel import CpuProgram
 from autotune.problem import Gemm
@@ -26,6 +27,7 @@ class RankSet:
         library: name of the MPI library: "MPICH".
         version: its version.
         transport: what it communicates through, where it says so: "ch4:ofi".
+        gpus: what each rank multiplies on, where that is a GPU of its own.
     """
 
     ranks: int
@@ -34,6 +36,24 @@ class RankSet:
     library: str
     version: str
     transport: str
+    gpus: GpuSet | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSet:
+    """The GPUs of a set of ranks, and how messages get from one to another.
+
+    Attributes:
+        name: of each: they are alike.
+        count: how many there are, on all nodes together.
+        cuda_aware: whether MPI takes addresses in their memory.
+        nccl: whether NCCL can be used.
+    """
+
+    name: str
+    count: int
+    cuda_aware: bool
+    nccl: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +72,38 @@ class LocalProduct:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuKernel:
+    """A CUDA kernel, compiled; each rank works out what to launch for the sizes it meets.
+
+    Attributes:
+        family: the family it is of.
+        digest: the family's.
+        configuration: which of the family's.
+        cubin: its binary.
+    """
+
+    family: str
+    digest: str
+    configuration: Configuration
+    cubin: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProduct:
+    """What multiplies within a rank that has a GPU.
+
+    Attributes:
+        dtype: element type of the operands.
+        kernels: best first; the first that is valid for some sizes serves them.
+        accumulate: the binary of what adds matrices up.
+    """
+
+    dtype: str
+    kernels: tuple[GpuKernel, ...]
+    accumulate: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class MpiProgram:
     """A candidate, as ranks are told of it.
 
@@ -63,7 +115,7 @@ class MpiProgram:
 
     source: Source
     family: str
-    local: LocalProduct | None
+    local: LocalProduct | GpuProduct | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +164,14 @@ class VisitNumpy:
 
 
 @dataclass(frozen=True, slots=True)
+class VisitGpu:
+    """Time the whole product on rank 0's GPU, the others idle; answered by a `Series`."""
+
+    local: GpuProduct
+    budget_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class DescribeBlas:
     """Say which BLAS NumPy calls on rank 0; answered by a `Blas`."""
 
@@ -141,4 +201,6 @@ class Refused:
     reason: str
 
 
-Request: TypeAlias = Setup | Evaluate | Visit | VisitNumpy | DescribeBlas | MeasureNetwork
+Request: TypeAlias = (
+    Setup | Evaluate | Visit | VisitNumpy | VisitGpu | DescribeBlas | MeasureNetwork
+)

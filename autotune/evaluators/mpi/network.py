@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 LENGTHS = (8, 1 << 22)
 """Bytes of the messages timed: the shortest gives the latency, both together the bandwidth."""
 
-ROUNDS = 25
+ROUNDS = (400, 25)
+"""How often they are sent."""
 
 
 def measure_network(comm: Intracomm) -> Network:
@@ -27,12 +28,14 @@ def measure_network(comm: Intracomm) -> Network:
     """
     if comm.size == 1:
         return Network(0.0, 0.0)
-    short_s, long_s = (_one_way_s(comm, length) for length in LENGTHS)
+    short_s, long_s = (
+        _one_way_s(comm, length, rounds) for length, rounds in zip(LENGTHS, ROUNDS, strict=True)
+    )
     per_byte = max(0.0, long_s - short_s) / (LENGTHS[1] - LENGTHS[0])
     return Network(short_s, per_byte)
 
 
-def _one_way_s(comm: Intracomm, length: int) -> float:
+def _one_way_s(comm: Intracomm, length: int, rounds: int) -> float:
     """Half the shortest time of a message there and back, on every rank.
 
     The shortest: what takes longer was held up by something else.
@@ -40,7 +43,7 @@ def _one_way_s(comm: Intracomm, length: int) -> float:
     message = np.zeros(length, "uint8")
     samples = []
     comm.Barrier()
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         start = time.perf_counter()
         if comm.rank == 0:
             comm.Send(message, 1)

@@ -11,6 +11,7 @@ from autotune.verification import Check
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
+    from autotune.evaluators.mpi.gpu_rank import GpuRank
     from autotune.references import Case, Matrix
 
 
@@ -45,18 +46,29 @@ class PlacedCheck:
         check: operands and reference, on rank 0; None elsewhere.
         plan: what multiplies them.
         distributed: whether every rank keeps blocks, or rank 0 everything.
+        dtype: element type of the operands.
+        gpu: this rank's, in whose memory the blocks are; None where that is the host's.
     """
 
     def __init__(
-        self, comm: Intracomm, case: Case, check: Check | None, plan: Plan, distributed: bool
+        self,
+        comm: Intracomm,
+        case: Case,
+        check: Check | None,
+        plan: Plan,
+        distributed: bool,
+        dtype: str,
+        gpu: GpuRank | None = None,
     ) -> None:
         self._comm = comm
         self._case = case
         self._check = check
         self._plan = plan
         self._distributed = distributed
+        self._dtype = dtype
+        self._gpu = gpu
         self._homes: list[list[tuple[slice, slice]]] | None = None
-        self._blocks: list[Matrix] = []
+        self._blocks: list[Any] = []
         if distributed:
             mine = [(slice(*rows), slice(*columns)) for rows, columns in plan.homes()]
             self._homes = comm.gather(mine, 0)
@@ -66,7 +78,13 @@ class PlacedCheck:
         if self._check is not None:
             self._check.prepare()
         if self._distributed:
-            self._blocks = self._hand_out()
+            self._blocks = []
+            blocks = self._hand_out()
+            if self._gpu is None:
+                self._blocks = blocks
+            else:
+                self._blocks = [self._gpu.upload(block) for block in blocks]
+                self._gpu.synchronize()
 
     def call(self) -> None:
         """Multiply."""
@@ -83,19 +101,30 @@ class PlacedCheck:
         """Bring C back to rank 0, which judges it."""
         if not self._distributed:
             return
-        parts: list[Matrix] | None = self._comm.gather(self._blocks[2], 0)
-        if self._check is not None and parts is not None and self._homes is not None:
-            for homes, part in zip(self._homes, parts, strict=True):
-                self._check.c[homes[2]] = part
+        mine = self._blocks[2] if self._gpu is None else self._gpu.fetch(self._blocks[2])
+        if self._check is None or self._homes is None:
+            self._comm.Send(mine, 0)
+            return
+        for rank, homes in enumerate(self._homes):
+            block = self._check.c[homes[2]]
+            if rank:
+                mine = np.empty(block.shape, block.dtype)
+                self._comm.Recv(mine, rank)
+            block[...] = mine
 
     def _hand_out(self) -> list[Matrix]:
-        """This rank's blocks of A, B and C."""
-        parts: list[Any] | None = None
+        """This rank's blocks of A, B and C; each is a message of its own, however large."""
         if self._check is not None and self._homes is not None:
             whole = self._check.a, self._check.b, self._check.c
-            parts = [
-                [np.array(matrix[home]) for matrix, home in zip(whole, homes, strict=True)]
-                for homes in self._homes
+            for rank, homes in enumerate(self._homes[1:], 1):
+                for matrix, home in zip(whole, homes, strict=True):
+                    self._comm.Send(np.array(matrix[home]), rank)
+            return [
+                np.array(matrix[home]) for matrix, home in zip(whole, self._homes[0], strict=True)
             ]
-        blocks: list[Matrix] = self._comm.scatter(parts, 0)
+        blocks = []
+        for rows, columns in self._plan.homes():
+            shape = rows[1] - rows[0], columns[1] - columns[0]
+            blocks.append(np.empty(shape, self._dtype))
+            self._comm.Recv(blocks[-1], 0)
         return blocks

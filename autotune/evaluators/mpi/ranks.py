@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import AutotuneError
+from autotune.evaluators.mpi.gpus import describe_gpus
 from autotune.evaluators.mpi.identity import parse_library
 from autotune.evaluators.mpi.messages import FAULT, RankSet, Request
 from autotune.evaluators.mpi.quiet import listen, tell
@@ -23,23 +24,44 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
 
-def describe(comm: Intracomm) -> RankSet:
-    """The ranks of a communicator; called by all of them, the same on each."""
+def describe(comm: Intracomm, *, gpus: bool = False) -> RankSet:
+    """The ranks of a communicator; called by all of them, the same on each.
+
+    Args:
+        comm: the ranks.
+        gpus: whether each takes a GPU of its own.
+
+    Raises:
+        InputError: there are fewer GPUs than ranks.
+        MissingDependencyError: there is no GPU, or what runs kernels on it is missing.
+    """
     from mpi4py import MPI
 
     host = MPI.Get_processor_name()
     cores = dict(comm.allgather((host, len(os.sched_getaffinity(0)))))
     library, version, transport = parse_library(MPI.Get_library_version())
-    return RankSet(comm.size, len(cores), sum(cores.values()), library, version, transport)
+    return RankSet(
+        comm.size,
+        len(cores),
+        sum(cores.values()),
+        library,
+        version,
+        transport,
+        describe_gpus(comm) if gpus else None,
+    )
 
 
-def follow(comm: Intracomm) -> Any:
+def follow(comm: Intracomm, *, gpus: bool = False) -> Any:
     """Answer rank 0's requests, as any other rank, until it says that it is the last.
+
+    Args:
+        comm: the ranks.
+        gpus: as rank 0 has it.
 
     Returns:
         What rank 0 leaves everybody with.
     """
-    describe(comm)  # as rank 0 does, and all have to
+    describe(comm, gpus=gpus)  # as rank 0 does, and all have to
     session = Session(comm)
     while True:
         kind, content = listen(comm)
@@ -76,11 +98,12 @@ class Together(contextlib.AbstractContextManager["Together"]):
         self._comm.Abort(1)
 
 
-def main(address: str) -> None:
+def main(address: str, *, gpus: bool) -> None:
     """Be one of the ranks that a `World` started.
 
     Args:
         address: the Unix socket on which it waits for rank 0.
+        gpus: whether each takes a GPU of its own.
     """
     from mpi4py import MPI
 
@@ -88,11 +111,11 @@ def main(address: str) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # crashes are expected here
     die_with_parent()
     comm = MPI.COMM_WORLD
-    if comm.rank:
-        follow(comm)
-        return
     with Together(comm):
-        described = describe(comm)
+        if comm.rank:
+            follow(comm, gpus=gpus)
+            return
+        described = describe(comm, gpus=gpus)
         session = Session(comm)
         end = socket.socket(socket.AF_UNIX)
         end.connect(address)

@@ -14,7 +14,7 @@ from autotune.errors import CompileError
 from autotune.evaluators.cpu.baseline import numpy_blas
 from autotune.evaluators.cpu.timing import time_calls, timed
 from autotune.evaluators.cpu.worker import Evaluated
-from autotune.evaluators.mpi.loading import MakePlan, load_program
+from autotune.evaluators.mpi.loading import MakePlan, load_product, load_program
 from autotune.evaluators.mpi.messages import (
     DescribeBlas,
     Evaluate,
@@ -24,6 +24,7 @@ from autotune.evaluators.mpi.messages import (
     Request,
     Setup,
     Visit,
+    VisitGpu,
     VisitNumpy,
 )
 from autotune.evaluators.mpi.network import measure_network
@@ -38,6 +39,8 @@ from autotune.verification import Check, Verdict
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
+
+    from autotune.evaluators.mpi.gpu_rank import GpuRank
 
 CASES = (
     Case(1, 7, 1, alpha=-1.5, beta=2.0),
@@ -79,6 +82,8 @@ class Session:
                 return self._work.visit(request)
             case VisitNumpy() if self._work is not None:
                 return self._work.visit_numpy(request)
+            case VisitGpu() if self._work is not None:
+                return self._work.visit_gpu(request)
         return Refused(f"{type(request).__name__} came before Setup")
 
 
@@ -132,10 +137,11 @@ class _Work:
                 enough=lambda low_s: False,
             )
 
-    def placed(self, case: Case, plan: Plan) -> PlacedCheck:
+    def placed(self, case: Case, plan: Plan, gpu: GpuRank | None) -> PlacedCheck:
         """A case's operands where a plan takes them."""
-        check = self._checks.get(case)
-        return PlacedCheck(self._comm, case, check, plan, self._setup.distributed)
+        check, setup = self._checks.get(case), self._setup
+        dtype = setup.problem.dtype
+        return PlacedCheck(self._comm, case, check, plan, setup.distributed, dtype, gpu)
 
     @property
     def comm(self) -> Intracomm:
@@ -180,7 +186,7 @@ class _Work:
         """Loads a program on every rank; or why it cannot be, on any of them."""
         error, make_plan = "", None
         try:
-            make_plan = load_program(program, self._programs)
+            make_plan = load_program(program, self._programs, self._comm)
         except CompileError as refused:
             error = str(refused)
         errors = [text for text in self._comm.allgather(error) if text]
@@ -209,6 +215,27 @@ class _Work:
                 deadline_s=max(request.budget_s, self._setup.effort.timeout_s / 4),
             )
 
+    def visit_gpu(self, request: VisitGpu) -> Series:
+        """Take one turn of what one GPU does alone."""
+        gpu = load_product(request.local, self._comm)
+        check = self._checks.get(self._large)
+        if check is None:  # the other ranks go back to sleep
+            return Series(math.nan, (math.nan, math.nan), 0)
+        a, b, c = map(gpu.upload, (check.a, check.b, check.c))
+
+        def call() -> None:
+            gpu(a, b, c)
+            gpu.synchronize()
+
+        call()
+        return time_calls(
+            call,
+            expected_s=timed(call),
+            budget_s=request.budget_s,
+            interval=self._setup.effort.interval,
+            deadline_s=max(request.budget_s, self._setup.effort.timeout_s / 4),
+        )
+
 
 class _Placed:
     """A plan made for a case, and freed again by all ranks."""
@@ -216,10 +243,11 @@ class _Placed:
     def __init__(self, work: _Work, case: Case, make_plan: MakePlan) -> None:
         self._work = work
         self._case = case
+        self._gpu = make_plan.gpu
         self._plan = make_plan(work.comm, case.m, case.n, case.k)
 
     def __enter__(self) -> PlacedCheck:
-        return self._work.placed(self._case, self._plan)
+        return self._work.placed(self._case, self._plan, self._gpu)
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if kind is None:  # what fails on one rank is not met by the others

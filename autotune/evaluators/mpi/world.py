@@ -31,8 +31,8 @@ _LAUNCH = (
     "os.getppid() == int(sys.argv[1]) or os._exit(1); os.execv(sys.argv[2], sys.argv[2:])"
 )
 _RANK = (
-    "import sys; sys.path[:] = sys.argv[2:]; "
-    "from autotune.evaluators.mpi.ranks import main; main(sys.argv[1])"
+    "import sys; address, kind, *sys.path[:] = sys.argv[1:]; "
+    "from autotune.evaluators.mpi.ranks import main; main(address, gpus=kind == 'gpus')"
 )
 
 
@@ -102,10 +102,12 @@ class World:
     Args:
         ranks: how many to start.
         threads: the most threads that the local product of a rank may use.
+        gpus: whether each takes a GPU of its own.
     """
 
-    def __init__(self, ranks: int, threads: int = 1) -> None:
+    def __init__(self, ranks: int, threads: int = 1, *, gpus: bool = False) -> None:
         self._ranks = ranks
+        self._kind = "gpus" if gpus else "cpu"
         self._environment = {
             "OPENBLAS_NUM_THREADS": "1",
             "OMP_NUM_THREADS": "1",
@@ -129,7 +131,7 @@ class World:
         if self._started is not None and self._started.process.poll() is not None:
             self.close(grace_s=0)
         if self._started is None:
-            self._started = _Started(self._ranks, self._environment)
+            self._started = _Started(self._ranks, self._kind, self._environment)
         return self._started.described
 
     def call(self, request: Request, timeout_s: float) -> Any:
@@ -187,7 +189,7 @@ class World:
 class _Started:
     """A running mpiexec, the socket to its rank 0, and what all ranks printed."""
 
-    def __init__(self, ranks: int, environment: dict[str, str]) -> None:
+    def __init__(self, ranks: int, kind: str, environment: dict[str, str]) -> None:
         command = launch_command(find_mpiexec(), ranks)
         resources = contextlib.ExitStack()
         # Also for ranks that nobody closed: at the latest when the interpreter exits.
@@ -205,7 +207,7 @@ class _Started:
                     [
                         *(sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid())),
                         *command,
-                        *(sys.executable, "-c", _RANK, address, *sys.path),
+                        *(sys.executable, "-c", _RANK, address, kind, *sys.path),
                     ],
                     stdin=subprocess.DEVNULL,
                     stdout=self._printed,

@@ -1,0 +1,1 @@
+"""The target `hybrid`: emitted programs whose host threads drive the streams of GPUs."""

@@ -1,0 +1,213 @@
+"""The hybrid evaluator: candidates become programs, which one process that owns the GPUs runs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+from autotune.evaluators.base import Baseline, Effort, Finals
+from autotune.evaluators.hybrid.loading import HybridProgram
+from autotune.evaluators.hybrid.messages import (
+    DescribeBaseline,
+    Evaluate,
+    Request,
+    Setup,
+    Visit,
+)
+from autotune.evaluators.hybrid.products import LocalKernel
+from autotune.evaluators.hybrid.worker import Evaluated, measurement_worker
+from autotune.evaluators.processes import Failure, FailureKind, WorkerProcess
+from autotune.evaluators.rounds import Series, conclude, take_turns
+from autotune.measurement import Measurement, Outcome
+from autotune.rendering import render
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+    from autotune.configuration import Candidate, Value
+    from autotune.device import Device
+    from autotune.family import KernelFamily
+    from autotune.problem import Gemm
+    from autotune.program_cache import ProgramCache
+    from autotune.space import SearchSpace
+
+ChooseLocal: TypeAlias = Callable[["Gemm"], LocalKernel]
+"""The kernel that a GPU multiplies its part of a problem with."""
+
+DEFAULT_EFFORT = Effort(budget_s=0.5, timeout_s=60.0, finals_s=5.0)
+
+SECOND_LOOK_S = 0.05
+"""Seconds of timed calls when a finalist is verified again; the rounds time it."""
+
+
+def local_problem(problem: Gemm, configuration: Mapping[str, Value]) -> Gemm:
+    """What a thread multiplies at a time: some rows of C, or a part of the reduction.
+
+    The sizes are rounded up to powers of two: the kernel serves every size, and which record is
+    nearest depends on ratios.
+    """
+    parts = int(configuration.get("threads", 1)) * int(configuration.get("pieces", 1))
+    m, n, k = problem.m, problem.n, problem.k
+    if "sum" in configuration:
+        n = -(-n // parts)
+    else:
+        m = -(-m // parts)
+    m, n, k = (1 << (size - 1).bit_length() for size in (m, n, k))
+    return replace(problem, m=m, n=n, k=k, threads=None)
+
+
+class HybridEvaluator:
+    """Evaluates candidates of hybrid families for one problem (see `Evaluator`).
+
+    Args:
+        problem: what is computed; its layout is "nn".
+        families: by name; candidates name them.
+        device: the GPUs, as `device_of` gives them.
+        programs: where emitted programs go.
+        operands: where the operands are: "host", "device" or "blocks".
+        choose_local: which kernel a GPU multiplies with.
+        effort: how long and how exactly to measure.
+        seed: seeds the operands.
+    """
+
+    def __init__(
+        self,
+        problem: Gemm,
+        families: Mapping[str, KernelFamily],
+        device: Device,
+        programs: ProgramCache,
+        operands: str,
+        choose_local: ChooseLocal,
+        *,
+        effort: Effort | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.device = device
+        self.batch = 1
+        self._problem = problem
+        self._families = families
+        self._effort = effort or DEFAULT_EFFORT
+        self._choose_local = functools.cache(choose_local)
+        self._spaces: dict[str, SearchSpace] = {}
+        self._baseline: Baseline | None = None
+        gpus = device.limits.names()["gpus"]
+        setup = Setup(problem, operands, gpus, self._effort, programs.folder, seed)
+        self._worker = WorkerProcess(measurement_worker, setup)
+
+    @property
+    def compiles_ahead(self) -> bool:
+        """False: programs are text, and the kernel in them was compiled when it was tuned."""
+        return False
+
+    def is_ready(self, candidate: Candidate) -> bool:
+        """Always: there is nothing to compile."""
+        return True
+
+    def prepare(self, candidates: Sequence[Candidate]) -> None:
+        """Start the worker: operands and references of a large problem take their time."""
+        self._worker.spawn()
+
+    def evaluate(self, candidate: Candidate, best_s: float | None) -> Measurement:
+        """Have the worker verify and time a candidate; see `Evaluator.evaluate`."""
+        return self._evaluate(candidate, best_s, self._effort.budget_s)
+
+    def finals(self, candidates: Sequence[Candidate]) -> Finals:
+        """Verify again, then time in rounds: every candidate, then the baseline, and again."""
+        measurements = [self._evaluate(each, None, SECOND_LOOK_S) for each in candidates]
+        baseline = self.baseline()
+        alive = [position for position, each in enumerate(measurements) if each.ok]
+        if not alive:
+            return conclude(measurements, [None] * len(candidates), baseline, None, _judge_failure)
+        contestants: list[HybridProgram | None] = [self._program(candidates[at]) for at in alive]
+        if baseline is not None:
+            contestants.append(None)
+        visits = [functools.partial(self._visit, program) for program in contestants]
+        turns = take_turns(visits, self._effort.finals_s)
+        by_position = dict(zip(alive, turns, strict=False))
+        return conclude(
+            measurements,
+            [by_position.get(position) for position in range(len(candidates))],
+            baseline,
+            turns[-1] if baseline is not None else None,
+            _judge_failure,
+        )
+
+    def baseline(self) -> Baseline | None:
+        """On the host's operands cuBLASXt, on others cuBLAS on one GPU; None without it."""
+        if self._baseline is None:
+            name = self._ask(DescribeBaseline())
+            if not isinstance(name, str):
+                return None
+            turn = self._visit(None, self._effort.budget_s)
+            if isinstance(turn, Failure):
+                return None
+            self._baseline = Baseline(
+                name=name,
+                median_s=turn.median_s,
+                interval_s=turn.interval_s,
+                threads=1,
+                details={"library": name.partition(" ")[0]},
+            )
+        return self._baseline
+
+    def binary(self, candidate: Candidate) -> None:
+        """Nothing: programs are text, and the kernel in them has a record of its own."""
+
+    def close(self) -> None:
+        """End the worker and free the GPUs."""
+        self._worker.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _evaluate(
+        self, candidate: Candidate, best_s: float | None, budget_s: float
+    ) -> Measurement:
+        rejection = self._rejection(candidate)
+        if rejection is not None:
+            return Measurement(Outcome.REJECTED, reason=rejection)
+        accuracy = self._families[candidate.family].accuracy
+        reply = self._ask(Evaluate(self._program(candidate), accuracy, best_s, budget_s))
+        return reply.measurement if isinstance(reply, Evaluated) else _judge_failure(reply)
+
+    def _visit(self, program: HybridProgram | None, budget_s: float) -> Series | Failure:
+        reply: Series | Failure = self._ask(Visit(program, budget_s))
+        return reply
+
+    def _ask(self, request: Request) -> Any:
+        reply = self._worker.call(request, self._effort.timeout_s)
+        if isinstance(reply, Failure) or (isinstance(reply, Evaluated) and reply.lost):
+            self._worker.close(grace_s=0)  # a context may be dead, or memory damaged
+        return reply
+
+    def _program(self, candidate: Candidate) -> HybridProgram:
+        family = self._families[candidate.family]
+        source = render(family, candidate.configuration, dtype=self._problem.dtype)
+        local = self._choose_local(local_problem(self._problem, candidate.configuration))
+        return HybridProgram(source, family.name, local)
+
+    def _rejection(self, candidate: Candidate) -> str | None:
+        """Why a candidate is not valid here, or None."""
+        family = self._families[candidate.family]
+        if candidate.family not in self._spaces:
+            self._spaces[candidate.family] = family.space(self._problem, self.device.limits)
+        rejection = self._spaces[candidate.family].rejection(candidate.configuration)
+        return None if rejection is None else str(rejection)
+
+
+def _judge_failure(reply: Failure) -> Measurement:
+    """What a request without a reply says of the candidate it was about."""
+    timed_out = reply.kind is FailureKind.TIMED_OUT
+    outcome = Outcome.TIMEOUT if timed_out else Outcome.LAUNCH_FAILED
+    return Measurement(outcome, reason=reply.reason)

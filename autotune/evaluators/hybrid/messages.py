@@ -1,0 +1,71 @@
+"""What the evaluator and the process that owns the GPUs say to each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from autotune.evaluators.base import Effort
+from autotune.evaluators.hybrid.loading import HybridProgram
+from autotune.problem import Gemm
+from autotune.references import Case
+
+CASES = (
+    Case(1, 7, 1, alpha=-1.5, beta=2.0),
+    Case(5, 2, 30, beta=1.0),
+    Case(65, 127, 63, alpha=1.25, distribution="normal"),
+    Case(300, 270, 290, alpha=1.5, beta=-0.5, padding=1),
+    Case(1030, 1500, 70, beta=0.5),
+)
+"""Sizes that nothing divides, some with fewer rows or steps than there are threads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What the worker is made for.
+
+    Attributes:
+        problem: what is computed.
+        operands: "host", "device" or "blocks".
+        devices: GPUs to use at most.
+        effort: how long and how exactly to measure.
+        programs: folder of emitted programs and binaries.
+        seed: seeds the operands.
+    """
+
+    problem: Gemm
+    operands: str
+    devices: int
+    effort: Effort
+    programs: Path
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Verify a program, then time it; answered by an `Evaluated`."""
+
+    program: HybridProgram
+    accuracy: str
+    best_s: float | None
+    budget_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """Time a program, or the baseline where there is none, for one turn of an interleaved round.
+
+    Answered by a `Series`.
+    """
+
+    program: HybridProgram | None
+    budget_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeBaseline:
+    """Say what the baseline is, once it has multiplied correctly; answered by text or None."""
+
+
+Request: TypeAlias = Evaluate | Visit | DescribeBaseline

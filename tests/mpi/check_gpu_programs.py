@@ -1,0 +1,131 @@
+"""Run by mpiexec: programs for GPUs on stand-ins, against NumPy. Prints one line of JSON."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+from slow_machine import SlowMachine
+
+from autotune.catalog import load_families
+from autotune.configuration import Configuration
+from autotune.evaluators.mpi import transports, transports_shared
+from autotune.evaluators.mpi.evaluator import grid_of
+from autotune.evaluators.mpi.gpu_rank import GpuRank
+from autotune.family import KernelFamily
+from autotune.grid import BlockPartition
+from autotune.mpi_limits import MpiLimits
+from autotune.problem import Gemm
+from autotune.rendering import render
+
+# One that most grids divide, one that none does, and one with fewer rows than ranks; the panels
+# of the first are many.
+SIZES = ((48, 900, 48), (37, 53, 29), (2, 35, 3))
+SCALARS = ((1.0, 0.0), (-0.75, 1.5))
+DTYPES = ("float64", "float32")
+
+comm = MPI.COMM_WORLD
+# So that messages here have several pieces.
+transports.PIECE_BYTES = transports_shared.PIECE_BYTES = 1 << 14
+
+
+def configurations(family: KernelFamily, transport: str, count: int) -> list[Configuration]:
+    """Some configurations for these ranks: all but one of them for as many ranks as can be."""
+    limits = MpiLimits(comm.size, 1, comm.size, 1, gpus=comm.size, cuda_aware=1, nccl=1)
+    space = family.space(Gemm(1000, 1000, 1000), limits)
+    found = [space[index] for index in range(len(space))]
+    found = [each for each in found if each["transport"] == transport]
+    found = [each for each in found if each.get("panel", 256) == 256]
+    most = max((grid_of(each).size for each in found), default=0)
+    full = [each for each in found if grid_of(each).size == most]
+    rest = [each for each in found if grid_of(each).size < most]
+    draw = random.Random(comm.size)
+    return draw.sample(full, min(count, len(full))) + draw.sample(rest, min(1, len(rest)))
+
+
+def load(text: str, number: int) -> ModuleType:
+    path = Path(sys.argv[1]) / f"program_{comm.rank}_{number}.py"
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def error_of(c: np.ndarray, operands: tuple[np.ndarray, ...], alpha: float, beta: float) -> float:
+    """The largest error, in units of what the rounding of a sum of n terms allows."""
+    a, b, before = (operand.astype("float64") for operand in operands)
+    right = alpha * (a @ b) + (beta * before if beta else 0)
+    allowed = np.abs(alpha) * (np.abs(a) @ np.abs(b)) + (abs(beta * before) if beta else 0)
+    scale = 16 * np.finfo(c.dtype).eps * allowed + np.finfo(c.dtype).tiny
+    return float(np.nan_to_num(np.abs(c - right) / scale, nan=np.inf).max())
+
+
+def check(plan: Any, gpu: GpuRank, gemm: Gemm, partition: BlockPartition, seed: int) -> list[str]:
+    """What is wrong with a plan, on distributed blocks and from the root."""
+    rng = np.random.default_rng(seed)
+    a = rng.standard_normal((gemm.m, gemm.n)).astype(gemm.dtype)
+    b = rng.standard_normal((gemm.n, gemm.k)).astype(gemm.dtype)
+    wrong = []
+    homes = [(slice(*rows), slice(*columns)) for rows, columns in plan.homes()]
+    kept = (partition.home_a, partition.home_b, partition.home_c)
+    for home, of_rank in zip(homes, kept, strict=True):
+        if plan.active and home != of_rank(comm.rank).slices:
+            wrong.append(f"home is {home}, not {of_rank(comm.rank).slices}")
+    for alpha, beta in SCALARS:
+        before = rng.standard_normal((gemm.m, gemm.k)).astype(gemm.dtype)
+        if not beta:
+            before[...] = np.nan  # must not be read
+        mine = [
+            gpu.upload(whole[home].copy())
+            for whole, home in zip((a, b, before), homes, strict=True)
+        ]
+        plan.on_blocks(*mine, alpha, beta)
+        c = np.zeros((gemm.m, gemm.k), gemm.dtype)
+        c[homes[2]] = gpu.fetch(mine[2])
+        c = comm.allreduce(c)
+        error = error_of(c, (a, b, before), alpha, beta)
+        if not error <= 1:
+            wrong.append(f"on blocks, alpha={alpha} beta={beta}: {error:.3g}")
+        c = before.copy()
+        plan.from_root(*((a, b, c) if comm.rank == 0 else (None, None, None)), alpha, beta)
+        error = error_of(c, (a, b, before), alpha, beta) if comm.rank == 0 else 0.0
+        if not error <= 1:
+            wrong.append(f"from root, alpha={alpha} beta={beta}: {error:.3g}")
+    return wrong
+
+
+def main() -> None:
+    wrong, plans, families = [], 0, set()
+    transport = sys.argv[2]
+    for name, family in load_families(target="mpi").items():
+        if not name.startswith("gpu_"):
+            continue
+        for number, found in enumerate(configurations(family, transport, int(sys.argv[3]))):
+            families.add(name)
+            dtype = DTYPES[number % 2]
+            module = load(render(family, found, dtype=dtype).text, plans)
+            gpu = GpuRank(SlowMachine())
+            for m, n, k in SIZES:
+                plan = module.gemm(comm, m, n, k, gpu)
+                scattered = found.get("combine") == "reduce_scatter"
+                partition = BlockPartition(grid_of(found), m, n, k, scattered=scattered)
+                gemm = Gemm(m, n, k, dtype=dtype)
+                for each in comm.allgather(check(plan, gpu, gemm, partition, seed=plans)):
+                    wrong += [f"{name} {found} {gemm.label}: {text}" for text in each]
+                plan.free()
+                plans += 1
+    if comm.rank == 0:
+        print(json.dumps({"plans": plans, "families": sorted(families), "wrong": wrong}))
+
+
+main()
