@@ -27,6 +27,17 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return cache
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of a module stay in one process, where they share what was compiled.
+
+    Those that have the GPU, or start ranks on all cores, do so one at a time.
+    """
+    for item in items:
+        alone = [marker for marker in ("gpu", "mpi") if item.get_closest_marker(marker)]
+        item.add_marker(pytest.mark.xdist_group(alone[0] if alone else str(item.path)))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker, missing in (("gpu", _missing_gpu), ("mpi", _missing_mpi)):
         reason = missing() if item.get_closest_marker(marker) else None

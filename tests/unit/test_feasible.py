@@ -236,6 +236,7 @@ class TestClaims:
             ("gibberish", 601, True),
             (str(Owner.current()), 10_000, False),
         ],
+        ids=["far", "far and silent", "before a restart", "unreadable", "this process"],
     )
     def test_who_is_taken_for_dead(self, owner, heard_s_ago, orphaned, monkeypatch):
         study, (first, _), _ = self.workers()

@@ -17,9 +17,11 @@ from autotune.measurement import Measurement, Outcome
 from autotune.search import Searcher, open_study
 from autotune.search.claims import Ledger
 from autotune.search.model import EstimatedPrior, MeasuredPrior, ModelProposer
+from autotune.search.model.features import FeatureMap
 from autotune.search.model.history import History
+from autotune.search.model.programs import log_costs
 from autotune.search.study_space import StudySpace
-from autotune.space import SearchSpace, SpaceUnion
+from autotune.space import SearchSpace, SpaceUnion, TunableParameter
 
 TILES = SearchSpace(
     {
@@ -378,3 +380,47 @@ def test_all_of_a_space_in_order_of_promise():
     rows = drive(ModelProposer(StudySpace(space), 0), space, 25, value.__getitem__)
     assert sorted(rows) == list(range(25))
     assert min(value[row] for row in rows[:16]) == 1.0
+
+
+class TestPrograms:
+    """Parameters that are passed at the call make several configurations one program."""
+
+    SPACE = SpaceUnion(
+        {
+            "one": SearchSpace(
+                [
+                    TunableParameter("tx", (1, 2, 4, 8, 16, 32)),
+                    TunableParameter("block", (16, 32, 64, 128), runtime=True),
+                ]
+            ),
+            "other": SearchSpace([TunableParameter("block", (16, 32, 64), runtime=True)]),
+        }
+    )
+
+    def test_costs_are_those_of_programs_that_are_not_there(self):
+        space = StudySpace(self.SPACE)
+        features = FeatureMap(space)
+        rows = range(space.size)
+        begun = [0, space.size - 1]
+        costs = log_costs(features.of(rows), features.of(begun), features.compiled)
+        known = {_program(space.point(row)) for row in begun}
+        for row, cost in zip(rows, costs, strict=True):
+            assert (cost == 0) == (_program(space.point(row)) in known)
+        assert len(set(costs.tolist())) == 2
+
+    def test_a_search_compiles_less_than_it_tries(self):
+        space = StudySpace(self.SPACE)
+
+        def seconds(row):
+            point = space.point(row)
+            tile = abs(math.log2(point.configuration.get("tx", 1) / 8))
+            return 1e-3 * (1 + tile + 0.1 * abs(math.log2(point.configuration["block"] / 64)))
+
+        rows = drive(ModelProposer(space), space, 16, seconds)
+        tried = [_program(space.point(row)) for row in rows]
+        assert tried.count(_program(space.point(min(rows, key=seconds)))) == 4
+        assert seconds(min(rows, key=seconds)) == pytest.approx(1e-3)
+
+
+def _program(candidate):
+    return candidate.family, candidate.configuration.get("tx")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from autotune.evaluators.base import Baseline, Effort, Finals
 from autotune.evaluators.cpu.baseline import Blas, baseline_details, baseline_name
 from autotune.evaluators.cpu.kernel import CpuProgram, write_program
+from autotune.evaluators.cpu.thread_limits import affinity_count
 from autotune.evaluators.cpu.worker import (
     Compiled,
     DescribeBlas,
@@ -62,7 +63,7 @@ class CpuEvaluator:
         device: as `read_cpu` gives it; its `max_threads` caps kernels and baseline alike.
         programs: where emitted modules go.
         effort: how long and how exactly to measure.
-        workers: compile workers; None takes one per thread of the device.
+        workers: compile workers; None takes one for each processor of this process.
         seed: seeds the operands.
     """
 
@@ -85,7 +86,8 @@ class CpuEvaluator:
         usable = device.limits.names()["max_threads"]
         self._threads = min(problem.threads or usable, usable)
         environment = {"NUMBA_NUM_THREADS": str(self._threads)}
-        count = workers or usable
+        # Nothing is measured meanwhile, so that kernels of one thread are compiled on all cores.
+        count = workers or affinity_count()
         self.batch = max(MIN_BATCH, count)
         self._compilers = WorkerPool(compile_worker, count=count, environment=environment)
         self._worker = WorkerProcess(

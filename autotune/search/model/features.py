@@ -92,6 +92,8 @@ class FeatureMap:
     Attributes:
         groups: for each column, the number of the parameter that it belongs to.
         parameters: how many parameters have more than one value.
+        compiled: for each of these, in the order of `Points.levels`, whether it is written into
+            the source of some family; the others are passed at the call by all.
     """
 
     def __init__(
@@ -111,6 +113,11 @@ class FeatureMap:
         self.parameters = len(self._values) + (families > 0)
         self.groups: NDArray[np.int64] = np.array(
             groups + [len(self._values)] * families, dtype=np.int64
+        )
+        members = self._members.values()
+        written = {p.name for each in members for p in each.parameters if not p.runtime}
+        self.compiled: NDArray[np.bool_] = np.array(
+            [name in written for name in self._values] + [True] * (families > 0)
         )
         self._tables = {family: self._table(member) for family, member in self._members.items()}
 

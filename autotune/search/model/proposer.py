@@ -15,6 +15,7 @@ from autotune.search.model.candidates import Candidates, drawn_rows, seeded
 from autotune.search.model.features import FeatureMap, Points
 from autotune.search.model.history import History
 from autotune.search.model.prior import standardised
+from autotune.search.model.programs import log_costs
 from autotune.search.model.schedule import FIRST_FIT, refit_at
 from autotune.search.model.success import SuccessModel
 from autotune.search.model.surrogate import Surrogate
@@ -53,10 +54,11 @@ class ModelProposer:
     After a first few spread-out trials, a Gaussian process is fitted to the logarithms of the
     measured times (`kernel.fit`), its posterior is kept for every valid configuration
     (`Posterior`), and the one with the largest expected improvement, times its probability of
-    success, is next. One proposal in three is restricted to the best configuration's neighbours,
-    which a wrong model cannot talk the search out of. Running trials count as observed at their
-    expected value, so that a batch is diverse. Spaces too large to be scored whole are represented
-    by rows drawn anew with every fit, and the neighbours of the best.
+    success, is next; where parameters are passed at the call, a program that has been compiled
+    already is preferred (`programs.log_costs`). One proposal in three is restricted to the best
+    configuration's neighbours, which a wrong model cannot talk the search out of. Running trials
+    count as observed at their expected value, so that a batch is diverse. Spaces too large to be
+    scored whole are represented by rows drawn anew with every fit, and the neighbours of the best.
 
     Proposals depend on the seed and the ended and running trials alone.
 
@@ -99,6 +101,9 @@ class ModelProposer:
         surrogate.expect(history.pending)
         candidates = surrogate.candidates
         scores = surrogate.scores()
+        if not self._map.compiled.all():
+            visited = self._map.of(sorted(history.visited))
+            scores -= log_costs(candidates.points, visited, self._map.compiled)
         scores[candidates.positions(history.visited)] = -np.inf
         if begun % _LOCAL_EVERY == 0:
             scores = _near(scores, candidates.points, self._map.of([surrogate.best_row]))
