@@ -6,16 +6,14 @@ contestant are independent as those of consecutive calls are not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from autotune.evaluators.base import Baseline, Finals
-from autotune.evaluators.processes import Failure
+from autotune.evaluators.processes import Failure, FailureKind
+from autotune.measurement import Measurement, Outcome
 from autotune.statistics import median, median_interval
-
-if TYPE_CHECKING:
-    from autotune.measurement import Measurement
 
 ROUNDS = 15
 """Rounds that the time is divided into: enough for a 95% interval that is not merely the smallest
@@ -44,14 +42,44 @@ Turns: TypeAlias = list[Series] | Failure
 """What a contestant did in every round, or how it failed."""
 
 
-def take_turns(
-    visits: Sequence[Callable[[float], Series | Failure]], budget_s: float
-) -> list[Turns]:
+Visit: TypeAlias = Callable[[float], Series | Failure]
+"""Times a contestant for about the seconds given."""
+
+
+def hold_rounds(
+    measurements: Sequence[Measurement],
+    visits: Mapping[int, Visit],
+    baseline: Baseline | None,
+    visit_baseline: Visit | None,
+    budget_s: float,
+) -> Finals:
+    """Time those finalists that are right in turns with the baseline.
+
+    Args:
+        measurements: the finalists' verification, in their order.
+        visits: what times those that were found right, by their positions.
+        baseline: as measured alone; None when there is none.
+        visit_baseline: what times it; None where it takes no part.
+        budget_s: seconds of timed calls, all together.
+    """
+    if not visits:
+        return conclude(measurements, [None] * len(measurements), baseline, None)
+    theirs = [] if visit_baseline is None else [visit_baseline]
+    turns = take_turns([*visits.values(), *theirs], budget_s)
+    by_position = dict(zip(visits, turns, strict=False))
+    return conclude(
+        measurements,
+        [by_position.get(position) for position in range(len(measurements))],
+        baseline,
+        turns[-1] if theirs else None,
+    )
+
+
+def take_turns(visits: Sequence[Visit], budget_s: float) -> list[Turns]:
     """Go round until the time is spent, and at least `MIN_ROUNDS` times.
 
     Args:
-        visits: one per contestant: times it for about the seconds given. One that fails is out
-            of the rest.
+        visits: one per contestant. One that fails is out of the rest.
         budget_s: seconds of timed calls, all together.
     """
     turns: list[Turns] = [[] for _ in visits]
@@ -79,7 +107,6 @@ def conclude(
     turns: Sequence[Turns | None],
     baseline: Baseline | None,
     baseline_turns: Turns | None,
-    failed: Callable[[Failure], Measurement],
 ) -> Finals:
     """What the rounds say of everybody.
 
@@ -88,14 +115,13 @@ def conclude(
         turns: theirs; None for those who took no part.
         baseline: as measured alone; None when there is none.
         baseline_turns: its turns.
-        failed: what the failure of a finalist means.
     """
     final: list[Measurement] = []
     ratios: list[float | None] = []
     for measurement, own in zip(measurements, turns, strict=True):
         ratio = None
         if isinstance(own, Failure):
-            measurement = failed(own)
+            measurement = judge_failure(own)
         elif own is not None:
             medians = [turn.median_s for turn in own]
             measurement = replace(
@@ -113,3 +139,10 @@ def conclude(
         medians = [turn.median_s for turn in baseline_turns]
         baseline = replace(baseline, median_s=median(medians), interval_s=median_interval(medians))
     return Finals(tuple(final), tuple(ratios), baseline)
+
+
+def judge_failure(reply: Failure) -> Measurement:
+    """What a request without a reply says of the candidate it was about."""
+    timed_out = reply.kind is FailureKind.TIMED_OUT
+    outcome = Outcome.TIMEOUT if timed_out else Outcome.LAUNCH_FAILED
+    return Measurement(outcome, reason=reply.reason)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import random
 import sys
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
+from emitted import comm, drawn, error_of, load
 
 from autotune.catalog import load_families
 from autotune.configuration import Configuration
@@ -27,40 +23,14 @@ SIZES = ((48, 48, 48), (37, 53, 29), (2, 35, 3))
 SCALARS = ((1.0, 0.0), (-0.75, 1.5))
 DTYPES = ("float64", "float32")
 
-comm = MPI.COMM_WORLD
-
 
 def configurations(family: KernelFamily, count: int) -> list[Configuration]:
-    """Some configurations for these ranks: all but one of them for as many ranks as can be."""
+    """Some of a family's configurations for these ranks."""
     limits = MpiLimits(comm.size, 1, comm.size)
     space = family.space(Gemm(1000, 1000, 1000), limits)
     found = [space[index] for index in range(len(space))]
     found = [each for each in found if each["threads"] == 1 and each.get("panel", 16) in (16, 32)]
-    most = max((grid_of(each).size for each in found), default=0)
-    full = [each for each in found if grid_of(each).size == most]
-    rest = [each for each in found if grid_of(each).size < most]
-    draw = random.Random(comm.size)
-    return draw.sample(full, min(count, len(full))) + draw.sample(rest, min(1, len(rest)))
-
-
-def load(text: str, number: int) -> ModuleType:
-    path = Path(sys.argv[1]) / f"program_{comm.rank}_{number}.py"
-    path.write_text(text)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def error_of(c: np.ndarray, operands: tuple[np.ndarray, ...], alpha: float, beta: float) -> float:
-    """The largest error, in units of what the rounding of a sum of n terms allows."""
-    a, b, before = (operand.astype("float64") for operand in operands)
-    right = alpha * (a @ b) + (beta * before if beta else 0)
-    allowed = np.abs(alpha) * (np.abs(a) @ np.abs(b)) + (abs(beta * before) if beta else 0)
-    scale = 16 * np.finfo(c.dtype).eps * allowed + np.finfo(c.dtype).tiny
-    return float(np.nan_to_num(np.abs(c - right) / scale, nan=np.inf).max())
+    return drawn(found, count)
 
 
 def check(plan: Any, gemm: Gemm, partition: BlockPartition, seed: int) -> list[str]:

@@ -276,7 +276,6 @@ def test_the_rounds_give_medians_and_ratios() -> None:
         [[a_series(s) for s in (1.0, 2.0, 3.0)], None, Failure(FailureKind.DIED, "gone")],
         baseline,
         [a_series(s) for s in (2.0, 4.0, 9.0)],
-        lambda failure: Measurement(Outcome.LAUNCH_FAILED, reason=failure.reason),
     )
     first, second, third = finals.measurements
     assert (first.median_s, first.interval_s, first.repeats) == (2.0, (1.0, 3.0), 30)

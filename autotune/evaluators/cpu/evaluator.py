@@ -21,7 +21,8 @@ from autotune.evaluators.cpu.worker import (
     measurement_worker,
 )
 from autotune.evaluators.processes import Failure, FailureKind, WorkerPool, WorkerProcess
-from autotune.evaluators.rounds import Series, conclude, take_turns
+from autotune.evaluators.rounds import Series, hold_rounds, judge_failure
+from autotune.evaluators.validity import Validity
 from autotune.measurement import Measurement, Outcome
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from autotune.family import KernelFamily
     from autotune.problem import Gemm
     from autotune.program_cache import ProgramCache
-    from autotune.space import SearchSpace
 
 MIN_BATCH = 4
 """Candidates compiled together at least, so that programs shared and uneven times even out."""
@@ -98,7 +98,7 @@ class CpuEvaluator:
             seed,
             environment=environment,
         )
-        self._spaces: dict[str, SearchSpace] = {}
+        self._validity = Validity(families, problem, device.limits)
         self._prepared: dict[Candidate, _Prepared] = {}
         self._baseline: Baseline | None = None
 
@@ -116,7 +116,7 @@ class CpuEvaluator:
         programs = {
             candidate: self._write(candidate)
             for candidate in candidates
-            if candidate not in self._prepared and self._rejection(candidate) is None
+            if candidate not in self._prepared and self._validity.rejection(candidate) is None
         }
         done = {prepared.program.path: prepared for prepared in self._prepared.values()}
         paths = list({program.path for program in programs.values()} - set(done))
@@ -141,21 +141,13 @@ class CpuEvaluator:
         """
         self.prepare(candidates)
         measurements = [self._evaluate(each, None, SECOND_LOOK_S) for each in candidates]
-        baseline = self.baseline()
-        alive = [position for position, each in enumerate(measurements) if each.ok]
-        if not alive:
-            return conclude(measurements, [None] * len(candidates), baseline, None, _judge_failure)
-        programs = [self._prepared[candidates[position]].program for position in alive]
-        visits = [functools.partial(self._visit, program) for program in (*programs, None)]
-        *turns, numpy_turns = take_turns(visits, self._effort.finals_s)
-        by_position = dict(zip(alive, turns, strict=True))
-        return conclude(
-            measurements,
-            [by_position.get(position) for position in range(len(candidates))],
-            baseline,
-            numpy_turns,
-            _judge_failure,
-        )
+        visits = {
+            position: functools.partial(self._visit, self._prepared[each].program)
+            for position, each in enumerate(candidates)
+            if measurements[position].ok
+        }
+        of_numpy = functools.partial(self._visit, None)
+        return hold_rounds(measurements, visits, self.baseline(), of_numpy, self._effort.finals_s)
 
     def baseline(self) -> Baseline | None:
         """NumPy's product of the same operands with the same cap on threads, measured once."""
@@ -195,7 +187,7 @@ class CpuEvaluator:
     def _evaluate(
         self, candidate: Candidate, best_s: float | None, budget_s: float
     ) -> Measurement:
-        rejection = self._rejection(candidate)
+        rejection = self._validity.rejection(candidate)
         if rejection is not None:
             return Measurement(Outcome.REJECTED, reason=rejection)
         self.prepare([candidate])
@@ -205,7 +197,7 @@ class CpuEvaluator:
         accuracy = self._families[candidate.family].accuracy
         reply = self._ask(Evaluate(prepared.program, accuracy, best_s, budget_s))
         if not isinstance(reply, Evaluated):
-            return _judge_failure(reply)
+            return judge_failure(reply)
         if reply.damaged:
             self._worker.close(grace_s=0)
         details = {**reply.measurement.details, "compile_s": prepared.compile_s}
@@ -223,14 +215,6 @@ class CpuEvaluator:
         family = self._families[candidate.family]
         return write_program(family, candidate.configuration, self._problem, self._programs)
 
-    def _rejection(self, candidate: Candidate) -> str | None:
-        """Why a candidate is not valid here, or None."""
-        family = self._families[candidate.family]
-        if candidate.family not in self._spaces:
-            self._spaces[candidate.family] = family.space(self._problem, self.device.limits)
-        rejection = self._spaces[candidate.family].rejection(candidate.configuration)
-        return None if rejection is None else str(rejection)
-
 
 def _judge_compile(program: CpuProgram, reply: Compiled | Failure) -> _Prepared:
     if isinstance(reply, Compiled):
@@ -241,9 +225,3 @@ def _judge_compile(program: CpuProgram, reply: Compiled | Failure) -> _Prepared:
     timed_out = reply.kind is FailureKind.TIMED_OUT
     outcome = Outcome.TIMEOUT if timed_out else Outcome.COMPILE_FAILED
     return _Prepared(program, 0.0, Measurement(outcome, reason=f"compiler: {reply.reason}"))
-
-
-def _judge_failure(reply: Failure) -> Measurement:
-    timed_out = reply.kind is FailureKind.TIMED_OUT
-    outcome = Outcome.TIMEOUT if timed_out else Outcome.LAUNCH_FAILED
-    return Measurement(outcome, reason=reply.reason)

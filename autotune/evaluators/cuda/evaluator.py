@@ -34,7 +34,8 @@ from autotune.evaluators.cuda.program import (
 from autotune.evaluators.cuda.support import support_source
 from autotune.evaluators.cuda.worker import measurement_worker
 from autotune.evaluators.processes import Failure, FailureKind, WorkerProcess
-from autotune.evaluators.rounds import Series, conclude, take_turns
+from autotune.evaluators.rounds import Series, hold_rounds, judge_failure
+from autotune.evaluators.validity import Validity
 from autotune.measurement import Measurement, Outcome
 from autotune.rendering import render
 
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from autotune.family import KernelFamily
     from autotune.problem import Gemm
     from autotune.program_cache import ProgramCache
-    from autotune.space import SearchSpace
 
 DEFAULT_EFFORT = Effort(budget_s=0.15)
 
@@ -117,7 +117,7 @@ class CudaEvaluator:
         )
         self._support = self._compile_support()
         self._worker: WorkerProcess | None = None
-        self._spaces: dict[str, SearchSpace] = {}
+        self._validity = Validity(families, problem, device.limits)
         self._compiles: dict[str, Future[CompileReply | Failure]] = {}
         self._pending: dict[Candidate, Future[CompileReply | Failure]] = {}
         self._measured: dict[str, tuple[Candidate, Measurement]] = {}
@@ -135,7 +135,7 @@ class CudaEvaluator:
     def prepare(self, candidates: Sequence[Candidate]) -> None:
         """Compile, in the background, what has not been compiled; each distinct source once."""
         for candidate in candidates:
-            if candidate not in self._pending and self._rejection(candidate) is None:
+            if candidate not in self._pending and self._validity.rejection(candidate) is None:
                 self._pending[candidate] = self._compile(candidate)
         if self._worker is None and self._support.done():
             # Its start (context, operands, references) takes as long as the first compiles.
@@ -170,26 +170,13 @@ class CudaEvaluator:
             for candidate, ready in zip(candidates, readies, strict=True)
         ]
         baseline = self.baseline()
-        programs = {
-            position: ready.program
+        visits = {
+            position: functools.partial(self._visit, ready.program)
             for position, ready in enumerate(readies)
             if isinstance(ready, _Ready) and measurements[position].ok
         }
-        if not programs:
-            return conclude(measurements, [None] * len(candidates), baseline, None, _judge_failure)
-        contestants: list[CudaProgram | None] = [*programs.values()]
-        if baseline is not None:
-            contestants.append(None)
-        visits = [functools.partial(self._visit, program) for program in contestants]
-        turns = take_turns(visits, self._effort.finals_s)
-        by_position = dict(zip(programs, turns, strict=False))
-        return conclude(
-            measurements,
-            [by_position.get(position) for position in range(len(candidates))],
-            baseline,
-            turns[-1] if baseline is not None else None,
-            _judge_failure,
-        )
+        of_cublas = None if baseline is None else functools.partial(self._visit, None)
+        return hold_rounds(measurements, visits, baseline, of_cublas, self._effort.finals_s)
 
     def baseline(self) -> Baseline | None:
         """The vendor library, cuBLAS, on the same operands, measured once; None without it."""
@@ -236,7 +223,7 @@ class CudaEvaluator:
 
     def _get_ready(self, candidate: Candidate) -> _Ready | Measurement:
         """The program of a candidate, or the measurement that says why there is none."""
-        rejection = self._rejection(candidate)
+        rejection = self._validity.rejection(candidate)
         if rejection is not None:
             return Measurement(Outcome.REJECTED, reason=rejection)
         self.prepare([candidate])
@@ -295,7 +282,7 @@ class CudaEvaluator:
             # Another candidate may have done the damage. On a fresh device there is no other.
             reply = self._ask(request)
         if not isinstance(reply, Evaluated):
-            return _judge_failure(reply)
+            return judge_failure(reply)
         details = {**reply.measurement.details, **ready.details}
         return replace(reply.measurement, details=details)
 
@@ -355,17 +342,3 @@ class CudaEvaluator:
         if not isinstance(reply, Compiled):
             raise AutotuneError(f"the evaluator's own kernels do not compile: {reply.reason}")
         return reply.cubin
-
-    def _rejection(self, candidate: Candidate) -> str | None:
-        """Why a candidate is not valid here, or None."""
-        family = self._families[candidate.family]
-        if candidate.family not in self._spaces:
-            self._spaces[candidate.family] = family.space(self._problem, self._limits)
-        rejection = self._spaces[candidate.family].rejection(candidate.configuration)
-        return None if rejection is None else str(rejection)
-
-
-def _judge_failure(reply: Failure) -> Measurement:
-    timed_out = reply.kind is FailureKind.TIMED_OUT
-    outcome = Outcome.TIMEOUT if timed_out else Outcome.LAUNCH_FAILED
-    return Measurement(outcome, reason=reply.reason)

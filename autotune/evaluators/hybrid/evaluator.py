@@ -18,8 +18,9 @@ from autotune.evaluators.hybrid.messages import (
 )
 from autotune.evaluators.hybrid.products import LocalKernel
 from autotune.evaluators.hybrid.worker import Evaluated, measurement_worker
-from autotune.evaluators.processes import Failure, FailureKind, WorkerProcess
-from autotune.evaluators.rounds import Series, conclude, take_turns
+from autotune.evaluators.processes import Failure, WorkerProcess
+from autotune.evaluators.rounds import Series, hold_rounds, judge_failure
+from autotune.evaluators.validity import Validity
 from autotune.measurement import Measurement, Outcome
 from autotune.rendering import render
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from autotune.family import KernelFamily
     from autotune.problem import Gemm
     from autotune.program_cache import ProgramCache
-    from autotune.space import SearchSpace
 
 ChooseLocal: TypeAlias = Callable[["Gemm"], LocalKernel]
 """The kernel that a GPU multiplies its part of a problem with."""
@@ -91,7 +91,7 @@ class HybridEvaluator:
         self._families = families
         self._effort = effort or DEFAULT_EFFORT
         self._choose_local = functools.cache(choose_local)
-        self._spaces: dict[str, SearchSpace] = {}
+        self._validity = Validity(families, problem, device.limits)
         self._baseline: Baseline | None = None
         gpus = device.limits.names()["gpus"]
         setup = Setup(problem, operands, gpus, self._effort, programs.folder, seed)
@@ -118,22 +118,13 @@ class HybridEvaluator:
         """Verify again, then time in rounds: every candidate, then the baseline, and again."""
         measurements = [self._evaluate(each, None, SECOND_LOOK_S) for each in candidates]
         baseline = self.baseline()
-        alive = [position for position, each in enumerate(measurements) if each.ok]
-        if not alive:
-            return conclude(measurements, [None] * len(candidates), baseline, None, _judge_failure)
-        contestants: list[HybridProgram | None] = [self._program(candidates[at]) for at in alive]
-        if baseline is not None:
-            contestants.append(None)
-        visits = [functools.partial(self._visit, program) for program in contestants]
-        turns = take_turns(visits, self._effort.finals_s)
-        by_position = dict(zip(alive, turns, strict=False))
-        return conclude(
-            measurements,
-            [by_position.get(position) for position in range(len(candidates))],
-            baseline,
-            turns[-1] if baseline is not None else None,
-            _judge_failure,
-        )
+        visits = {
+            position: functools.partial(self._visit, self._program(each))
+            for position, each in enumerate(candidates)
+            if measurements[position].ok
+        }
+        of_baseline = None if baseline is None else functools.partial(self._visit, None)
+        return hold_rounds(measurements, visits, baseline, of_baseline, self._effort.finals_s)
 
     def baseline(self) -> Baseline | None:
         """On the host's operands cuBLASXt, on others cuBLAS on one GPU; None without it."""
@@ -174,12 +165,12 @@ class HybridEvaluator:
     def _evaluate(
         self, candidate: Candidate, best_s: float | None, budget_s: float
     ) -> Measurement:
-        rejection = self._rejection(candidate)
+        rejection = self._validity.rejection(candidate)
         if rejection is not None:
             return Measurement(Outcome.REJECTED, reason=rejection)
         accuracy = self._families[candidate.family].accuracy
         reply = self._ask(Evaluate(self._program(candidate), accuracy, best_s, budget_s))
-        return reply.measurement if isinstance(reply, Evaluated) else _judge_failure(reply)
+        return reply.measurement if isinstance(reply, Evaluated) else judge_failure(reply)
 
     def _visit(self, program: HybridProgram | None, budget_s: float) -> Series | Failure:
         reply: Series | Failure = self._ask(Visit(program, budget_s))
@@ -196,18 +187,3 @@ class HybridEvaluator:
         source = render(family, candidate.configuration, dtype=self._problem.dtype)
         local = self._choose_local(local_problem(self._problem, candidate.configuration))
         return HybridProgram(source, family.name, local)
-
-    def _rejection(self, candidate: Candidate) -> str | None:
-        """Why a candidate is not valid here, or None."""
-        family = self._families[candidate.family]
-        if candidate.family not in self._spaces:
-            self._spaces[candidate.family] = family.space(self._problem, self.device.limits)
-        rejection = self._spaces[candidate.family].rejection(candidate.configuration)
-        return None if rejection is None else str(rejection)
-
-
-def _judge_failure(reply: Failure) -> Measurement:
-    """What a request without a reply says of the candidate it was about."""
-    timed_out = reply.kind is FailureKind.TIMED_OUT
-    outcome = Outcome.TIMEOUT if timed_out else Outcome.LAUNCH_FAILED
-    return Measurement(outcome, reason=reply.reason)

@@ -29,7 +29,8 @@ from autotune.evaluators.processes import (
     FailureKind,
     WorkerPool,
 )
-from autotune.evaluators.rounds import Series, conclude, take_turns
+from autotune.evaluators.rounds import Series, hold_rounds, judge_failure
+from autotune.evaluators.validity import Validity
 from autotune.grid import ProcessGrid
 from autotune.measurement import Measurement, Outcome
 from autotune.rendering import render
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from autotune.family import KernelFamily
     from autotune.problem import Gemm
     from autotune.program_cache import ProgramCache
-    from autotune.space import SearchSpace
 
 ChooseLocal: TypeAlias = Callable[["Gemm"], LocalProduct | GpuProduct]
 """The kernel that a rank multiplies its part of a problem with."""
@@ -138,7 +138,7 @@ class MpiEvaluator:
         self._compilers = WorkerPool(compile_worker, count=1)
         self._programs = programs
         self._compiled: dict[str, str] = {}
-        self._spaces: dict[str, SearchSpace] = {}
+        self._validity = Validity(families, problem, device.limits)
         self._baseline: Baseline | None = None
 
     @property
@@ -153,7 +153,7 @@ class MpiEvaluator:
 
     def prepare(self, candidates: Sequence[Candidate]) -> None:
         """Compile the local kernels that have not been compiled; the programs need none of it."""
-        valid = [each for each in candidates if self._rejection(each) is None]
+        valid = [each for each in candidates if self._validity.rejection(each) is None]
         new = {
             local.source.digest: local
             for local in map(self._local, valid)
@@ -178,27 +178,15 @@ class MpiEvaluator:
         self.prepare(candidates)
         measurements = [self._evaluate(each, None, SECOND_LOOK_S) for each in candidates]
         baseline = self.baseline()
-        alive = [position for position, each in enumerate(measurements) if each.ok]
-        if not alive:
-            return conclude(measurements, [None] * len(candidates), baseline, None, judge_failure)
-        programs = [self._program(candidates[position]) for position in alive]
+        visits = {
+            position: functools.partial(self._visit, self._program(each))
+            for position, each in enumerate(candidates)
+            if measurements[position].ok
+        }
         threads = 1 if baseline is None else baseline.threads
-        visits: list[Callable[[float], Series | Failure]] = [
-            functools.partial(self._visit, program) for program in programs
-        ]
-        if self._gpu_name is None:
-            visits.append(functools.partial(self._visit_numpy, threads))
-        else:
-            visits.append(self._visit_gpu)
-        *turns, numpy_turns = take_turns(visits, self._effort.finals_s)
-        by_position = dict(zip(alive, turns, strict=True))
-        return conclude(
-            measurements,
-            [by_position.get(position) for position in range(len(candidates))],
-            baseline,
-            numpy_turns,
-            judge_failure,
-        )
+        of_numpy = functools.partial(self._visit_numpy, threads)
+        of_baseline = of_numpy if self._gpu_name is None else self._visit_gpu
+        return hold_rounds(measurements, visits, baseline, of_baseline, self._effort.finals_s)
 
     def baseline(self) -> Baseline | None:
         """NumPy's product on rank 0, the other ranks asleep, with one thread or one per core.
@@ -257,7 +245,7 @@ class MpiEvaluator:
     def _evaluate(
         self, candidate: Candidate, best_s: float | None, budget_s: float
     ) -> Measurement:
-        rejection = self._rejection(candidate)
+        rejection = self._validity.rejection(candidate)
         if rejection is not None:
             return Measurement(Outcome.REJECTED, reason=rejection)
         self.prepare([candidate])
@@ -312,18 +300,3 @@ class MpiEvaluator:
         family = self._families[candidate.family]
         source = render(family, candidate.configuration, dtype=self._problem.dtype)
         return MpiProgram(source, family.name, self._local(candidate))
-
-    def _rejection(self, candidate: Candidate) -> str | None:
-        """Why a candidate is not valid here, or None."""
-        family = self._families[candidate.family]
-        if candidate.family not in self._spaces:
-            self._spaces[candidate.family] = family.space(self._problem, self.device.limits)
-        rejection = self._spaces[candidate.family].rejection(candidate.configuration)
-        return None if rejection is None else str(rejection)
-
-
-def judge_failure(reply: Failure) -> Measurement:
-    """What a request without a reply says of the candidate it was about."""
-    timed_out = reply.kind is FailureKind.TIMED_OUT
-    outcome = Outcome.TIMEOUT if timed_out else Outcome.LAUNCH_FAILED
-    return Measurement(outcome, reason=reply.reason)
