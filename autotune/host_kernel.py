@@ -13,7 +13,6 @@ from autotune.operands import check_operands
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from autotune.evaluators.cpu.direct import DirectCall
     from autotune.problem import Gemm
 
 
@@ -23,23 +22,21 @@ class HostKernel:
     Args:
         problem: what it computes.
         raw: ``raw(a, b, out, alpha, beta)`` on operands that have been validated.
-        direct: computes usual calls, if there is such a thing for the kernel.
+        direct: ``direct(a, b, out, alpha, beta)`` computes usual calls and says whether it did, if
+            there is such a thing for the kernel.
     """
 
     def __init__(
-        self, problem: Gemm, raw: Callable[..., None], direct: DirectCall | None = None
+        self,
+        problem: Gemm,
+        raw: Callable[..., None],
+        direct: Callable[..., bool] | None = None,
     ) -> None:
         self._problem = problem
         self._raw = raw
         self._shape = problem.c_shape
         self._dtype = np.dtype(problem.dtype)
-        self._direct = direct
-        self._call: Callable[..., bool] = _never if direct is None else direct.call
-        self._plan = 0 if direct is None else direct.address
-        # An operand that is no array has no dtype.
-        self._refusals: tuple[type[Exception], ...] = (AttributeError,)
-        if direct is not None:
-            self._refusals += direct.refusals
+        self._direct = direct or _never
 
     def __call__(
         self,
@@ -52,23 +49,12 @@ class HostKernel:
     ) -> NDArray[Any]:
         """See `autotune.runtime.Kernel`.
 
-        The usual call costs about as much as one of NumPy's: it is checked by compiled code,
-        which computes nothing unless all is well.
+        The usual call costs less than one of NumPy's: it is checked by compiled code, which
+        computes nothing unless all is well.
         """
         if stream is None and (out is not None or beta == 0):
             c = np.empty(self._shape, self._dtype) if out is None else out
-            dtype = self._dtype
-            try:
-                # What is unboxed may have a foreign byte order: the compiled code cannot tell.
-                done = (
-                    a.dtype == dtype
-                    and b.dtype == dtype
-                    and c.dtype == dtype
-                    and self._call(self._plan, a, b, c, alpha, beta)
-                )
-            except self._refusals:
-                done = False
-            if done:
+            if self._direct(a, b, c, alpha, beta):
                 return c
         return self._call_carefully(a, b, out, alpha, beta, stream)
 

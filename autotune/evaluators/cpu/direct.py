@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import array
-import importlib
-from dataclasses import dataclass
+import ctypes
+import functools
+import sys
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from autotune.evaluators.cpu.kernel import load_module
 from autotune.paths import data_dir
@@ -15,41 +17,28 @@ from autotune.templating import expand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-    from autotune.evaluators.cpu.kernel import CpuKernel
+    from autotune.evaluators.cpu.kernel import CpuKernel, CpuProgram
     from autotune.problem import Gemm
     from autotune.program_cache import ProgramCache
 
 _TEMPLATE = "_lib/numba_call.py.j2"
+_METH_FASTCALL = 0x80
+_OBJECT_BYTES = object.__basicsize__
 
 
-@dataclass(frozen=True, slots=True)
-class DirectCall:
-    """A kernel and the sizes that it is called for.
+def direct_call(
+    kernel: CpuKernel, problem: Gemm, programs: ProgramCache
+) -> Callable[..., bool] | None:
+    """``call(a, b, out, alpha, beta)`` of a kernel for a problem: a function as if written in C.
 
-    Attributes:
-        call: ``call(address, a, b, out, alpha, beta)`` computes, if the operands are what the
-            kernel takes as they are, and returns whether it did. The byte order of their dtype,
-            which Numba may overlook, is the caller's to check.
-        plan: what the call reads at its address; it must live as long as there are calls.
-        refusals: what a call raises before anything is computed: Numba has no such types.
-    """
+    It computes, if the operands are what the kernel takes as they are, and returns whether it
+    did. It is compiled unless Numba's file cache has it.
 
-    call: Callable[..., bool]
-    plan: array.array[int]
-    refusals: tuple[type[Exception], ...]
-
-    @property
-    def address(self) -> int:
-        """Where the plan is."""
-        return self.plan.buffer_info()[0]
-
-
-def direct_call(kernel: CpuKernel, problem: Gemm, programs: ProgramCache) -> DirectCall | None:
-    """The direct call of a kernel for a problem, compiled unless Numba's file cache has it.
-
-    None where there is none: the operands' layout is not the kernel's, its entry is no compiled
-    function of the usual arguments, or Python threads must take turns.
+    None where there is no such call: the operands' layout is not the kernel's, its entry is no
+    compiled function of the usual arguments, Python threads must take turns, or objects do not
+    lie in memory as the function would read them.
 
     Raises:
         CacheError: the program cache cannot be written.
@@ -57,22 +46,55 @@ def direct_call(kernel: CpuKernel, problem: Gemm, programs: ProgramCache) -> Dir
     program = kernel.program
     if program.layout != program.kernel_layout or not kernel.reentrant:
         return None
+    dtype = np.dtype(program.dtype)
     address = _address(kernel.entry, program.dtype, len(program.runtime))
-    if address is None:
+    if address is None or not _arrays_are_legible(dtype):
         return None
+    # In the order of the names in the template.
+    sizes = (problem.m, problem.n, problem.k, *problem.a_shape, *problem.b_shape)
+    types = (id(np.ndarray), id(dtype))
+    plan = np.array([address, *sizes, kernel.threads, *types, *program.runtime], np.int64)
+    # A function of a module in C is what it does and one object to do it with.
+    make = ctypes.pythonapi.PyCFunction_NewEx
+    make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
+    make.restype = ctypes.py_object
+    call: Callable[..., bool] = make(
+        ctypes.addressof(_method(write_call(program, programs))), plan, None
+    )
+    return call
+
+
+def write_call(program: CpuProgram, programs: ProgramCache) -> Path:
+    """The module that calls a program on arrays; many programs share one.
+
+    Raises:
+        CacheError: the program cache cannot be written.
+    """
     names = {
         "dtype": program.dtype,
         "itemsize": ITEM_SIZES[program.dtype],
         "runtime": len(program.runtime),
-        "threaded": kernel.threads > 1,
+        "threaded": program.threads > 1,
     }
     text = expand(_TEMPLATE, (data_dir("templates"),), names)
-    path = programs.write(Source(text, "call", (), "cpu"), "call")
-    # In the order of the names in the template.
-    sizes = (problem.m, problem.n, problem.k, *problem.a_shape, *problem.b_shape)
-    plan = array.array("q", (address, *sizes, kernel.threads, *program.runtime))
-    errors = importlib.import_module("numba.core.errors")
-    return DirectCall(load_module(path).call, plan, (TypeError, ValueError, errors.NumbaError))
+    return programs.write(Source(text, "call", (), "cpu"), "call")
+
+
+class _Method(ctypes.Structure):
+    """What Python knows of a function in C: its PyMethodDef."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("documentation", ctypes.c_char_p),
+    )
+
+
+@functools.cache
+def _method(path: Path) -> _Method:
+    """The function of a module; it must live as long as its calls, so it is kept for good."""
+    return _Method(b"call", load_module(path).call.address, _METH_FASTCALL, None)
 
 
 def _address(entry: Any, dtype: str, runtime: int) -> int | None:
@@ -84,3 +106,28 @@ def _address(entry: Any, dtype: str, runtime: int) -> int | None:
         return None
     (only,) = compiled
     return int(only.library.get_pointer_to_function(only.fndesc.llvm_func_name))
+
+
+@functools.cache
+def _arrays_are_legible(dtype: np.dtype[Any]) -> bool:
+    """Whether an array's fields are where the template looks for them.
+
+    They are in NumPy 1 and 2 on CPython; builds without the GIL, or for debugging, have more in
+    every object.
+    """
+    if sys.implementation.name != "cpython" or _OBJECT_BYTES != 16:
+        return False
+    probe = np.empty((5, 7), dtype)[1:4, ::2]
+    words = (ctypes.c_int64 * 9).from_address(id(probe))
+    if words[1:3] != [id(np.ndarray), probe.ctypes.data] or words[7] != id(dtype):
+        return False
+    shape, strides = ((ctypes.c_int64 * 2).from_address(words[place]) for place in (4, 5))
+    dimensions, flags = words[3] & 0xFFFFFFFF, words[8] & 0xFFFFFFFF
+    probe.flags.writeable = False
+    then = words[8] & 0xFFFFFFFF
+    return (dimensions, tuple(shape), tuple(strides), flags & ~then) == (
+        2,
+        probe.shape,
+        probe.strides,
+        0x400,
+    )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from autotune.evaluators.base import Baseline, Effort, Finals
 from autotune.evaluators.cpu.baseline import Blas, baseline_details, baseline_name
+from autotune.evaluators.cpu.direct import write_call
 from autotune.evaluators.cpu.kernel import CpuProgram, write_program
 from autotune.evaluators.cpu.thread_limits import affinity_count
 from autotune.evaluators.cpu.worker import (
@@ -27,6 +28,7 @@ from autotune.measurement import Measurement, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
     from types import TracebackType
 
     from autotune.configuration import Candidate
@@ -93,6 +95,7 @@ class CpuEvaluator:
         self._worker = WorkerProcess(
             measurement_worker,
             problem,
+            programs,
             self._effort,
             self._threads,
             seed,
@@ -100,6 +103,7 @@ class CpuEvaluator:
         )
         self._validity = Validity(families, problem, device.limits)
         self._prepared: dict[Candidate, _Prepared] = {}
+        self._callers: set[Path] = set()
         self._baseline: Baseline | None = None
 
     @property
@@ -120,6 +124,10 @@ class CpuEvaluator:
         }
         done = {prepared.program.path: prepared for prepared in self._prepared.values()}
         paths = list({program.path for program in programs.values()} - set(done))
+        # What calls them is compiled here too, and not while a candidate is measured.
+        callers = {write_call(program, self._programs) for program in programs.values()}
+        paths += callers - self._callers
+        self._callers |= callers
         replies = dict(
             zip(paths, self._compilers.run(paths, self._effort.compile_timeout_s), strict=True)
         )

@@ -14,6 +14,7 @@ import threadpoolctl
 
 from autotune.errors import CompileError
 from autotune.evaluators.cpu.baseline import Blas, numpy_blas
+from autotune.evaluators.cpu.direct import direct_call
 from autotune.evaluators.cpu.kernel import CpuKernel, CpuProgram, load_module
 from autotune.evaluators.cpu.timing import time_calls, timed
 from autotune.evaluators.racing import FIRST_RUNS, Race
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from autotune.evaluators.base import Effort
     from autotune.problem import Gemm
+    from autotune.program_cache import ProgramCache
 
 SETTLE_S = 0.015
 """How long the threads of one library go on spinning after a call, in the way of another's."""
@@ -111,11 +113,11 @@ Request: TypeAlias = Evaluate | Visit | DescribeBlas
 
 
 def measurement_worker(
-    problem: Gemm, effort: Effort, threads: int, seed: int
+    problem: Gemm, programs: ProgramCache, effort: Effort, threads: int, seed: int
 ) -> Callable[[Request], Evaluated | Series | Blas]:
     """Entry of the worker that measures: owns the operands of one problem."""
     _import_compiler()
-    worker = _MeasurementWorker(problem, effort, threads, seed)
+    worker = _MeasurementWorker(problem, programs, effort, threads, seed)
 
     def handle(request: Request) -> Evaluated | Series | Blas:
         match request:
@@ -130,8 +132,11 @@ def measurement_worker(
 
 
 class _MeasurementWorker:
-    def __init__(self, problem: Gemm, effort: Effort, threads: int, seed: int) -> None:
+    def __init__(
+        self, problem: Gemm, programs: ProgramCache, effort: Effort, threads: int, seed: int
+    ) -> None:
         self._problem = problem
+        self._programs = programs
         self._effort = effort
         self._threads = threads
         # For the whole life of the process: NumPy is both reference and baseline here.
@@ -173,7 +178,7 @@ class _MeasurementWorker:
             if abandoned := self._hopeless(kernel, request.best_s):
                 return Evaluated(replace(abandoned, error=worst))
         first, *others = self._large
-        call = kernel.prepared(first.a, first.b, first.c)
+        call = self._call(kernel, first)
         first.prepare()
         first_s = timed(call)
         verdict = first.judge(request.accuracy)
@@ -210,8 +215,7 @@ class _MeasurementWorker:
         if request.program is None:
             call = self._numpy
         else:
-            check = self._large[0]
-            call = self._kernel(request.program).prepared(check.a, check.b, check.c)
+            call = self._call(self._kernel(request.program), self._large[0])
         if self._threads > 1:
             time.sleep(SETTLE_S)
         first_s = timed(call)
@@ -225,12 +229,25 @@ class _MeasurementWorker:
             deadline_s=request.budget_s,
         )
 
+    def _call(self, kernel: CpuKernel, check: Check) -> Callable[[], object]:
+        """A call on a check's operands as users make it, or the shortest that there is.
+
+        What Numba does for a call of an entry takes longer than a small product, and the longer,
+        the more parameters there are.
+        """
+        case, operands = check.case, (check.a, check.b, check.c)
+        sizes = replace(self._problem, m=case.m, n=case.n, k=case.k)
+        direct = direct_call(kernel, sizes, self._programs)
+        if direct is None:
+            return kernel.prepared(*operands)
+        return functools.partial(direct, *operands, 1.0, 0.0)
+
     def _hopeless(self, kernel: CpuKernel, best_s: float) -> Measurement | None:
         """Whether one run on shrunken sizes shows that a run on the full ones is not worth it."""
         probe = self._probe
         shrunk = probe.case
         work = self._problem.m * self._problem.n * self._problem.k
-        seconds = timed(kernel.prepared(probe.a, probe.b, probe.c))
+        seconds = timed(self._call(kernel, probe))
         estimate_s = seconds * work / (shrunk.m * shrunk.n * shrunk.k)
         if estimate_s <= PROBE_RATIO * best_s:
             return None
