@@ -9,9 +9,14 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import Scheduling
 
 # Deadlines would assert wall-clock times.
 settings.register_profile("autotune", deadline=None)
@@ -27,15 +32,21 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return cache
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of a module stay in one process, where they share what was compiled.
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from distribution import ModuleScheduling
 
-    Those that have the GPU, or start ranks on all cores, do so one at a time.
-    """
-    for item in items:
-        alone = [marker for marker in ("gpu", "mpi") if item.get_closest_marker(marker)]
-        item.add_marker(pytest.mark.xdist_group(alone[0] if alone else str(item.path)))
+    return ModuleScheduling(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long modules go first: one that began last would leave the other cores idle."""
+    marks = ("slow", "gpu", "mpi")
+    long = {item.path for item in items if any(map(item.get_closest_marker, marks))}
+    items.sort(key=lambda item: item.path not in long)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -18,6 +18,8 @@ from autotune.known_gpus import find_gpu
 from autotune.problem import Gemm
 from autotune.rendering import render
 
+pytestmark = pytest.mark.slow
+
 FAMILIES = load_families(target="numba-cuda")
 DEVICES = ("t4", "a100", "rtx4090", "h200", "b200")
 SAMPLES = 2

@@ -171,7 +171,7 @@ class CacheContract:
         assert cache.damage() == []
 
 
-_WRITES = 200
+_WRITES = 100
 
 
 def _write(

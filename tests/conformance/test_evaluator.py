@@ -134,6 +134,7 @@ class EvaluatorConformance:
         assert finals.measurements == finals.ratios == ()
 
 
+@pytest.mark.slow
 class TestCpuEvaluator(EvaluatorConformance):
     @pytest.fixture(scope="class")
     @classmethod

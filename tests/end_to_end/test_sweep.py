@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,10 @@ from autotune.evaluators.base import Effort
 from autotune.recorded import read_recorded, recorded_from_cache
 from autotune.sweeper import LARGEST_SWEEP, SweepResult, shuffled_rows
 
+pytestmark = pytest.mark.slow
+
 PROBLEM = Gemm(40, 24, 32, threads=1)
+BRIEF = Effort(budget_s=0.02)
 OPTIONS = ["--shape", "40x24x32", "--threads", "1", "--target", "cpu", "--family", "blocked"]
 
 
@@ -28,12 +32,13 @@ def swept(result: SweepResult) -> list[str]:
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sweeps of Python are of the same programs, which are compiled once."""
     return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture(scope="module")
 def whole(cache: Path) -> SweepResult:
-    return sweep(PROBLEM, target="cpu", families=["blocked"], cache=cache)
+    return sweep(PROBLEM, target="cpu", families=["blocked"], cache=cache, effort=BRIEF)
 
 
 def test_everything_valid_is_measured_once(whole: SweepResult) -> None:
@@ -48,21 +53,36 @@ def test_everything_valid_is_measured_once(whole: SweepResult) -> None:
 def test_a_complete_sweep_comes_back_at_once(whole: SweepResult, cache: Path) -> None:
     again = sweep(PROBLEM, target="cpu", families=["blocked"], cache=cache)
     assert again.measured == whole.measured
-    assert len(TuningCache(cache / "tuning.sqlite").measurements()) == whole.size
+    stored = TuningCache(cache / "tuning.sqlite").measurements(study=whole.study)
+    assert len(stored) == whole.size
 
 
-def test_a_limit_is_the_beginning_of_the_whole(whole: SweepResult, tmp_path: Path) -> None:
+def test_a_limit_is_the_beginning_of_the_whole(whole: SweepResult, cache: Path) -> None:
     order = swept(whole)
     for limit in (2, 4):  # the second call measures two more
-        part = sweep(PROBLEM, target="cpu", families=["blocked"], cache=tmp_path, limit=limit)
+        part = sweep(
+            PROBLEM,
+            target="cpu",
+            families=["blocked"],
+            study="limited",
+            cache=cache,
+            limit=limit,
+            effort=BRIEF,
+        )
         assert swept(part) == order[:limit]
         assert part.complete
 
 
-def test_a_sweep_may_race(whole: SweepResult, tmp_path: Path) -> None:
-    effort = Effort(abandon_ratio=1e-3)  # everything is far behind the first success
+def test_a_sweep_may_race(whole: SweepResult, cache: Path) -> None:
+    effort = replace(BRIEF, abandon_ratio=1e-3)  # everything is far behind the first success
     raced = sweep(
-        PROBLEM, target="cpu", families=["blocked"], cache=tmp_path, racing=True, effort=effort
+        PROBLEM,
+        target="cpu",
+        families=["blocked"],
+        study="raced",
+        cache=cache,
+        racing=True,
+        effort=effort,
     )
     assert swept(raced) == swept(whole)
     assert raced.counts == {Outcome.OK: 1, Outcome.ABANDONED: raced.size - 1}

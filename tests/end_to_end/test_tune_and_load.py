@@ -17,9 +17,13 @@ import pytest
 from autotune import Gemm, MatchQuality, NotTunedError, Outcome, load, tune
 from autotune.configuration import Candidate, Configuration
 from autotune.errors import InputError, StudyError, UnknownNameError
+from autotune.evaluators.base import Effort
 from autotune.store import TuningCache
 
+pytestmark = pytest.mark.slow
+
 PROBLEM = Gemm(96, 70, 83)
+BRIEF = Effort(budget_s=0.02, finals_s=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +106,15 @@ def test_a_record_of_other_parameters_is_passed_over(result, tmp_path: Path) -> 
     with pytest.raises(NotTunedError, match="prefetch"):
         load(PROBLEM, "cpu", cache=tmp_path)
     assert load(PROBLEM, "cpu", match="nearest", cache=tmp_path).match is MatchQuality.DEFAULT
-    again = tune(PROBLEM, target="cpu", trials=2, timeout=60, cache=tmp_path)
+    again = tune(
+        PROBLEM,
+        target="cpu",
+        families=[candidate.family],
+        trials=2,
+        timeout=60,
+        cache=tmp_path,
+        effort=BRIEF,
+    )
     assert sum(again.counts.values()) == 2
 
 
@@ -116,7 +128,9 @@ def test_an_empty_cache_gives_a_default_kernel(tmp_path: Path) -> None:
 
 
 def test_a_named_study_goes_on(result, cache: Path) -> None:
-    more = tune(PROBLEM, target="cpu", trials=4, timeout=60, cache=cache, study="first")
+    more = tune(
+        PROBLEM, target="cpu", trials=4, timeout=60, cache=cache, study="first", effort=BRIEF
+    )
     assert len(more.trials) == 4
     tried = {trial.candidate for trial in result.trials}
     assert not tried & {trial.candidate for trial in more.trials}
@@ -151,17 +165,10 @@ def test_bad_arguments_are_named(tmp_path: Path, fields: dict, named: str) -> No
 
 
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "autotune", "tune", "--json", "--shape", "64x64x64"]
-    command += [
-        "--target",
-        "cpu",
-        "--timeout",
-        "300",
-        "--trials",
-        "100000",
-        "--cache",
-        str(tmp_path),
-    ]
+    # A family of many configurations and few programs: there is much left to do.
+    command = [sys.executable, "-m", "autotune", "tune", "--json", "--family", "blocked"]
+    command += ["--shape", "128x128x128", "--trials", "100000", "--timeout", "300"]
+    command += ["--target", "cpu", "--cache", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         database = TuningCache(tmp_path / "tuning.sqlite")

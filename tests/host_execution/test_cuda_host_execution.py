@@ -22,7 +22,10 @@ from autotune.cuda_limits import CudaLimits
 from autotune.known_gpus import find_gpu
 from autotune.problem import Gemm
 
-pytestmark = pytest.mark.skipif(not AVAILABLE, reason="emitted CUDA C++ is compiled by g++ here")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not AVAILABLE, reason="emitted CUDA C++ is compiled by g++ here"),
+]
 
 CONFIGURATIONS = int(os.environ.get("AUTOTUNE_HOST_CONFIGURATIONS", "4"))
 SEED = int(os.environ.get("AUTOTUNE_HOST_SEED", "0"))

@@ -1,0 +1,53 @@
+"""How the tests themselves are shared among processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+COPIED = ("pyproject.toml", "tests/conftest.py", "tests/distribution.py")
+
+MODULE = """
+import os
+from pathlib import Path
+import pytest
+
+pytestmark = [{marks}]
+
+@pytest.mark.parametrize("number", range(6))
+def test_one(number):
+    with open({log!r}, "a") as log:
+        print(os.environ["PYTEST_XDIST_WORKER"], Path(__file__).stem, file=log)
+"""
+
+
+def test_modules_stay_in_one_process_and_long_ones_begin(tmp_path: Path) -> None:
+    for name in COPIED:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(TESTS.parent / name, tmp_path / name)
+    log = tmp_path / "log"
+    brief = ("brief/test_a", "brief/test_b")
+    long = ("gpu/test_c", "gpu/test_d", "mpi/test_e", "mpi/test_f")
+    for name in (*brief, *long):
+        module = tmp_path / "tests" / f"{name}.py"
+        module.parent.mkdir(exist_ok=True)
+        marks = "pytest.mark.slow" if name in long else ""
+        module.write_text(MODULE.format(marks=marks, log=str(log)))
+    kept = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2"]
+    done = subprocess.run(command, cwd=tmp_path, env=kept, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    runs = [line.split() for line in log.read_text().splitlines()]
+    assert len(runs) == 6 * len((*brief, *long))
+    workers = {module: {worker for worker, other in runs if other == module} for _, module in runs}
+    assert all(len(found) == 1 for found in workers.values()), workers
+    # These have the GPU, and start ranks on all cores, one at a time.
+    assert workers["test_c"] == workers["test_d"]
+    assert workers["test_e"] == workers["test_f"]
+    begun = list(dict.fromkeys(module for _, module in runs))
+    assert set(begun[:2]).isdisjoint({"test_a", "test_b"})
