@@ -96,11 +96,22 @@ class Preset:
         name: what users call it.
         summary: one line for listings.
         configuration: a value for every parameter; it need not be valid for every problem.
+        stated: the parameters that it is about; the others have their declared defaults.
     """
 
     name: str
     summary: str
     configuration: Configuration
+    stated: frozenset[str]
+
+    def placed(self, space: SearchSpace) -> Configuration:
+        """The nearest valid configuration that is what the preset states; as declared if none."""
+        row = space.nearest(self.configuration)
+        if row is not None and all(
+            space[row][name] == self.configuration[name] for name in self.stated
+        ):
+            return space[row]
+        return self.configuration
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -249,6 +249,7 @@ def _presets(
         entry = table.table(name)
         summary = entry.text("summary")
         chosen: dict[str, Value] = {}
+        stated = frozenset(each.name for each in parameters if each.name in entry)
         for parameter in parameters:
             value = entry.value(parameter.name)
             if value is None:
@@ -258,7 +259,7 @@ def _presets(
             _check_choice(entry, parameter.name, value, parameter.values)
             chosen[parameter.name] = value
         entry.close()
-        yield name, Preset(name, summary, Configuration(chosen))
+        yield name, Preset(name, summary, Configuration(chosen), stated)
 
 
 def _launch(table: Table, scope: _Scope) -> Launch:

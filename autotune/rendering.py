@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from autotune.family import KernelFamily
 
-_RESERVED = ("dtype", "layout", "banner", "signature", "arguments")
+_RESERVED = ("dtype", "layout", "banner", "program", "signature", "arguments")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +74,15 @@ def render(
         {name: v for name, v in family.conform(configuration).items() if name not in runtime}
     )
     target = _TARGETS[family.target]
+    banner = _banner(family, compiled, dtype, layout)
     names: dict[str, object] = {
         **_constants(family, compiled, dtype),
         **target.names(family, dtype),
         "dtype": dtype,
         "layout": layout,
-        "banner": _banner(family, compiled, dtype, layout),
+        "banner": banner,
+        # For names that must differ between programs: what the banner says is all they depend on.
+        "program": hashlib.sha256(banner.encode()).hexdigest()[:16],
     }
     text = expand(family.template, family.template_folders, names)
     target.check(family, text)

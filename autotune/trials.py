@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -211,6 +212,7 @@ class TrialRun:
         self,
         progress: Callable[[Progress], None] | None,
         source: Iterator[Candidate] | None = None,
+        rungs: Iterable[Candidate] = (),
     ) -> None:
         """Run trials until the budget is spent, there is nothing left to try, or Ctrl-C.
 
@@ -218,14 +220,17 @@ class TrialRun:
             progress: called before the first trial and after every trial.
             source: what to try, in this order, in place of what the sampler proposes; what the
                 study has visited is passed over.
+            rungs: what is tried besides, one with every batch: no family goes untried, but
+                compiling them all takes longer than a short search should wait.
         """
+        rungs = iter(rungs)
         with Interrupt() as interrupt:
             baseline = self._evaluator.baseline()
             if progress is not None:
                 progress(self._progress(baseline))
             waiting: deque[Proposal[Candidate]] = deque()
             while not (interrupt.requested or self._spent):
-                self._refill(waiting, source)
+                self._refill(waiting, source, rungs)
                 if not waiting:
                     break
                 self._trial(_first_ready(waiting, self._evaluator))
@@ -249,7 +254,10 @@ class TrialRun:
         return len(self.results) >= self._trials or self._elapsed >= self._timeout
 
     def _refill(
-        self, waiting: deque[Proposal[Candidate]], source: Iterator[Candidate] | None
+        self,
+        waiting: deque[Proposal[Candidate]],
+        source: Iterator[Candidate] | None,
+        rungs: Iterator[Candidate],
     ) -> None:
         """Have a batch of candidates compiled or compiling ahead of the one to be measured."""
         if waiting and not self._evaluator.compiles_ahead:
@@ -262,6 +270,8 @@ class TrialRun:
             while taken < count and (candidate := next(source, None)) is not None:
                 taken += self._study.enqueue([candidate])
             count = taken
+        if count:
+            self._study.enqueue(itertools.islice(rungs, 1))
         batch = self._study.ask_batch(count)
         self._evaluator.prepare([proposal.candidate for proposal in batch])
         waiting.extend(batch)

@@ -155,7 +155,7 @@ def tune(
     ) as (opened, evaluator):
         opened.enqueue(_known_good(work))
         run = TrialRun(work, opened, evaluator, trials=trials, timeout=timeout)
-        run.search(progress)
+        run.search(progress, rungs=_rungs(work))
         spent = EffortRecord(len(run.results), timeout, sampler, seed)
         record, finals = _finish(work, opened, evaluator, run, spent)
     runtime.forget()
@@ -243,31 +243,37 @@ def _nothing_valid(problem: Gemm, results: Sequence[TrialResult]) -> str:
 
 
 def _known_good(work: Workplace) -> Iterable[Candidate]:
-    """First trials: what was tuned for this and near problems, then the families' own points.
+    """First trials: what was tuned for this and near problems, then the default family's points.
 
-    Of the target's default family those are its presets too; others' are rungs of a ladder.
+    What is not valid for this problem and device is moved to the nearest that is.
     """
     problem, device, spaces = work.problem, work.device, work.union.spaces
     records = work.store.records(operation=problem.operation, target=work.target.name)
-    for record in neighbours(records, problem, device.fingerprint, limit=3):
-        space = spaces.get(record.candidate.family)
+    wanted = [each.candidate for each in neighbours(records, problem, device.fingerprint, limit=3)]
+    default = work.target.default_family(device)
+    if default in spaces:
+        family = work.families[default]
+        wanted.append(Candidate(default, family.default(problem, device.limits)))
+        wanted += [Candidate(default, each.configuration) for each in family.presets.values()]
+    for candidate in wanted:
+        space = spaces.get(candidate.family)
         if space is None:
             continue
         try:
-            wanted = work.families[record.candidate.family].conform(record.candidate.configuration)
+            known = work.families[candidate.family].conform(candidate.configuration)
         except SpaceError:  # its parameters were others when that was tuned
             continue
-        row = space.nearest(wanted, ())
+        row = space.nearest(known, ())
         if row is not None:
-            yield Candidate(record.candidate.family, space[row])
-    default = work.target.default_family(device)
-    order = sorted(spaces, key=lambda name: name != default)
-    for name in order:
-        family = work.families[name]
-        yield Candidate(name, family.default(problem, device.limits))
-        if name == default:
-            for preset in family.presets.values():
-                yield Candidate(name, preset.configuration)
+            yield Candidate(candidate.family, space[row])
+
+
+def _rungs(work: Workplace) -> Iterable[Candidate]:
+    """The other families' own points: their presets are rungs of a ladder, and not tried."""
+    default = work.target.default_family(work.device)
+    for name in work.union.spaces:
+        if name != default:
+            yield Candidate(name, work.families[name].default(work.problem, work.device.limits))
 
 
 def finalists(measured: Iterable[tuple[Candidate, Measurement]]) -> list[Candidate]:

@@ -85,9 +85,11 @@ def rungs(
     """Every family's presets and its default, each configuration once."""
     for name, family in families.items():
         seen = set()
+        space = family.space(problem, limits)
         for preset in family.presets.values():
-            seen.add(preset.configuration)
-            yield f"{name} ({preset.name})", Candidate(name, preset.configuration)
+            configuration = preset.placed(space)
+            seen.add(configuration)
+            yield f"{name} ({preset.name})", Candidate(name, configuration)
         try:
             default = family.default(problem, limits)
         except SpaceError:

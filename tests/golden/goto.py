@@ -1,16 +1,19 @@
 """gemm for cpu: family goto, float32, layout nn.
 
-template: gemm/cpu/goto.py.j2, digest 8419d7e2eee36dc0
+template: gemm/cpu/goto.py.j2, digest dd69436fb17d05a8
 configuration: {"schedule": "static", "threads": 1, "tx": 32, "ty": 14, "vector": 512}
 """
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from llvmlite.binding import add_symbol
+from numba import cfunc, njit, types
 from numba.core.cgutils import get_or_insert_function
 from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
+# A name of what is emitted here: a digest of all that it depends on.
+PROGRAM = "ad56cd1694fd60ee"
 REAL = np.float32
 ITEMSIZE = 4
 OPTIONS = {"nogil": True, "error_model": "numpy"}
@@ -22,7 +25,7 @@ CALLED = {**OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 # ---- Vectors
 # Elements of one.
 LANES = 16
-INT32, INT64 = ir.IntType(32), ir.IntType(64)
+INT8, INT32, INT64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 ELEMENT = ir.FloatType()
 VECTOR = ir.VectorType(ELEMENT, LANES)
 # The vector in the names of LLVM's functions.
@@ -95,6 +98,47 @@ def clamped(builder, i, rows):
     """Row i, or the last of `rows` rows where there is no such row: reading it does no harm."""
     last = builder.sub(rows, INT64(1))
     return builder.select(builder.icmp_signed("<", INT64(i), last), INT64(i), last)
+
+
+def by_name(signature):
+    """Compile a function for itself, and have others call it by a name, as if written in C.
+
+    Numba compiles what is called once more into every caller, which here takes longer than all
+    else. An exception would be lost: such a function raises none.
+    """
+
+    def decorate(function):
+        compiled = cfunc(signature, cache=True, **OPTIONS)(function)
+        name = f"{function.__name__}_{PROGRAM}"
+        add_symbol(name, compiled.address)
+        return types.ExternalFunction(name, signature)
+
+    return decorate
+
+
+@intrinsic
+def allocate(typing_context, size):
+    """The address of memory of that many bytes, to be released; 0 if there is none."""
+
+    def codegen(context, builder, signature, arguments):
+        kind = ir.FunctionType(INT8.as_pointer(), [INT64])
+        function = get_or_insert_function(builder.module, kind, "malloc")
+        return builder.ptrtoint(builder.call(function, arguments), INT64)
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def release(typing_context, address):
+    """Give allocated memory back."""
+
+    def codegen(context, builder, signature, arguments):
+        kind = ir.FunctionType(ir.VoidType(), [INT8.as_pointer()])
+        function = get_or_insert_function(builder.module, kind, "free")
+        builder.call(function, [builder.inttoptr(arguments[0], INT8.as_pointer())])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
 
 
 @intrinsic
@@ -180,7 +224,7 @@ def fetch(typing_context, start):
     """Have the cache line that starts there, or around there, brought near: a hint."""
 
     def codegen(context, builder, signature, arguments):
-        line = builder.bitcast(arguments[0], ir.IntType(8).as_pointer())
+        line = builder.bitcast(arguments[0], INT8.as_pointer())
         read, first_level, data = INT32(0), INT32(3), INT32(1)
         call(builder, "llvm.prefetch.p0", ir.VoidType(), line, read, first_level, data)
         return context.get_dummy_value()
@@ -282,14 +326,10 @@ GROUP = 4
 LINE = 64
 
 
-@intrinsic
-def keep(typing_context, array):
-    """Do nothing with an array whose address is in use: Numba frees it after its last mention."""
-
-    def codegen(context, builder, signature, arguments):
-        return context.get_dummy_value()
-
-    return types.void(array), codegen
+@njit(**INLINE)
+def smaller(x, y):
+    """The smaller of two integers: Numba's own takes long to compile."""
+    return x if x < y else y
 
 
 @njit(**INLINE)
@@ -305,6 +345,12 @@ def even_block(total, most, multiple):
     return round_up((total + blocks - 1) // blocks, multiple)
 
 
+@njit(**INLINE)
+def block_bytes(height, deep):
+    """Memory for a packed block of A: a vector may overlap the end of the last column."""
+    return round_up((height * deep + LANES) * ITEMSIZE, LINE)
+
+
 @njit(**CALLED)
 def pack_block(a, a_row, a_step, rows, depth, packed, deep):
     """Copy rows x depth of A into strips of TY rows x `deep` columns, each stored by columns.
@@ -317,7 +363,7 @@ def pack_block(a, a_row, a_step, rows, depth, packed, deep):
         # is written later. So columns ascend, and the rows within them descend.
         for p in range(0, depth, LANES):
             for row in range((TY - 1) // LANES * LANES, -1, -LANES):
-                there = min(LANES, rows - i - row)
+                there = smaller(LANES, rows - i - row)
                 source = ahead(a, (i + row) * a_row + p)
                 target = ahead(strip, p * TY + row)
                 if there == LANES and p + LANES <= depth:
@@ -328,7 +374,7 @@ def pack_block(a, a_row, a_step, rows, depth, packed, deep):
                     store(transpose(square), target, TY, LANES, LANES)
 
 
-@njit(**CALLED)
+@by_name(types.void(*[types.int64] * 9))
 def pack_strips(first, last, b_address, ldb, depth, columns, panel_address, packed_from, deep):
     """Copy strips first..last-1 of depth x columns of B, each deep x TX, stored by rows.
 
@@ -336,7 +382,7 @@ def pack_strips(first, last, b_address, ldb, depth, columns, panel_address, pack
     """
     b, panel = pointer(b_address), pointer(panel_address)
     for p in range(0, depth, GROUP):
-        rows = min(GROUP, depth - p)
+        rows = smaller(GROUP, depth - p)
         for strip in range(first, last):
             there = columns - strip * TX
             source = ahead(b, p * ldb + strip * TX)
@@ -410,48 +456,53 @@ def multiply_tile(
         write(narrow, alpha, beta, c, ldc, rows, columns)
 
 
-@njit(**CALLED)
+@by_name(
+    types.void(
+        *[types.int64] * 6, types.float32, *[types.int64] * 9, types.float32,
+        *[types.int64] * 4,
+    )
+)
 def multiply_blocks(
     first, last, parts, m, depth, columns, alpha, a_address, a_row, a_step, pack_a,
-    b_address, ldb, panel_address, packed_from, beta, c_address, ldc, height, deep
+    packed_address, b_address, ldb, panel_address, packed_from, beta, c_address, ldc, height, deep
 ):
     """C = alpha * A @ B + beta * C in blocks first..last-1 of C, which is m x columns.
 
     Blocks are `height` rows, the columns in `parts` parts, counted along the rows of blocks.
     Strips of B from `packed_from` on are in the panel.
     """
-    a, b, panel = pointer(a_address), pointer(b_address), pointer(panel_address)
-    # Slack to start on a cache line, and for the vector that overlaps the end of the last column.
-    buffer = np.empty(LINE + LANES + (height * deep if pack_a else 0), REAL)
-    packed = pointer(round_up(buffer.ctypes.data, LINE))
+    a, b = pointer(a_address), pointer(b_address)
+    packed, panel = pointer(packed_address), pointer(panel_address)
     strips = (columns + TX - 1) // TX
     for block in range(first, last):
         top, part = block // parts * height, block % parts
-        rows = min(height, m - top)
+        rows = smaller(height, m - top)
         a_block = ahead(a, top * a_row)
         c_block = ahead(pointer(c_address), top * ldc)
         if pack_a and (part == 0 or block == first):
             pack_block(a_block, a_row, a_step, rows, depth, packed, deep)
         for strip in range(strips * part // parts, strips * (part + 1) // parts):
             left = strip * TX
-            width = min(TX, columns - left)
+            width = smaller(TX, columns - left)
+            # While the sums of this strip's tiles grow, the next strip arrives.
             if strip < packed_from:
                 b_strip, b_step = ahead(b, left), ldb
-                near, pace = b_strip, 0
+                near, pace = b_strip, ldb
             else:
                 b_strip, b_step = ahead(panel, (strip - packed_from) * TX * deep), TX
-                # While the sums of this strip's tiles grow, the next strip arrives.
                 near, pace = ahead(b_strip, TX * deep), (TX * TY + rows - 1) // rows
             for i in range(0, rows, TY):
                 a_strip = ahead(packed, i * deep) if pack_a else ahead(a_block, i * a_row)
                 c_tile = ahead(c_block, i * ldc + left)
-                used = min(TY, rows - i)
+                used = smaller(TY, rows - i)
+                if strip < packed_from:
+                    # A vector of each of its rows with every tile.
+                    near = ahead(b_strip, TX + i // TY % VECTORS * LANES)
                 multiply_tile(
                     alpha, a_strip, a_row, a_step, pack_a, b_strip, b_step,
                     beta, c_tile, ldc, used, depth, width, near, pace
                 )
                 near = ahead(near, pace * depth)
-    keep(buffer)
 
 
 @njit(
@@ -475,15 +526,21 @@ def gemm(
     # Elements from one row or column to the next, and from one reduction step to the next.
     a_row, a_step = lda, 1
     b_column, b_step = 1, ldb
-    buffer = np.empty(LINE + deep * (width if pack_b else TX), REAL)
-    panel = round_up(buffer.ctypes.data, LINE)
+    # Every thread has a block of A; they share the panel of B.
+    share = block_bytes(height, deep) if pack_a else 0
+    room = deep * (width if pack_b else TX) * ITEMSIZE
+    buffer = allocate(LINE + share + room)
+    if buffer == 0:
+        raise MemoryError("no memory for packed blocks")
+    packed = round_up(buffer, LINE)
+    panel = packed + share
     for left in range(0, k, width):
-        columns = min(width, k - left)
+        columns = smaller(width, k - left)
         strips = (columns + TX - 1) // TX
         # A strip that B does not fill is packed in any case, and filled with zeros.
         packed_from = 0 if pack_b else columns // TX
         for p in range(0, n, deep):
-            depth = min(deep, n - p)
+            depth = smaller(deep, n - p)
             # Only the first panel meets C as it was; the others add to it.
             factor = beta if p == 0 else REAL(1)
             a_panel = a + p * a_step * ITEMSIZE
@@ -495,6 +552,6 @@ def gemm(
             blocks = (m + height - 1) // height
             multiply_blocks(
                 0, blocks, 1, m, depth, columns, alpha, a_panel, a_row, a_step, pack_a,
-                b_panel, ldb, panel, packed_from, factor, c_panel, ldc, height, deep
+                packed, b_panel, ldb, panel, packed_from, factor, c_panel, ldc, height, deep
             )
-    keep(buffer)
+    release(buffer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fractions
+import subprocess
 import sys
 import threading
 from dataclasses import replace
@@ -17,7 +18,8 @@ from suspect_family import suspect, write_suspects
 from autotune.errors import OperandError
 from autotune.evaluators.cpu import CpuKernel, CpuProgram, load_kernel
 from autotune.evaluators.cpu import direct as direct_module
-from autotune.evaluators.cpu.direct import direct_call
+from autotune.evaluators.cpu.direct import direct_call, write_call
+from autotune.evaluators.cpu.kernel import load_module
 from autotune.host_kernel import HostKernel
 from autotune.problem import Gemm
 from autotune.program_cache import ProgramCache
@@ -392,6 +394,17 @@ def test_what_a_kernel_raises_is_passed_on(threads: int, loader: Loader, tmp_pat
         kernel(a, b, c, 2.0)
     assert numba.get_num_threads() == before
     assert kernel(a, b, c) is c
+
+
+def test_a_module_of_calls_is_loaded_from_the_cache_before_any_kernel(loader: Loader) -> None:
+    """As workers do that compile it; what it needs of Numba is there with its threads only."""
+    program = loader.raw(threads=2).program
+    path = write_call(program, loader.programs)
+    load_module(path)
+    program = "from autotune.evaluators.cpu.kernel import load_module; from pathlib import Path; "
+    program += f"print(load_module(Path({str(path)!r})).call.cache_hits)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
 
 
 @pytest.mark.parametrize("directly", [True, False])

@@ -243,18 +243,21 @@ class _MeasurementWorker:
         return functools.partial(direct, *operands, 1.0, 0.0)
 
     def _hopeless(self, kernel: CpuKernel, best_s: float) -> Measurement | None:
-        """Whether one run on shrunken sizes shows that a run on the full ones is not worth it."""
-        probe = self._probe
-        shrunk = probe.case
+        """Whether runs on shrunken sizes show that one on the full ones is not worth it."""
+        shrunk = self._probe.case
+        call = self._call(kernel, self._probe)
         work = self._problem.m * self._problem.n * self._problem.k
-        seconds = timed(self._call(kernel, probe))
-        estimate_s = seconds * work / (shrunk.m * shrunk.n * shrunk.k)
-        if estimate_s <= PROBE_RATIO * best_s:
-            return None
+        estimates = []
+        # A run that something else interrupts is as slow as a hopeless one.
+        for _ in range(FIRST_RUNS):
+            estimates.append(timed(call) * work / (shrunk.m * shrunk.n * shrunk.k))
+            if estimates[-1] <= PROBE_RATIO * best_s:
+                return None
+        estimate_s = min(estimates)
         return Measurement(
             Outcome.ABANDONED,
             estimate_s,
-            repeats=1,
+            repeats=len(estimates),
             reason=f"about {estimate_s / best_s:.0f} times the best, judged by sizes divided by "
             f"{PROBE_SHRINK} (limit {PROBE_RATIO:g})",
         )
