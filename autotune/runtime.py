@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from autotune.catalog import load_families
 from autotune.configuration import Candidate
 from autotune.device_libraries import in_device_memory
@@ -281,28 +283,36 @@ def matmul(
     Raises:
         OperandError: the operands are not 2-D arrays of one supported dtype that fit together.
     """
-    shape_a, shape_b = (tuple(getattr(operand, "shape", ())) for operand in (a, b))
+    if type(a) is np.ndarray and type(b) is np.ndarray:
+        kernel = _kernel_for(a.shape, b.shape, a.dtype, "cpu")
+    else:
+        shape_a, shape_b = (tuple(getattr(operand, "shape", ())) for operand in (a, b))
+        target = "cuda" if in_device_memory(a) else "cpu"
+        kernel = _kernel_for(shape_a, shape_b, getattr(a, "dtype", None), target)
+    return kernel(a, b, out, alpha, beta)
+
+
+@functools.lru_cache(maxsize=256)
+def _kernel_for(
+    shape_a: tuple[int, ...], shape_b: tuple[int, ...], dtype: Any, target: str
+) -> Kernel:
+    """The kernel for operands like these; what stands in their key is all that it depends on."""
     if len(shape_a) != 2 or len(shape_b) != 2 or shape_a[1] != shape_b[0]:
         raise OperandError(
             f"a and b must be 2-D with a's columns equal to b's rows, got {shape_a} and {shape_b}"
         )
     if min(*shape_a, *shape_b) < 1:
         raise OperandError(f"a and b must not be empty, got {shape_a} and {shape_b}")
-    dtype = str(a.dtype).removeprefix("torch.")
-    if dtype not in ITEM_SIZES:
-        raise OperandError(f"a must be one of {', '.join(ITEM_SIZES)}, got {dtype}")
-    target = "cuda" if in_device_memory(a) else "cpu"
-    return _loaded(shape_a[0], shape_a[1], shape_b[1], dtype, target)(a, b, out, alpha, beta)
-
-
-@functools.lru_cache(maxsize=256)
-def _loaded(m: int, n: int, k: int, dtype: str, target: str) -> Kernel:
-    return load(Gemm(m=m, n=n, k=k, dtype=dtype), target, match="nearest")
+    name = str(dtype).removeprefix("torch.")
+    if name not in ITEM_SIZES:
+        raise OperandError(f"a must be one of {', '.join(ITEM_SIZES)}, got {name}")
+    problem = Gemm(m=shape_a[0], n=shape_a[1], k=shape_b[1], dtype=name)
+    return load(problem, target, match="nearest")
 
 
 def forget() -> None:
     """Drop the kernels that `matmul` holds, so that it sees what was tuned since."""
-    _loaded.cache_clear()
+    _kernel_for.cache_clear()
 
 
 def _find(

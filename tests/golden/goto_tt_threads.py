@@ -1,6 +1,6 @@
 """gemm for cpu: family goto, float64, layout tt.
 
-template: gemm/cpu/goto.py.j2, digest dd69436fb17d05a8
+template: gemm/cpu/goto.py.j2, digest b0eb18b1e0585336
 configuration: {"schedule": "guided", "threads": 2, "tx": 8, "ty": 6, "vector": 256}
 """
 
@@ -13,7 +13,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "a71bbd8845d2f543"
+PROGRAM = "6679181cc2e1065c"
 REAL = np.float64
 ITEMSIZE = 8
 # Threads that share the work.
@@ -398,14 +398,17 @@ def pack_strips(first, last, b_address, ldb, depth, columns, panel_address, pack
 
 
 @njit(**INLINE)
-def accumulate(tile, depth, a, a_row, a_step, rows, b, b_step, near, pace):
+def accumulate(tile, depth, a, a_row, a_step, rows, b, b_step, near, beside, pace):
     """tile + A @ B for a strip of A, of which `rows` rows are there, and a strip of B.
 
     Elements of A are `a_row` apart from row to row, and `a_step` from one reduction step to the
-    next; those of B `b_step`. What is at `near` is brought near, `pace` elements a step.
+    next; those of B `b_step`. What is at `near` is brought near, `pace` elements a step, and what
+    is `beside` it, unless that is 0.
     """
     for _ in range(depth):
         fetch(near)
+        if beside:
+            fetch(ahead(near, beside))
         near = ahead(near, pace)
         tile = add_outer(tile, a, a_row, rows, b)
         a = ahead(a, a_step)
@@ -432,7 +435,7 @@ def fetch_rows(start, stride, rows, columns):
 
 @njit(**CALLED)
 def multiply_tile(
-    alpha, a, a_row, a_step, packed, b, b_step, beta, c, ldc, rows, depth, columns, near, pace
+    alpha, a, a_row, a_step, packed, b, b_step, beta, c, ldc, rows, depth, columns, near, beside, pace
 ):
     """C = alpha * A @ B + beta * C for one tile: a strip of A, packed or not, and one of B.
 
@@ -442,21 +445,25 @@ def multiply_tile(
     # Steps, rows and columns that are constants cost neither registers nor masks.
     if columns > LANES:
         tile = zeros(TY, VECTORS)
-        if packed:
-            tile = accumulate(tile, depth, a, 1, TY, TY, b, b_step, near, pace)
+        if packed and beside:
+            tile = accumulate(tile, depth, a, 1, TY, TY, b, b_step, near, beside, pace)
+        elif packed:
+            tile = accumulate(tile, depth, a, 1, TY, TY, b, b_step, near, 0, pace)
+        elif beside:
+            tile = accumulate(tile, depth, a, a_row, a_step, rows, b, b_step, near, beside, pace)
         else:
-            tile = accumulate(tile, depth, a, a_row, a_step, rows, b, b_step, near, pace)
+            tile = accumulate(tile, depth, a, a_row, a_step, rows, b, b_step, near, 0, pace)
         if rows == TY and columns == TX:
             write(tile, alpha, beta, c, ldc, TY, TX)
         else:
             write(tile, alpha, beta, c, ldc, rows, columns)
+        return
+    narrow = zeros(TY, 1)
+    if packed:
+        narrow = accumulate(narrow, depth, a, 1, TY, TY, b, b_step, near, 0, pace)
     else:
-        narrow = zeros(TY, 1)
-        if packed:
-            narrow = accumulate(narrow, depth, a, 1, TY, TY, b, b_step, near, pace)
-        else:
-            narrow = accumulate(narrow, depth, a, a_row, a_step, rows, b, b_step, near, pace)
-        write(narrow, alpha, beta, c, ldc, rows, columns)
+        narrow = accumulate(narrow, depth, a, a_row, a_step, rows, b, b_step, near, 0, pace)
+    write(narrow, alpha, beta, c, ldc, rows, columns)
 
 
 @by_name(
@@ -490,20 +497,20 @@ def multiply_blocks(
             # While the sums of this strip's tiles grow, the next strip arrives.
             if strip < packed_from:
                 b_strip, b_step = ahead(b, left), ldb
-                near, pace = b_strip, ldb
+                near, beside, pace = b_strip, LANES, ldb
             else:
                 b_strip, b_step = ahead(panel, (strip - packed_from) * TX * deep), TX
-                near, pace = ahead(b_strip, TX * deep), (TX * TY + rows - 1) // rows
+                near, beside, pace = ahead(b_strip, TX * deep), 0, (TX * TY + rows - 1) // rows
             for i in range(0, rows, TY):
                 a_strip = ahead(packed, i * deep) if pack_a else ahead(a_block, i * a_row)
                 c_tile = ahead(c_block, i * ldc + left)
                 used = smaller(TY, rows - i)
                 if strip < packed_from:
-                    # A vector of each of its rows with every tile.
-                    near = ahead(b_strip, TX + i // TY % VECTORS * LANES)
+                    # Two vectors of each of its rows with every tile.
+                    near = ahead(b_strip, TX + 2 * (i // TY) % VECTORS * LANES)
                 multiply_tile(
                     alpha, a_strip, a_row, a_step, pack_a, b_strip, b_step,
-                    beta, c_tile, ldc, used, depth, width, near, pace
+                    beta, c_tile, ldc, used, depth, width, near, beside, pace
                 )
                 near = ahead(near, pace * depth)
 
