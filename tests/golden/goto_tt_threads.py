@@ -1,6 +1,6 @@
 """gemm for cpu: family goto, float64, layout tt.
 
-template: gemm/cpu/goto.py.j2, digest b0eb18b1e0585336
+template: gemm/cpu/goto.py.j2, digest 396a95417c92b279
 configuration: {"schedule": "guided", "threads": 2, "tx": 8, "ty": 6, "vector": 256}
 """
 
@@ -13,7 +13,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "6679181cc2e1065c"
+PROGRAM = "1c98d2bf7f0c7ede"
 REAL = np.float64
 ITEMSIZE = 8
 # Threads that share the work.
@@ -435,7 +435,8 @@ def fetch_rows(start, stride, rows, columns):
 
 @njit(**CALLED)
 def multiply_tile(
-    alpha, a, a_row, a_step, packed, b, b_step, beta, c, ldc, rows, depth, columns, near, beside, pace
+    alpha, a, a_row, a_step, packed, b, b_step,
+    beta, c, ldc, rows, depth, columns, near, beside, pace
 ):
     """C = alpha * A @ B + beta * C for one tile: a strip of A, packed or not, and one of B.
 
@@ -443,27 +444,27 @@ def multiply_tile(
     """
     fetch_rows(c, ldc, rows, columns)
     # Steps, rows and columns that are constants cost neither registers nor masks.
-    if columns > LANES:
-        tile = zeros(TY, VECTORS)
-        if packed and beside:
-            tile = accumulate(tile, depth, a, 1, TY, TY, b, b_step, near, beside, pace)
-        elif packed:
-            tile = accumulate(tile, depth, a, 1, TY, TY, b, b_step, near, 0, pace)
-        elif beside:
-            tile = accumulate(tile, depth, a, a_row, a_step, rows, b, b_step, near, beside, pace)
+    if columns <= LANES:
+        narrow = zeros(TY, 1)
+        if packed:
+            narrow = accumulate(narrow, depth, a, 1, TY, TY, b, b_step, near, 0, pace)
         else:
-            tile = accumulate(tile, depth, a, a_row, a_step, rows, b, b_step, near, 0, pace)
-        if rows == TY and columns == TX:
-            write(tile, alpha, beta, c, ldc, TY, TX)
-        else:
-            write(tile, alpha, beta, c, ldc, rows, columns)
+            narrow = accumulate(narrow, depth, a, a_row, a_step, rows, b, b_step, near, 0, pace)
+        write(narrow, alpha, beta, c, ldc, rows, columns)
         return
-    narrow = zeros(TY, 1)
-    if packed:
-        narrow = accumulate(narrow, depth, a, 1, TY, TY, b, b_step, near, 0, pace)
+    tile = zeros(TY, VECTORS)
+    if packed and beside:
+        tile = accumulate(tile, depth, a, 1, TY, TY, b, b_step, near, beside, pace)
+    elif packed:
+        tile = accumulate(tile, depth, a, 1, TY, TY, b, b_step, near, 0, pace)
+    elif beside:
+        tile = accumulate(tile, depth, a, a_row, a_step, rows, b, b_step, near, beside, pace)
     else:
-        narrow = accumulate(narrow, depth, a, a_row, a_step, rows, b, b_step, near, 0, pace)
-    write(narrow, alpha, beta, c, ldc, rows, columns)
+        tile = accumulate(tile, depth, a, a_row, a_step, rows, b, b_step, near, 0, pace)
+    if rows == TY and columns == TX:
+        write(tile, alpha, beta, c, ldc, TY, TX)
+    else:
+        write(tile, alpha, beta, c, ldc, rows, columns)
 
 
 @by_name(
@@ -506,7 +507,7 @@ def multiply_blocks(
                 c_tile = ahead(c_block, i * ldc + left)
                 used = smaller(TY, rows - i)
                 if strip < packed_from:
-                    # Two vectors of each of its rows with every tile.
+                    # Two vectors of each of its rows with every tile; one may lie in two lines.
                     near = ahead(b_strip, TX + 2 * (i // TY) % VECTORS * LANES)
                 multiply_tile(
                     alpha, a_strip, a_row, a_step, pack_a, b_strip, b_step,
