@@ -220,8 +220,8 @@ class TrialRun:
             progress: called before the first trial and after every trial.
             source: what to try, in this order, in place of what the sampler proposes; what the
                 study has visited is passed over.
-            rungs: what is tried besides, one with every batch: no family goes untried, but
-                compiling them all takes longer than a short search should wait.
+            rungs: what is tried besides, half of every batch: no family goes untried, but
+                compiling them all at once takes longer than a short search should wait.
         """
         rungs = iter(rungs)
         with Interrupt() as interrupt:
@@ -271,7 +271,8 @@ class TrialRun:
                 taken += self._study.enqueue([candidate])
             count = taken
         if count:
-            self._study.enqueue(itertools.islice(rungs, 1))
+            some = max(1, self._evaluator.batch // 2) - self._study.enqueued
+            self._study.enqueue(itertools.islice(rungs, max(0, some)))
         batch = self._study.ask_batch(count)
         self._evaluator.prepare([proposal.candidate for proposal in batch])
         waiting.extend(batch)

@@ -99,6 +99,12 @@ class TuningStudy(Generic[PointT]):
                 first.append(row)
         return len(first) - before
 
+    @property
+    def enqueued(self) -> int:
+        """Points that are still to be proposed before any of the sampler's."""
+        visited = self._sampler.ledger.visited
+        return sum(row not in visited for row in self._sampler.first)
+
     def ask(self) -> Proposal[PointT] | None:
         """The next candidate; None when every valid one has been visited or is taken."""
         with self._storing():
