@@ -12,8 +12,6 @@ import numpy as np
 from autotune.evaluators.cpu.kernel import load_module
 from autotune.paths import data_dir
 from autotune.problem import ITEM_SIZES
-from autotune.rendering import Source
-from autotune.templating import expand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,6 +68,10 @@ def write_call(program: CpuProgram, programs: ProgramCache) -> Path:
     Raises:
         CacheError: the program cache cannot be written.
     """
+    # Late: whoever only reads the processor needs no templates.
+    from autotune.rendering import Source
+    from autotune.templating import expand
+
     names = {
         "dtype": program.dtype,
         "itemsize": ITEM_SIZES[program.dtype],
