@@ -119,6 +119,13 @@ def test_damage_never_surprises(data: st.DataObject) -> None:
         assert all(isinstance(each, KernelResources) for each in kernels.values())
 
 
+def test_a_table_farther_than_memory_goes_is_damage() -> None:
+    damaged = bytearray(compiled("sm_80").cubin)
+    damaged[47] = 0x80  # the highest byte of the section table's offset
+    with pytest.raises(InputError, match="damaged"):
+        read_cubin(bytes(damaged))
+
+
 @given(st.binary(max_size=300))
 def test_garbage_never_surprises(garbage: bytes) -> None:
     with pytest.raises(InputError):

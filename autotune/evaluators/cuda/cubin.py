@@ -58,7 +58,7 @@ def read_cubin(cubin: bytes) -> dict[str, KernelResources]:
     """
     try:
         return _read(cubin)
-    except (struct.error, IndexError, UnicodeDecodeError) as error:
+    except (struct.error, IndexError, OverflowError, UnicodeDecodeError) as error:
         raise InputError(f"a cubin must be a whole ELF file; it is damaged: {error}") from None
 
 
