@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,9 +37,15 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
+def brief_sweep(cache: Path, effort: Effort = BRIEF, **options: Any) -> SweepResult:
+    return sweep(
+        PROBLEM, target="cpu", families=["blocked"], cache=cache, effort=effort, **options
+    )
+
+
 @pytest.fixture(scope="module")
 def whole(cache: Path) -> SweepResult:
-    return sweep(PROBLEM, target="cpu", families=["blocked"], cache=cache, effort=BRIEF)
+    return brief_sweep(cache)
 
 
 def test_everything_valid_is_measured_once(whole: SweepResult) -> None:
@@ -60,30 +67,14 @@ def test_a_complete_sweep_comes_back_at_once(whole: SweepResult, cache: Path) ->
 def test_a_limit_is_the_beginning_of_the_whole(whole: SweepResult, cache: Path) -> None:
     order = swept(whole)
     for limit in (2, 4):  # the second call measures two more
-        part = sweep(
-            PROBLEM,
-            target="cpu",
-            families=["blocked"],
-            study="limited",
-            cache=cache,
-            limit=limit,
-            effort=BRIEF,
-        )
+        part = brief_sweep(cache, study="limited", limit=limit)
         assert swept(part) == order[:limit]
         assert part.complete
 
 
 def test_a_sweep_may_race(whole: SweepResult, cache: Path) -> None:
     effort = replace(BRIEF, abandon_ratio=1e-3)  # everything is far behind the first success
-    raced = sweep(
-        PROBLEM,
-        target="cpu",
-        families=["blocked"],
-        study="raced",
-        cache=cache,
-        racing=True,
-        effort=effort,
-    )
+    raced = brief_sweep(cache, effort, study="raced", racing=True)
     assert swept(raced) == swept(whole)
     assert raced.counts == {Outcome.OK: 1, Outcome.ABANDONED: raced.size - 1}
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from autotune.evaluators.cpu.kernel import CpuKernel, CpuProgram
     from autotune.problem import Gemm
     from autotune.program_cache import ProgramCache
+    from autotune.rendering import Source
 
 _TEMPLATE = "_lib/numba_call.py.j2"
 _METH_FASTCALL = 0x80
@@ -68,18 +69,24 @@ def write_call(program: CpuProgram, programs: ProgramCache) -> Path:
     Raises:
         CacheError: the program cache cannot be written.
     """
+    source = _source(program.dtype, len(program.runtime), program.threads > 1)
+    return programs.write(source, "call")
+
+
+@functools.cache
+def _source(dtype: str, runtime: int, threaded: bool) -> Source:
+    """The module's source: rendered once, as every visit of a measurement asks for it."""
     # Late: whoever only reads the processor needs no templates.
     from autotune.rendering import Source
     from autotune.templating import expand
 
     names = {
-        "dtype": program.dtype,
-        "itemsize": ITEM_SIZES[program.dtype],
-        "runtime": len(program.runtime),
-        "threaded": program.threads > 1,
+        "dtype": dtype,
+        "itemsize": ITEM_SIZES[dtype],
+        "runtime": runtime,
+        "threaded": threaded,
     }
-    text = expand(_TEMPLATE, (data_dir("templates"),), names)
-    return programs.write(Source(text, "call", (), "cpu"), "call")
+    return Source(expand(_TEMPLATE, (data_dir("templates"),), names), "call", (), "cpu")
 
 
 class _Method(ctypes.Structure):
