@@ -41,7 +41,7 @@ class PresetStatus(StrEnum):
 
     TUNED = "tuned"
     KEPT = "kept"
-    """An earlier run of the preset has tuned it, and its record still fits exactly."""
+    """An earlier run of the preset has tuned it, and its record fits exactly and is not noisy."""
     FAILED = "failed"
     NOT_REACHED = "not reached"
     """The time was over before its turn, or the run was interrupted."""
@@ -131,7 +131,8 @@ def run_preset(
             return None
         records = store.records(read.fingerprint.digest, problem.operation, name)
         match = find(records, problem, name, read, digests, lambda record: None)
-        return match.record if match.quality is MatchQuality.EXACT else None
+        exact = match.record if match.quality is MatchQuality.EXACT else None
+        return None if exact is None or exact.noisy else exact
 
     done = {each.problem: kept(each.problem) for each in preset.problems}
     left = sum(each.seconds for each in preset.problems if done[each.problem] is None)

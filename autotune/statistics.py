@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+WIDE = 0.10
+"""Half the width of a median's interval, relative to the median, beyond which it is noise."""
+
+
 def median(samples: Sequence[float]) -> float:
     """The sample median.
 
@@ -53,6 +57,12 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple
     ordered = sorted(samples)
     rank = _rank(len(ordered), confidence)
     return ordered[rank - 1], ordered[len(ordered) - rank]
+
+
+def half_width(median: float, interval: tuple[float, float]) -> float:
+    """How far an interval reaches from its middle, as a fraction of the median."""
+    low, high = interval
+    return (high - low) / 2 / median
 
 
 def _rank(count: int, confidence: float) -> int:

@@ -75,8 +75,9 @@ class Workplace:
         problem: what is computed.
         target: where it runs.
         device: as the target read it.
-        families: those that can serve the problem, by name.
-        union: their spaces, as pruned for this device and problem; empty ones are left out.
+        families: those that can serve the problem, by name, also those that are not searched.
+        union: the spaces to search, as pruned for this device and problem; empty ones are left
+            out.
         place: folders of the cache.
         store: the cache itself.
     """
@@ -111,11 +112,10 @@ class Workplace:
         store.check_writable()
         chosen = make_target(target)
         read = chosen.device(problem, device)
-        found = select_families(
-            load_families(target=chosen.name, operation=problem.operation, extra=extra_families),
-            families,
+        found = load_families(
+            target=chosen.name, operation=problem.operation, extra=extra_families
         )
-        usable = _usable(found, problem)
+        usable = _usable(select_families(found, families), problem)
         spaces = {name: family.space(problem, read.limits) for name, family in usable.items()}
         spaces = {name: space for name, space in spaces.items() if space.size}
         if not spaces:
@@ -123,7 +123,8 @@ class Workplace:
                 f"no configuration of {', '.join(usable)} is valid for {problem.label} on "
                 f"{read.fingerprint.name}: `autotune space` shows what pruned them"
             )
-        return cls(problem, chosen, read, usable, SpaceUnion(spaces), place, store)
+        others = {name: each for name, each in found.items() if each.unsupported(problem) is None}
+        return cls(problem, chosen, read, usable | others, SpaceUnion(spaces), place, store)
 
     @contextmanager
     def open(
@@ -185,6 +186,7 @@ class TrialRun:
     Attributes:
         results: every trial of this run, in order.
         interrupted: whether Ctrl-C ended it.
+        seconds: how long the search took.
     """
 
     def __init__(
@@ -205,6 +207,7 @@ class TrialRun:
         self._trials = trials
         self._timeout = timeout
         self._racing = racing
+        self.seconds = 0.0
         self._started = time.perf_counter()
         self._best: float | None = None
 
@@ -239,6 +242,7 @@ class TrialRun:
             for unused in waiting:
                 self._study.release(unused)
             self.interrupted = interrupt.requested
+            self.seconds = self._elapsed
 
     @property
     def counts(self) -> dict[Outcome, int]:

@@ -12,29 +12,24 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune import __version__, runtime
+from autotune import runtime
 from autotune.configuration import Candidate
-from autotune.errors import InputError, SpaceError, TuningFailedError
-from autotune.evaluators.base import Baseline, Effort, Evaluator, Finals
+from autotune.deciding import decide
+from autotune.errors import InputError, NotTunedError, SpaceError
 from autotune.hybrid_target import HybridTarget
-from autotune.measurement import Measurement, Outcome
-from autotune.store import BaselineRecord, BinaryRecord, EffortRecord, TuningRecord, neighbours
+from autotune.store import EffortRecord, neighbours
 from autotune.trials import Progress, TrialResult, TrialRun, Workplace
 
 if TYPE_CHECKING:
+    from autotune.evaluators.base import Baseline, Effort
+    from autotune.measurement import Outcome
     from autotune.problem import Gemm
     from autotune.runtime import Kernel
-    from autotune.search import TuningStudy
     from autotune.space import SearchSpace
+    from autotune.store import Match, TuningRecord
     from autotune.targets import Target
 
 __all__ = ["Progress", "TrialResult", "TuneResult", "tune"]
-
-FINALISTS = 5
-"""How many of the best candidates are measured again, interleaved."""
-
-CONTENDER_RATIO = 1.10
-"""A finalist is at most this much slower than the best, or its interval overlaps."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +40,10 @@ class TuneResult:
         problem: what was tuned.
         target: where it runs.
         study: name of the Optuna study; pass it again to go on.
-        best: the stored record of the winner.
+        best: the record of the winner: the fastest kernel of the families searched.
+        serving: the record that `load` gives from now on: `best`, unless one that was tuned
+            before is of another family, and faster.
+        kept: whether `best` was there before: nothing that was tried now beat it in turns.
         trials: every trial of this run, in order.
         spaces: the families' search spaces, as pruned for this device and problem.
         baseline: the vendor library, measured interleaved with the finalists.
@@ -60,6 +58,8 @@ class TuneResult:
     target: str
     study: str
     best: TuningRecord
+    serving: TuningRecord
+    kept: bool
     trials: tuple[TrialResult, ...]
     spaces: Mapping[str, SearchSpace]
     baseline: Baseline | None
@@ -76,7 +76,7 @@ class TuneResult:
 
     @functools.cached_property
     def kernel(self) -> Kernel:
-        """The winner as a callable."""
+        """The kernel that serves the problem now (`serving`)."""
         target: str | Target = self.target
         if target == "hybrid":  # also says where operands are, and how many GPUs there are
             fields = self.best.fingerprint.fields
@@ -112,7 +112,8 @@ def tune(
     """Search the families' spaces for the fastest kernel of a problem and store the winner.
 
     The search ends after `trials` trials or `timeout` seconds, or with Ctrl-C; then the best
-    candidates are measured again, interleaved with the vendor library, and the winner is stored.
+    candidates are measured again, in turns with the vendor library and with what was tuned for
+    the problem before, and the winner is stored (`autotune.deciding`).
 
     Args:
         problem: what to tune.
@@ -156,17 +157,20 @@ def tune(
         opened.enqueue(_known_good(work))
         run = TrialRun(work, opened, evaluator, trials=trials, timeout=timeout)
         run.search(progress, rungs=_rungs(work))
-        spent = EffortRecord(len(run.results), timeout, sampler, seed)
-        record, finals = _finish(work, opened, evaluator, run, spent)
+        spent = EffortRecord(len(run.results), run.seconds, sampler, seed)
+        incumbent = _incumbent(work, device, cache, extra_families)
+        decision = decide(work, opened.measured(), evaluator, run.results, spent, incumbent)
     runtime.forget()
     return TuneResult(
         problem=problem,
         target=work.target.name,
         study=name,
-        best=record,
+        best=decision.best,
+        serving=decision.serving,
+        kept=decision.kept,
         trials=tuple(run.results),
         spaces=work.union.spaces,
-        baseline=finals.baseline,
+        baseline=decision.finals.baseline,
         seconds=time.perf_counter() - started,
         interrupted=run.interrupted,
         device=device,
@@ -175,71 +179,29 @@ def tune(
     )
 
 
-def _finish(
+def _incumbent(
     work: Workplace,
-    study: TuningStudy[Candidate],
-    evaluator: Evaluator,
-    run: TrialRun,
-    effort: EffortRecord,
-) -> tuple[TuningRecord, Finals]:
-    """Measure the finalists interleaved and store the winner."""
-    chosen = finalists(study.measured())
-    if not chosen:
-        raise TuningFailedError(_nothing_valid(work.problem, run.results))
-    finals = evaluator.finals(chosen)
-    ranked = [
-        (measurement.median_s, position)
-        for position, measurement in enumerate(finals.measurements)
-        if measurement.ok and measurement.median_s is not None
-    ]
-    if not ranked:
-        reasons = "; ".join(m.reason for m in finals.measurements)
-        raise TuningFailedError(f"no finalist passed its second verification: {reasons}")
-    median, position = min(ranked)
-    winner = finals.measurements[position]
-    interval = winner.interval_s or (median, median)
-    candidate = chosen[position]
-    ratio = finals.ratios[position]
-    baseline = None
-    if finals.baseline is not None and ratio is not None:
-        baseline = BaselineRecord(finals.baseline.name, finals.baseline.median_s, ratio)
-    binary = evaluator.binary(candidate)
-    record = TuningRecord(
-        fingerprint=work.device.fingerprint,
-        operation=work.problem.operation,
-        problem=work.problem.key(),
-        target=work.target.name,
-        candidate=candidate,
-        family_digest=work.families[candidate.family].digest,
-        space_digest=work.union.digest,
-        median_s=median,
-        interval_s=interval,
-        gflops=work.problem.flops / median / 1e9,
-        ties=_ties(position, interval, finals.measurements),
-        baseline=baseline,
-        effort=effort,
-        toolchain=dict(work.device.toolchain),
-        state=dict(work.device.state),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        version=__version__,
-        binary=None if binary is None else BinaryRecord.of(binary),
-    )
-    contents = [] if binary is None else [binary.content, binary.support]
-    work.store.add(record, binaries=filter(None, contents))
-    return record, finals
-
-
-def _nothing_valid(problem: Gemm, results: Sequence[TrialResult]) -> str:
-    counts = Counter(result.measurement.outcome for result in results)
-    reasons = Counter(result.measurement.reason for result in results if result.measurement.reason)
-    text = f"no candidate of {problem.label} was valid after {len(results)} trials"
-    if counts:
-        text += " (" + ", ".join(f"{n} {outcome}" for outcome, n in counts.items()) + ")"
-    if reasons:
-        text += f"; most often: {reasons.most_common(1)[0][0]}"
-    if not results:
-        text += ": allow more time with --timeout"
-    return text
+    device: int | str | None,
+    cache: str | Path | None,
+    extra_families: Sequence[Path],
+) -> Match | None:
+    """The record that serves the problem as things are; None where none does."""
+    try:
+        found = runtime.look_up(
+            work.problem,
+            work.target,
+            match="stale",
+            device=device,
+            cache=cache,
+            extra_families=extra_families,
+        )
+    except NotTunedError:
+        return None
+    record = found.match.record
+    # With fewer threads than it was tuned with it is another candidate, and no rival.
+    if record is None or record.candidate != found.candidate:
+        return None
+    return found.match if record.candidate.family in work.families else None
 
 
 def _known_good(work: Workplace) -> Iterable[Candidate]:
@@ -274,38 +236,6 @@ def _rungs(work: Workplace) -> Iterable[Candidate]:
     for name in work.union.spaces:
         if name != default:
             yield Candidate(name, work.families[name].default(work.problem, work.device.limits))
-
-
-def finalists(measured: Iterable[tuple[Candidate, Measurement]]) -> list[Candidate]:
-    """The best candidates, fastest first: those that could still be the winner."""
-    ranked = sorted(
-        (
-            (measurement.median_s, position, candidate, measurement)
-            for position, (candidate, measurement) in enumerate(measured)
-            if measurement.ok and measurement.median_s is not None
-        ),
-    )
-    if not ranked:
-        return []
-    best_s = ranked[0][0]
-    best_high = (ranked[0][3].interval_s or (best_s, best_s))[1]
-    contenders = []
-    for median, _, candidate, measurement in ranked[:FINALISTS]:
-        low = (measurement.interval_s or (median, median))[0]
-        if median <= CONTENDER_RATIO * best_s or low <= best_high:
-            contenders.append(candidate)
-    return contenders
-
-
-def _ties(winner: int, interval: tuple[float, float], measurements: Sequence[Measurement]) -> int:
-    """Finalists other than the winner whose intervals overlap its own."""
-    return sum(
-        measurement.ok
-        and measurement.interval_s is not None
-        and measurement.interval_s[0] <= interval[1]
-        for position, measurement in enumerate(measurements)
-        if position != winner
-    )
 
 
 def _study_name(problem: Gemm, target: str) -> str:

@@ -32,6 +32,16 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return cache
 
 
+@pytest.fixture
+def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No measurement counts as noisy, for tests of what follows: machines that run tests are."""
+    from autotune import deciding
+    from autotune.store import record
+
+    monkeypatch.setattr(deciding, "_noise", lambda *arguments: "")
+    monkeypatch.setattr(record, "WIDE", float("inf"))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
     if config.getvalue("dist") != "loadfile":

@@ -21,6 +21,7 @@ from autotune.store import (
     export_lines,
     export_records,
     import_records,
+    is_current,
     parse_record,
     superseded,
 )
@@ -49,8 +50,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     def add(
         name: str, run: Callable[[argparse.Namespace], CommandResult], summary: str
     ) -> argparse.ArgumentParser:
-        verifying = name == "verify"
-        parents = [common(), target_options(device=False)] if verifying else [common()]
+        with_families = name in ("verify", "prune")
+        parents = [common(), target_options(device=False)] if with_families else [common()]
         action: argparse.ArgumentParser = actions.add_parser(
             name, parents=parents, help=summary, description=f"{summary.capitalize()}."
         )
@@ -69,7 +70,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "file", type=Path, metavar="FILE", help="what `export` wrote"
     )
     add("verify", _verify, "check the file, its records and what they refer to")
-    prune = add("prune", _prune, "remove records that a newer one has replaced")
+    prune = add("prune", _prune, "remove records that a better one has replaced")
     prune.add_argument(
         "--days", type=int, metavar="N", help="remove measurements older than this, too"
     )
@@ -86,7 +87,7 @@ def _list(args: argparse.Namespace) -> CommandResult:
     records = cache.records()
     if not records:
         return CommandResult([], f"no records in {cache.path}: `autotune tune` makes one")
-    header = ("id", "device", "problem", "target", "family", "GFLOP/s", "ratio", "created")
+    header = ("id", "device", "problem", "target", "family", "GFLOP/s", "ratio", "created", "")
     rows = [
         (
             record.id,
@@ -97,6 +98,7 @@ def _list(args: argparse.Namespace) -> CommandResult:
             f"{record.gflops:.1f}",
             f"{record.baseline.ratio:.2f}x" if record.baseline else "-",
             record.created[:19].replace("T", " "),
+            "noisy" if record.noisy else "",
         )
         for record in records
     ]
@@ -120,6 +122,7 @@ def _show(args: argparse.Namespace) -> CommandResult:
             f"baseline     {record.baseline.ratio:.2f}x the speed of {record.baseline.name}, "
             f"{record.baseline.median_s:.4g} s"
         )
+    lines += [f"but          {caveat}" for caveat in record.caveats]
     lines += [
         f"effort       {effort.trials} trials in {effort.seconds:.4g} s, "
         f"sampler {effort.sampler}, seed {effort.seed}",
@@ -176,6 +179,32 @@ def _verify(args: argparse.Namespace) -> CommandResult:
         "\n".join(lines),
         exit_code=1 if damage or counts["invalid"] else 0,
     )
+
+
+class _Currency:
+    """Whether a record's kernel would come out here and now as it was measured."""
+
+    def __init__(self, extra_families: list[Path]) -> None:
+        self._extra_families = extra_families
+        self._digests = functools.cache(self._read_digests)
+        self._device = functools.cache(_device)
+
+    def __call__(self, record: TuningRecord) -> bool:
+        problem = _problem(record)
+        if problem is None:
+            return False
+        try:
+            digests = self._digests(record.target, record.operation)
+            device = self._device(record.target, problem)
+        except (MissingDependencyError, UnknownNameError):
+            return False
+        return is_current(record, device, digests)
+
+    def _read_digests(self, target: str, operation: str) -> Mapping[str, str]:
+        from autotune.catalog import load_families
+
+        families = load_families(target=target, operation=operation, extra=self._extra_families)
+        return {name: family.digest for name, family in families.items()}
 
 
 class _Verifier:
@@ -239,7 +268,7 @@ def _prune(args: argparse.Namespace) -> CommandResult:
     if args.days is not None and not 0 <= args.days <= _MAX_DAYS:
         raise InputError(f"--days must be from 0 to {_MAX_DAYS}, got {args.days}")
     cache = _cache(args)
-    replaced = superseded(cache.records())
+    replaced = superseded(cache.records(target=args.target), _Currency(args.families))
     measurements = 0
     if args.days is not None:
         before = (datetime.now(UTC) - timedelta(days=args.days)).isoformat()

@@ -148,6 +148,8 @@ def document(result: TuneResult) -> dict[str, Any]:
         "target": result.target,
         "study": result.study,
         **winner(result.best),
+        "kept": result.kept,
+        "serving": result.serving.id,
         "counts": {str(outcome): n for outcome, n in result.counts.items()},
         "seconds": round(result.seconds, 3),
     }
@@ -173,14 +175,13 @@ def winner(record: TuningRecord) -> dict[str, Any]:
             "median_s": baseline.median_s,
             "ratio": baseline.ratio,
         },
+        "noise": record.noise,
     }
 
 
 def summary(result: TuneResult) -> str:
     """What was searched, what won, how sure that is, and how to load it."""
     best = result.best
-    low, high = best.interval_s
-    spread = 50 * (high - low) / best.median_s
     lines = [shapes_text(result.problem), _space_line(result)]
     counts = ", ".join(f"{n} {outcome}" for outcome, n in sorted(result.counts.items()))
     ended = " (interrupted)" if result.interrupted else ""
@@ -189,7 +190,7 @@ def summary(result: TuneResult) -> str:
     )
     lines.append(f"winner    {best.candidate}")
     lines.append(
-        f"          {best.median_s * 1e3:.4g} ms ±{spread:.1f}% (95% interval of the median), "
+        f"          {best.median_s * 1e3:.4g} ms ±{best.spread:.1%} (95% interval of the median), "
         f"{best.gflops:.1f} GFLOP/s, ties with {best.ties} other" + ("" if best.ties == 1 else "s")
     )
     if best.baseline is not None:
@@ -197,7 +198,23 @@ def summary(result: TuneResult) -> str:
             f"baseline  {best.baseline.ratio:.2f}x the speed of {best.baseline.name}, "
             f"{best.baseline.median_s * 1e3:.4g} ms, measured interleaved"
         )
-    lines.append(f"stored    record {best.id}, study {result.study}")
+    if best.noisy:
+        lines.append(f"noisy     {best.caveats[-1]}: tune again on a quieter machine")
+    stored = f"record {best.id}, study {result.study}"
+    if result.kept:
+        lines.append(f"kept      {stored}: nothing tried now was faster in turns with it")
+    else:
+        lines.append(f"stored    {stored}")
+    if result.serving != best:
+        lines.append(
+            f"serving   record {result.serving.id} ({result.serving.candidate.family}) goes on "
+            "serving: it was faster in turns"
+        )
+    if result.serving.slower_than_library and best.baseline is not None:
+        lines.append(
+            f"slower    than {best.baseline.name}, which `matmul` uses here; "
+            'load with fallback="library" does too'
+        )
     lines.append(f"load it   {_load_line(result)}")
     return "\n".join(lines)
 

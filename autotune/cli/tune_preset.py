@@ -109,6 +109,8 @@ class _Display:
             text += f", {result.record.candidate.family}, {result.record.gflops:.0f} GFLOP/s"
             if result.record.baseline is not None:
                 text += f", {result.record.baseline.ratio:.3f}x {result.record.baseline.name}"
+            if result.record.noisy:
+                text += ", noisy"
         if result.reason:
             text += f" ({result.reason})"
         print(text, file=sys.stderr, flush=True)
@@ -141,6 +143,8 @@ def _text(results: Sequence[PresetResult]) -> str:
         if record is None:
             rows.append((shape, problem.dtype, "-", "-", "-", "-", note))
             continue
+        if record.noisy:
+            note = f"{note} noisy".strip()
         ratio = "-" if record.baseline is None else f"{record.baseline.ratio:.3f}"
         rows.append(
             (

@@ -64,14 +64,16 @@ class Finals:
 
     Attributes:
         measurements: one per candidate, in the order given; the failed ones say why.
-        ratios: speed relative to the baseline: the median over rounds of its time divided by the
-            candidate's in the same round; None where either failed.
+        ratios: speed relative to the baseline over the same rounds: its median divided by the
+            candidate's; None where either failed.
         baseline: the baseline over the same rounds; None when there is none.
+        rounds: each candidate's median of every round, in seconds; empty where it failed.
     """
 
     measurements: tuple[Measurement, ...]
     ratios: tuple[float | None, ...]
     baseline: Baseline | None
+    rounds: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,9 +117,11 @@ def conclude(
         baseline_turns: its turns.
     """
     final: list[Measurement] = []
+    rounds: list[tuple[float, ...]] = []
     ratios: list[float | None] = []
     for measurement, own in zip(measurements, turns, strict=True):
         ratio = None
+        medians: list[float] = []
         if isinstance(own, Failure):
             measurement = judge_failure(own)
         elif own is not None:
@@ -131,14 +133,14 @@ def conclude(
                 repeats=sum(turn.calls for turn in own),
             )
             if isinstance(baseline_turns, list):
-                pairs = zip(baseline_turns, own, strict=True)
-                ratio = median([theirs.median_s / ours.median_s for theirs, ours in pairs])
+                ratio = median([turn.median_s for turn in baseline_turns]) / median(medians)
         final.append(measurement)
         ratios.append(ratio)
+        rounds.append(tuple(medians))
     if baseline is not None and isinstance(baseline_turns, list):
         medians = [turn.median_s for turn in baseline_turns]
         baseline = replace(baseline, median_s=median(medians), interval_s=median_interval(medians))
-    return Finals(tuple(final), tuple(ratios), baseline)
+    return Finals(tuple(final), tuple(ratios), baseline, tuple(rounds))
 
 
 def judge_failure(reply: Failure) -> Measurement:

@@ -12,11 +12,13 @@ from autotune.store.matching import (
     Match,
     MatchQuality,
     find,
+    is_current,
     neighbours,
     problem_sizes,
     size_distance,
 )
-from autotune.store.record import BaselineRecord, EffortRecord, TuningRecord, superseded
+from autotune.store.ranking import superseded
+from autotune.store.record import BaselineRecord, EffortRecord, TuningRecord
 from autotune.store.shipped import shipped_binary, shipped_records
 
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "export_records",
     "find",
     "import_records",
+    "is_current",
     "neighbours",
     "parse_record",
     "problem_sizes",

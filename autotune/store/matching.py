@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
+from autotune.store.ranking import preference
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Sequence
 
     from autotune.configuration import Candidate
     from autotune.device import Device, DeviceFingerprint
@@ -66,39 +69,50 @@ def find(
     device: Device,
     family_digests: Mapping[str, str],
     usable: Callable[[TuningRecord], str | None],
+    has_binary: Callable[[TuningRecord], bool] = lambda record: record.binary is not None,
 ) -> Match:
     """The record that fits best.
 
     The quality decides first. Among other sizes the nearest wins: the sum of |log2 ratio| over
     the sizes. Among other devices the one with the most fingerprint fields in common wins, then
-    the nearest sizes. Between equals the order of `records` decides.
-
-    Toolchain fields are compared by `toolchain_changes`.
+    the nearest sizes. Between equals the fastest serves (`autotune.store.ranking`), whoever made
+    it and whenever; where that too is equal, the order of `records` decides.
 
     Args:
-        records: in order of preference: the user's before the shipped ones, each newest first.
+        records: the user's and the shipped ones, in any order that breaks ties.
         problem: what is to be computed.
         target: where it is to run.
         device: the device as it is now.
         family_digests: digest of every family there is now, by name.
         usable: why a record must not be used here (a limit, a restriction), or None. It is asked
             about records from the best on, until one may be used.
+        has_binary: whether the binary that a record names is here to be loaded; where it is not,
+            the kernel would be compiled anew, and what compiles it matters.
 
     Returns:
         The best usable record, or quality DEFAULT without one.
     """
     sizes = problem_sizes(problem)
     fixed = _without(problem.key(), sizes)
-    ranked = [
-        _rank(record, sizes, device, family_digests)
+    fitting = [
+        record
         for record in records
         if record.operation == problem.operation
         and record.target == target
         and record.fingerprint.kind == device.fingerprint.kind
         and _without(record.problem, sizes) == fixed
     ]
+    order = preference(fitting)
+
+    def rank(record: TuningRecord) -> _Ranked:
+        changes = _changes(record, device, family_digests, has_binary(record))
+        return _rank(record, sizes, device, changes)
+
+    ranked = sorted(
+        map(rank, fitting), key=lambda each: (each.quality, each.rank, order(each.record))
+    )
     skipped: list[str] = []
-    for candidate in sorted(ranked, key=lambda ranked: (ranked.quality, ranked.rank)):
+    for candidate in ranked:
         record = candidate.record
         if record.candidate.family not in family_digests:
             refusal: str | None = f"there is no family {record.candidate.family!r}"
@@ -154,11 +168,11 @@ def size_distance(recorded: Mapping[str, Any], sizes: Mapping[str, int]) -> floa
 
 
 def toolchain_changes(recorded: Mapping[str, str], current: Mapping[str, str]) -> list[str]:
-    """What differs between two toolchains, as "numba 0.68.1 → 0.68.2".
+    """What generates code now and did not then, as "llvm 20.1.8 → 21.1.0".
 
-    Every field matters but those that leave the kernel as it was: autotune's own version (its
-    templates have their digest), NumPy and its BLAS (which only the baseline runs), and the patch
-    level of Python.
+    Only what `_GENERATORS` names can change a kernel that is compiled anew. The rest is recorded
+    for people: drivers, bindings, NumPy and its BLAS (which only the baseline runs), autotune's
+    own version (its templates have their digest).
     """
     before, now = _relevant(recorded), _relevant(current)
     return [
@@ -172,9 +186,8 @@ def _rank(
     record: TuningRecord,
     sizes: Mapping[str, int],
     device: Device,
-    family_digests: Mapping[str, str],
+    changes: Sequence[str],
 ) -> _Ranked:
-    changes = _changes(record, device, family_digests)
     distance = size_distance(record.problem, sizes)
     tuned_for = "x".join(str(record.problem.get(name, "?")) for name in sizes)
     other_sizes = [] if distance == 0 else [f"tuned for {tuned_for}"]
@@ -191,13 +204,40 @@ def _rank(
     return _Ranked(quality, (), _join(changes), record)
 
 
-def _changes(record: TuningRecord, device: Device, family_digests: Mapping[str, str]) -> list[str]:
+def is_current(record: TuningRecord, device: Device, family_digests: Mapping[str, str]) -> bool:
+    """Whether a record is of this device, and its kernel would come out as it was measured."""
+    has_binary = record.binary is not None
+    return record.fingerprint == device.fingerprint and not _changes(
+        record, device, family_digests, has_binary
+    )
+
+
+def _changes(
+    record: TuningRecord, device: Device, family_digests: Mapping[str, str], has_binary: bool
+) -> list[str]:
+    """What has changed since a record was made that can make its kernel another one."""
     name = record.candidate.family
     now = family_digests.get(name, "none")
-    changes = toolchain_changes(record.toolchain, device.toolchain)
+    if has_binary:
+        changes = _loading_changes(record.toolchain, device.toolchain)
+    else:
+        changes = toolchain_changes(record.toolchain, device.toolchain)
     if now != record.family_digest:
         changes.insert(0, f"family {name} {record.family_digest[:12]} → {now[:12]}")
     return changes
+
+
+def _loading_changes(recorded: Mapping[str, str], current: Mapping[str, str]) -> list[str]:
+    """What keeps a binary that was compiled then from being loaded now.
+
+    Drivers load what compilers of their own and of earlier major versions of CUDA have made, and
+    of later minor versions too (CUDA Compatibility, "Minor Version Compatibility").
+    """
+    compiler, driver = recorded.get("nvrtc", ""), current.get("cuda", "")
+    majors = [version.partition(".")[0] for version in (compiler, driver)]
+    if all(major.isdecimal() for major in majors) and int(majors[0]) > int(majors[1]):
+        return [f"compiled for CUDA {compiler}, and the driver has {driver}"]
+    return []
 
 
 def problem_sizes(problem: Problem) -> dict[str, int]:
@@ -215,15 +255,25 @@ def _in_common(one: DeviceFingerprint, other: DeviceFingerprint) -> int:
     return same_fields + (one.name == other.name)
 
 
+_GENERATORS: Mapping[str, int] = {
+    "python": 2,
+    "numba": 2,
+    "numba_cuda": 2,
+    "llvmlite": 2,
+    "llvm": 3,
+    "nvrtc": 2,
+    "nvjitlink": 2,
+}
+"""What turns source into code, and how many numbers of its version matter: patch levels of Numba
+mend its library and its frontend, while code comes from the LLVM that llvmlite brings."""
+
+
 def _relevant(toolchain: Mapping[str, str]) -> dict[str, str]:
-    fields = {
-        name: value
-        for name, value in toolchain.items()
-        if name not in ("autotune", "numpy") and not name.startswith("blas")
+    return {
+        name: ".".join(toolchain[name].split(".")[:numbers])
+        for name, numbers in _GENERATORS.items()
+        if name in toolchain
     }
-    if "python" in fields:
-        fields["python"] = ".".join(fields["python"].split(".")[:2])
-    return fields
 
 
 def _few(reasons: Sequence[str], limit: int = 3) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -10,6 +11,7 @@ from autotune.configuration import Candidate, Configuration
 from autotune.device import DeviceFingerprint
 from autotune.errors import InputError
 from autotune.problem import gemm_from_key
+from autotune.statistics import WIDE, half_width
 from autotune.store import checks, strict_json
 from autotune.store.binary import BinaryRecord
 
@@ -30,7 +32,7 @@ class BaselineRecord:
     Attributes:
         name: library, version and kernels, as people know them.
         median_s: its median time of one call in seconds.
-        ratio: how many times faster the winner is: baseline's median over the winner's.
+        ratio: the winner's speed relative to it: its median over the winner's.
     """
 
     name: str
@@ -49,7 +51,7 @@ class EffortRecord:
 
     Attributes:
         trials: configurations tried.
-        seconds: wall time of the search.
+        seconds: wall time of the search, the finals not counted.
         sampler: name of the sampler.
         seed: its seed; None when it had none.
     """
@@ -91,6 +93,9 @@ class TuningRecord:
         created: when, in UTC; any ISO 8601 text with a zone is brought to one spelling.
         binary: the compiled kernel and its launch, kept beside the record so that loading it
             takes no compiler; None for targets without one, and for records of other people.
+        noise: what disturbed the measurement, in one line; empty when nothing was seen to.
+        beat: ids of the records that were slower when measured in turns with this one.
+        lost_to: ids of those that were faster.
 
     Raises:
         InputError: a field has the wrong type or is out of range; the message names it.
@@ -114,6 +119,9 @@ class TuningRecord:
     version: str
     created: str = field(default_factory=checks.utc_now)
     binary: BinaryRecord | None = None
+    noise: str = ""
+    beat: tuple[str, ...] = ()
+    lost_to: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("operation", "target", "family_digest", "space_digest", "version"):
@@ -131,12 +139,39 @@ class TuningRecord:
         checks.scalars("fingerprint.fields", self.fingerprint.fields)
         checks.text("family", self.candidate.family)
         checks.scalars("configuration", self.candidate.configuration)
+        if self.noise:
+            _set(self, "noise", checks.text("noise", self.noise))
+        for name in ("beat", "lost_to"):
+            _set(self, name, _ids(name, getattr(self, name)))
 
     @property
     def key(self) -> RecordKey:
-        """What a lookup asks for; the newest record of a key is the one in force."""
+        """What a lookup asks for; the best record of a key serves (`store.ranking`)."""
         problem = strict_json.canonical(dict(self.problem))
         return self.fingerprint.digest, self.operation, problem, self.target
+
+    @property
+    def spread(self) -> float:
+        """How far the interval reaches from its middle, as a fraction of the median."""
+        return half_width(self.median_s, self.interval_s)
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the times are not to be relied on: something disturbed them, or they scatter."""
+        return bool(self.noise) or self.spread > WIDE
+
+    @property
+    def slower_than_library(self) -> bool:
+        """Whether the vendor's kernel was the faster one."""
+        return self.baseline is not None and self.baseline.ratio < 1
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What is to be known before relying on the record, for people; mostly nothing."""
+        slow = f"slower than {self.baseline.name}" if self.baseline is not None else ""
+        noise = self.noise or f"the median is known to ±{self.spread:.0%} only"
+        told = (slow if self.slower_than_library else "", noise if self.noisy else "")
+        return tuple(filter(None, told))
 
     @property
     def id(self) -> str:
@@ -146,7 +181,15 @@ class TuningRecord:
     def to_json(self) -> dict[str, Any]:
         """The record as a JSON-able document."""
         binary = None if self.binary is None else self.binary.to_json()
-        return {"format": FORMAT, "id": self.id, **self._content(), "binary": binary}
+        return {
+            "format": FORMAT,
+            "id": self.id,
+            **self._content(),
+            "binary": binary,
+            "noise": self.noise,
+            "beat": list(self.beat),
+            "lost_to": list(self.lost_to),
+        }
 
     @classmethod
     def from_json(cls, document: object) -> TuningRecord:
@@ -172,6 +215,9 @@ class TuningRecord:
             baseline=_baseline(checks.required(fields, "baseline")),
             effort=_effort(checks.required(fields, "effort")),
             binary=_binary(fields.get("binary")),
+            noise=fields.get("noise", ""),
+            beat=_listed("beat", fields.get("beat", [])),
+            lost_to=_listed("lost_to", fields.get("lost_to", [])),
             **own,
         )
         if fields.get("id", record.id) != record.id:
@@ -211,17 +257,8 @@ _PLAIN = (
 """Fields that are the same in Python and in JSON."""
 _BASELINE = ("name", "median_s", "ratio")
 _EFFORT = ("trials", "seconds", "sampler", "seed")
-
-
-def superseded(records: Iterable[TuningRecord]) -> list[TuningRecord]:
-    """The records that a newer one of the same key has replaced, newest first."""
-    newest: set[RecordKey] = set()
-    replaced: list[TuningRecord] = []
-    for record in sorted(records, key=lambda record: record.created, reverse=True):
-        if record.key in newest:
-            replaced.append(record)
-        newest.add(record.key)
-    return replaced
+_ID = re.compile("[0-9a-f]{12}")
+_IDS_LIMIT = 16
 
 
 def _problem(operation: str, value: object) -> dict[str, Any]:
@@ -260,6 +297,21 @@ def _baseline(value: object) -> BaselineRecord | None:
 
 def _binary(value: object) -> BinaryRecord | None:
     return None if value is None else BinaryRecord.from_json(value)
+
+
+def _listed(name: str, value: object) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise InputError(f"{name} must be a list of record ids, got {value!r:.40}")
+    return tuple(value)
+
+
+def _ids(name: str, ids: tuple[object, ...]) -> tuple[str, ...]:
+    if len(ids) > _IDS_LIMIT:
+        raise InputError(f"{name} must have {_IDS_LIMIT} record ids at most, got {len(ids)}")
+    for id_ in ids:
+        if not isinstance(id_, str) or not _ID.fullmatch(id_):
+            raise InputError(f"{name} must hold record ids of 12 hex digits, got {id_!r:.40}")
+    return tuple(map(str, ids))
 
 
 def _effort(value: object) -> EffortRecord:

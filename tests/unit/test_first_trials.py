@@ -2,72 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import pytest
+from stopwatch import Stopwatch
 
 from autotune.evaluators.cpu.identity import read_cpu
-from autotune.measurement import Measurement, Outcome
 from autotune.problem import Gemm
 from autotune.tuner import tune
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from autotune.configuration import Candidate
-    from autotune.device import Device
-    from autotune.evaluators.base import Finals
 
 BATCH = 4
-
-
-class Stopwatch:
-    """An evaluator that finds everything right and equally fast, four at a time."""
-
-    batch = BATCH
-    compiles_ahead = False
-
-    def __init__(self, device: Device) -> None:
-        self.device = device
-        self.batches: list[list[Candidate]] = []
-
-    def prepare(self, candidates: Sequence[Candidate]) -> None:
-        self.batches.append(list(candidates))
-
-    def is_ready(self, candidate: Candidate) -> bool:
-        return True
-
-    def evaluate(self, candidate: Candidate, best_s: float | None) -> Measurement:
-        return Measurement(Outcome.OK, 1.0, (1.0, 1.0), 5, 0.1)
-
-    def finals(self, candidates: Sequence[Candidate]) -> Finals:
-        from autotune.evaluators.base import Finals
-
-        measurements = tuple(self.evaluate(each, None) for each in candidates)
-        return Finals(measurements, (None,) * len(measurements), None)
-
-    def baseline(self) -> None:
-        return None
-
-    def binary(self, candidate: Candidate) -> None:
-        return None
-
-    def close(self) -> None:
-        pass
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        pass
 
 
 def batches(cache: Path, monkeypatch: pytest.MonkeyPatch, trials: int) -> list[list[Candidate]]:
     """What a search of a large product has compiled together, in order."""
     from autotune.targets import CpuTarget
 
-    stopwatch = Stopwatch(read_cpu())
+    stopwatch = Stopwatch(read_cpu(), batch=BATCH)
     monkeypatch.setattr(CpuTarget, "evaluator", lambda *arguments, **options: stopwatch)
     tune(Gemm(1024, 1024, 1024, threads=1), target="cpu", trials=trials, cache=cache)
     return [batch for batch in stopwatch.batches if batch]

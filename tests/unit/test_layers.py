@@ -54,6 +54,7 @@ LAYERS = (
         "distributed",
         "distributed_gpu",
         "trials",
+        "deciding",
         "tuner",
         "sweeper",
         "runtime",

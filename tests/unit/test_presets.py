@@ -123,7 +123,7 @@ def statuses(results: list[PresetResult]) -> list[PresetStatus]:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("brief")
+@pytest.mark.usefixtures("brief", "undisturbed")
 def test_an_interrupted_run_goes_on_and_what_is_finished_is_kept(
     tiny: TuningPreset, tmp_path: Path
 ) -> None:
@@ -158,7 +158,7 @@ def test_an_interrupted_run_goes_on_and_what_is_finished_is_kept(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("brief")
+@pytest.mark.usefixtures("brief", "undisturbed")
 def test_only_records_of_this_preset_and_effort_are_kept(
     tiny: TuningPreset, tmp_path: Path
 ) -> None:

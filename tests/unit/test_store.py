@@ -173,6 +173,10 @@ def test_bad_field_is_refused_by_name(changes: dict[str, object], message: str) 
         (["effort"], None, "effort must be an object"),
         (["median_s"], 7.0, "id must be that of the content"),
         (["id"], 5, "id must be that of the content"),
+        (["noise"], 5, "noise"),
+        (["beat"], "0123456789ab", "beat must be a list of record ids"),
+        (["beat"], ["0123456789aB"], "beat must hold record ids of 12 hex digits"),
+        (["lost_to"], ["0123456789ab"] * 17, "lost_to must have 16 record ids at most, got 17"),
     ],
 )
 def test_bad_document_is_refused(path: list[str], value: object, message: str) -> None:
@@ -187,7 +191,11 @@ def test_bad_document_is_refused(path: list[str], value: object, message: str) -
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", sorted(set(record().to_json()) - {"id", "binary"}))
+OPTIONAL = {"id", "binary", "noise", "beat", "lost_to"}
+"""Keys that came later, or may be left out: records of before are read as they are."""
+
+
+@pytest.mark.parametrize("name", sorted(set(record().to_json()) - OPTIONAL))
 def test_missing_key_is_refused(name: str) -> None:
     document = record().to_json()
     del document[name]
@@ -208,7 +216,24 @@ def test_unknown_keys_are_left_out_and_an_id_may_be_absent() -> None:
     assert TuningRecord.from_json(document).id == record().id
 
 
-def test_superseded_keeps_the_newest_of_each_key() -> None:
+def test_what_was_seen_in_the_finals_survives_storing_and_is_no_part_of_the_id() -> None:
+    told = record(noise="others used 1.9 of 2 processors", beat=("0" * 12,), lost_to=("1" * 12,))
+    assert TuningRecord.from_json(json.loads(json.dumps(told.to_json()))) == told
+    assert told.id == record().id
+    before = {key: value for key, value in told.to_json().items() if key not in OPTIONAL}
+    assert TuningRecord.from_json(before) == record()
+
+
+def test_a_record_says_whether_it_is_noisy_or_slower_than_the_library() -> None:
+    assert not record().noisy
+    assert record(noise="a throttled GPU").noisy
+    assert record(median_s=1e-3, interval_s=(0.9e-3, 1.15e-3)).noisy
+    assert not record().slower_than_library
+    assert not record(baseline=None).slower_than_library
+    assert record(baseline=BaselineRecord("NumPy", 1e-3, 0.97)).slower_than_library
+
+
+def test_of_equals_the_newest_of_each_key_is_kept() -> None:
     old, middle, new = (record(created=f"2026-01-0{day}T00:00:00Z") for day in (1, 2, 3))
     other = record(m=128, created="2025-01-01T00:00:00Z")
     assert superseded([middle, other, new, old]) == [middle, old]

@@ -1,0 +1,85 @@
+"""Which of several records of one problem is the better one, and which nobody needs any more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from autotune.store.record import RecordKey, TuningRecord
+
+Preference: TypeAlias = "Callable[[TuningRecord], tuple[bool, bool, float]]"
+"""A sort key; the record that it puts first is the best."""
+
+
+def preference(records: Iterable[TuningRecord]) -> Preference:
+    """How to order records that fit equally well: the fastest first, never merely the newest.
+
+    Times of two runs were taken under two conditions. Where two records were measured in turns,
+    in one run, that decides; elsewhere a record that nothing disturbed comes before one that is
+    noisy, and then the higher rate.
+
+    Args:
+        records: all those that are to be ordered.
+    """
+    beaten = _beaten(records)
+    return lambda record: (
+        bool(beaten) and record.id in beaten,
+        record.noisy,
+        -record.gflops,
+    )
+
+
+def superseded(
+    records: Iterable[TuningRecord], current: Callable[[TuningRecord], bool] = lambda record: True
+) -> list[TuningRecord]:
+    """The records that never serve, since a better one of the same key always fits as well.
+
+    A faster record is never among them for being old, nor is one that may still fit where the
+    faster one does not.
+
+    Args:
+        records: what there is; the order is kept.
+        current: whether the family of a record, and what compiles it, are as they were when it was
+            made; False where that is not known.
+    """
+    records = list(records)
+    order = preference(records)
+    by_key: dict[RecordKey, list[TuningRecord]] = {}
+    for record in records:
+        by_key.setdefault(record.key, []).append(record)
+
+    def comes_before(better: TuningRecord, record: TuningRecord) -> bool:
+        one, other = order(better), order(record)
+        return one < other or (one == other and better.created > record.created)
+
+    def fits_wherever(better: TuningRecord, record: TuningRecord) -> bool:
+        return current(better) or (not current(record) and _made_of(better) == _made_of(record))
+
+    return [
+        record
+        for record in records
+        if any(
+            comes_before(better, record) and fits_wherever(better, record)
+            for better in by_key[record.key]
+        )
+    ]
+
+
+def _made_of(record: TuningRecord) -> tuple[object, ...]:
+    return record.candidate.family, record.family_digest, dict(record.toolchain)
+
+
+def _beaten(records: Iterable[TuningRecord]) -> set[str]:
+    """Ids of the records that lost in turns to another of these; the latest turns count."""
+    told = [record for record in records if record.beat or record.lost_to]
+    if not told:
+        return set()
+    loser: dict[frozenset[str], str] = {}
+    for record in sorted(told, key=lambda record: record.created):
+        own = record.id
+        loser |= {frozenset((own, other)): other for other in record.beat}
+        loser |= {frozenset((own, other)): own for other in record.lost_to}
+    there = {record.id for record in records}
+    return {lost for pair, lost in loser.items() if pair <= there}

@@ -1,0 +1,247 @@
+"""What a tuning run leaves to serve: the best there is, whoever made it and whenever."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from stopwatch import Stopwatch
+
+from autotune import Gemm, TuneResult, TuningRecord, deciding, tune
+from autotune.evaluators.cpu.identity import read_cpu
+from autotune.evaluators.noise import Competition, disagreement, throttling
+from autotune.runtime import look_up
+from autotune.store import TuningCache
+from autotune.targets import CpuTarget
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from autotune.configuration import Candidate
+
+PROBLEM = Gemm(48, 48, 48, threads=1)
+FAMILIES = ["blocked", "loops"]
+
+SPEEDS = {"blocked": 1e-3, "loops": 2e-3}
+
+
+def by_family(candidate: Candidate) -> float:
+    return SPEEDS[candidate.family]
+
+
+class QuietMachine:
+    """In place of the real one: these tests run on machines that are not."""
+
+    def __init__(self, threads: int) -> None:
+        pass
+
+    def seen(self) -> str:
+        return ""
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deciding, "Competition", QuietMachine)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., TuneResult]:
+    """``run(stopwatch, families, trials)`` tunes with the stopwatch in the evaluator's place."""
+
+    def run(stopwatch: Stopwatch, families: list[str] = FAMILIES, trials: int = 6) -> TuneResult:
+        monkeypatch.setattr(CpuTarget, "evaluator", lambda *arguments, **options: stopwatch)
+        return tune(PROBLEM, target="cpu", families=families, trials=trials, cache=tmp_path)
+
+    return run
+
+
+def watch(seconds: Callable[[Candidate], float] = by_family, **options: float) -> Stopwatch:
+    return Stopwatch(read_cpu(), seconds, **options)
+
+
+def served(cache: Path) -> TuningRecord | None:
+    return look_up(PROBLEM, "cpu", match="exact", cache=cache).match.record
+
+
+def stored(cache: Path) -> list[TuningRecord]:
+    return TuningCache(cache / "tuning.sqlite").records()
+
+
+def test_a_slower_family_does_not_replace_a_faster_record(
+    run: Callable[..., TuneResult], tmp_path: Path
+) -> None:
+    first = run(watch(), ["blocked"])
+    second = run(watch(), ["loops"])
+    assert second.best.candidate.family == "loops"  # what was asked for
+    assert second.serving == first.best == served(tmp_path)
+    assert second.best.lost_to == (first.best.id,)
+    assert len(stored(tmp_path)) == 2
+
+
+def test_a_record_that_nothing_beats_is_kept_as_it_is(
+    run: Callable[..., TuneResult], tmp_path: Path
+) -> None:
+    first = run(watch())
+    again = run(watch(), trials=1)
+    assert again.kept
+    assert again.best == again.serving == first.best
+    assert stored(tmp_path) == [first.best]
+
+
+def test_turns_decide_and_not_times_of_two_days(
+    run: Callable[..., TuneResult], tmp_path: Path
+) -> None:
+    """A machine that is three times as slow today hides neither the better nor the worse one."""
+    first = run(watch(), ["loops"])
+    better = run(watch(lambda candidate: 3 * by_family(candidate)), ["blocked"])
+    assert better.best.median_s > first.best.median_s
+    assert better.best.beat == (first.best.id,)
+    assert served(tmp_path) == better.best == better.serving
+    again = run(watch(lambda candidate: by_family(candidate) / 10), ["loops"])
+    assert again.best.median_s < better.best.median_s
+    assert again.serving == better.best == served(tmp_path)
+
+
+def test_between_equals_the_incumbent_stays(
+    run: Callable[..., TuneResult], tmp_path: Path
+) -> None:
+    first = run(watch(lambda candidate: 1e-3), ["loops"])
+    equal = run(watch(lambda candidate: 1e-3), ["blocked"])
+    assert equal.serving == first.best == served(tmp_path)
+    # One percent, in every round, is not nothing.
+    faster = run(watch(lambda candidate: 0.99e-3 if candidate.family == "blocked" else 1e-3))
+    assert faster.serving.candidate.family == "blocked"
+
+
+def test_an_incumbent_that_is_wrong_now_does_not_serve(
+    run: Callable[..., TuneResult], tmp_path: Path
+) -> None:
+    first = run(watch(), ["blocked"])
+    spoilt = watch()
+    spoilt.wrong = {first.best.candidate}
+    second = run(spoilt, ["loops"])
+    assert second.best.beat == (first.best.id,)
+    assert served(tmp_path) == second.best == second.serving
+
+
+def test_disturbed_finals_are_held_again(run: Callable[..., TuneResult]) -> None:
+    stopwatch = watch()
+    stopwatch.scatter = [0.4, 0.01]
+    result = run(stopwatch)
+    assert len(stopwatch.finals_held) == 2
+    assert not result.best.noisy
+
+
+def test_what_stays_disturbed_is_stored_as_noisy_and_makes_way(
+    run: Callable[..., TuneResult], tmp_path: Path
+) -> None:
+    stopwatch = watch()
+    stopwatch.scatter = [0.4]
+    noisy = run(stopwatch).best
+    assert len(stopwatch.finals_held) == deciding.ATTEMPTS
+    assert noisy.noisy
+    assert noisy.noise == "the median of the winner is known to ±40% only"
+    again = run(watch())
+    assert not again.kept
+    assert again.best.candidate == noisy.candidate
+    assert not again.best.noisy
+    assert served(tmp_path) == again.best
+
+
+def test_finals_that_contradict_the_search_are_noise(run: Callable[..., TuneResult]) -> None:
+    stopwatch = watch()
+    stopwatch.slowdown = 130
+    assert run(stopwatch).best.noise == "1 ms in the search and 130 ms in the finals"
+
+
+def test_the_ratio_is_that_of_the_times_beside_it(run: Callable[..., TuneResult]) -> None:
+    best = run(watch(library_s=0.5e-3)).best
+    assert best.baseline is not None
+    assert best.baseline.ratio == pytest.approx(best.baseline.median_s / best.median_s)
+    assert best.slower_than_library
+
+
+@pytest.mark.parametrize(
+    ("throttle", "told"),
+    [
+        ("none", ""),
+        ("power cap", ""),
+        ("power cap, thermal", "the GPU was throttled (thermal)"),
+        (
+            "hardware slowdown, power brake",
+            "the GPU was throttled (hardware slowdown, power brake",
+        ),
+    ],
+)
+def test_a_throttled_gpu_is_told_from_a_capped_one(throttle: str, told: str) -> None:
+    assert throttling({"throttle": throttle}).startswith(told)
+    assert bool(throttling({"throttle": throttle})) == bool(told)
+
+
+def test_times_disagree_from_twice_on() -> None:
+    assert not disagreement(1e-3, 2e-3)
+    assert not disagreement(None, 2e-3)
+    assert disagreement(2.1e-3, 1e-3)
+
+
+class Processors:
+    """A machine of two processors as ``/proc`` shows it, with this process and one other."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self._ticks = 0
+        monkeypatch.setattr("os.getpid", lambda: 100)
+        monkeypatch.setattr("os.sysconf", lambda name: 100)
+        monkeypatch.setattr("time.monotonic", lambda: self._ticks / 100)
+        self.show(0, own=0, child=0, others=0)
+
+    def show(self, ticks: int, *, own: int, child: int, others: int) -> None:
+        """What was used up to a moment, in hundredths of a second."""
+        self._ticks = ticks
+        busy = own + child + others
+        self._write("stat", f"cpu  {busy} 0 0 {2 * ticks - busy} 0 0 0 0 0 0\ncpu0 1 2 3\n")
+        self._write("100/stat", f"100 (python) S 1 0 0 0 0 0 0 0 0 0 {own} 0 0 0 20 0 1 0 9\n")
+        # A program may be called anything.
+        self._write("101/stat", f"101 (a) S (b) R 100 0 0 0 0 0 0 0 0 0 {child} 0 0 0 20 0\n")
+        self._write("102/stat", f"102 (busy) R 1 0 0 0 0 0 0 0 0 0 {others} 0 0 0 20 0\n")
+
+    def _write(self, name: str, text: str) -> None:
+        (self.folder / name).parent.mkdir(exist_ok=True)
+        (self.folder / name).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("threads", "own", "others", "told"),
+    [
+        (2, 200, 0, ""),
+        (2, 180, 20, ""),
+        (2, 100, 100, "others kept 1.0 of 2 processors busy, and the kernels use 2"),
+        (1, 100, 100, ""),
+        (1, 50, 150, "others kept 1.5 of 2 processors busy, and the kernels use 1"),
+    ],
+)
+def test_others_in_the_way_are_seen_and_our_own_workers_are_not(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    threads: int,
+    own: int,
+    others: int,
+    told: str,
+) -> None:
+    processors = Processors(tmp_path, monkeypatch)
+    watching = Competition(threads, processors=2, proc=tmp_path)
+    processors.show(100, own=10, child=own - 10, others=others)
+    assert watching.seen() == told
+
+
+def test_where_the_system_tells_nothing_nothing_is_seen(tmp_path: Path) -> None:
+    assert Competition(1, proc=tmp_path).seen() == ""
+
+
+def test_this_machine_is_read() -> None:
+    """Whatever it is doing: what it says fits its processors."""
+    watching = Competition(10**6)
+    assert watching.seen() == "" or "processors busy, and the kernels use 1000000" in (
+        watching.seen()
+    )
