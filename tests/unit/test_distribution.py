@@ -51,3 +51,20 @@ def test_modules_stay_in_one_process_and_long_ones_begin(tmp_path: Path) -> None
     assert workers["test_e"] == workers["test_f"]
     begun = list(dict.fromkeys(module for _, module in runs))
     assert set(begun[:2]).isdisjoint({"test_a", "test_b"})
+
+
+def test_what_a_strange_plugin_says_of_itself_stops_nothing(tmp_path: Path) -> None:
+    """As pytest-benchmark does beside pytest-xdist: it warns while pytest starts."""
+    (tmp_path / "strange.py").write_text(
+        "import warnings, pytest\n"
+        "def pytest_configure(config):\n"
+        "    warnings.warn(pytest.PytestWarning('benchmarks are disabled'))\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n0", "-q", "-p", "strange", "--collect-only", __file__],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
