@@ -90,7 +90,7 @@ class Expression:
         Raises:
             UndefinedError: a division by zero, one that should be whole and is not, or a number
                 that is too large.
-            ExpressionError: a name is missing, or an operator is given text where it takes numbers.
+            ExpressionError: a name is missing, or an operator is given text in a number's place.
         """
         values = {name: plain_value(self._look_up(names, name)) for name in self.ordered_names}
         try:

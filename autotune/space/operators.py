@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _FLOAT_EXACT = 2**53  # integers up to here convert to float64 without rounding
 _FAST_EXPONENT = 64
 LARGEST_BITS = 10_000
-"""Bits of the largest integer there is: no size comes near, and text of strangers must not hang."""
+"""Bits of the largest integer: no size comes near, and the text of strangers must not hang."""
 _TOO_LARGE = f"it is beyond {LARGEST_BITS} bits"
 
 

@@ -140,7 +140,7 @@ def test_what_is_no_point_is_refused_in_one_line(point):
     searcher = Searcher(SearchSpace({"x": [1]}), sampler="random")
     assert searcher.ask() == {"x": 1}
     assert searcher.ask() is None
-    with pytest.raises(InputError, match="must be a mapping|nothing is left to tell"):
+    with pytest.raises(InputError, match=r"must be a mapping|nothing is left to tell"):
         searcher.tell(point, 1.0)
 
 
@@ -175,5 +175,5 @@ def test_what_is_no_sampler_is_refused_in_one_line(sampler):
 def test_what_is_no_space_or_no_seed_is_refused_in_one_line():
     with pytest.raises(InputError, match="a space must be a SearchSpace or a SpaceUnion, got"):
         Searcher({"x": [1]})
-    with pytest.raises(InputError, match="a seed must be a whole number, 0 or more, got 0.5"):
+    with pytest.raises(InputError, match=r"a seed must be .* got 0\.5"):
         Searcher(SearchSpace({"x": [1]}), seed=0.5)
