@@ -93,4 +93,5 @@ def check(family: KernelFamily, text: str) -> None:
 
 
 def _quotable(reason: str) -> str:
-    return reason.replace("\\", r"\\").replace('"', r"\"")
+    """A reason as the text of a string literal, in which nothing has a meaning of its own."""
+    return re.sub(r"[^\w \t'(),.:;<=>+*/%|&!\[\]-]", "'", reason, flags=re.ASCII)

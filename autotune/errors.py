@@ -27,12 +27,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from autotune.printable import printable
+
 
 class AutotuneError(Exception):
-    """Base of every error raised on purpose."""
+    """Base of every error raised on purpose. Its message shows names of strangers safely."""
 
     exit_code: ClassVar[int] = 1
     """What the command line exits with."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class InputError(AutotuneError, ValueError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import keyword
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 from autotune.configuration import Configuration
@@ -20,10 +21,12 @@ from autotune.family import (
 )
 from autotune.formula import Formula
 from autotune.occupancy import limit_restrictions
+from autotune.printable import shown
 from autotune.problem import ACCURACIES, ITEM_SIZES, LAYOUTS
 from autotune.product import Operation
-from autotune.rendering import reserved_names
+from autotune.rendering import WORD, reserved_names
 from autotune.space import Expression, Restriction, TunableParameter
+from autotune.space.nodes import Constant, Name
 from autotune.space.restriction import whole_divisions
 from autotune.templating import template_digest, template_exists
 from autotune.toml_table import NAME, Table, listing
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 
     from autotune.configuration import Value
 
+_PATH = re.compile(r"(?=.{1,200}$)\w[\w.+-]*(/\w[\w.+-]*)*", re.ASCII)
 _FUNCTIONS = frozenset({"min", "max", "ceildiv", "ispow2"})
 _JINJA_NAMES = frozenset({"true", "false", "none", "self", "loop", "caller", "super"})
 _PRESET_KEYS = frozenset({"summary"})
@@ -60,7 +64,9 @@ def read_family(
     target = top.choice("target", LIMIT_NAMES)
     operation = top.name("operation")
     if target != "cpu" and operation != "gemm":
-        top.fail("operation", f"must be gemm on {target}: others are for cpu, got {operation!r}")
+        top.fail(
+            "operation", f"must be gemm on {target}: others are for cpu, got {shown(operation)}"
+        )
     scope = _Scope(SIZE_NAMES | LIMIT_NAMES[target], reserved_names(operation, target))
     fragments = tuple(_fragments(top, fragment_folders))
     # A family's expressions may use a fragment's parameters, and a fragment's all of the family's.
@@ -77,10 +83,10 @@ def read_family(
         launch = _launch(top.table("launch"), scope)
         restrictions = (*_gpu_restrictions(launch, derived, top, scope), *restrictions)
     template = top.text("template")
-    if not template_exists(template, template_folders):
+    if not _PATH.fullmatch(template) or not template_exists(template, template_folders):
         top.fail(
             "template",
-            f"must be a file in {' or '.join(map(str, template_folders))}, got {template!r}",
+            f"must be a file in {' or '.join(map(str, template_folders))}, got {shown(template)}",
         )
     templates = template_digest(template, template_folders)
     family = KernelFamily(
@@ -125,20 +131,21 @@ def _fragments(top: Table, folders: tuple[Path, ...]) -> Iterator[Table]:
     names = top.items("include") if "include" in top else []
     for number, name in enumerate(names, start=1):
         if name in names[: number - 1]:
-            top.fail(f"include[{number}]", f"must not repeat a file, got {name!r}")
+            top.fail(f"include[{number}]", f"must not repeat a file, got {shown(name)}")
         yield Table.read(_find(top, f"include[{number}]", name, folders))
 
 
 def _find(top: Table, key: str, name: Any, folders: tuple[Path, ...]) -> Path:
     """The file called `name` in the first of `folders` that has it; nothing outside them."""
-    roots = [folder.resolve() for folder in folders if isinstance(name, str)]
+    is_path = isinstance(name, str) and _PATH.fullmatch(name)
+    roots = [folder.resolve() for folder in folders if is_path]
     paths: list[Path] = [
         path for root in roots if (path := (root / name).resolve()).is_relative_to(root)
     ]
     found = next((path for path in paths if path.is_file()), None)
     if found is None:
         places = " or ".join(map(str, folders)) or "a folder of families"
-        top.fail(key, f"must be a file in {places}, got {name!r}")
+        top.fail(key, f"must be a file in {places}, got {shown(name)}")
     return found
 
 
@@ -151,6 +158,7 @@ class _Scope:
 
     def __init__(self, names: frozenset[str], reserved: frozenset[str]) -> None:
         self._names = set(names)
+        self._texts: set[str] = set()
         self._reserved = names | reserved | _FUNCTIONS | _JINJA_NAMES | _PRESET_KEYS
 
     def define(self, table: Table, name: str) -> None:
@@ -168,17 +176,30 @@ class _Scope:
     def __contains__(self, name: str) -> bool:
         return name in self._names
 
+    def define_text(self, name: str) -> None:
+        """Note that a defined name stands for texts."""
+        self._texts.add(name)
+
+    def is_text(self, expression: Expression) -> bool:
+        """Whether an expression is a text: no operator makes one, so it is one literal or name."""
+        match expression.root:
+            case Constant(value=str()):
+                return True
+            case Name(name=name):
+                return name in self._texts
+        return False
+
     def expression(self, table: Table, key: str, text: Any, *, exact_division: bool) -> Expression:
         """Parse the expression under `key` and check its names."""
         if not isinstance(text, str):
-            table.fail(key, f"must be an expression in quotes, got {text!r}")
+            table.fail(key, f"must be an expression in quotes, got {shown(text)}")
         try:
             expression = Expression.parse(text, exact_division=exact_division)
         except ExpressionError as error:
             table.fail(key, f"is not an expression: {error}")
         for name in sorted(expression.names - self._names):
             known = listing(sorted(self._names), name)
-            table.fail(key, f"= {text!r} uses {name!r}; the names there are: {known}")
+            table.fail(key, f"= {shown(text)} uses {shown(name)}; the names there are: {known}")
         return expression
 
 
@@ -191,6 +212,8 @@ def _parameters(part: Table, scope: _Scope) -> Iterator[TunableParameter]:
         entry = table.table(name)
         values = tuple(entry.items("values"))
         _check_values(entry, values)
+        if isinstance(values[0], str):
+            scope.define_text(name)
         default = entry.value("default")
         if default is not None:
             _check_choice(entry, "default", default, values)
@@ -204,7 +227,7 @@ def _parameters(part: Table, scope: _Scope) -> Iterator[TunableParameter]:
 
 def _check_choice(table: Table, key: str, value: Any, values: tuple[Value, ...]) -> None:
     if type(value) is not type(values[0]) or value not in values:
-        table.fail(key, f"must be one of its values {_plain(values)}, got {value!r}")
+        table.fail(key, f"must be one of its values {_plain(values)}, got {shown(value)}")
 
 
 def _check_values(entry: Table, values: tuple[Value, ...]) -> None:
@@ -212,15 +235,19 @@ def _check_values(entry: Table, values: tuple[Value, ...]) -> None:
     for value in values:
         if type(value) is not kind or kind not in (bool, int, float, str):
             entry.fail(
-                "values", f"must be all integers, floats, strings or booleans, got {value!r}"
+                "values", f"must be all integers, floats, strings or booleans, got {shown(value)}"
             )
         if isinstance(value, float) and not math.isfinite(value):
-            entry.fail("values", f"must be finite, got {value!r}")
+            entry.fail("values", f"must be finite, got {shown(value)}")
         if isinstance(value, int) and abs(value) >= 2**63:
-            entry.fail("values", f"must fit 64 bits, got {value!r}")
-        # Strings end up in the emitted source, in a docstring among other places.
-        if isinstance(value, str) and (not value.isprintable() or set(value) & set("\"'\\")):
-            entry.fail("values", f"must be printable, without quotes and backslashes: {value!r}")
+            entry.fail("values", f"must fit 64 bits, got {shown(value)}")
+        # Texts end up in the emitted source, which is run.
+        if isinstance(value, str) and not WORD.fullmatch(value):
+            entry.fail(
+                "values",
+                f"must be words: letters, digits and underscores, joined by single hyphens, "
+                f"got {shown(value)}",
+            )
     if len(set(values)) < len(values):
         entry.fail("values", f"must not repeat a value, got {_plain(values)}")
 
@@ -229,6 +256,9 @@ def _derived(part: Table, scope: _Scope) -> Iterator[tuple[str, Expression]]:
     table = part.table("derived", {})
     for name in table:
         expression = scope.expression(table, name, table.value(name), exact_division=True)
+        if scope.is_text(expression):
+            # What a template inserts is a number, or a value that a parameter declares.
+            table.fail(name, f"must be a number, and {shown(expression.text)} is a text")
         scope.define(table, name)
         yield name, expression
 
@@ -302,7 +332,7 @@ def _size(table: Table, key: str, scope: _Scope) -> Expression:
 def _extents(table: Table, key: str, scope: _Scope) -> tuple[Expression, ...]:
     texts = table.items(key)
     if len(texts) != 3:
-        table.fail(key, f"must be three expressions, for x, y and z, got {texts!r}")
+        table.fail(key, f"must be three expressions, for x, y and z, got {shown(texts)}")
     return tuple(scope.expression(table, key, text, exact_division=True) for text in texts)
 
 
@@ -324,4 +354,4 @@ def _gpu_restrictions(
 
 
 def _plain(values: Iterable[Value]) -> str:
-    return ", ".join(map(str, values))
+    return ", ".join(map(shown, values))

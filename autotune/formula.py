@@ -25,6 +25,7 @@ _BINARY: dict[type[ast.operator], Function] = {
 }
 _FUNCTIONS: Mapping[str, Function] = {"tril": np.tril, "triu": np.triu, "maximum": np.maximum}
 _LONGEST = 200
+_LARGEST = 1e30  # fits every element type
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,15 @@ class Formula:
             tree = ast.parse(self.text, mode="eval").body
         except (SyntaxError, ValueError) as error:
             raise ExpressionError(f"{self.text!r} is not a formula: {error}") from error
-        _evaluate(tree, dict.fromkeys(NAMES, 0.0), _SCALAR, _ZEROS)
+        try:
+            with np.errstate(all="ignore"):
+                result = _evaluate(tree, _EXAMPLE, _BINARY, _FUNCTIONS)
+        except ExpressionError:
+            raise
+        except (TypeError, ValueError) as error:
+            raise ExpressionError(f"{self.text!r} does not fit together: {error}") from error
+        if np.shape(result) != np.shape(_EXAMPLE["C"]):
+            raise ExpressionError(f"{self.text!r} must give a matrix M x K, as C is")
 
     def evaluate(self, a: Any, b: Any, c: Any, alpha: float, beta: float) -> Any:
         """What C becomes, in the precision of the operands.
@@ -73,14 +82,22 @@ class Formula:
         return ast.parse(self.text, mode="eval").body
 
 
-# To check a text, every operand is the number 0; to add magnitudes up, nothing is subtracted.
-_ZEROS: Mapping[str, Function] = dict.fromkeys(_FUNCTIONS, lambda *operands: 0.0)
-_SCALAR: Mapping[type[ast.operator], Function] = {**_BINARY, ast.MatMult: operator.mul}
+# A text is tried on matrices of which no two sizes are equal.
+_EXAMPLE: Mapping[str, Any] = {
+    "A": np.zeros((2, 3)),
+    "B": np.zeros((3, 4)),
+    "C": np.zeros((2, 4)),
+    "alpha": 0.0,
+    "beta": 0.0,
+}
+# To add magnitudes up, nothing is subtracted.
 _ADDING: Mapping[type[ast.operator], Function] = {**_BINARY, ast.Sub: operator.add}
 
 
 def _values(a: Any, b: Any, c: Any, alpha: float, beta: float) -> dict[str, Any]:
-    return dict(zip(NAMES, (a, b, 0.0 if c is None else c, alpha, beta), strict=True))
+    if c is None:
+        c = np.zeros((a.shape[0], b.shape[1]), a.dtype)
+    return dict(zip(NAMES, (a, b, c, alpha, beta), strict=True))
 
 
 def _evaluate(
@@ -97,7 +114,8 @@ def _evaluate(
         case ast.Constant(value=bool()):
             pass
         case ast.Constant(value=int() | float() as number):
-            return number
+            if abs(number) < _LARGEST:
+                return float(number)
         case ast.Name(id=name) if name in names:
             return names[name]
         case ast.UnaryOp(op=ast.USub(), operand=operand):

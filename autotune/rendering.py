@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autotune import cuda_source
 from autotune.configuration import Configuration, Value
 from autotune.errors import FamilyError, ProblemError, SpaceError
+from autotune.printable import shown
 from autotune.problem import ITEM_SIZES
 from autotune.space.expression import UndefinedError
 from autotune.templating import expand
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from autotune.family import KernelFamily
+
+WORD = re.compile(r"(?=.{1,64}$)[A-Za-z]\w*(-\w+)*", re.ASCII)
+"""What a parameter's text must be: a word, or words with single hyphens between them."""
 
 _RESERVED = ("dtype", "layout", "banner", "program", "signature", "arguments")
 
@@ -65,7 +71,8 @@ def render(
     Raises:
         ProblemError: the family does not declare that dtype or layout.
         SpaceError: the configuration is not one of the family's.
-        FamilyError: the template is at fault; the message names its file and line.
+        FamilyError: the template is at fault, the message names its file and line; or a value is
+            not one that may be part of source text.
     """
     _declared("dtype", dtype, family.dtypes, family)
     _declared("layout", layout, family.layouts, family)
@@ -76,7 +83,7 @@ def render(
     target = _TARGETS[family.target]
     banner = _banner(family, compiled, dtype, layout)
     names: dict[str, object] = {
-        **_constants(family, compiled, dtype),
+        **_checked(family, _constants(family, compiled, dtype)),
         **target.names(family, dtype),
         "dtype": dtype,
         "layout": layout,
@@ -113,6 +120,25 @@ def _constants(family: KernelFamily, compiled: Configuration, dtype: str) -> dic
                 raise SpaceError(
                     f"family {family.name!r} has no {name} for {compiled}: {error}"
                 ) from error
+    return known
+
+
+def _checked(family: KernelFamily, known: dict[str, Value]) -> dict[str, Value]:
+    """The same, if all of it may be part of source text: spaces are data of strangers.
+
+    A number is; a text is when a parameter declares it and it is a `WORD`. Free text is not.
+    """
+    declared = {parameter.name for parameter in family.parameters}
+    for name, value in known.items():
+        if isinstance(value, str):
+            insertable = name in declared and WORD.fullmatch(value) is not None
+        else:
+            insertable = abs(value) < 2**63 if isinstance(value, int) else math.isfinite(value)
+        if not insertable:
+            raise FamilyError(
+                f"family {family.name!r}: {name} must be a finite number, or a word that a "
+                f"parameter declares, to be put into source text, got {shown(value)}"
+            )
     return known
 
 

@@ -8,13 +8,23 @@ import tomllib
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune.errors import FamilyError, InputError
+from autotune.printable import shown
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
-NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 """What families, operations, parameters and derived names may be called."""
+
+LARGEST_FILE = 1 << 18
+"""Bytes that a file may have."""
+
+LONGEST_TEXT = 2000
+"""Characters that a text may have."""
+
+_KEY = re.compile(r"[\w.\[\]*-]{1,100}", re.ASCII)
+_LONGEST_LISTING = 50
 
 _MISSING: Any = object()
 
@@ -56,7 +66,11 @@ class Table:
             InputError: the file cannot be read, is not UTF-8, or is not TOML.
         """
         try:
-            source = path.read_text(encoding="utf-8")
+            with path.open("rb") as file:
+                content = file.read(LARGEST_FILE + 1)
+            if len(content) > LARGEST_FILE:
+                raise error(f"{path}: must have at most {LARGEST_FILE} bytes")
+            source = content.decode("utf-8").replace("\r\n", "\n")
             return cls(path, source, "", tomllib.loads(source), error)
         except UnicodeDecodeError as fault:
             raise error(f"{path}: must be UTF-8 text: {fault}") from fault
@@ -66,6 +80,8 @@ class Table:
             raise error(f"{path}: must be valid TOML: {fault}") from fault
         except RecursionError as fault:
             raise error(f"{path}: must not be nested deeply: {fault}") from fault
+        except ValueError as fault:  # a number of more digits than Python converts, say
+            raise error(f"{path}: must be usable TOML: {str(fault).partition(';')[0]}") from fault
 
     def __contains__(self, key: str) -> bool:
         return key in self._entries
@@ -87,28 +103,32 @@ class Table:
         """One line of text."""
         value = self._take(key)
         if not isinstance(value, str) or not value.strip() or not value.isprintable():
-            self.fail(key, f"must be one line of text, got {value!r}")
+            self.fail(key, f"must be one line of text, got {shown(value)}")
+        if len(value) > LONGEST_TEXT:
+            self.fail(key, f"must have at most {LONGEST_TEXT} characters, has {len(value)}")
         return value
 
     def name(self, key: str) -> str:
         """A text that matches `NAME`."""
         value = self.text(key)
         if not NAME.fullmatch(value):
-            self.fail(key, f"must be letters, digits and underscores, got {value!r}")
+            self.fail(key, f"must be letters, digits and underscores, got {shown(value)}")
         return value
 
     def whole(self, key: str, least: int = 1) -> int:
-        """A whole number, at least `least`."""
+        """A whole number, at least `least` and below 2**48: so are bytes that a machine has."""
         value = self._take(key)
         if type(value) is not int or value < least:
-            self.fail(key, f"must be a whole number >= {least}, got {value!r}")
+            self.fail(key, f"must be a whole number >= {least}, got {shown(value)}")
+        if value >= 2**48:
+            self.fail(key, f"must be a whole number < 2^48, got {shown(value)}")
         return value
 
     def flag(self, key: str) -> bool:
         """A boolean; false when it is not there."""
         value = self._take(key, False)
         if not isinstance(value, bool):
-            self.fail(key, f"must be true or false, got {value!r}")
+            self.fail(key, f"must be true or false, got {shown(value)}")
         return value
 
     def choice(self, key: str, allowed: Collection[str]) -> str:
@@ -129,7 +149,7 @@ class Table:
         """A list with at least one item."""
         values = self._take(key, default)
         if not isinstance(values, list) or not values:
-            self.fail(key, f"must be a list with at least one item, got {values!r}")
+            self.fail(key, f"must be a list with at least one item, got {shown(values)}")
         return values
 
     def value(self, key: str) -> Any:
@@ -140,14 +160,14 @@ class Table:
         """The table under `key`."""
         entries = self._take(key, default)
         if not isinstance(entries, dict):
-            self.fail(key, f"must be a table, got {entries!r}")
+            self.fail(key, f"must be a table, got {shown(entries)}")
         return self._below(self._full(key), entries)
 
     def tables(self, key: str) -> list[Table]:
         """The array of tables under `key`; empty when it is not there."""
         entries = self._take(key, [])
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-            self.fail(key, f"must be an array of tables ([[{key}]]), got {entries!r}")
+            self.fail(key, f"must be an array of tables ([[{key}]]), got {shown(entries)}")
         return [
             self._below(f"{self._full(key)}[{number}]", entry)
             for number, entry in enumerate(entries, start=1)
@@ -166,15 +186,19 @@ class Table:
 
     def _one_of(self, key: str, value: Any, allowed: Collection[str]) -> str:
         if not isinstance(value, str) or value not in allowed:
-            self.fail(key, f"must be one of {listing(allowed, value)}, got {value!r}")
+            self.fail(key, f"must be one of {listing(allowed, value)}, got {shown(value)}")
         return value
 
     def _full(self, key: str) -> str:
-        return f"{self._key}.{key}" if self._key else key
+        shortened = key if _KEY.fullmatch(key) else shown(key)
+        return f"{self._key}.{shortened}" if self._key else shortened
 
 
 def listing(names: Iterable[str], wanted: object) -> str:
     """The names there are, and the one that was probably meant."""
     known = list(names)
-    close = difflib.get_close_matches(str(wanted), known, 1)
-    return ", ".join(known) + (f" (did you mean {close[0]!r}?)" if close else "")
+    listed = ", ".join(known[:_LONGEST_LISTING])
+    if len(known) > _LONGEST_LISTING:
+        listed += f" and {len(known) - _LONGEST_LISTING} more"
+    close = difflib.get_close_matches(wanted, known, 1) if isinstance(wanted, str) else []
+    return listed + (f" (did you mean {close[0]!r}?)" if close else "")

@@ -97,7 +97,7 @@ class RecordedSpace:
         return cls(name, space, values, kept, unit, device, format)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Spaces are not made to be pickled; equal entries in equal order give equal rows.
+        # Entries are smaller than what is made of them; equal ones in equal order give equal rows.
         return _restore, (self.entries, self.name, self.unit, self.device, self.format)
 
     @property

@@ -7,10 +7,12 @@ import importlib.util
 import inspect
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import optuna
 from optuna.samplers import BaseSampler
 
 from autotune.errors import InputError, MissingDependencyError, UnknownNameError
+from autotune.printable import shown
 from autotune.search.exhaustive import ExhaustiveProposer, RandomProposer
 from autotune.search.feasible import FeasibleSampler, Proposer
 from autotune.search.mirror import Encoding, MirrorProposer
@@ -31,7 +33,10 @@ def sampler_names() -> tuple[str, ...]:
 
 
 def make_sampler(
-    name: str, space: SearchSpace | SpaceUnion, seed: int = 0, prior: Sequence[Prior] = ()
+    name: str | BaseSampler,
+    space: SearchSpace | SpaceUnion,
+    seed: int = 0,
+    prior: Sequence[Prior] = (),
 ) -> FeasibleSampler:
     """Build a sampler that proposes only valid, unvisited points of a space.
 
@@ -41,9 +46,10 @@ def make_sampler(
 
     Args:
         name: one of `sampler_names()`, or the dotted path of a subclass of
-            `optuna.samplers.BaseSampler`, built with the seed if it takes one. It sees every
-            parameter as a categorical; of a union all families' parameters at once. Samplers
-            that keep count of a grid themselves do not fit: `exhaustive` is there for that.
+            `optuna.samplers.BaseSampler`, built with the seed if it takes one, or an instance of
+            one, which keeps its own. It sees every parameter as a categorical; of a union all
+            families' parameters at once. Samplers that keep count of a grid themselves do not
+            fit: `exhaustive` is there for that.
         space: where the points come from.
         seed: 0 or more.
         prior: what is expected before anything is measured; `auto` learns how far to trust it,
@@ -52,10 +58,18 @@ def make_sampler(
     Raises:
         UnknownNameError: there is no such sampler.
         MissingDependencyError: the sampler needs a package that is not installed.
-        InputError: a seed below 0, or a class that cannot be built.
+        InputError: a seed below 0, a class that cannot be built, or no sampler at all.
     """
-    if seed < 0:
-        raise InputError(f"a seed must be 0 or more, got {seed}")
+    if not isinstance(seed, int | np.integer) or seed < 0:
+        raise InputError(f"a seed must be a whole number, 0 or more, got {shown(seed)}")
+    seed = int(seed)
+    if isinstance(name, BaseSampler):
+        return FeasibleSampler(name, space)
+    if not isinstance(name, str):
+        raise InputError(
+            f"a sampler must be a name ({', '.join(_PROPOSERS)}), a dotted path, or an instance "
+            f"of optuna.samplers.BaseSampler, got {shown(name)}"
+        )
     study_space = StudySpace(space)
     if name in _PROPOSERS:
         if name == "auto":
@@ -63,7 +77,7 @@ def make_sampler(
         return FeasibleSampler(_PROPOSERS[name](study_space, seed), space)
     if "." not in name:
         raise UnknownNameError(
-            f"no sampler {name!r}: use {', '.join(_PROPOSERS)}, "
+            f"no sampler {shown(name)}: use {', '.join(_PROPOSERS)}, "
             "or the dotted path of an optuna.samplers.BaseSampler"
         )
     return FeasibleSampler(_instance(_load(name), seed), space)
@@ -152,5 +166,5 @@ def _instance(cls: type[BaseSampler], seed: int) -> BaseSampler:
     except TypeError as error:
         raise InputError(
             f"sampler {cls.__module__}.{cls.__qualname__} needs more than a seed ({error}): "
-            "wrap an instance in autotune.search.FeasibleSampler"
+            "give an instance of it to autotune.Searcher"
         ) from error

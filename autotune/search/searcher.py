@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from math import isfinite
+from math import isfinite, nan
 from typing import TYPE_CHECKING, Generic, cast, overload
 
 import optuna
 from optuna.trial import TrialState, create_trial
 
 from autotune.errors import InputError
+from autotune.printable import shown
 from autotune.search.quiet import quiet
 from autotune.search.samplers import make_sampler
 from autotune.search.study_space import PointT
+from autotune.space import SearchSpace, SpaceUnion
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from optuna.samplers import BaseSampler
+
     from autotune.configuration import Candidate, Configuration, Value
     from autotune.search.feasible import FeasibleSampler
     from autotune.search.model import Prior
-    from autotune.space import SearchSpace, SpaceUnion
 
 
 class Searcher(Generic[PointT]):
@@ -35,20 +38,21 @@ class Searcher(Generic[PointT]):
     Args:
         space: a `SearchSpace`, whose points are configurations, or a `SpaceUnion`, whose points
             are candidates.
-        sampler: a name, see `make_sampler`.
+        sampler: a name, or an instance of an Optuna sampler, see `make_sampler`.
         seed: equal seeds and equal told values give equal proposals.
         prior: what is expected before anything is measured, see `make_sampler`.
 
     Raises:
         UnknownNameError: there is no such sampler.
         MissingDependencyError: the sampler needs a package that is not installed.
+        InputError: the space is none, the sampler neither a name nor Optuna's, or the seed bad.
     """
 
     @overload
     def __init__(
         self: Searcher[Configuration],
         space: SearchSpace,
-        sampler: str = ...,
+        sampler: str | BaseSampler = ...,
         seed: int = ...,
         prior: Sequence[Prior] = ...,
     ) -> None: ...
@@ -56,17 +60,19 @@ class Searcher(Generic[PointT]):
     def __init__(
         self: Searcher[Candidate],
         space: SpaceUnion,
-        sampler: str = ...,
+        sampler: str | BaseSampler = ...,
         seed: int = ...,
         prior: Sequence[Prior] = ...,
     ) -> None: ...
     def __init__(
         self,
         space: SearchSpace | SpaceUnion,
-        sampler: str = "auto",
+        sampler: str | BaseSampler = "auto",
         seed: int = 0,
         prior: Sequence[Prior] = (),
     ) -> None:
+        if not isinstance(space, SearchSpace | SpaceUnion):
+            raise InputError(f"a space must be a SearchSpace or a SpaceUnion, got {shown(space)}")
         self._sampler: FeasibleSampler = make_sampler(sampler, space, seed, prior)
         self._space = self._sampler.space
         with quiet():
@@ -105,10 +111,16 @@ class Searcher(Generic[PointT]):
 
         Raises:
             SpaceError: the point is not in the space.
-            InputError: the value is not finite, or the point was told before.
+            InputError: the value is not finite, the point was told before, or it is none at all,
+                as what `ask` returns when nothing is left.
         """
-        if value is not None and not isfinite(value):
-            raise InputError(f"a told value must be a finite number, or None, got {value}")
+        if value is not None:
+            value = _finite(value)
+        if point is None:
+            raise InputError(
+                "a point must be told, got None: ask() gives None when every point was asked, "
+                "and nothing is left to tell then"
+            )
         row = self._space.row_of(point)
         if row in self._told:
             raise InputError(f"a point can be told once, and this one was: {point}")
@@ -131,3 +143,14 @@ class Searcher(Generic[PointT]):
 
     def _suggest(self, trial: optuna.Trial, name: str) -> Value:
         return cast("Value", trial.suggest_categorical(name, self._space.choices[name]))
+
+
+def _finite(value: object) -> float:
+    """A told value as Python's own; NumPy's scalars are converted."""
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        number = nan
+    if isinstance(value, str) or not isfinite(number):
+        raise InputError(f"a told value must be a finite number, or None, got {shown(value)}")
+    return number

@@ -8,6 +8,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 
 from autotune.configuration import Candidate, Configuration, Value
 from autotune.errors import SpaceError
+from autotune.printable import shown
 from autotune.space import SearchSpace, SpaceUnion
 
 if TYPE_CHECKING:
@@ -103,7 +104,9 @@ class StudySpace:
                 raise SpaceError(f"this space takes configurations, not candidates: got {point}")
             return self.space.index(point)
         if not isinstance(point, Candidate):
-            raise SpaceError(f"this space takes candidates (family, configuration): got {point}")
+            raise SpaceError(
+                f"this space takes candidates (family, configuration): got {shown(point)}"
+            )
         return self.space.index(point)
 
     def nearest(self, params: Mapping[str, Value], excluded: Container[int]) -> int | None:

@@ -9,7 +9,7 @@ leave a node in ascending order of their codes, so the rows are numbered in asce
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,7 +63,7 @@ class Diagram:
     Args:
         size: number of rows.
         edges: gives those of every layer when they are first needed; the first layer has one
-            node, the last one leads to node 0.
+            node, the last one leads to node 0. A diagram pickles as far as this does.
 
     Attributes:
         size: number of rows.
@@ -79,7 +79,7 @@ class Diagram:
         below: NDArray[Any] = np.ones(1)
         for each in reversed(edges):
             below = np.bincount(each.parents, below[each.children], each.nodes)
-        diagram = cls(0, lambda: edges)
+        diagram = cls(0, partial(tuple, edges))
         exact = below[0] <= _EXACT_IN_FLOATS
         diagram.size = int(below[0] if exact else diagram.layers[0].before[-1])
         return diagram
@@ -87,12 +87,12 @@ class Diagram:
     @classmethod
     def of_mask(cls, mask: NDArray[np.bool_]) -> Diagram:
         """The diagram of the places where a mask with an axis per column is true."""
-        return cls(int(np.count_nonzero(mask)), lambda: _trie(np.argwhere(mask)))
+        return cls(int(np.count_nonzero(mask)), partial(_trie_of_mask, mask))
 
     @classmethod
     def of_rows(cls, rows: NDArray[np.intp]) -> Diagram:
         """The diagram of these rows, shape (rows, columns), which must differ, in any order."""
-        return cls(len(rows), lambda: _trie(rows[np.lexsort(rows.T[::-1])]))
+        return cls(len(rows), partial(_trie_of_rows, rows))
 
     @staticmethod
     @lru_cache(maxsize=256)
@@ -203,6 +203,14 @@ def _count(
     before = np.zeros(len(rows) + 1, dtype=rows.dtype)
     np.cumsum(rows, out=before[1:])
     return Layer(starts, codes, children, before), np.diff(before[starts]), renumbered
+
+
+def _trie_of_mask(mask: NDArray[np.bool_]) -> list[Edges]:
+    return _trie(np.argwhere(mask))
+
+
+def _trie_of_rows(rows: NDArray[np.intp]) -> list[Edges]:
+    return _trie(rows[np.lexsort(rows.T[::-1])])
 
 
 def _trie(rows: NDArray[np.intp]) -> list[Edges]:

@@ -4,8 +4,9 @@ Names, numbers, strings, ``+ - * / // % **``, comparisons and their chains, ``an
 ``in`` a literal list, ``min``, ``max``, ``ceildiv`` and ``ispow2``. Values are Python's, exactly:
 integers never wrap around, ``//`` and ``%`` round down, booleans count as integers. Two things
 differ: ``and``, ``or`` and ``not`` always give a truth value, and `exact_division` makes ``/`` a
-division that must be whole. Where Python would raise ZeroDivisionError or OverflowError the
-expression is undefined, unless an ``and`` or ``or`` before it has decided already.
+division that must be whole. Where Python would raise ZeroDivisionError or OverflowError, and where
+a result is not real or an integer is beyond 10,000 bits, the expression is undefined, unless an
+``and`` or ``or`` before it has decided already.
 
 Text is parsed and interpreted, never handed to `eval`.
 """
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune.errors import ExpressionError
+from autotune.printable import shown
 from autotune.space import nodes, operators, parsing
 from autotune.space.column import Column, MisuseError, UndefinedError
 from autotune.space.nodes import Apply, Constant, Name, Node
@@ -54,7 +56,7 @@ class Expression:
             ExpressionError: the text is too long, too deep, or outside the language.
         """
         if not isinstance(text, str):
-            raise ExpressionError(f"an expression is text, got {text!r}")
+            raise ExpressionError(f"an expression is text, got {shown(text)}")
         return cls(text, *parsing.parse(text, exact_division=exact_division))
 
     @classmethod
@@ -86,10 +88,9 @@ class Expression:
         """The value at one point.
 
         Raises:
-            UndefinedError: a division by zero, one that should be whole and is not, or a float
-                that overflows.
-            ExpressionError: a name is missing, an operator is given text where it takes numbers,
-                or a power is beyond 64 bits.
+            UndefinedError: a division by zero, one that should be whole and is not, or a number
+                that is too large.
+            ExpressionError: a name is missing, or an operator is given text in a number's place.
         """
         values = {name: plain_value(self._look_up(names, name)) for name in self.ordered_names}
         try:
@@ -174,4 +175,4 @@ def plain_value(value: Any) -> Value:
     for kind in (bool, int, float, str):
         if isinstance(value, kind):
             return kind(value)
-    raise TypeError(f"expected a bool, int, float or str, got {value!r}")
+    raise TypeError(f"expected a bool, int, float or str, got {shown(value)}")

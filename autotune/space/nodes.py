@@ -59,10 +59,15 @@ class Apply:
         return self.operator.scalar(*[operand.evaluate(names) for operand in self.operands])
 
     def columns(self, names: Mapping[str, Column], active: Mask) -> Column:
-        """The operator's value in every row; what is not active may hold anything."""
-        return applied(
-            self.operator, [operand.columns(names, active) for operand in self.operands], active
-        )
+        """The operator's value in every row; what is not active may hold anything.
+
+        As at one point, a row goes no further than to its first operand without a value.
+        """
+        operands: list[Column] = []
+        for operand in self.operands:
+            operands.append(operand.columns(names, active))
+            active = both(active, operands[-1].defined)
+        return applied(self.operator, operands, active)
 
 
 @dataclass(frozen=True, slots=True)

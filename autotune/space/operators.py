@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.printable import shown
 from autotune.space.column import (
     INT32_MAX,
     INT64_MAX,
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
     from autotune.configuration import Value
 
 _FLOAT_EXACT = 2**53  # integers up to here convert to float64 without rounding
-_POWER_BITS = 64
-_LARGEST_BITS = 10_000  # no sensible size comes near; text of untrusted files must not hang
+_FAST_EXPONENT = 64
+LARGEST_BITS = 10_000
+"""Bits of the largest integer: no size comes near, and the text of strangers must not hang."""
+_TOO_LARGE = f"it is beyond {LARGEST_BITS} bits"
 
 
 # Scalar forms.
@@ -40,7 +43,7 @@ _LARGEST_BITS = 10_000  # no sensible size comes near; text of untrusted files m
 def _numbers(symbol: str, *values: Value) -> None:
     for value in values:
         if isinstance(value, str):
-            raise MisuseError(f"{symbol} takes numbers, not the text {value!r}")
+            raise MisuseError(f"{symbol} takes numbers, not the text {shown(value)}")
 
 
 def _arithmetic(symbol: str, function: Callable[..., Any]) -> Callable[..., Value]:
@@ -50,15 +53,15 @@ def _arithmetic(symbol: str, function: Callable[..., Any]) -> Callable[..., Valu
             result: Value = function(*values)
         except (ZeroDivisionError, OverflowError) as error:
             raise UndefinedError(_undefined(symbol, values, str(error))) from None
-        if isinstance(result, int) and result.bit_length() > _LARGEST_BITS:
-            raise MisuseError(f"the result of {symbol} is beyond {_LARGEST_BITS} bits")
+        if isinstance(result, int) and result.bit_length() > LARGEST_BITS:
+            raise UndefinedError(_undefined(symbol, values, _TOO_LARGE))
         return result
 
     return scalar
 
 
 def _undefined(symbol: str, values: tuple[Value, ...], why: str) -> str:
-    return f"{f' {symbol} '.join(str(value) for value in values)} has no value: {why}"
+    return f"{f' {symbol} '.join(map(shown, values))} has no value: {why}"
 
 
 def _exact_quotient(left: Any, right: Any) -> Any:
@@ -70,12 +73,10 @@ def _exact_quotient(left: Any, right: Any) -> Any:
 
 def _power(base: Any, exponent: Any) -> Any:
     if isinstance(base, int) and isinstance(exponent, int) and exponent >= 0:
-        # Two bounds: the first keeps a huge power from being computed at all.
-        if exponent * (abs(base).bit_length() - 1) < _POWER_BITS:
-            power = int(base**exponent)
-            if power.bit_length() <= _POWER_BITS:
-                return power
-        raise MisuseError(f"{base} ** {exponent} is beyond {_POWER_BITS} bits")
+        # A huge power is not computed at all.
+        if exponent * (abs(base).bit_length() - 1) >= LARGEST_BITS:
+            raise UndefinedError(_undefined("**", (base, exponent), _TOO_LARGE))
+        return base**exponent
     power = base**exponent
     if isinstance(power, complex):
         raise UndefinedError(_undefined("**", (base, exponent), "it is not real"))
@@ -85,7 +86,7 @@ def _power(base: Any, exponent: Any) -> Any:
 def _ordering(symbol: str, function: Callable[[Any, Any], Any]) -> Callable[..., Value]:
     def scalar(left: Value, right: Value) -> Value:
         if isinstance(left, str) != isinstance(right, str):
-            raise MisuseError(f"{symbol} cannot order {left!r} and {right!r}")
+            raise MisuseError(f"{symbol} cannot order {shown(left)} and {shown(right)}")
         return bool(function(left, right))
 
     return scalar
@@ -172,7 +173,7 @@ def _divide_exactly(left: Column, right: Column) -> Column | None:
 
 def _raise(base: Column, exponent: Column) -> Column | None:
     # float64 powers may differ from Python's in the last bit, so only integers go the fast way
-    if base.kind + exponent.kind != "ii" or exponent.limit > _POWER_BITS:
+    if base.kind + exponent.kind != "ii" or exponent.limit > _FAST_EXPONENT:
         return None
     if np.min(exponent.values, initial=0) < 0:
         return None
@@ -256,6 +257,11 @@ class Operator:
     symbol: str
     scalar: Callable[..., Value]
     vector: Callable[..., Column | None]
+
+    def __reduce__(self) -> str:
+        # There is one of each, known by its name here: functions do not pickle, and `is` tells
+        # operators apart.
+        return next(name for name, each in globals().items() if each is self)
 
 
 def _plain(symbol: str, function: Callable[..., Any], vector: Callable[..., Any]) -> Operator:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from autotune.errors import SpaceError
+from autotune.printable import shown
 from autotune.space.column import INT32_MAX, INT64_MAX, Column
 from autotune.space.expression import plain_value
+from autotune.space.operators import LARGEST_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from autotune.configuration import Value
 
 _PLAIN = {bool, int, float, str}
+_MOST_VALUES = 2**24
 _FLOAT_EXACT = 2**53  # integers up to here convert to float64 without rounding
 
 
@@ -50,9 +54,13 @@ class TunableParameter:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
-            raise SpaceError(f"a parameter's name must be a non-empty text, got {self.name!r}")
+            raise SpaceError(
+                f"a parameter's name must be a non-empty text, got {shown(self.name)}"
+            )
         if isinstance(self.values, str | bytes):
-            raise SpaceError(f"parameter {self.name}: values must be a list, got {self.values!r}")
+            raise SpaceError(
+                f"parameter {self.name}: values must be a list, got {shown(self.values)}"
+            )
         values = self._plain_values()
         if not values:
             raise SpaceError(f"parameter {self.name}: needs at least one value")
@@ -60,19 +68,25 @@ class TunableParameter:
         for position, value in enumerate(values) if len(positions) < len(values) else ():
             if positions[value] != position:
                 raise SpaceError(
-                    f"parameter {self.name}: value {value!r} repeats {values[positions[value]]!r}"
+                    f"parameter {self.name}: value {shown(value)} repeats "
+                    f"{shown(values[positions[value]])}"
                 )
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "_positions", positions)
         if self.default is not None:
             if self.position(self.default) is None:
                 raise SpaceError(
-                    f"parameter {self.name}: default {self.default!r} is not one of its values "
-                    f"{list(values)}"
+                    f"parameter {self.name}: default {shown(self.default)} is not one of its "
+                    f"values {shown(list(values))}"
                 )
             object.__setattr__(self, "default", plain_value(self.default))
 
     def _plain_values(self) -> tuple[Value, ...]:
+        if isinstance(self.values, Sized) and len(self.values) > _MOST_VALUES:
+            raise SpaceError(
+                f"parameter {self.name}: {len(self.values)} values are too many, "
+                f"at most {_MOST_VALUES}"
+            )
         try:
             kinds = set(map(type, self.values))
             if kinds <= _PLAIN:
@@ -83,6 +97,9 @@ class TunableParameter:
             raise SpaceError(f"parameter {self.name}: values: {error}") from None
         if float in map(type, values) and any(value != value for value in values):
             raise SpaceError(f"parameter {self.name}: NaN cannot be a value")
+        if int in map(type, values):
+            for value in values:
+                check_range(f"parameter {self.name}", value)
         return values
 
     def position(self, value: Any) -> int | None:
@@ -129,3 +146,13 @@ class TunableParameter:
             return np.array(self.values, dtype=np.float64)
         column = np.asarray(self.column().values)
         return column.astype(np.int64) if column.dtype == np.int32 else column
+
+
+def check_range(what: str, value: Value) -> None:
+    """Refuse an integer that is larger than expressions compute with.
+
+    Raises:
+        SpaceError: it is.
+    """
+    if isinstance(value, int) and value.bit_length() > LARGEST_BITS:
+        raise SpaceError(f"{what}: {shown(value)} is too large, at most {LARGEST_BITS} bits")

@@ -8,18 +8,20 @@ import math
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, SupportsIndex, cast, overload
 
 import numpy as np
 
 from autotune.configuration import Configuration, Value
 from autotune.errors import SpaceError
+from autotune.printable import shown
 from autotune.space.diagram import Diagram
 from autotune.space.expression import Expression, UndefinedError, plain_value
 from autotune.space.nearest import nearest_row
-from autotune.space.parameter import TunableParameter
+from autotune.space.parameter import TunableParameter, check_range
 from autotune.space.product import GroupProduct
 from autotune.space.restriction import FunnelStep, Rejection, Restriction, whole_divisions
+from autotune.space.rows import LARGEST_LISTING, row_number, row_slice
 from autotune.space.system import Group, RestrictionSystem
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 _NO_CONSTANTS: Mapping[str, Value] = MappingProxyType({})
 _NO_DEFINITIONS: Mapping[str, Expression] = MappingProxyType({})
-_LARGEST_LISTING = 2**28
+_BUILT = frozenset({"_system", "_rows"})
 _LARGEST_SAMPLED = 2**63 - 1
 _ITERATED_ROWS = 4096
 
@@ -97,15 +99,18 @@ class SearchSpace:
         Raises:
             SpaceError: no configurations, a repeated one, or one with other parameters.
         """
-        rows = [dict(configuration) for configuration in configurations]
-        if not rows:
-            raise SpaceError("a space needs at least one configuration")
-        for number, row in enumerate(rows):
+        rows: list[Mapping[str, Value]] = []
+        for number, row in enumerate(configurations):
+            if not isinstance(row, Mapping):
+                raise SpaceError(f"configuration {number} must be a mapping, got {shown(row)}")
+            rows.append(row)
             if row.keys() != rows[0].keys():
                 raise SpaceError(
-                    f"configuration {number} has parameters {sorted(row)}, "
-                    f"the first one has {sorted(rows[0])}"
+                    f"configuration {number} has parameters {_listed(row)}, "
+                    f"the first one has {_listed(rows[0])}"
                 )
+        if not rows:
+            raise SpaceError("a space needs at least one configuration")
         parameters = [_observed(name, [row[name] for row in rows]) for name in rows[0]]
         space = cls(parameters)
         codes = [tuple([p.position(row[p.name]) or 0 for p in parameters]) for row in rows]
@@ -150,9 +155,9 @@ class SearchSpace:
         Raises:
             SpaceError: there are more than 2**28 rows; use `sample` or index the space instead.
         """
-        if self.size > _LARGEST_LISTING:
+        if self.size > LARGEST_LISTING:
             raise SpaceError(
-                f"{self.size} rows are too many to list, at most {_LARGEST_LISTING}; "
+                f"{self.size} rows are too many to list, at most {LARGEST_LISTING}; "
                 "sample or index the space instead"
             )
         values = [parameter.array() for parameter in self.parameters]
@@ -164,10 +169,14 @@ class SearchSpace:
     def __bool__(self) -> bool:
         return self.size > 0
 
-    def __getitem__(self, row: int) -> Configuration:
-        if not -self.size <= row < self.size:
-            raise IndexError(f"row {row} is outside a space of {self.size} configurations")
-        return self._configuration(self._rows.row_codes(int(row) % self.size))
+    @overload
+    def __getitem__(self, row: SupportsIndex) -> Configuration: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[Configuration]: ...
+    def __getitem__(self, row: SupportsIndex | slice) -> Configuration | list[Configuration]:
+        if isinstance(row, slice):
+            return row_slice(row, self.size, self.__getitem__)
+        return self._configuration(self._rows.row_codes(row_number(row, self.size)))
 
     def __iter__(self) -> Iterator[Configuration]:
         for start in range(0, self.size, _ITERATED_ROWS):
@@ -185,8 +194,12 @@ class SearchSpace:
     def __repr__(self) -> str:
         return (
             f"SearchSpace({len(self.parameters)} parameters, "
-            f"{len(self.restrictions)} restrictions, {self.cartesian} combinations)"
+            f"{len(self.restrictions)} restrictions, {shown(self.cartesian)} combinations)"
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What was built from the restrictions is larger than they are, and soon built again.
+        return {name: each for name, each in vars(self).items() if name not in _BUILT}
 
     def index(self, configuration: Mapping[str, Value]) -> int:
         """The row of a configuration.
@@ -313,6 +326,8 @@ class SearchSpace:
         return values
 
     def _check_parameters(self, configuration: Mapping[str, Value]) -> None:
+        if not isinstance(configuration, Mapping):
+            raise SpaceError(f"a configuration must be a mapping, got {shown(configuration)}")
         missing = [name for name in self._by_name if name not in configuration]
         unknown = [name for name in configuration if name not in self._by_name]
         if missing or unknown:
@@ -332,6 +347,10 @@ class SearchSpace:
         return inlined
 
 
+def _listed(names: Iterable[object]) -> list[str]:
+    return sorted(map(str, names))
+
+
 def _parameters(
     parameters: Mapping[str, Sequence[Value]] | Sequence[TunableParameter],
 ) -> tuple[TunableParameter, ...]:
@@ -340,6 +359,13 @@ def _parameters(
             TunableParameter(name, cast("tuple[Value, ...]", each))
             for name, each in parameters.items()
         ]
+    if not isinstance(parameters, Sequence) or not all(
+        isinstance(parameter, TunableParameter) for parameter in parameters
+    ):
+        raise SpaceError(
+            "parameters must be a mapping of names to lists of values, or a list of "
+            f"TunableParameter, got {shown(parameters)}"
+        )
     if not parameters:
         raise SpaceError("a space needs at least one parameter")
     seen: set[str] = set()
@@ -361,12 +387,14 @@ def _constants(
             plain[name] = plain_value(value)
         except TypeError as error:
             raise SpaceError(f"constant {name}: {error}") from None
+        check_range(f"constant {name}", plain[name])
     return plain
 
 
 def _restrictions(restrictions: Sequence[str | Restriction]) -> list[Restriction]:
-    if isinstance(restrictions, str):
-        raise SpaceError(f"restrictions must be a list, got the text {restrictions!r}")
+    if isinstance(restrictions, str) or not isinstance(restrictions, Sequence):
+        kind = "the text " if isinstance(restrictions, str) else ""
+        raise SpaceError(f"restrictions must be a list, got {kind}{shown(restrictions)}")
     return [
         each if isinstance(each, Restriction) else Restriction(Expression.parse(each))
         for each in restrictions

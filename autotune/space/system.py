@@ -5,18 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from autotune.errors import ExpressionError
 from autotune.space.building import Dimension, TooManyError, build
 from autotune.space.diagram import Diagram
 from autotune.space.terms import Term, TermTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from autotune.configuration import Value
     from autotune.space.expression import Expression
     from autotune.space.parameter import TunableParameter
+
+_ResultT = TypeVar("_ResultT")
 
 _COUNTING_ALLOWANCE = 20_000_000
 """Evaluations that counting one part may take: some seconds, and a gigabyte at worst."""
@@ -60,22 +63,48 @@ class RestrictionSystem:
         fixed = {p.name: p.values[0] for p in parameters if len(p.values) == 1}
         positions = {p.name: at for at, p in enumerate(parameters) if p.name not in fixed}
         textual = frozenset(p.name for p in parameters if p.has_text)
+        self._restrictions = restrictions
         self._terms = TermTable(positions, {**constants, **fixed}, textual)
         self._conjuncts = [self._terms.conjuncts(restriction) for restriction in restrictions]
 
     def groups(self) -> list[Group]:
-        """The valid rows of every part, in order of the parts' first parameters."""
+        """The valid rows of every part, in order of the parts' first parameters.
+
+        Raises:
+            ExpressionError: a restriction is given text where it takes numbers, in a row that
+                meets all before it.
+        """
+        return self._with_guards(self._groups)
+
+    def remaining(self) -> list[int | None]:
+        """Configurations left by the first, the first two, ... of the restrictions.
+
+        None where counting would take too long; raises what `groups` raises.
+        """
+        return self._with_guards(self._remaining)
+
+    def _with_guards(self, compute: Callable[[], list[_ResultT]]) -> list[_ResultT]:
+        """Compute with restrictions apart, which is fast, unless one needs those before it."""
+        try:
+            return compute()
+        except ExpressionError:
+            guarded = [
+                self._terms.conjuncts(restriction, self._restrictions[:number])
+                for number, restriction in enumerate(self._restrictions)
+            ]
+            if guarded == self._conjuncts:
+                raise
+            self._conjuncts = guarded
+        return compute()
+
+    def _groups(self) -> list[Group]:
         conjuncts = [term for terms in self._conjuncts for term in terms]
         if not _constants_hold(conjuncts):
             count = len(self._parameters)
             return [Group(tuple(range(count)), Diagram.of_nothing(count))]
         return [Group(part, self._diagram(part, terms)) for part, terms in self._parts(conjuncts)]
 
-    def remaining(self) -> list[int | None]:
-        """Configurations left by the first, the first two, ... of the restrictions.
-
-        None where counting would take too long.
-        """
+    def _remaining(self) -> list[int | None]:
         counts: dict[tuple[int, ...], int | None] = {
             (position,): len(parameter.values)
             for position, parameter in enumerate(self._parameters)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from autotune.errors import ExpressionError
 from autotune.space.column import Column, MisuseError
 from autotune.space.nodes import Apply, Constant, Junction, Name, Node, applied, joined, walk
-from autotune.space.operators import NOT, POWER, TAKES_TEXT
+from autotune.space.operators import NOT, TAKES_TEXT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -27,9 +27,9 @@ class Term:
         operands: what it is computed from; the names of a `guarded` one.
         scope: the parameters it depends on: bit i stands for the parameter at position i.
         text: the restriction in which it was met first.
-        guarded: an ``and`` or ``or`` whose operands may only be evaluated under its guards.
-        risky: whether an operator in it might be given what it does not take (text where a number
-            is needed, a power beyond 64 bits), for some values of its names.
+        guarded: whether an operand may only be evaluated where those before it let it be reached.
+        risky: whether an operator in it might be given text where a number is needed, for some
+            values of its names.
         textual: whether it may stand for text.
         only_truth: whether its users ask for no more than its truth value.
     """
@@ -138,18 +138,27 @@ class TermTable:
         self._constants: dict[tuple[type, Value], Term] = {}
         self._computed: dict[tuple[object, ...], Term] = {}
         self._met: dict[int, Term] = {}
+        self._guarded: list[Node] = []  # what `_met` tells by its id must stay alive
 
-    def conjuncts(self, restriction: Expression) -> list[Term]:
-        """Terms that all hold exactly where the restriction does.
+    def conjuncts(self, restriction: Expression, guards: Sequence[Expression] = ()) -> list[Term]:
+        """Terms that all hold exactly where the restriction does, and the guards.
 
         A part that is risky may rely on the parts before it as guards; it is never evaluated
         without them.
+
+        Args:
+            restriction: what must hold.
+            guards: other restrictions; a risky one is not evaluated where one of them fails.
         """
         text = restriction.text
         whole = self._term(restriction.root, text)
-        if not whole.guarded:
-            return list(_parts(whole))
         parts = [self._term(node, text) for node in _conjunct_nodes(restriction.root)]
+        if guards and whole.risky:
+            guarded = Junction(True, (*(guard.root for guard in guards), restriction.root))
+            self._guarded.append(guarded)
+            whole = self._term(guarded, text)
+        elif not any(part.risky for part in parts[1:]):
+            return parts
         return [part for part in parts if not part.risky] + [whole]
 
     def parameter(self, name: str) -> Term | None:
@@ -201,14 +210,14 @@ class TermTable:
         term = Term(node, operands, scope, text)
         if isinstance(node, Apply):
             operator = node.operator
-            term.risky = (
-                risky or operator is POWER or (textual and operator.symbol not in TAKES_TEXT)
-            )
+            term.risky = risky or (textual and operator.symbol not in TAKES_TEXT)
             if operator is not NOT:
                 for operand in operands:
                     operand.only_truth = False
-        elif risky:
-            term.risky = term.guarded = True
+        else:
+            term.risky = risky
+        if any(operand.risky for operand in operands[1:]):
+            term.guarded = True
             names = [each for each in walk(node) if isinstance(each, Name)]
             term.operands = tuple({self._term(name, text): None for name in names})
             for operand in term.operands:
@@ -216,16 +225,8 @@ class TermTable:
         return term
 
 
-def _parts(term: Term) -> Iterator[Term]:
-    """The operands of the ``and`` at the top, however nested; else the term itself."""
-    if isinstance(term.node, Junction) and term.node.conjunction:
-        for operand in term.operands:
-            yield from _parts(operand)
-    else:
-        yield term
-
-
 def _conjunct_nodes(node: Node) -> Iterator[Node]:
+    """The operands of the ``and`` at the top, however nested; else the node itself."""
     if isinstance(node, Junction) and node.conjunction:
         for operand in node.operands:
             yield from _conjunct_nodes(operand)

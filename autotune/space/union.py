@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 from autotune.configuration import Candidate, Configuration, Value
 from autotune.errors import SpaceError
+from autotune.space.rows import row_number, row_slice
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
@@ -61,10 +62,17 @@ class SpaceUnion:
     def __bool__(self) -> bool:
         return self.size > 0
 
-    def __getitem__(self, row: int) -> Candidate:
-        if not -self.size <= row < self.size:
-            raise IndexError(f"row {row} is outside a union of {self.size} candidates")
-        row = int(row) % self.size
+    def __reduce__(self) -> tuple[type[SpaceUnion], tuple[dict[str, SearchSpace]]]:
+        return SpaceUnion, (dict(self.spaces),)
+
+    @overload
+    def __getitem__(self, row: SupportsIndex) -> Candidate: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[Candidate]: ...
+    def __getitem__(self, row: SupportsIndex | slice) -> Candidate | list[Candidate]:
+        if isinstance(row, slice):
+            return row_slice(row, self.size, self.__getitem__)
+        row = row_number(row, self.size, "union")
         # An empty family starts where the next one does: the last of them holds the row.
         at = bisect_right(list(self._offsets.values()), row) - 1
         family = list(self.spaces)[at]

@@ -122,7 +122,7 @@ def test_the_emitted_source_is_exactly_this(tmp_path: Path) -> None:
         'static_assert(THREADS / 4 % 2 == 0, "threads / 4 / 2 must be a whole number '
         '(per_thread)");\n'
         "static_assert(TY <= SM && SM <= 32 * TY && (!PADDED || ROWS % 2 == 0), "
-        '"a \\"quoted\\" reason");\n'
+        "\"a 'quoted' reason\");\n"
         "static_assert((floordiv(SHARED_BYTES, ITEMSIZE) == 32 || "
         'floordiv(SHARED_BYTES, ITEMSIZE) == 64) && ispow2(SM), "sizes");\n\n'
         'extern "C" __global__ void __launch_bounds__(THREADS) gemm(int m, int n, int k, '

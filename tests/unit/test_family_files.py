@@ -116,7 +116,7 @@ FAULTS = {
     "nested": ("[2, 3, 4]", "[[2], [3], [4]]", r"ty\.values must be all integers"),
     "nan": ("{ values = [1, 2, 4] }", "{ values = [nan] }", r"threads\.values must be finite"),
     "huge": ("{ values = [1, 2, 4] }", f"{{ values = [{2**63}] }}", "must fit 64 bits"),
-    "quote": ('["ij", "ji"]', "['ij', 'j\"i']", "order.values must be printable, without quotes"),
+    "quote": ('["ij", "ji"]', "['ij', 'j\"i']", r"order\.values must be words: letters"),
     "repeated": ("[2, 3, 4]", "[2, 3, 2, 4]", r"ty\.values must not repeat"),
     "default": ("default = 32", "default = 48", "sm.default must be one of its values 16, 32, 64"),
     "default type": ("default = 4 }", "default = 4.0 }", r"ty\.default must be one of"),

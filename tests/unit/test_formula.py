@@ -41,6 +41,12 @@ def test_what_must_not_be_read_counts_as_zero() -> None:
     np.testing.assert_allclose(result, 2 * np.tril(a) @ b, rtol=1e-5)
 
 
+def test_a_function_of_what_must_not_be_read() -> None:
+    a, b, _ = operands()
+    result = Formula("A @ B + beta * tril(C)").evaluate(a, b, None, 1.0, 0.0)
+    np.testing.assert_allclose(result, a @ b)
+
+
 @given(
     seed=st.integers(0, 99),
     alpha=st.floats(-2, 2),
@@ -74,6 +80,13 @@ def test_the_magnitude_bounds_the_value(
         ("True * A", "'True'"),
         ("'A'", "\"'A'\""),
         ("+".join("A" * 150), "at most 200"),
+        ("A + B", "does not fit together"),
+        ("tril(alpha) @ B", "does not fit together"),
+        ("A @ 1", "does not fit together"),
+        ("alpha * beta", "must give a matrix M x K"),
+        ("1e300 * A @ B", "got '1e[+]300'"),
+        ("9" * 190 + " * A @ B", "got '9999"),
+        ("(" * 150, "is not a formula"),
     ],
 )
 def test_anything_else_is_refused(text: str, part: str) -> None:

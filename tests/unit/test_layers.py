@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # From the bottom up. A name stands for the module or package and everything in it.
 LAYERS = (
+    ("printable",),
     ("errors",),
     ("formula", "schedule"),
     (

@@ -63,7 +63,7 @@ class TestNames:
             make_sampler("annealing", SPACE)
 
     def test_a_class_that_needs_more_is_refused_with_the_way_out(self):
-        with pytest.raises(InputError, match="wrap an instance in"):
+        with pytest.raises(InputError, match="give an instance of it"):
             make_sampler(f"{__name__}.NeedsMore", SPACE)
 
     def test_a_negative_seed_is_refused(self):

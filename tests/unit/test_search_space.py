@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
+import pickle
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -551,3 +553,58 @@ def test_distances_are_exact_multiples(first: int, second: int) -> None:
     ends = {0, (first - 1) * second, second - 1}
     middle = set(range(space.size)) - ends
     assert space.nearest({"a": 0, "b": 0}, middle | {0}) == second - 1
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        SearchSpace({"x": [1, 2, 4], "mode": ["a", "b"]}, ["x ** 2 < 9 or mode == 'a' and not x"]),
+        SearchSpace(
+            {"x": range(9)}, ["half <= 3"], definitions={"half": Expression.parse("x // 2")}
+        ),
+        SearchSpace.from_configurations([{"x": 2}, {"x": 1}]),
+    ],
+    ids=["restrictions", "definitions", "listed"],
+)
+def test_spaces_are_copied_and_sent_to_other_processes(space: SearchSpace) -> None:
+    rows = list(space)
+    for other in (pickle.loads(pickle.dumps(space)), copy.deepcopy(space)):
+        assert other.digest == space.digest
+        assert list(other) == rows
+        assert [step.remaining for step in other.funnel()] == [
+            step.remaining for step in space.funnel()
+        ]
+
+
+def test_a_slice_is_a_list_of_configurations() -> None:
+    space = SearchSpace({"x": range(10)}, ["x % 2 == 0"])
+    assert space[0:2] == [{"x": 0}, {"x": 2}]
+    assert space[::-2] == [{"x": 8}, {"x": 4}, {"x": 0}]
+    assert space[7:] == []
+    assert space[np.int64(-1)] == {"x": 8}
+    with pytest.raises(TypeError, match="'str' object cannot be interpreted as an integer"):
+        space["x"]  # type: ignore[call-overload]
+    huge = SearchSpace({name: range(1000) for name in "abcdefgh"})
+    assert len(huge[-2:]) == 2
+    with pytest.raises(SpaceError, match="a slice lists at most 268435456 rows"):
+        huge[:]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: SearchSpace(5), "parameters must be a mapping .*, got 5"),
+        (lambda: SearchSpace(["x"]), "parameters must be a mapping"),
+        (lambda: SearchSpace({"x": [10**6000]}), "an integer of 19932 bits is too large"),
+        (lambda: SearchSpace({"x": range(10**12)}), "1000000000000 values are too many"),
+        (lambda: SearchSpace({"x": [1]}, 5), "restrictions must be a list, got 5"),
+        (lambda: SearchSpace({"x": [1]}, constants={"y": -(10**6000)}), "constant y: an integer"),
+        (lambda: SearchSpace.from_configurations([5]), "configuration 0 must be a mapping"),
+        (lambda: SearchSpace.from_configurations([{1: 2}]), "must be a non-empty text, got 1"),
+        (lambda: SearchSpace.from_configurations([{1: 2}, {"a": 1}]), "configuration 1 has param"),
+    ],
+)
+def test_what_is_no_space_is_refused_in_one_line(make: Any, message: str) -> None:
+    with pytest.raises(SpaceError, match=message) as caught:
+        make()
+    assert len(str(caught.value)) < 200

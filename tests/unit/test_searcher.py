@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import optuna
 import pytest
 
 from autotune.configuration import Candidate, Configuration
@@ -132,3 +133,47 @@ def test_listed_configurations_are_a_space():
 def test_an_unknown_sampler():
     with pytest.raises(UnknownNameError):
         Searcher(SPACE, "annealing")
+
+
+@pytest.mark.parametrize("point", [5, "x", [1], None])
+def test_what_is_no_point_is_refused_in_one_line(point):
+    searcher = Searcher(SearchSpace({"x": [1]}), sampler="random")
+    assert searcher.ask() == {"x": 1}
+    assert searcher.ask() is None
+    with pytest.raises(InputError, match=r"must be a mapping|nothing is left to tell"):
+        searcher.tell(point, 1.0)
+
+
+@pytest.mark.parametrize("value", ["1.0", "fast", [1.0], 10**400, object()])
+def test_a_value_that_is_no_number_is_refused(value):
+    searcher = Searcher(SearchSpace({"x": [1]}), sampler="random")
+    with pytest.raises(InputError, match="a told value must be a finite number"):
+        searcher.tell({"x": 1}, value)
+
+
+def test_an_instance_of_an_optuna_sampler_proposes():
+    space = SearchSpace({"x": [1, 2, 4], "y": [0, 1, 2]}, ["x > y"])
+
+    def proposals(seed):
+        searcher = Searcher(space, sampler=optuna.samplers.NSGAIISampler(seed=seed))
+        found = []
+        while (point := searcher.ask()) is not None:
+            searcher.tell(point, float(point["x"] - point["y"]))
+            found.append(point)
+        return found
+
+    assert sorted(map(space.index, proposals(1))) == list(range(space.size))
+    assert proposals(1) == proposals(1) != proposals(3)
+
+
+@pytest.mark.parametrize("sampler", [None, 5, optuna.samplers.TPESampler, ["tpe"]])
+def test_what_is_no_sampler_is_refused_in_one_line(sampler):
+    with pytest.raises(InputError, match=r"a sampler must be a name \(auto, tpe, "):
+        Searcher(SearchSpace({"x": [1]}), sampler=sampler)
+
+
+def test_what_is_no_space_or_no_seed_is_refused_in_one_line():
+    with pytest.raises(InputError, match="a space must be a SearchSpace or a SpaceUnion, got"):
+        Searcher({"x": [1]})
+    with pytest.raises(InputError, match=r"a seed must be .* got 0\.5"):
+        Searcher(SearchSpace({"x": [1]}), seed=0.5)
