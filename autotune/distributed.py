@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from autotune.distributed_gpu import GpuDistributedKernel
 from autotune.errors import AutotuneError
-from autotune.evaluators.mpi.kernel import DistributedKernel, check_same, wait_for_all
-from autotune.evaluators.mpi.loading import load_product, load_program
-from autotune.evaluators.mpi.ranks import describe
+from autotune.evaluators.mpi.kernel import DistributedKernel
+from autotune.evaluators.mpi.loading import MakePlan, load_product, load_program
+from autotune.evaluators.mpi.meeting import check_same, meet, share_error
+from autotune.evaluators.mpi.ranks import Together, describe
 from autotune.grid import Block
 from autotune.local_product import choose_gpu_local, mpi_program
 from autotune.mpi_target import MpiTarget
@@ -26,8 +27,13 @@ if TYPE_CHECKING:
 
     from autotune.configuration import Candidate
     from autotune.evaluators.mpi.gpu_rank import GpuRank
-    from autotune.evaluators.mpi.messages import GpuProduct, MpiProgram, RankSet
+    from autotune.evaluators.mpi.messages import MpiProgram, RankSet
     from autotune.store import Match
+
+_T = TypeVar("_T")
+
+COMPILING = 5.0
+"""How often the usual time ranks wait for each other where each compiles a kernel."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -86,43 +92,40 @@ def load_distributed(
         cache: as for `autotune.load`.
         extra_families: as for `autotune.load`.
 
+    A rank that does not call it within the time that ranks wait for each other
+    (`autotune.evaluators.mpi.patience`) ends all of them, with a line that names it.
+
     Raises:
-        OperandError: ranks call it with different arguments, or some do not call it at all.
+        OperandError: ranks call it with different arguments.
         InputError: with local="cuda", there are fewer GPUs than ranks.
         NotTunedError: as for `autotune.load`, on every rank; so are its other errors.
     """
-    wait_for_all(comm)
+    meet(comm, f"the call of load for {problem.label}")
     check_same(comm, problem=problem.label, operands=operands, local=local, match=match)
     own = comm.Dup()
     try:
-        ranks = describe(own, gpus=local == "cuda")
+        with Together(own, agreed=AutotuneError):
+            ranks = describe(own, gpus=local == "cuda")
+            programs = ProgramCache(CacheLocations.at(cache).programs)
+
+            def find() -> tuple[Candidate, Match, MpiProgram]:
+                found = look_up(
+                    problem,
+                    _Communicator(ranks, operands, local),
+                    match=match,
+                    cache=cache,
+                    extra_families=extra_families,
+                )
+                chosen = found.candidate.configuration
+                program = mpi_program(found.family, chosen, problem, programs)
+                return found.candidate, found.match, program
+
+            candidate, matched, program = _of_rank_0(own, find)
+            make_plan = _load_program(program, programs, own)
+            plan = make_plan(own, problem.m, problem.n, problem.k)
     except AutotuneError:  # on every rank
         own.Free()
         raise
-    programs = ProgramCache(CacheLocations.at(cache).programs)
-    found: tuple[Candidate, Match, MpiProgram] | AutotuneError | None = None
-    if own.rank == 0:
-        try:
-            lookup = look_up(
-                problem,
-                _Communicator(ranks, operands, local),
-                match=match,
-                cache=cache,
-                extra_families=extra_families,
-            )
-            candidate = lookup.candidate
-            program = mpi_program(lookup.family, candidate.configuration, problem, programs)
-            found = candidate, lookup.match, program
-        except AutotuneError as error:
-            found = error
-    found = own.bcast(found, 0)
-    if isinstance(found, AutotuneError):
-        own.Free()
-        raise found
-    assert found is not None
-    candidate, matched, program = found
-    make_plan = load_program(program, programs, own)
-    plan = make_plan(own, problem.m, problem.n, problem.k)
     distributed = operands == "distributed"
     bound = (
         DistributedKernel(problem, own, plan, distributed=distributed)
@@ -149,14 +152,34 @@ def tuned_product(comm: Any, m: int, n: int, k: int, dtype: str) -> Iterator[Gpu
     """
     describe(comm, gpus=True)
     programs = ProgramCache(CacheLocations.at(None).programs)
-    product: GpuProduct | AutotuneError | None = None
+    product = _of_rank_0(comm, lambda: choose_gpu_local(Gemm(m, n, k, dtype), programs))
+    yield load_product(product, comm)
+
+
+def _of_rank_0(comm: Any, look: Callable[[], _T]) -> _T:
+    """What rank 0 finds where it looks, on every rank; so are its errors."""
+    found: _T | AutotuneError | None = None
     if comm.rank == 0:
         try:
-            product = choose_gpu_local(Gemm(m, n, k, dtype), programs)
+            found = look()
         except AutotuneError as error:
-            product = error
-    product = comm.bcast(product, 0)
-    if isinstance(product, AutotuneError):
-        raise product
-    assert product is not None
-    yield load_product(product, comm)
+            found = error
+    meet(comm, "the look-up of load")
+    found = comm.bcast(found, 0)
+    if isinstance(found, AutotuneError):
+        raise found
+    assert found is not None
+    return found
+
+
+def _load_program(program: MpiProgram, programs: ProgramCache, comm: Any) -> MakePlan:
+    """The program on this rank; what keeps any rank from loading it is raised on all of them."""
+    error, make_plan = None, None
+    try:
+        make_plan = load_program(program, programs, comm)
+    except AutotuneError as refused:
+        error = refused
+    meet(comm, "the compilation of load", patience=COMPILING)
+    share_error(comm, error)
+    assert make_plan is not None
+    return make_plan

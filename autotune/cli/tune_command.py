@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> CommandResult:
     if args.study is not None and len(todo) > 1:
         raise InputError(f"--study {args.study!r} names one study, got {len(todo)} shapes")
     results = []
-    with attached_ranks(target, args.local) as ranks:
+    with attached_ranks(target, args) as ranks:
         placed = placed_target(target, args, ranks)
         for problem in todo:
             results.append(_tune(args, problem, placed))

@@ -5,11 +5,23 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from autotune.evaluators.mpi.world import find_mpiexec, launch_command
 
 ROOT = Path(__file__).parents[2]
+
+
+def until(true: Callable[[], bool]) -> bool:
+    """Wait until something is true; False if it is not for long."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if true():
+            return True
+        time.sleep(0.02)
+    return False
 
 
 def run_ranks(

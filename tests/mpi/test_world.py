@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from mpiexec import until
 
 from autotune.errors import AutotuneError, MissingDependencyError
 from autotune.evaluators.base import Effort
 from autotune.evaluators.cpu.baseline import Blas
 from autotune.evaluators.cpu.worker import Evaluated
+from autotune.evaluators.mpi.leftovers import SEGMENTS, mapped, sweep, unlink
 from autotune.evaluators.mpi.messages import DescribeBlas, Evaluate, MpiProgram, Refused, Setup
 from autotune.evaluators.mpi.world import World, find_mpiexec
 from autotune.evaluators.processes import Failure, FailureKind
@@ -70,15 +73,6 @@ def alive(pid: int) -> bool:
     except OSError:
         return False
     return status.rpartition(")")[2].split()[0] != "Z"
-
-
-def until(true: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        if true():
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def members(world: World) -> list[int]:
@@ -158,6 +152,26 @@ def test_idle_ranks_sleep(world: World) -> None:
     assert seconds < 0.5 * RANKS * (time.monotonic() - started)
 
 
+def test_no_rank_outlives_a_parent_that_is_killed_at_their_start(tmp_path: Path) -> None:
+    script = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from autotune.evaluators.mpi import world\n"
+        "world.find_mpiexec = lambda: Path(sys.argv[1])\n"
+        "world.World(2).describe()\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script, str(starter(tmp_path, "-STOP"))],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    with parent:
+        stopped = tmp_path / "started"
+        assert until(lambda: stopped.exists() and stopped.read_text().endswith("\n"))
+        ranks = family_of(parent.pid)
+        parent.send_signal(signal.SIGKILL)
+    assert gone([*ranks, int(stopped.read_text())])
+
+
 def test_no_rank_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
     script = (
         "import sys, time\n"
@@ -180,6 +194,96 @@ def test_no_rank_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
         assert len(ranks) > RANKS
         parent.send_signal(signal.SIGKILL)
     assert gone(ranks)
+
+
+@pytest.mark.parametrize("deed", ["-KILL", "-STOP"])
+def test_a_rank_that_is_lost_at_the_start_is_started_again(
+    deed: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Once, that is: not where a rank is lost every time."""
+    lost = starter(tmp_path, deed)
+    monkeypatch.setattr("autotune.evaluators.mpi.world.find_mpiexec", lambda: lost)
+    monkeypatch.setenv("AUTOTUNE_MPI_TIMEOUT", "1")
+    told = "Killed" if deed == "-KILL" else "within 1 s: see whether one is stopped"
+    with World(RANKS) as world, pytest.raises(AutotuneError, match=f"ranks did not start.*{told}"):
+        world.describe()
+    started = list(map(int, (tmp_path / "started").read_text().split()))
+    assert len(started) == 2
+    assert gone(started)
+
+    monkeypatch.delenv("AUTOTUNE_MPI_TIMEOUT")
+    (tmp_path / "started").unlink()
+    monkeypatch.setenv("LOSE_ONCE", "1")
+    if deed == "-KILL":  # who waits for one that is stopped does so for minutes
+        with World(RANKS) as world:
+            assert world.describe().ranks == RANKS
+
+
+def starter(folder: Path, deed: str) -> Path:
+    """An mpiexec whose rank 1 sends itself a signal at its start, every time or only once."""
+    path = folder / "mpiexec"
+    path.write_text(
+        "#!/bin/sh\n"
+        f'[ "$1" = --version ] && exec {find_mpiexec()} --version\n'
+        "shift 2\n"
+        f'exec {find_mpiexec()} -n 1 "$@" : -n 1 sh -c \''
+        f"d={folder}/started; again=$(cat $d 2>/dev/null); echo $$ >> $d; "
+        f'[ "$LOSE_ONCE" ] && [ "$again" ] || kill {deed} $$; '
+        'exec "$0" "$@"\' "$@"\n'
+    )
+    path.chmod(0o700)
+    return path
+
+
+@pytest.mark.parametrize("deed", ["", "-STOP"])
+def test_a_lost_mpiexec_costs_one_request(world: World, tmp_path: Path, deed: str) -> None:
+    assert world.call(setup(tmp_path), LIMIT_S) is None
+    before = members(world)
+    assert world.pid is not None
+    if deed:
+        os.kill(before[-1], signal.SIGSTOP)
+    os.kill(world.pid, signal.SIGKILL)
+    reply = world.call(doing("pass"), LIMIT_S)
+    assert isinstance(reply, (Failure, Refused))
+    assert gone(before)
+    assert isinstance(world.call(DescribeBlas(), LIMIT_S), Blas)
+
+
+def test_started_ranks_have_left_no_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No file that would outlive ranks, or the process that tunes, were they killed."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with World(RANKS) as world:
+        world.describe()
+        assert list(tmp_path.iterdir()) == []
+        assert mapped(members(world)) == set()
+        assert any("mpich_shm_" in maps(pid) for pid in members(world))
+
+
+def maps(pid: int) -> str:
+    return Path(f"/proc/{pid}/maps").read_text()
+
+
+def test_segments_of_ranks_killed_at_their_start_are_swept() -> None:
+    name = f"mpich_shm_test_{os.getpid()}_"
+    unused, young, used, foreign = (Path(SEGMENTS) / each for each in (
+        f"{name}unused", f"{name}young", f"{name}used", f"not_{name}",
+    ))  # fmt: skip
+    try:
+        for path in (unused, young, used, foreign):
+            path.write_bytes(b"\0" * 4096)
+        for path in (unused, used, foreign):
+            os.utime(path, (0, 0))
+        with used.open("r+b") as file, mmap.mmap(file.fileno(), 0):
+            os.utime(used, (0, 0))
+            sweep()
+            assert not unused.exists()
+            assert young.exists()
+            assert used.exists()
+            assert foreign.exists()
+        sweep()
+        assert not used.exists()
+    finally:
+        unlink([unused, young, used, foreign])
 
 
 def test_a_missing_mpiexec_says_what_to_install(

@@ -1,43 +1,65 @@
-"""Ranks that somebody else started: this process is their rank 0, under the user's mpiexec."""
+"""Ranks that somebody else started: this process is one of them, under the user's mpiexec."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-import sys
-import threading
 from typing import TYPE_CHECKING, Any
 
+from autotune.errors import AutotuneError
+from autotune.evaluators.mpi.guard import Guard
+from autotune.evaluators.mpi.launched import RANK_NAMES, SIZE_NAMES, told
+from autotune.evaluators.mpi.leftovers import unlink_segments
+from autotune.evaluators.mpi.meeting import check_same
 from autotune.evaluators.mpi.quiet import tell
 from autotune.evaluators.mpi.ranks import Together, confirm, describe, follow
 from autotune.evaluators.mpi.session import Session
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mpi4py.MPI import Intracomm
 
     from autotune.evaluators.mpi.messages import RankSet, Request
 
 
-_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
-"""What MPICH, Intel MPI and Open MPI tell the processes that their mpiexec starts."""
-
-
 def under_mpiexec() -> bool:
     """Whether this process is one of several ranks; asked without starting MPI."""
-    return any(os.environ.get(name, "1") not in ("", "0", "1") for name in _SIZES)
+    return (told(SIZE_NAMES, os.environ) or 1) > 1
 
 
-def attach(*, gpus: bool = False) -> AttachedRanks | Any:
+def is_first() -> bool:
+    """Whether this process is rank 0 under an mpiexec; asked without starting MPI."""
+    return not told(RANK_NAMES, os.environ)
+
+
+def attach(options: Mapping[str, object], *, gpus: bool = False) -> AttachedRanks | Any:
     """On rank 0 all the ranks under this mpiexec; elsewhere what rank 0 leaves them with.
 
-    The other ranks return when rank 0 dismisses them.
+    The other ranks return when rank 0 dismisses them. Whatever happens to any rank, from here on
+    all of them end with a line that says what, within the time that ranks wait for each other.
 
     Args:
+        options: what this rank was asked for; the same on all of them.
         gpus: whether each rank takes a GPU of its own.
-    """
-    from mpi4py import MPI
 
-    comm = MPI.COMM_WORLD.Dup()
-    return follow(comm, gpus=gpus) if comm.rank else AttachedRanks(comm, gpus=gpus)
+    Raises:
+        OperandError: the ranks were not asked for the same, on every rank.
+        AutotuneError: they cannot be used, on every rank.
+        SystemExit: something else went wrong on this rank.
+    """
+    guard = Guard()  # MPI starts only when all ranks start it, and looks at no signal before
+    with contextlib.ExitStack() as started:
+        started.callback(guard.relax)
+        from mpi4py import MPI
+
+        comm = MPI.COMM_WORLD.Dup()
+        unlink_segments(comm)
+        check_same(comm, **options)
+    with Together(comm, agreed=AutotuneError):
+        if comm.rank:
+            return follow(comm, gpus=gpus)
+        return AttachedRanks(comm, guard, gpus=gpus)
 
 
 class AttachedRanks:
@@ -51,12 +73,14 @@ class AttachedRanks:
 
     Args:
         comm: the ranks; a communicator of their own, with no other traffic.
+        guard: this rank's, which ends it in time.
         gpus: whether each takes a GPU of its own.
     """
 
-    def __init__(self, comm: Intracomm, *, gpus: bool = False) -> None:
+    def __init__(self, comm: Intracomm, guard: Guard, *, gpus: bool = False) -> None:
         self.winners: list[dict[str, Any]] = []
         self._comm = comm
+        self._guard = guard
         self._described = describe(comm, gpus=gpus)
         self._session = Session(comm)
 
@@ -66,15 +90,13 @@ class AttachedRanks:
 
     def call(self, request: Request, timeout_s: float) -> Any:
         """Handle a request together with the others; nothing returns if it takes too long."""
-        watchdog = threading.Timer(timeout_s, self._give_up, (timeout_s,))
-        watchdog.daemon = True
-        watchdog.start()
-        try:
-            with Together(self._comm):
-                tell(self._comm, ("request", request))
-                return self._session.handle(request)
-        finally:
-            watchdog.cancel()
+        late = (
+            f"no result from {self._comm.size} ranks within {timeout_s:g} s (a candidate hangs or "
+            "is too slow): start again; all of them are ended"
+        )
+        with self._guard.within(timeout_s, late), Together(self._comm):
+            tell(self._comm, ("request", request))
+            return self._session.handle(request)
 
     def renew(self) -> None:
         """Nothing: only who started them can start others."""
@@ -84,14 +106,7 @@ class AttachedRanks:
 
     def dismiss(self) -> None:
         """Let the other ranks go, each with the winners, which `follow` returns there."""
-        tell(self._comm, ("end", self.winners))
-        confirm(self._comm, self.winners)
-
-    def _give_up(self, timeout_s: float) -> None:
-        print(
-            f"autotune: no result from {self._comm.size} ranks within {timeout_s:g} s: "
-            "all of them are ended",
-            file=sys.stderr,
-            flush=True,
-        )
-        self._comm.Abort(1)
+        late = f"not all of {self._comm.size} ranks ended within {self._guard.limit_s:g} s"
+        with self._guard.within(self._guard.limit_s, f"{late}: all of them are ended"):
+            tell(self._comm, ("end", self.winners))
+            confirm(self._comm, self.winners)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from autotune.errors import InputError, MissingDependencyError
 from autotune.evaluators.mpi.messages import GpuSet
+from autotune.evaluators.mpi.patience import patience_s
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -157,18 +158,27 @@ def has_nccl() -> bool:
 @functools.cache
 def _abilities() -> tuple[bool, bool]:
     """`takes_gpu_memory` and `has_nccl`, asked in a process of its own, which starts MPI."""
-    asked = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import json; from mpi4py import MPI; from autotune.evaluators.mpi import gpus; "
-            "print(json.dumps([gpus.takes_gpu_memory(), gpus.has_nccl()]))",
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=_with_path(),
-    )
+    limit_s = patience_s()
+    try:
+        asked = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                "import json; from mpi4py import MPI; from autotune.evaluators.mpi import gpus; "
+                "print(json.dumps([gpus.takes_gpu_memory(), gpus.has_nccl()]))",
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=_with_path(),
+            timeout=limit_s,
+        )
+    except subprocess.TimeoutExpired:
+        raise MissingDependencyError(
+            f"MPI does not start within {limit_s:g} s: see what `python -c 'import mpi4py.MPI'` "
+            "does",
+            name="mpi4py",
+        ) from None
     if asked.returncode:
         told = asked.stderr.strip().rpartition("\n")[2]
         raise MissingDependencyError(f"MPI does not start ({told[:200]})", name="mpi4py")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import time
+import atexit
+import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from autotune.errors import OperandError
+from autotune.evaluators.mpi.meeting import Waiting, check_same, say_gone, wait
+from autotune.evaluators.mpi.patience import is_set, patience_s
 from autotune.grid import Block
 from autotune.operands import check_operands
 
@@ -17,16 +21,30 @@ if TYPE_CHECKING:
     from autotune.evaluators.mpi.operands import Plan
     from autotune.problem import Gemm
 
-TIMEOUT_S = 60.0
-"""Seconds within which every rank of a communicator must call `load`."""
 
-_NAP_S = 1e-3
+@dataclass(slots=True, eq=False)
+class _Calls:
+    """The calls of a kernel by this rank.
+
+    Attributes:
+        comm: the kernel's ranks.
+        count: how many there were.
+    """
+
+    comm: Intracomm
+    count: int = 0
+
+
+_unfreed: set[_Calls] = set()
+"""Of kernels that have not been freed: the others may come to wait for this rank."""
 
 
 class DistributedKernel:
     """``kernel(a, b, out, alpha, beta, stream)`` on every rank: checks operands, then computes.
 
-    A call that one rank makes with operands or scalars that do not fit raises on all of them.
+    A call that one rank makes with operands or scalars that do not fit raises on all of them. One
+    that some ranks do not make is named in a line, and ends all of them if they have ended, or if
+    somebody has said how long to wait (`autotune.evaluators.mpi.patience`).
 
     Args:
         problem: what is computed.
@@ -40,6 +58,9 @@ class DistributedKernel:
         self._comm = comm
         self._plan = plan
         self._distributed = distributed
+        self._calls = _Calls(comm)
+        self._limit_s = patience_s()
+        _unfreed.add(self._calls)
 
     @property
     def blocks(self) -> tuple[Block, Block, Block]:
@@ -85,6 +106,7 @@ class DistributedKernel:
 
     def free(self) -> None:
         """Give communicators and datatypes back."""
+        _unfreed.discard(self._calls)
         self._plan.free()
         self._comm.Free()
 
@@ -131,7 +153,10 @@ class DistributedKernel:
 
         mine = np.array([bool(fault), alpha, -alpha, beta, -beta], "float64")
         largest = np.empty_like(mine)
-        self._comm.Allreduce(mine, largest, MPI.MAX)
+        request = self._comm.Iallreduce(mine, largest, MPI.MAX)
+        if not request.Test():
+            wait(self._comm, request, self._waiting())
+        self._calls.count += 1
         same = largest[1] == -largest[2] and largest[3] == -largest[4]
         if largest[0] or not same:
             for rank, told in enumerate(self._comm.allgather(fault)):
@@ -139,40 +164,27 @@ class DistributedKernel:
                     raise OperandError(f"rank {rank}: {told}")
             check_same(self._comm, alpha=alpha, beta=beta)
 
+    def _waiting(self) -> Waiting:
+        count = self._calls.count
+        name = f"call {count + 1} of the kernel for {self._problem.label}"
+        return Waiting(name, count, self._limit_s, ends=is_set())
+
+
+@atexit.register
+def _leave() -> None:
+    """Tell ranks that wait for this one, or are going to, that it has ended: MPI would not."""
+    if not _unfreed:
+        return
+    from mpi4py import MPI
+
+    if MPI.Is_finalized():
+        return
+    error = getattr(sys, "last_value", None)  # what nobody caught
+    told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+    for calls in _unfreed:
+        say_gone(calls.comm, calls.count, "its program is at an end" if error is None else told)
+
 
 def _packed(array: Any) -> Any:
     """The array, or a copy, with one row right after the other."""
     return np.ascontiguousarray(array)
-
-
-def wait_for_all(comm: Intracomm) -> None:
-    """Wait until every rank is here, asleep rather than spinning.
-
-    Raises:
-        OperandError: some are not, after `TIMEOUT_S` seconds.
-    """
-    deadline = time.monotonic() + TIMEOUT_S
-    arrived = comm.Ibarrier()
-    while not arrived.Test():
-        if time.monotonic() > deadline:
-            raise OperandError(
-                f"every rank of the communicator must call load, and after {TIMEOUT_S:g} s some "
-                f"of its {comm.size} have not"
-            )
-        time.sleep(_NAP_S)
-
-
-def check_same(comm: Intracomm, **arguments: object) -> None:
-    """Check that all ranks pass the same.
-
-    Raises:
-        OperandError: they do not, on every rank; the message names the first that differs.
-    """
-    told = comm.allgather(arguments)
-    for rank, other in enumerate(told):
-        for name, value in other.items():
-            if value != told[0][name]:
-                raise OperandError(
-                    f"all ranks must pass the same {name}: rank 0 passes {told[0][name]!r}, "
-                    f"rank {rank} passes {value!r}"
-                )

@@ -11,16 +11,20 @@ import socket
 import sys
 import traceback
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import AutotuneError
 from autotune.evaluators.mpi.gpus import describe_gpus
 from autotune.evaluators.mpi.identity import parse_library
+from autotune.evaluators.mpi.leftovers import unlink_segments
 from autotune.evaluators.mpi.messages import FAULT, RankSet, Request
 from autotune.evaluators.mpi.quiet import listen, tell
 from autotune.evaluators.mpi.session import Session
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from mpi4py.MPI import Intracomm
 
 
@@ -84,17 +88,33 @@ def confirm(comm: Intracomm, content: Any) -> None:
 
 
 class Together(contextlib.AbstractContextManager["Together"]):
-    """Ends every rank when this one fails: the others wait for messages that will not come."""
+    """Ends every rank when this one fails: the others wait for messages that will not come.
 
-    def __init__(self, comm: Intracomm) -> None:
+    Args:
+        comm: the ranks.
+        agreed: errors that all ranks raise together, and none waits after.
+    """
+
+    def __init__(self, comm: Intracomm, *, agreed: type[Exception] | tuple[()] = ()) -> None:
         self._comm = comm
+        self._agreed = agreed
 
-    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
-        if kind is None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None or issubclass(kind, self._agreed):
             return
-        traceback.print_exception(kind, error, trace)
         text = " ".join(str(error).split())[:300]
-        print(f"{FAULT} {self._comm.rank}: {kind.__name__}: {text}", file=sys.stderr, flush=True)
+        frames = traceback.extract_tb(trace)
+        where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+        print(
+            f"{FAULT} {self._comm.rank}: {kind.__name__}: {text}{where}; all ranks are ended",
+            file=sys.stderr,
+            flush=True,
+        )
         self._comm.Abort(1)
 
 
@@ -109,9 +129,9 @@ def main(address: str, *, gpus: bool) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # crashes are expected here
-    die_with_parent()
     comm = MPI.COMM_WORLD
     with Together(comm):
+        unlink_segments(comm)
         if comm.rank:
             follow(comm, gpus=gpus)
             return
@@ -137,12 +157,3 @@ def _next(connection: Connection[Any, Any]) -> Request | None:
     except (EOFError, OSError):
         return None
     return request
-
-
-def die_with_parent() -> None:
-    """Have the kernel kill this process when the one that started it dies, even while it hangs."""
-    import ctypes
-
-    if sys.platform == "linux":
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import threadpoolctl
 
-from autotune.errors import CompileError
+from autotune.errors import AutotuneError, CompileError
 from autotune.evaluators.cpu.baseline import numpy_blas
 from autotune.evaluators.cpu.timing import time_calls, timed
 from autotune.evaluators.cpu.worker import Evaluated
@@ -187,7 +187,7 @@ class _Work:
         error, make_plan = "", None
         try:
             make_plan = load_program(program, self._programs, self._comm)
-        except CompileError as refused:
+        except AutotuneError as refused:
             error = str(refused)
         errors = [text for text in self._comm.allgather(error) if text]
         return errors[0] if errors or make_plan is None else make_plan

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import math
 import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -18,7 +20,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 
 from autotune.errors import AutotuneError, MissingDependencyError
+from autotune.evaluators.mpi.launched import descendants, processes
+from autotune.evaluators.mpi.leftovers import mapped, sweep, unlink
 from autotune.evaluators.mpi.messages import FAULT, RankSet, Request
+from autotune.evaluators.mpi.patience import VARIABLE, patience_s
 from autotune.evaluators.processes import START_TIMEOUT_S, Failure, FailureKind
 
 if TYPE_CHECKING:
@@ -30,8 +35,10 @@ _LAUNCH = (
     "import ctypes, os, sys; sys.platform == 'linux' and ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); "
     "os.getppid() == int(sys.argv[1]) or os._exit(1); os.execv(sys.argv[2], sys.argv[2:])"
 )
+# A rank dies with what started it, from before it imports anything.
 _RANK = (
-    "import sys; address, kind, *sys.path[:] = sys.argv[1:]; "
+    "import ctypes, sys; address, kind, *sys.path[:] = sys.argv[1:]; "
+    "sys.platform == 'linux' and ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); "
     "from autotune.evaluators.mpi.ranks import main; main(address, gpus=kind == 'gpus')"
 )
 
@@ -79,11 +86,21 @@ def launch_command(mpiexec: Path, ranks: int) -> list[str]:
     """The mpiexec command that starts so many ranks here, whoever is asking.
 
     Open MPI wants to be told that more ranks than cores, and root, are meant.
+
+    Raises:
+        AutotuneError: mpiexec does not say which it is.
     """
     command = [str(mpiexec), "-n", str(ranks)]
-    version = subprocess.run(
-        [str(mpiexec), "--version"], capture_output=True, text=True, check=False
-    ).stdout
+    asked = [str(mpiexec), "--version"]
+    limit_s = patience_s(START_TIMEOUT_S)
+    try:
+        version = subprocess.run(
+            asked, capture_output=True, text=True, check=False, timeout=limit_s
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise AutotuneError(
+            f"{mpiexec} does not work ({error}): put another one on the path"
+        ) from error
     if "Open MPI" in version or "OpenRTE" in version:
         command[1:1] = ["--oversubscribe", "--allow-run-as-root"]
     return command
@@ -124,6 +141,8 @@ class World:
     def describe(self) -> RankSet:
         """Start the ranks unless they run; how they describe themselves.
 
+        Ranks that are lost while they start are started once more.
+
         Raises:
             AutotuneError: they do not start.
             MissingDependencyError: mpi4py or mpiexec is missing.
@@ -131,7 +150,11 @@ class World:
         if self._started is not None and self._started.process.poll() is not None:
             self.close(grace_s=0)
         if self._started is None:
-            self._started = _Started(self._ranks, self._kind, self._environment)
+            command = launch_command(find_mpiexec(), self._ranks)
+            try:
+                self._started = _Started(command, self._kind, self._environment)
+            except NotStartedError:
+                self._started = _Started(command, self._kind, self._environment)
         return self._started.described
 
     def call(self, request: Request, timeout_s: float) -> Any:
@@ -186,21 +209,34 @@ class World:
         self.close(grace_s=1.0 if kind is None else 0.0)
 
 
-class _Started:
-    """A running mpiexec, the socket to its rank 0, and what all ranks printed."""
+class NotStartedError(AutotuneError):
+    """Ranks were lost, or did not come, while they started."""
 
-    def __init__(self, ranks: int, kind: str, environment: dict[str, str]) -> None:
-        command = launch_command(find_mpiexec(), ranks)
+
+class _Started:
+    """A running mpiexec, the socket to its rank 0, and what all ranks printed.
+
+    Raises:
+        NotStartedError: the ranks end first, or take too long.
+    """
+
+    def __init__(self, command: list[str], kind: str, environment: dict[str, str]) -> None:
+        self._limit_s = patience_s(START_TIMEOUT_S)
+        self._deadline = time.monotonic() + self._limit_s
+        sweep()
         resources = contextlib.ExitStack()
         # Also for ranks that nobody closed: at the latest when the interpreter exits.
         self._finalizer = weakref.finalize(self, resources.close)
         try:
-            # Only its owner can enter the folder, so only his processes can connect.
-            folder = resources.enter_context(tempfile.TemporaryDirectory(prefix="autotune-"))
             printed: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
             self._printed = resources.enter_context(printed)
-            address = str(Path(folder) / "rank0")
-            with socket.socket(socket.AF_UNIX) as listener:
+            # Only its owner can enter the folder, so only his processes can connect. It is gone
+            # once the ranks have started.
+            with (
+                tempfile.TemporaryDirectory(prefix=f"autotune-{os.getpid()}-") as folder,
+                socket.socket(socket.AF_UNIX) as listener,
+            ):
+                address = str(Path(folder) / "rank0")
                 listener.bind(address)
                 listener.listen(1)
                 self.process = subprocess.Popen(
@@ -220,9 +256,7 @@ class _Started:
                 resources.callback(_kill, self.process)
                 self.connection = self._accept(listener)
             resources.callback(self.connection.close)
-            if not self.connection.poll(START_TIMEOUT_S):
-                raise AutotuneError(f"{ranks} ranks did not start: nothing heard from rank 0")
-            self.described: RankSet = self.connection.recv()
+            self.described = self._hear()
         except BaseException:
             self._finalizer()
             raise
@@ -251,25 +285,45 @@ class _Started:
         return f"a rank was lost, mpiexec ended with {code}: {told[:200]}".rstrip(": ")
 
     def _accept(self, listener: socket.socket) -> Connection[Any, Any]:
-        """The connection from rank 0, as soon as it makes one.
-
-        Raises:
-            AutotuneError: the ranks end first, or take too long.
-        """
-        deadline = time.monotonic() + START_TIMEOUT_S
+        """The connection from rank 0, as soon as it makes one."""
         listener.settimeout(0.1)
-        while time.monotonic() < deadline:
+        while time.monotonic() < self._deadline:
             with contextlib.suppress(TimeoutError):
                 accepted, _ = listener.accept()
                 accepted.setblocking(True)
+                # What a rank that is stopped leaves half read or half sent holds nobody up.
+                limit = struct.pack("ll", math.ceil(self._limit_s), 0)
+                for direction in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+                    accepted.setsockopt(socket.SOL_SOCKET, direction, limit)
                 return Connection(accepted.detach())
             if self.process.poll() is not None:
-                raise AutotuneError(f"ranks did not start: {self.epitaph()}")
-        raise AutotuneError(f"ranks did not start within {START_TIMEOUT_S:g} s")
+                raise NotStartedError(f"ranks did not start: {self.epitaph()}")
+        raise NotStartedError(
+            f"ranks did not start within {self._limit_s:g} s: see whether one is stopped, or set "
+            f"{VARIABLE}"
+        )
+
+    def _hear(self) -> RankSet:
+        """How the ranks describe themselves, once they have started."""
+        try:
+            if self.connection.poll(max(0.0, self._deadline - time.monotonic())):
+                described: RankSet = self.connection.recv()
+                return described
+        except (EOFError, OSError):
+            raise NotStartedError(f"ranks did not start: {self.epitaph()}") from None
+        raise NotStartedError(f"nothing heard from rank 0 within {self._limit_s:g} s of its start")
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
+    """End mpiexec and all that it started, also what is stopped or has just been started."""
+    if process.poll() is not None:
+        return
+    family = [each.pid for each in descendants(process.pid, processes())]
+    segments = mapped(family)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for pid in family:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
+    unlink(segments)

@@ -1,0 +1,183 @@
+"""Run by mpiexec: ranks of which one does what it must not, named by the argument."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import os
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autotune import Gemm, load
+from autotune.catalog import load_families
+from autotune.errors import OperandError
+from autotune.evaluators.base import Effort
+from autotune.evaluators.mpi.attached import AttachedRanks, attach
+from autotune.evaluators.mpi.kernel import DistributedKernel
+from autotune.evaluators.mpi.messages import Evaluate, MpiProgram, Setup
+from autotune.evaluators.mpi.patience import VARIABLE
+from autotune.rendering import Source, render
+
+RANK = int(os.environ["PMI_RANK"])
+PROBLEM = Gemm(6, 5, 4, dtype="float64")
+FOR_EVER_S = 3600.0
+
+
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def attached(rank: int, deed: str, timeout_s: float = FOR_EVER_S) -> None:
+    """Ranks attached for tuning, one of which does something instead of multiplying."""
+    ranks = attach({"--seed": 0})
+    if not isinstance(ranks, AttachedRanks):
+        return
+    text = (
+        "import ctypes, os, signal\n"
+        "def gemm(comm, m, n, k):\n"
+        f"    if comm.rank == {rank}:\n"
+        f"        {deed}\n"
+        "    comm.Barrier()\n"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        ranks.call(Setup(PROBLEM, Effort(), Path(folder), False, seed=0), FOR_EVER_S)
+        program = MpiProgram(Source(text, "gemm", (), "mpi"), "suspect", None)
+        ranks.call(Evaluate(program, "ieee", None, 0.01), timeout_s)
+
+
+def kernel() -> DistributedKernel:
+    """A kernel of all ranks, without a record."""
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD.Dup()
+    family = load_families(target="mpi")["rows"]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "program.py"
+        path.write_text(render(family, {"rows": comm.size, "threads": 1}, dtype="float64").text)
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module: Any = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    plan = module.gemm(comm, PROBLEM.m, PROBLEM.n, PROBLEM.k)
+    return DistributedKernel(PROBLEM, comm, plan, distributed=False)
+
+
+def call(multiply: DistributedKernel) -> None:
+    a, b = np.ones((6, 5)), np.ones((5, 4))
+    c = multiply(a, b) if RANK == 0 else multiply(None, None)
+    assert RANK or (c == 5).all()
+
+
+def stopped_between_requests() -> None:
+    ranks = attach({})
+    if isinstance(ranks, AttachedRanks):
+        stop()
+
+
+def never_loads() -> None:
+    from mpi4py import MPI
+
+    if RANK == 1:
+        time.sleep(FOR_EVER_S)
+    load(PROBLEM, "mpi", comm=MPI.COMM_WORLD)
+
+
+def stopped_before_load() -> None:
+    from mpi4py import MPI
+
+    if RANK == 1:
+        stop()
+    load(PROBLEM, "mpi", comm=MPI.COMM_WORLD)
+
+
+def raises_before_load() -> None:
+    from mpi4py import MPI
+
+    if RANK == 1:
+        raise ValueError("no such file")
+    load(PROBLEM, "mpi", comm=MPI.COMM_WORLD)
+
+
+def raises_between_calls() -> None:
+    multiply = kernel()
+    call(multiply)
+    if RANK == 1:
+        raise ValueError("no such file")
+    call(multiply)
+
+
+def ends_between_calls() -> None:
+    multiply = kernel()
+    call(multiply)
+    if RANK == 0:
+        call(multiply)
+
+
+def calls_on_one_rank() -> None:
+    multiply = kernel()
+    if RANK == 1:
+        time.sleep(FOR_EVER_S)
+    call(multiply)
+
+
+class Noticed(io.StringIO):
+    """A file that others see once something has been printed here."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def flush(self) -> None:
+        self.path.write_text(self.getvalue())
+
+
+def comes_late() -> None:
+    """Without a limit of the user's, a rank that is busy elsewhere is waited for."""
+    del os.environ[VARIABLE]
+    multiply = kernel()
+    multiply._limit_s = 0.5
+    named = Path(sys.argv[2])
+    if RANK == 0:
+        sys.stderr = Noticed(named)
+    else:
+        while not named.exists():
+            time.sleep(0.01)
+    call(multiply)
+    call(multiply)
+    multiply.free()
+    print("done", flush=True)
+
+
+def all_raise() -> None:
+    multiply = kernel()
+    try:
+        call(multiply)
+        multiply(np.ones(3) if RANK == 0 else None, None)
+    except OperandError as error:
+        raise SystemExit(3) from error
+
+
+SCENARIOS = {
+    "rank 0 stopped between requests": stopped_between_requests,
+    "rank 0 stopped in a request": lambda: attached(0, "os.kill(os.getpid(), signal.SIGSTOP)"),
+    "rank 1 stopped in a request": lambda: attached(1, "os.kill(os.getpid(), signal.SIGSTOP)"),
+    "rank 1 raises in a request": lambda: attached(1, "raise ValueError('seven is right out')"),
+    "rank 0 hangs in native code": lambda: attached(0, "ctypes.PyDLL(None).pause()", 2.0),
+    "rank 1 never loads": never_loads,
+    "rank 1 stopped before load": stopped_before_load,
+    "rank 1 raises before load": raises_before_load,
+    "rank 1 raises between calls": raises_between_calls,
+    "rank 1 ends between calls": ends_between_calls,
+    "only rank 0 calls": calls_on_one_rank,
+    "rank 1 comes late": comes_late,
+    "all raise": all_raise,
+}
+
+SCENARIOS[sys.argv[1]]()
