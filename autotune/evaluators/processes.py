@@ -15,34 +15,35 @@ import ctypes
 import os
 import resource
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 import traceback
-import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from multiprocessing.connection import Connection, Pipe, wait
-from typing import IO, TYPE_CHECKING, Any, Self
+from multiprocessing.connection import Connection, wait
+from typing import TYPE_CHECKING, Any, Self
 
 from autotune.errors import AutotuneError
+from autotune.evaluators.child import Child
+from autotune.evaluators.process_state import ProcessWatch
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 START_TIMEOUT_S = 120.0
-"""Seconds a worker has to start: imports on a loaded machine, operands and references."""
+"""Seconds a set of ranks has to start; an mpiexec may hang."""
+
+PREPARE_TIMEOUT_S = 600.0
+"""Seconds a worker has to start, or to draw operands: imports, references of large problems, on a
+machine that others keep busy. All of it is code of ours, which ends."""
+
+STARTS = 2
+"""How often a worker is started that dies, or is killed, before it is ready."""
 
 Handler = Callable[[Any], Any]
 """What a worker's entry returns: called with each request, returns the reply."""
-
-_BOOT = (
-    "import sys; sys.path[:] = sys.argv[3:]; "
-    "from autotune.evaluators.processes import serve; serve(*map(int, sys.argv[1:3]))"
-)
 
 
 class FailureKind(StrEnum):
@@ -51,6 +52,8 @@ class FailureKind(StrEnum):
     TIMED_OUT = "timed out"
     DIED = "died"
     RAISED = "raised"
+    CHANGED = "changed its process"
+    WRONG = "gave a wrong result"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,8 @@ class WorkerProcess:
             handler that is called with each request.
         arguments: picklable.
         environment: variables to set for the child on top of the inherited ones.
+        watched: whether a request fails that changes the child's process
+            (`autotune.evaluators.process_state`), which is then replaced.
     """
 
     def __init__(
@@ -86,11 +91,13 @@ class WorkerProcess:
         entry: Callable[..., Handler],
         *arguments: Any,
         environment: Mapping[str, str] | None = None,
+        watched: bool = False,
     ) -> None:
         self._entry = entry
         self._arguments = arguments
         self._environment = dict(environment or {})
-        self._child: _Child | None = None
+        self._watched = watched
+        self._child: Child | None = None
         self._deadline = 0.0
         self._timeout_s = 0.0
 
@@ -114,7 +121,7 @@ class WorkerProcess:
         if self._child is not None and self._child.process.poll() is not None:
             self.close()
         if self._child is None:
-            self._child = _Child(self._environment)
+            self._child = Child(self._environment, self._watched)
             self._send((self._entry, self._arguments))
 
     def submit(self, request: Any, timeout_s: float) -> None:
@@ -125,12 +132,7 @@ class WorkerProcess:
         """
         self.spawn()
         if self._child is not None and not self._child.ready:
-            self._limit(START_TIMEOUT_S)
-            started = self.collect()
-            if isinstance(started, Failure):
-                self.close()
-                raise AutotuneError(f"a worker process did not start: {started.reason}")
-            self._child.ready = True
+            self._await_start()
         self._limit(timeout_s)
         self._send(request)
 
@@ -149,7 +151,10 @@ class WorkerProcess:
                 self.close(grace_s=0)
                 limit = f"no result within {self._timeout_s:g} s: killed"
                 return Failure(FailureKind.TIMED_OUT, limit)
-            return child.connection.recv()
+            reply = child.connection.recv()
+            if isinstance(reply, Failure) and reply.kind is FailureKind.CHANGED:
+                self.close(grace_s=0)
+            return reply
         except Exception:
             # Usually EOFError. A process boundary: a child whose memory a kernel has overwritten
             # can send anything, and unpickling that can raise anything.
@@ -190,6 +195,22 @@ class WorkerProcess:
     ) -> None:
         self.close(grace_s=1.0 if kind is None else 0.0)
 
+    def _await_start(self) -> None:
+        reasons: list[str] = []
+        while len(reasons) < STARTS:
+            self.spawn()
+            self._limit(PREPARE_TIMEOUT_S)
+            started = self.collect()
+            if self._child is not None and not isinstance(started, Failure):
+                self._child.ready = True
+                return
+            self.close()
+            reasons.append(started.reason)
+            if started.kind is not FailureKind.DIED:
+                break  # it would do so again
+        told = ", then ".join(dict.fromkeys(reasons))
+        raise AutotuneError(f"a worker process did not start: {told}")
+
     def _limit(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._deadline = time.monotonic() + timeout_s
@@ -209,6 +230,7 @@ class WorkerPool:
         arguments: as for `WorkerProcess`.
         count: how many workers at most.
         environment: as for `WorkerProcess`.
+        watched: as for `WorkerProcess`.
     """
 
     def __init__(
@@ -217,9 +239,11 @@ class WorkerPool:
         *arguments: Any,
         count: int,
         environment: Mapping[str, str] | None = None,
+        watched: bool = False,
     ) -> None:
         self._workers = [
-            WorkerProcess(entry, *arguments, environment=environment) for _ in range(count)
+            WorkerProcess(entry, *arguments, environment=environment, watched=watched)
+            for _ in range(count)
         ]
 
     def run(self, requests: Sequence[Any], timeout_s: float) -> list[Any]:
@@ -275,74 +299,13 @@ class WorkerPool:
         self.close(grace_s=1.0 if kind is None else 0.0)
 
 
-class _Child:
-    """A running child: its process, the socket to it, and what it printed."""
-
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self.connection, theirs = Pipe(duplex=True)
-        # Native code prints where it likes; none of it may reach the parent's standard output.
-        # The last line is kept for `epitaph`.
-        self._printed: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        numbers = [str(theirs.fileno()), str(os.getpid())]
-        try:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, *numbers, *sys.path],
-                stdin=subprocess.DEVNULL,
-                stdout=self._printed,
-                stderr=self._printed,
-                pass_fds=[theirs.fileno()],
-                env={**os.environ, **environment},
-                # Its own process group: killed as a whole, and spared the terminal's Ctrl-C,
-                # which is for the parent to handle.
-                start_new_session=True,
-            )
-        except BaseException:
-            self.connection.close()
-            self._printed.close()
-            raise
-        finally:
-            theirs.close()  # only the child holds its end, so that its death is an end of file
-        self.ready = False
-        # Also for a worker that nobody closed: at the latest when the interpreter exits.
-        self._finalizer = weakref.finalize(
-            self, _end, self.process, self.connection, self._printed
-        )
-
-    def end(self, grace_s: float) -> None:
-        """Close the socket, which asks the child to exit; kill it when it has not in time."""
-        self.connection.close()
-        if grace_s:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(grace_s)
-        self._finalizer()
-
-    def epitaph(self) -> str:
-        """How the child ended, in one line."""
-        try:
-            code = self.process.wait(5.0)
-        except subprocess.TimeoutExpired:
-            return "closed its connection and hung"
-        text = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        self._printed.seek(max(0, self._printed.seek(0, os.SEEK_END) - 500))
-        last = self._printed.read().decode(errors="replace").strip().rpartition("\n")[2]
-        return f"{text}: {last[:200]}" if last else text
-
-
-def _end(process: subprocess.Popen[bytes], connection: Connection, printed: IO[bytes]) -> None:
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    connection.close()
-    printed.close()
-
-
-def serve(descriptor: int, parent: int) -> None:
+def serve(descriptor: int, parent: int, watched: int) -> None:
     """Be a worker: build the handler, then answer requests until the parent is gone.
 
     Args:
         descriptor: of the inherited socket.
         parent: the parent's process id.
+        watched: whether requests may not change this process.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # crashes are expected here
@@ -358,12 +321,17 @@ def serve(descriptor: int, parent: int) -> None:
         except Exception as error:  # a process boundary: the parent raises it
             reply = _raised(error)
         connection.send(reply)
+        watch = ProcessWatch() if watched else None
         while handler is not None:
             request = connection.recv()
+            if watch is not None:
+                watch.begin()
             try:
                 reply = handler(request)
             except Exception as error:  # a process boundary: the parent decides what it means
                 reply = _raised(error)
+            if watch is not None and (changes := watch.end()):
+                reply = Failure(FailureKind.CHANGED, changes)
             connection.send(reply)
 
 

@@ -19,6 +19,9 @@ ROUNDS = 15
 """Rounds that the time is divided into: enough for a 95% interval that is not merely the smallest
 and the largest."""
 
+CONFIRM_SHARE = 0.05
+"""Of the time of the rounds, what each finalist gets besides, to be verified again after them."""
+
 MIN_ROUNDS = 3
 """Rounds made however long they take."""
 
@@ -38,6 +41,16 @@ class Series:
     calls: int
 
 
+@dataclass(frozen=True, slots=True)
+class Redraw:
+    """Have a worker draw the problem's operands afresh, unless it has this seed's already.
+
+    A request of its own, since references of a large problem take longer than a trial may.
+    """
+
+    seed: int
+
+
 Turns: TypeAlias = list[Series] | Failure
 """What a contestant did in every round, or how it failed."""
 
@@ -46,14 +59,19 @@ Visit: TypeAlias = Callable[[float], Series | Failure]
 """Times a contestant for about the seconds given."""
 
 
+Confirm: TypeAlias = Callable[[int], Measurement]
+"""Verifies the finalist of a position on operands that it has never seen."""
+
+
 def hold_rounds(
     measurements: Sequence[Measurement],
     visits: Mapping[int, Visit],
     baseline: Baseline | None,
     visit_baseline: Visit | None,
     budget_s: float,
+    confirm: Confirm,
 ) -> Finals:
-    """Time those finalists that are right in turns with the baseline.
+    """Time those finalists that are right in turns with the baseline, then verify them again.
 
     Args:
         measurements: the finalists' verification, in their order.
@@ -61,14 +79,21 @@ def hold_rounds(
         baseline: as measured alone; None when there is none.
         visit_baseline: what times it; None where it takes no part.
         budget_s: seconds of timed calls, all together.
+        confirm: called after the last timed call, for those that took all their turns.
     """
     if not visits:
         return conclude(measurements, [None] * len(measurements), baseline, None)
     theirs = [] if visit_baseline is None else [visit_baseline]
     turns = take_turns([*visits.values(), *theirs], budget_s)
     by_position = dict(zip(visits, turns, strict=False))
+    confirmed = [
+        _confirmed(measurement, confirm(position))
+        if isinstance(by_position.get(position), list)
+        else measurement
+        for position, measurement in enumerate(measurements)
+    ]
     return conclude(
-        measurements,
+        confirmed,
         [by_position.get(position) for position in range(len(measurements))],
         baseline,
         turns[-1] if theirs else None,
@@ -124,7 +149,7 @@ def conclude(
         medians: list[float] = []
         if isinstance(own, Failure):
             measurement = judge_failure(own)
-        elif own is not None:
+        elif own is not None and measurement.ok:
             medians = [turn.median_s for turn in own]
             measurement = replace(
                 measurement,
@@ -143,8 +168,18 @@ def conclude(
     return Finals(tuple(final), tuple(ratios), baseline, tuple(rounds))
 
 
+def _confirmed(measurement: Measurement, again: Measurement) -> Measurement:
+    """A finalist's verification before the rounds, and the one after them."""
+    if not again.ok:
+        return again
+    return replace(
+        measurement,
+        error=max(measurement.error or 0.0, again.error or 0.0),
+        details={**measurement.details, **again.details},
+    )
+
+
 def judge_failure(reply: Failure) -> Measurement:
     """What a request without a reply says of the candidate it was about."""
-    timed_out = reply.kind is FailureKind.TIMED_OUT
-    outcome = Outcome.TIMEOUT if timed_out else Outcome.LAUNCH_FAILED
-    return Measurement(outcome, reason=reply.reason)
+    outcomes = {FailureKind.TIMED_OUT: Outcome.TIMEOUT, FailureKind.WRONG: Outcome.WRONG_RESULT}
+    return Measurement(outcomes.get(reply.kind, Outcome.LAUNCH_FAILED), reason=reply.reason)

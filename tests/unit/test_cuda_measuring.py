@@ -42,13 +42,13 @@ from autotune.evaluators.cuda.timing import (
 )
 from autotune.evaluators.processes import Failure, FailureKind
 from autotune.evaluators.rounds import MIN_ROUNDS, Series, conclude, take_turns
+from autotune.guarded import GUARD_BYTES
 from autotune.known_gpus import find_gpu
 from autotune.measurement import Measurement, Outcome
 from autotune.problem import Gemm
 from autotune.program_cache import ProgramCache
 from autotune.references import Case
 from autotune.rendering import Source
-from autotune.verification import GUARD_BYTES
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -39,7 +39,7 @@ LAYERS = (
     ("resource_model",),
     ("templating", "toml_table", "known_gpus", "presets"),
     ("rendering", "c_expression", "cuda_source", "family_files", "catalog", "program_cache"),
-    ("references", "verification", "operands", "dlpack", "device_operands"),
+    ("guarded", "references", "verification", "operands", "dlpack", "device_operands"),
     ("evaluators",),
     ("search", "store"),
     ("recorded",),

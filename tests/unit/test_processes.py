@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from pathlib import Path
@@ -66,6 +67,9 @@ def worker_entry(*arguments: Any) -> Callable[[tuple[str, Any]], Any]:
                 sys.stdout.flush()
             case "grandchild":
                 return subprocess.Popen(["sleep", "1000"]).pid
+            case "daemon":
+                started = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+                return started.pid
             case "interrupt":
                 os.kill(os.getpid(), signal.SIGINT)
                 return "still here"
@@ -80,6 +84,14 @@ def failing_entry() -> Callable[[Any], Any]:
 
 def dying_entry() -> Callable[[Any], Any]:
     os._exit(7)
+
+
+def once_dying_entry(mark: Path) -> Callable[[Any], Any]:
+    """Killed when it starts for the first time, as by somebody short of memory."""
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return lambda request: request
 
 
 @pytest.fixture
@@ -159,6 +171,27 @@ def test_a_timeout_kills_what_the_child_started_too(worker: WorkerProcess) -> No
     assert running(grandchild)
     assert worker.call(("hang", None), 0.2).kind is FailureKind.TIMED_OUT
     assert gone(grandchild)
+
+
+@pytest.mark.parametrize("end", ["hang", "crash", "exit"])
+def test_what_left_the_childs_group_ends_with_it_too(worker: WorkerProcess, end: str) -> None:
+    daemon = worker.call(("daemon", None), LONG_S)
+    assert running(daemon)
+    assert isinstance(worker.call((end, 0), 0.5 if end == "hang" else LONG_S), Failure)
+    assert gone(daemon)
+
+
+def test_a_worker_killed_while_it_starts_is_started_again(tmp_path: Path) -> None:
+    with WorkerProcess(once_dying_entry, tmp_path / "mark") as worker:
+        assert worker.call("anything", LONG_S) == "anything"
+
+
+def test_a_worker_starts_without_a_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with WorkerProcess(worker_entry) as worker:
+        assert worker.call(("echo", 1), LONG_S) == 1
 
 
 def test_children_do_not_write_to_the_parents_output(

@@ -2,14 +2,21 @@ from __future__ import annotations
 
 import ctypes
 import math
+import mmap
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autotune import references
 from autotune.errors import InputError
+from autotune.guarded import LINE_OFFSET, GuardedMatrix
 from autotune.references import SMALL_CASES, Case, Tolerance
-from autotune.verification import Check, GuardedMatrix
+from autotune.verification import Check
 
 LAYOUTS = ["nn", "nt", "tn", "tt"]
 
@@ -301,11 +308,95 @@ def test_operands_have_the_layouts_shapes(layout: str) -> None:
     assert made.c.strides == (20, 4)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_large_guarded_matrix_is_aligned_as_arrays_of_numpy_are(dtype: str) -> None:
-    # So large that the C library maps memory for each.
-    plain = np.empty((3000, 3000), dtype)
-    assert GuardedMatrix(3000, 3000, dtype).array.ctypes.data % 64 == plain.ctypes.data % 64
+@given(
+    rows=st.integers(1, 600),
+    columns=st.integers(1, 600),
+    padding=st.integers(0, 9),
+    dtype=st.sampled_from(["float32", "float64"]),
+)
+def test_a_guarded_matrix_lies_where_large_arrays_do(
+    rows: int, columns: int, padding: int, dtype: str
+) -> None:
+    matrix = GuardedMatrix(rows, columns, dtype, padding)
+    assert matrix.array.ctypes.data % mmap.PAGESIZE == LINE_OFFSET
+    assert matrix.array.shape == (rows, columns)
+    assert matrix.array.strides[0] == (columns + padding) * matrix.array.itemsize
+
+
+WRITES_SEALED = """\
+import ctypes, sys
+from autotune.guarded import GuardedMatrix
+matrix = GuardedMatrix(3, 5, "float32")
+matrix.seal()
+with matrix.unsealed() as array:
+    array[...] = 1
+print(array.sum(), flush=True)
+before = array[2, 4]
+array[2, 4] = 7
+array[2, 4] = before
+print("put back", flush=True)
+"""
+
+
+def test_who_writes_a_sealed_matrix_dies_even_if_it_is_put_back() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", WRITES_SEALED], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (-signal.SIGSEGV, "15.0\n"), ended.stderr
+
+
+def test_contents_take_turns_at_the_same_addresses() -> None:
+    made = Check(
+        Case(9, 8, 7), "float32", "nn", np.random.default_rng(1), others=("normal",), sealed=True
+    )
+    assert made.contents == 2
+    addresses = made.a.ctypes.data, made.b.ctypes.data, made.c.ctypes.data
+    seen = [made.a.copy()]
+    for _ in range(2):
+        assert made.run(Textbook(), "ieee").right
+        made.turn()
+        seen.append(made.a.copy())
+    assert not (seen[0] == seen[1]).any()
+    assert (seen[0] == seen[2]).all()
+    made.redraw(np.random.default_rng(2))
+    assert made.run(Textbook(), "ieee").right
+    assert not (made.a == seen[0]).any()
+    assert (made.a.ctypes.data, made.b.ctypes.data, made.c.ctypes.data) == addresses
+
+
+def test_a_result_of_the_contents_before_is_wrong() -> None:
+    made = Check(Case(9, 8, 7), "float32", "nn", np.random.default_rng(1), others=("normal",))
+    assert made.run(Textbook(), "ieee").right
+    kept = made.c.copy()
+    made.turn()
+    made.prepare()
+    made.c[...] = kept
+    assert not made.judge("ieee").right
+    assert not made.judge_again("ieee").right
+
+
+def test_bits_that_were_right_are_right_again_and_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = Check(Case(9, 8, 7), "float32", "nn", np.random.default_rng(1), others=("normal",))
+    judged = []
+    judge = made.judge
+    monkeypatch.setattr(made, "judge", lambda accuracy: judged.append(accuracy) or judge(accuracy))
+    for turn in range(4):
+        Textbook()(made.a, made.b, made.c, 1.0, 0.0)
+        assert made.judge_again("ieee").right
+        assert len(judged) == min(turn + 1, 2)
+        made.turn()
+    Textbook()(made.a, made.b, made.c, 1.0, 0.0)
+    made.c[3, 3] = np.nextafter(made.c[3, 3], 2)
+    assert made.judge_again("ieee").right  # other bits, looked at anew
+    assert len(judged) == 3
+    made.c[3, 3] += 1
+    assert not made.judge_again("ieee").right
+    Textbook()(made.a, made.b, made.c, 1.0, 0.0)
+    assert made.judge_again("ieee").right
+    ctypes.c_float.from_address(made.c.ctypes.data - 4).value = 1
+    assert made.judge_again("ieee").damaged
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

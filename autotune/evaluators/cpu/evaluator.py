@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -10,19 +11,30 @@ from autotune.evaluators.base import Baseline, Effort, Finals
 from autotune.evaluators.cpu.baseline import Blas, baseline_details, baseline_name
 from autotune.evaluators.cpu.direct import write_call
 from autotune.evaluators.cpu.kernel import CpuProgram, write_program
-from autotune.evaluators.cpu.thread_limits import affinity_count
-from autotune.evaluators.cpu.worker import (
-    Compiled,
+from autotune.evaluators.cpu.messages import (
+    Confirm,
     DescribeBlas,
     Evaluate,
     Evaluated,
     Request,
     Visit,
-    compile_worker,
-    measurement_worker,
 )
-from autotune.evaluators.processes import Failure, FailureKind, WorkerPool, WorkerProcess
-from autotune.evaluators.rounds import Series, hold_rounds, judge_failure
+from autotune.evaluators.cpu.thread_limits import affinity_count
+from autotune.evaluators.cpu.worker import Compiled, compile_worker, measurement_worker
+from autotune.evaluators.processes import (
+    PREPARE_TIMEOUT_S,
+    Failure,
+    FailureKind,
+    WorkerPool,
+    WorkerProcess,
+)
+from autotune.evaluators.rounds import (
+    CONFIRM_SHARE,
+    Redraw,
+    Series,
+    hold_rounds,
+    judge_failure,
+)
 from autotune.evaluators.validity import Validity
 from autotune.measurement import Measurement, Outcome
 
@@ -91,7 +103,9 @@ class CpuEvaluator:
         # Nothing is measured meanwhile, so that kernels of one thread are compiled on all cores.
         count = workers or affinity_count()
         self.batch = max(MIN_BATCH, count)
-        self._compilers = WorkerPool(compile_worker, count=count, environment=environment)
+        self._compilers = WorkerPool(
+            compile_worker, count=count, environment=environment, watched=True
+        )
         self._worker = WorkerProcess(
             measurement_worker,
             problem,
@@ -100,7 +114,9 @@ class CpuEvaluator:
             self._threads,
             seed,
             environment=environment,
+            watched=True,
         )
+        self._fresh = itertools.count(seed + 1)
         self._validity = Validity(families, problem, device.limits)
         self._prepared: dict[Candidate, _Prepared] = {}
         self._callers: set[Path] = set()
@@ -142,7 +158,7 @@ class CpuEvaluator:
         return self._evaluate(candidate, best_s, self._effort.budget_s)
 
     def finals(self, candidates: Sequence[Candidate]) -> Finals:
-        """Verify again, then time in rounds: every candidate, then NumPy, and again.
+        """Verify, time in rounds (every candidate, then NumPy, and again), and verify again.
 
         A median is over the medians of the rounds, whose times are independent as those of
         consecutive calls are not.
@@ -150,18 +166,26 @@ class CpuEvaluator:
         self.prepare(candidates)
         measurements = [self._evaluate(each, None, SECOND_LOOK_S) for each in candidates]
         visits = {
-            position: functools.partial(self._visit, self._prepared[each].program)
+            position: functools.partial(self._visit, each)
             for position, each in enumerate(candidates)
             if measurements[position].ok
         }
         of_numpy = functools.partial(self._visit, None)
-        return hold_rounds(measurements, visits, self.baseline(), of_numpy, self._effort.finals_s)
+        seed = next(self._fresh)
+        return hold_rounds(
+            measurements,
+            visits,
+            self.baseline(),
+            of_numpy,
+            self._effort.finals_s,
+            lambda position: self._confirm(candidates[position], seed),
+        )
 
     def baseline(self) -> Baseline | None:
         """NumPy's product of the same operands with the same cap on threads, measured once."""
         if self._baseline is None:
             blas = self._ask(DescribeBlas())
-            turn = self._ask(Visit(None, self._effort.budget_s))
+            turn = self._visit(None, self._effort.budget_s)
             if not isinstance(blas, Blas) or not isinstance(turn, Series):
                 return None
             self._baseline = Baseline(
@@ -202,22 +226,43 @@ class CpuEvaluator:
         prepared = self._prepared[candidate]
         if prepared.failure is not None:
             return prepared.failure
-        accuracy = self._families[candidate.family].accuracy
-        reply = self._ask(Evaluate(prepared.program, accuracy, best_s, budget_s))
-        if not isinstance(reply, Evaluated):
-            return judge_failure(reply)
-        if reply.damaged:
-            self._worker.close(grace_s=0)
-        details = {**reply.measurement.details, "compile_s": prepared.compile_s}
-        return replace(reply.measurement, details=details)
+        program, accuracy = self._program_of(candidate)
+        measurement = self._measure(Evaluate(program, accuracy, best_s, budget_s))
+        details = {**measurement.details, "compile_s": prepared.compile_s}
+        return replace(measurement, details=details)
 
-    def _visit(self, program: CpuProgram | None, budget_s: float) -> Series | Failure:
-        """One turn of a program, or of NumPy where there is none."""
-        reply: Series | Failure = self._ask(Visit(program, budget_s))
+    def _visit(self, candidate: Candidate | None, budget_s: float) -> Series | Failure:
+        """One turn of a candidate, or of NumPy where there is none."""
+        if candidate is None:
+            request = Visit(None, "ieee", budget_s)
+        else:
+            request = Visit(*self._program_of(candidate), budget_s)
+        reply: Series | Evaluated | Failure = self._ask(request)
+        if isinstance(reply, Evaluated):
+            return Failure(FailureKind.WRONG, reply.measurement.reason)
         return reply
 
+    def _confirm(self, candidate: Candidate, seed: int) -> Measurement:
+        """What calls on fresh operands, all of them checked, say of a finalist."""
+        redrawn = self._worker.call(Redraw(seed), PREPARE_TIMEOUT_S)
+        if isinstance(redrawn, Failure):
+            return judge_failure(redrawn)
+        budget_s = CONFIRM_SHARE * self._effort.finals_s
+        return self._measure(Confirm(*self._program_of(candidate), budget_s))
+
+    def _program_of(self, candidate: Candidate) -> tuple[CpuProgram, str]:
+        """What a prepared candidate was compiled to, and the accuracy class it promises."""
+        return self._prepared[candidate].program, self._families[candidate.family].accuracy
+
+    def _measure(self, request: Evaluate | Confirm) -> Measurement:
+        reply: Evaluated | Failure = self._ask(request)
+        return judge_failure(reply) if isinstance(reply, Failure) else reply.measurement
+
     def _ask(self, request: Request) -> Any:
-        return self._worker.call(request, self._effort.timeout_s)
+        reply = self._worker.call(request, self._effort.timeout_s)
+        if isinstance(reply, Evaluated) and reply.damaged:
+            self._worker.close(grace_s=0)
+        return reply
 
     def _write(self, candidate: Candidate) -> CpuProgram:
         family = self._families[candidate.family]

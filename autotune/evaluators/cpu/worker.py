@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib
-import math
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 import threadpoolctl
@@ -15,10 +14,19 @@ import threadpoolctl
 from autotune.errors import CompileError
 from autotune.evaluators.cpu.baseline import Blas, numpy_blas
 from autotune.evaluators.cpu.direct import direct_call
-from autotune.evaluators.cpu.kernel import CpuKernel, CpuProgram, load_module
+from autotune.evaluators.cpu.kernel import CpuKernel, load_module
+from autotune.evaluators.cpu.messages import (
+    Confirm,
+    DescribeBlas,
+    Evaluate,
+    Evaluated,
+    Request,
+    Visit,
+)
 from autotune.evaluators.cpu.timing import time_calls, timed
 from autotune.evaluators.racing import FIRST_RUNS, Race
-from autotune.evaluators.rounds import Series
+from autotune.evaluators.rounds import Redraw, Series
+from autotune.evaluators.verdicts import AT_THE_END, CHANGED, IN_TURN, REPEATED, wrong_result
 from autotune.measurement import Measurement, Outcome
 from autotune.references import SMALL_CASES, Case
 from autotune.verification import Check, Verdict
@@ -78,53 +86,24 @@ def compile_module(path: Path) -> Compiled:
     return Compiled(time.process_time() - start, error)
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluate:
-    """Verify a program, then time it."""
-
-    program: CpuProgram
-    accuracy: str
-    best_s: float | None
-    budget_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluated:
-    """What came of it, and whether memory was damaged: then this process must not go on."""
-
-    measurement: Measurement
-    damaged: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Visit:
-    """Time a program, or NumPy where there is none, for one turn of an interleaved round."""
-
-    program: CpuProgram | None
-    budget_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class DescribeBlas:
-    """Say which BLAS NumPy calls."""
-
-
-Request: TypeAlias = Evaluate | Visit | DescribeBlas
-
-
 def measurement_worker(
     problem: Gemm, programs: ProgramCache, effort: Effort, threads: int, seed: int
-) -> Callable[[Request], Evaluated | Series | Blas]:
+) -> Callable[[Request], Evaluated | Series | Blas | None]:
     """Entry of the worker that measures: owns the operands of one problem."""
     _import_compiler()
     worker = _MeasurementWorker(problem, programs, effort, threads, seed)
 
-    def handle(request: Request) -> Evaluated | Series | Blas:
+    def handle(request: Request) -> Evaluated | Series | Blas | None:
         match request:
             case Evaluate():
                 return worker.evaluate(request)
             case Visit():
                 return worker.visit(request)
+            case Redraw():
+                worker.redraw(request.seed)
+                return None
+            case Confirm():
+                return worker.confirm(request)
             case DescribeBlas():
                 return numpy_blas()
 
@@ -147,14 +126,20 @@ class _MeasurementWorker:
             return Check(case, problem.dtype, problem.layout, rng, problem.formula)
 
         self._small = [check(case) for case in SMALL_CASES]
-        self._large = [
-            check(Case(problem.m, problem.n, problem.k, distribution=distribution))
-            for distribution in ("uniform", "normal")
-        ]
+        self._large = Check(
+            Case(problem.m, problem.n, problem.k),
+            problem.dtype,
+            problem.layout,
+            rng,
+            problem.formula,
+            others=("normal",),
+            sealed=True,
+        )
         m, n, k = (max(1, size // PROBE_SHRINK) for size in (problem.m, problem.n, problem.k))
         self._probe = check(Case(m, n, k))
+        self._seed = seed
         self._kernel = functools.cache(CpuKernel)
-        self._numpy = _numpy_call(self._large[0], problem)
+        self._numpy = _numpy_call(self._large, problem)
 
     def evaluate(self, request: Evaluate) -> Evaluated:
         """Correct first, then fast; a kernel that is far behind is not timed to the end."""
@@ -177,21 +162,16 @@ class _MeasurementWorker:
             worst = max(worst, verdict.error)
             if abandoned := self._hopeless(kernel, request.best_s):
                 return Evaluated(replace(abandoned, error=worst))
-        first, *others = self._large
-        call = self._call(kernel, first)
-        first.prepare()
+        check = self._large
+        call = self._call(kernel, check)
+        check.prepare()
         first_s = timed(call)
-        verdict = first.judge(request.accuracy)
+        verdict = check.judge(request.accuracy)
         if not verdict.right:
             return _wrong(verdict)
         worst = max(worst, verdict.error)
         if abandoned := self._abandoned(race, call, first_s):
             return Evaluated(replace(abandoned, error=worst))
-        for check in others:
-            verdict = check.run(kernel, request.accuracy)
-            if not verdict.right:
-                return _wrong(verdict)
-            worst = max(worst, verdict.error)
         warm_s = timed(call) if first_s < BRIEF_S else first_s
         series = time_calls(
             call,
@@ -202,32 +182,80 @@ class _MeasurementWorker:
             enough=race.behind,
         )
         # A race between threads shows now and then, not in every call.
-        verdict = first.judge(request.accuracy)
+        verdict = check.judge_again(request.accuracy)
         if not verdict.right:
-            return _wrong(replace(verdict, reason=f"{verdict.reason}, after repeated calls"))
+            return _wrong(verdict, REPEATED)
+        check.turn()
+        check.prepare()
+        call()
+        verdict = check.judge(request.accuracy)
+        if not verdict.right:
+            return _wrong(verdict, CHANGED)
         worst = max(worst, verdict.error)
         return Evaluated(
             Measurement(Outcome.OK, series.median_s, series.interval_s, series.calls, worst)
         )
 
-    def visit(self, request: Visit) -> Series:
-        """Take one turn; the threads of whoever ran before are left to settle first."""
+    def visit(self, request: Visit) -> Series | Evaluated:
+        """Take one turn, on other operands than the turn before; its last call is checked.
+
+        The threads of whoever ran before are left to settle first.
+        """
+        self._large.turn()
         if request.program is None:
             call = self._numpy
         else:
-            call = self._call(self._kernel(request.program), self._large[0])
+            call = self._call(self._kernel(request.program), self._large)
         if self._threads > 1:
             time.sleep(SETTLE_S)
         first_s = timed(call)
         if first_s >= max(BRIEF_S, request.budget_s):
-            return Series(first_s, (first_s, first_s), 1)
-        return time_calls(
-            call,
-            expected_s=first_s,
-            budget_s=request.budget_s,
-            interval=self._effort.interval,
-            deadline_s=request.budget_s,
-        )
+            series = Series(first_s, (first_s, first_s), 1)
+        else:
+            series = time_calls(
+                call,
+                expected_s=first_s,
+                budget_s=request.budget_s,
+                interval=self._effort.interval,
+                deadline_s=request.budget_s,
+            )
+        if request.program is not None:
+            verdict = self._large.judge_again(request.accuracy)
+            if not verdict.right:
+                return _wrong(verdict, IN_TURN)
+        return series
+
+    def redraw(self, seed: int) -> None:
+        """Change all operands, unless they are of this seed."""
+        if seed != self._seed:
+            self._seed = seed
+            rng = np.random.default_rng(seed)
+            for check in (*self._small, self._large):
+                check.redraw(rng)
+
+    def confirm(self, request: Confirm) -> Evaluated:
+        """Verify again, every size and then as many calls as there is time for."""
+        kernel = self._kernel(request.program)
+        worst, calls = 0.0, 0
+        for check in self._small:
+            verdict = check.run(kernel, request.accuracy)
+            if not verdict.right:
+                return _wrong(verdict, AT_THE_END)
+            worst = max(worst, verdict.error)
+        check = self._large
+        call = self._call(kernel, check)
+        for part in range(1, check.contents + 1):
+            check.turn()
+            until = time.monotonic() + request.budget_s / check.contents
+            while calls < part or time.monotonic() < until:
+                check.prepare()
+                call()
+                calls += 1
+                verdict = check.judge_again(request.accuracy)
+                if not verdict.right:
+                    return _wrong(verdict, AT_THE_END)
+                worst = max(worst, verdict.error)
+        return Evaluated(Measurement(Outcome.OK, error=worst, details={"checked_calls": calls}))
 
     def _call(self, kernel: CpuKernel, check: Check) -> Callable[[], object]:
         """A call on a check's operands as users make it, or the shortest that there is.
@@ -290,8 +318,5 @@ def _numpy_call(check: Check, problem: Gemm) -> Callable[[], object]:
     return functools.partial(np.matmul, a, b, out=check.c)
 
 
-def _wrong(verdict: Verdict) -> Evaluated:
-    error = verdict.error if math.isfinite(verdict.error) else None
-    return Evaluated(
-        Measurement(Outcome.WRONG_RESULT, error=error, reason=verdict.reason), verdict.damaged
-    )
+def _wrong(verdict: Verdict, when: str = "") -> Evaluated:
+    return Evaluated(wrong_result(verdict, when), damaged=verdict.damaged)

@@ -179,7 +179,9 @@ class CompilePool:
         targets: Collection[str] = ("cuda",),
     ) -> None:
         self._timeout_s = timeout_s
-        self._workers = [WorkerProcess(compile_worker, programs, targets) for _ in range(count)]
+        self._workers = [
+            WorkerProcess(compile_worker, programs, targets, watched=True) for _ in range(count)
+        ]
         self._idle: queue.SimpleQueue[WorkerProcess] = queue.SimpleQueue()
         for worker in self._workers:
             self._idle.put(worker)

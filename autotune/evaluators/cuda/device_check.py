@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import functools
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+from autotune.evaluators.cuda.context import pycuda_driver
 from autotune.evaluators.cuda.memory import Placement, Slab, lay_out, operands
 from autotune.evaluators.cuda.support import Support, pack_signs, upload
+from autotune.guarded import POISON
 from autotune.references import Drawn, FullReference, SampledReference, Tolerance
-from autotune.verification import POISON, Verdict, find_flaw, grade
+from autotune.verification import Verdict, find_flaw, grade
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
 
-    from autotune.references import Case
+    from autotune.references import Case, Matrix
 
 _PLACES = ("before the first row", "after the last row", "past the end of a row")
 
@@ -24,38 +29,64 @@ class DeviceCheck:
     The counterpart of `autotune.verification.Check`: the same operands, references, tolerances
     and guard zones. Only sums and samples of C travel back to the host.
 
+    Operands may have several contents, which take turns at the same addresses.
+
     Args:
         case: what is multiplied.
         dtype: element type.
         layout: which of A and B is stored transposed.
         rng: draws the operands.
         support: the device's helpers.
+        others: distributions of further contents.
 
     Attributes:
         case: what is multiplied.
         slab: A, B and C.
+        bases: addresses of all slabs that hold the content whose turn it is, this one's first.
     """
 
     def __init__(
-        self, case: Case, dtype: str, layout: str, rng: np.random.Generator, support: Support
+        self,
+        case: Case,
+        dtype: str,
+        layout: str,
+        rng: np.random.Generator,
+        support: Support,
+        *,
+        others: Sequence[str] = (),
     ) -> None:
         self.case = case
         self._dtype = dtype
         self._support = support
-        drawn = Drawn.of(case, dtype, layout, rng)
-        (a_rows, a_columns), (b_rows, b_columns) = drawn.a.shape, drawn.b.shape
-        placed = lay_out((a_rows, a_columns), (b_rows, b_columns), case, drawn.a.itemsize)
+        self._cases = (case, *(replace(case, distribution=each) for each in others))
+        self._draw = functools.partial(Drawn.of, dtype=dtype, layout=layout)
+        drawn = self._draw(case, rng=rng)
+        placed = lay_out(drawn.a.shape, drawn.b.shape, case, drawn.a.itemsize)
         self._poison = POISON[drawn.a.itemsize]
         self.slab = Slab(placed, support)
-        self.slab.store(placed.a, drawn.a)
-        self.slab.store(placed.b, drawn.b)
-        self._c_values = drawn.c
-        self._hashes = [self._inspect(each)[4] for each in (placed.a, placed.b)]
-        self._reference: _Reference = (
-            _DeviceFullReference(drawn.reference, support)
-            if isinstance(drawn.reference, FullReference)
-            else _DeviceSampledReference(drawn.reference, support)
-        )
+        self.bases = [self.slab.base]
+        # One content is where it is; of several, each also has an image of A and B to come from.
+        self._images = [pycuda_driver().mem_alloc(self._inputs) for _ in self._cases if others]
+        drawn_all = [drawn, *(self._draw(each, rng=rng) for each in self._cases[1:])]
+        self._contents = [self._keep(*each) for each in enumerate(drawn_all)]
+        self._turn = 0
+        self._write()
+
+    @property
+    def contents(self) -> int:
+        """How many contents take turns."""
+        return len(self._contents)
+
+    def turn(self) -> None:
+        """Write the next content into A and B, wherever they are."""
+        self._turn = (self._turn + 1) % len(self._contents)
+        self._write()
+
+    def redraw(self, rng: np.random.Generator) -> None:
+        """Draw every content afresh, and write one of them into A and B."""
+        drawn = [self._draw(each, rng=rng) for each in self._cases]
+        self._contents = [self._keep(*each) for each in enumerate(drawn)]
+        self._write()
 
     @property
     def arguments(self) -> tuple[int, int, int, int, int, int, float, float]:
@@ -66,8 +97,9 @@ class DeviceCheck:
     def prepare(self) -> None:
         """Put C into its state before a launch: NaNs, or its values where beta is not zero."""
         c = self.slab.layout.c
-        if self._c_values is not None:
-            self.slab.store(c, self._c_values)
+        values = self._contents[self._turn].c
+        if values is not None:
+            self.slab.store(c, values)
         else:
             self._support.fill(self.slab.base + c.offset, c.elements, self._poison)
 
@@ -81,26 +113,84 @@ class DeviceCheck:
             accuracy: the accuracy class the kernel promises.
         """
         layout = self.slab.layout
+        content = self._contents[self._turn]
         found = {name: self._inspect(getattr(layout, name.lower())) for name in "ABC"}
         damage = {
             name: next((place for place, count in zip(_PLACES, each, strict=False) if count), None)
             for name, each in found.items()
         }
         modified = {
-            name: found[name][4] != hash_ for name, hash_ in zip("AB", self._hashes, strict=True)
+            name: found[name][4] != hash_ for name, hash_ in zip("AB", content.hashes, strict=True)
         }
         verdict = find_flaw(self.case, damage, modified, unwritten=found["C"][3])
-        if verdict is None:
-            sizes = (self.case.m, self.case.n, self.case.k)
-            tolerance = Tolerance.of(accuracy, self._dtype, sizes)
-            error = self._reference.error(self.slab.base, layout.c, tolerance)
-            verdict = grade(self.case, accuracy, error)
-        if not verdict.right and not self._reference.intact():
-            verdict = replace(verdict, damaged=True)
+        if verdict is not None:
+            return self._blame(verdict)
+        return self.judge_result(self.slab.base, accuracy)
+
+    def judge_result(self, base: int, accuracy: str) -> Verdict:
+        """Judge C alone, in any of the slabs.
+
+        Args:
+            base: the slab's address.
+            accuracy: the accuracy class the kernel promises.
+        """
+        sizes = (self.case.m, self.case.n, self.case.k)
+        tolerance = Tolerance.of(accuracy, self._dtype, sizes)
+        reference = self._contents[self._turn].reference
+        error = reference.error(base, self.slab.layout.c, tolerance)
+        return self._blame(grade(self.case, accuracy, error))
+
+    def _blame(self, verdict: Verdict) -> Verdict:
+        """A verdict, which an earlier kernel may have to answer for."""
+        if not verdict.right and not self._contents[self._turn].reference.intact():
+            return replace(verdict, damaged=True)
         return verdict
+
+    @property
+    def _inputs(self) -> int:
+        """Bytes from the start of the slab to the end of B and its guards."""
+        return self.slab.layout.b.end
+
+    def _keep(self, number: int, drawn: Drawn) -> _Content:
+        """Store A and B in the slab, and an image of them where there are several contents."""
+        placed = self.slab.layout
+        self.slab.store(placed.a, drawn.a)
+        self.slab.store(placed.b, drawn.b)
+        if self._images:
+            pycuda_driver().memcpy_dtod(self._images[number], self.slab.base, self._inputs)
+        reference: _Reference = (
+            _DeviceFullReference(drawn.reference, self._support)
+            if isinstance(drawn.reference, FullReference)
+            else _DeviceSampledReference(drawn.reference, self._support)
+        )
+        return _Content(
+            hashes=[self._inspect(each)[4] for each in (placed.a, placed.b)],
+            c=drawn.c,
+            reference=reference,
+        )
+
+    def _write(self) -> None:
+        if self._images:
+            for base in self.bases:
+                pycuda_driver().memcpy_dtod(base, self._images[self._turn], self._inputs)
 
     def _inspect(self, placement: Placement) -> list[int]:
         return self._support.inspect(self.slab.base, placement, self._poison)
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What is known of one content of A and B.
+
+    Attributes:
+        hashes: of A and of B, as they are on the device.
+        c: C before a launch; None where beta is zero.
+        reference: what C must be after it.
+    """
+
+    hashes: list[int]
+    c: Matrix | None
+    reference: _Reference
 
 
 class _Reference(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -16,6 +17,7 @@ from autotune.evaluators.cuda.gate import gate
 from autotune.evaluators.cuda.identity import visible_device
 from autotune.evaluators.cuda.messages import (
     CASES,
+    Confirm,
     DescribeBaseline,
     Evaluate,
     Evaluated,
@@ -33,8 +35,19 @@ from autotune.evaluators.cuda.program import (
 )
 from autotune.evaluators.cuda.support import support_source
 from autotune.evaluators.cuda.worker import measurement_worker
-from autotune.evaluators.processes import Failure, FailureKind, WorkerProcess
-from autotune.evaluators.rounds import Series, hold_rounds, judge_failure
+from autotune.evaluators.processes import (
+    PREPARE_TIMEOUT_S,
+    Failure,
+    FailureKind,
+    WorkerProcess,
+)
+from autotune.evaluators.rounds import (
+    CONFIRM_SHARE,
+    Redraw,
+    Series,
+    hold_rounds,
+    judge_failure,
+)
 from autotune.evaluators.validity import Validity
 from autotune.measurement import Measurement, Outcome
 from autotune.rendering import render
@@ -110,6 +123,7 @@ class CudaEvaluator:
         self._programs = programs
         self._effort = effort or DEFAULT_EFFORT
         self._seed = seed
+        self._fresh = itertools.count(seed + 1)
         self.batch = workers or read_cpu().limits.names()["max_threads"]
         targets = {_SUPPORT_TARGET, *(family.target for family in families.values())}
         self._compilers = CompilePool(
@@ -160,7 +174,7 @@ class CudaEvaluator:
         return measurement
 
     def finals(self, candidates: Sequence[Candidate]) -> Finals:
-        """Verify again, then time in rounds: every candidate, then cuBLAS, and again."""
+        """Verify, time in rounds (every candidate, then cuBLAS, and again), and verify again."""
         self.prepare(candidates)
         readies = [self._get_ready(each) for each in candidates]
         measurements = [
@@ -170,13 +184,25 @@ class CudaEvaluator:
             for candidate, ready in zip(candidates, readies, strict=True)
         ]
         baseline = self.baseline()
-        visits = {
-            position: functools.partial(self._visit, ready.program)
+        programs = {
+            position: (ready.program, self._families[candidates[position].family].accuracy)
             for position, ready in enumerate(readies)
             if isinstance(ready, _Ready) and measurements[position].ok
         }
-        of_cublas = None if baseline is None else functools.partial(self._visit, None)
-        return hold_rounds(measurements, visits, baseline, of_cublas, self._effort.finals_s)
+        visits = {
+            position: functools.partial(self._visit, *program)
+            for position, program in programs.items()
+        }
+        of_cublas = None if baseline is None else functools.partial(self._visit, None, "ieee")
+        seed = next(self._fresh)
+        return hold_rounds(
+            measurements,
+            visits,
+            baseline,
+            of_cublas,
+            self._effort.finals_s,
+            lambda position: self._confirm(*programs[position], seed),
+        )
 
     def baseline(self) -> Baseline | None:
         """The vendor library, cuBLAS, on the same operands, measured once; None without it."""
@@ -184,7 +210,7 @@ class CudaEvaluator:
             version = self._ask(DescribeBaseline())
             if not isinstance(version, str):
                 return None
-            turn = self._visit(None, self._effort.budget_s)
+            turn = self._visit(None, "ieee", self._effort.budget_s)
             if isinstance(turn, Failure):
                 return None
             self._baseline = Baseline(
@@ -286,16 +312,35 @@ class CudaEvaluator:
         details = {**reply.measurement.details, **ready.details}
         return replace(reply.measurement, details=details)
 
-    def _visit(self, program: CudaProgram | None, budget_s: float) -> Series | Failure:
-        reply: Series | Failure = self._ask(Visit(program, budget_s))
+    def _visit(
+        self, program: CudaProgram | None, accuracy: str, budget_s: float
+    ) -> Series | Failure:
+        reply: Series | Evaluated | Failure = self._ask_finalist(
+            Visit(program, accuracy, budget_s)
+        )
+        if isinstance(reply, Evaluated):
+            return Failure(FailureKind.WRONG, reply.measurement.reason)
+        return reply
+
+    def _confirm(self, program: CudaProgram, accuracy: str, seed: int) -> Measurement:
+        """What launches on fresh operands, all of them checked, say of a finalist."""
+        redrawn = self._ask_finalist(Redraw(seed), PREPARE_TIMEOUT_S)
+        if isinstance(redrawn, Failure):
+            return judge_failure(redrawn)
+        budget_s = CONFIRM_SHARE * self._effort.finals_s
+        reply: Evaluated | Failure = self._ask_finalist(Confirm(program, accuracy, budget_s))
+        return judge_failure(reply) if isinstance(reply, Failure) else reply.measurement
+
+    def _ask_finalist(self, request: Request, timeout_s: float | None = None) -> Any:
+        reply = self._ask(request, timeout_s)
         if isinstance(reply, Failure) and self._worker is not None:
             self._worker.close(grace_s=0)  # its context may be dead
         return reply
 
-    def _ask(self, request: Request) -> Any:
+    def _ask(self, request: Request, timeout_s: float | None = None) -> Any:
         if self._worker is None:
             self._worker = self._make_worker()
-        reply = self._worker.call(request, self._effort.timeout_s)
+        reply = self._worker.call(request, timeout_s or self._effort.timeout_s)
         if isinstance(reply, Evaluated) and reply.lost:
             self._worker.close(grace_s=0)
         return reply

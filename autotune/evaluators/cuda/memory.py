@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune.evaluators.cuda.context import pycuda_driver
-from autotune.verification import GUARD_BYTES, POISON
+from autotune.guarded import GUARD_BYTES, POISON
 
 if TYPE_CHECKING:
     from autotune.evaluators.cuda.support import Support

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from autotune.evaluators.cuda.program import CudaProgram, LaunchPlan
+from autotune.evaluators.rounds import Redraw
 from autotune.measurement import Measurement
 from autotune.references import SMALL_CASES, Case
 
@@ -91,10 +92,27 @@ class Visit:
 
     Attributes:
         program: the program, evaluated before.
+        accuracy: the accuracy class it promises.
         budget_s: seconds of timed launches.
     """
 
     program: CudaProgram | None
+    accuracy: str
+    budget_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """Verify a program once more, after its last timed launch, on what `Redraw` drew.
+
+    Attributes:
+        program: the program.
+        accuracy: the accuracy class it promises.
+        budget_s: seconds of launches that are checked, every one.
+    """
+
+    program: CudaProgram
+    accuracy: str
     budget_s: float
 
 
@@ -103,4 +121,4 @@ class DescribeBaseline:
     """Say which cuBLAS there is."""
 
 
-Request: TypeAlias = Evaluate | Visit | DescribeBaseline
+Request: TypeAlias = Evaluate | Visit | Redraw | Confirm | DescribeBaseline

@@ -191,6 +191,11 @@ class Batch:
         launches = batch_launches(expected_s, sets)
         return cls(launch, sets, launches, stopwatch, graph=expected_s < GRAPH_BELOW_S)
 
+    @property
+    def last(self) -> int:
+        """Which operand set was launched last."""
+        return (self._next - 1) % self._sets
+
     def samples(self, count: int) -> list[float]:
         """Seconds per launch of so many batches; see `Stopwatch.samples`."""
         enqueue = self._graph.replay if self._graph is not None else self._enqueue

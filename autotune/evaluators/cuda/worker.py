@@ -6,7 +6,7 @@ import atexit
 import functools
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from autotune.evaluators.cuda.launch import CudaKernel
 from autotune.evaluators.cuda.memory import OperandSets, operands, rotation_sets
 from autotune.evaluators.cuda.messages import (
     CASES,
+    Confirm,
     DescribeBaseline,
     Evaluate,
     Evaluated,
@@ -35,7 +36,8 @@ from autotune.evaluators.cuda.nvml import GpuMonitor
 from autotune.evaluators.cuda.support import Support
 from autotune.evaluators.cuda.timing import Batch, HungError, Stopwatch
 from autotune.evaluators.racing import FIRST_RUNS, Race
-from autotune.evaluators.rounds import Series
+from autotune.evaluators.rounds import Redraw, Series
+from autotune.evaluators.verdicts import AT_THE_END, CHANGED, IN_TURN, REPEATED, wrong_result
 from autotune.measurement import Measurement, Outcome
 from autotune.references import Case
 
@@ -82,6 +84,11 @@ def measurement_worker(
                 return worker.evaluate(request)
             case Visit():
                 return worker.visit(request)
+            case Redraw():
+                worker.redraw(request.seed)
+                return None
+            case Confirm():
+                return worker.confirm(request)
             case DescribeBaseline():
                 return worker.describe_baseline()
 
@@ -114,19 +121,20 @@ class _MeasurementWorker:
         rng = np.random.default_rng(seed)
         helpers = Support(support, problem.dtype, settings.multiprocessor_count)
 
-        def check(case: Case) -> DeviceCheck:
-            return DeviceCheck(case, problem.dtype, problem.layout, rng, helpers)
+        def check(case: Case, *others: str) -> DeviceCheck:
+            return DeviceCheck(case, problem.dtype, problem.layout, rng, helpers, others=others)
 
         self._small = {case: check(case) for case in CASES}
-        sizes = (problem.m, problem.n, problem.k)
-        self._large = [check(Case(*sizes, distribution=each)) for each in ("uniform", "normal")]
-        m, n, k = sizes
+        m, n, k = problem.m, problem.n, problem.k
+        self._large = check(Case(m, n, k), "normal")
+        self._seed = seed
         count = rotation_sets(
             (m * n + n * k + m * k) * problem.itemsize,
             settings.l2_bytes,
             pycuda_driver().mem_get_info()[0],
         )
-        self._sets = OperandSets(self._large[0].slab, count)
+        self._sets = OperandSets(self._large.slab, count)
+        self._large.bases = self._sets.bases
         self._contestants: dict[str, _Contestant] = {}
         self._cublas: Cublas | None = None
         self._evaluated = 0
@@ -159,18 +167,18 @@ class _MeasurementWorker:
                 kernel.close()
             self._busy_at = time.monotonic()
 
-    def visit(self, request: Visit) -> Series:
-        """Take one turn; who comes for the first time is prepared.
+    def visit(self, request: Visit) -> Series | Evaluated:
+        """Take one turn, on other operands than the turn before; its last launch is checked.
+
+        Who comes for the first time is prepared.
 
         Raises:
             LaunchError: it does not run any more.
             HungError: it does not end.
             CublasError: cuBLAS refuses.
         """
-        key = "" if request.program is None else request.program.digest
-        if key not in self._contestants:
-            self._contestants[key] = self._enter(request.program)
-        contestant = self._contestants[key]
+        self._large.turn()
+        contestant = self._contestant(request.program)
         self._warm_up(contestant.batch)
         series = contestant.batch.series(
             contestant.expected_s,
@@ -180,7 +188,41 @@ class _MeasurementWorker:
         )
         contestant.expected_s = series.median_s
         self._busy_at = time.monotonic()
+        if request.program is not None:
+            verdict = self._judge_last(contestant.batch, request.accuracy)
+            if not verdict.right:
+                return self._wrong(verdict, IN_TURN)
         return series
+
+    def redraw(self, seed: int) -> None:
+        """Change the problem's operands, unless they are of this seed."""
+        if seed != self._seed:
+            self._seed = seed
+            self._large.redraw(np.random.default_rng(seed))
+
+    def confirm(self, request: Confirm) -> Evaluated:
+        """Verify again, as many launches as there is time for, and one on each content at least.
+
+        Raises:
+            LaunchError: it does not run any more.
+            HungError: it does not end.
+        """
+        # The program as it took its turns, with whatever it may have kept in device memory.
+        kernel = self._contestant(request.program).kernel
+        assert kernel is not None
+        check = self._large
+        worst, launches = 0.0, 0
+        for part in range(1, check.contents + 1):
+            check.turn()
+            until = time.monotonic() + request.budget_s / check.contents
+            while launches < part or time.monotonic() < until:
+                verdict = self._run(check, kernel.launch, request.accuracy)
+                launches += 1
+                if not verdict.right:
+                    return self._wrong(verdict, AT_THE_END)
+                worst = max(worst, verdict.error)
+        details: dict[str, float | int | str] = {"checked_calls": launches}
+        return Evaluated(Measurement(Outcome.OK, error=worst, details=details))
 
     def describe_baseline(self) -> str | None:
         """Which cuBLAS there is, once it has multiplied correctly; None where there is none."""
@@ -197,7 +239,7 @@ class _MeasurementWorker:
             cublas = Cublas(
                 library, sizes, self._problem.dtype, self._problem.layout, self._stopwatch.stream
             )
-            verdict = self._run(self._large[0], _own_stream(cublas), "ieee")
+            verdict = self._run(self._large, _own_stream(cublas), "ieee")
         except failures:
             return None
         if verdict.right:
@@ -214,13 +256,13 @@ class _MeasurementWorker:
                 return verdict
             if worst is None or verdict.error > worst.error:
                 worst = verdict
-        return worst or self._run(self._large[0], kernel.launch, request.accuracy)
+        return worst or self._run(self._large, kernel.launch, request.accuracy)
 
     def _verify_and_time(
         self, kernel: CudaKernel, request: Evaluate, worst: float, deadline: float
     ) -> Evaluated:
-        first, *others = self._large
-        first_s, verdict = self._run_timed(first, kernel.launch, request.accuracy)
+        check = self._large
+        first_s, verdict = self._run_timed(check, kernel.launch, request.accuracy)
         if not verdict.right:
             return self._wrong(verdict)
         worst = max(worst, verdict.error)
@@ -235,11 +277,6 @@ class _MeasurementWorker:
             brief = batch.samples(1 if slow else FIRST_RUNS)
             if race.lost(brief):
                 return Evaluated(_abandoned(race, brief, batch.launches, worst))
-            for check in others:
-                verdict = self._run(check, kernel.launch, request.accuracy)
-                if not verdict.right:
-                    return self._wrong(verdict)
-                worst = max(worst, verdict.error)
             series = batch.series(
                 min(brief),
                 request.budget_s,
@@ -256,9 +293,14 @@ class _MeasurementWorker:
         if not slow:
             details["warm_s"] = self._warm_s(kernel.launch, series.median_s, request.budget_s)
         # A race shows now and then, not in every launch.
-        verdict = first.judge(request.accuracy)
+        for verdict in (self._judge_last(batch, request.accuracy), check.judge(request.accuracy)):
+            if not verdict.right:
+                return self._wrong(verdict, REPEATED)
+            worst = max(worst, verdict.error)
+        check.turn()
+        verdict = self._run(check, kernel.launch, request.accuracy)
         if not verdict.right:
-            return self._wrong(replace(verdict, reason=f"{verdict.reason}, after repeated calls"))
+            return self._wrong(verdict, CHANGED)
         return Evaluated(
             Measurement(
                 Outcome.OK,
@@ -282,6 +324,16 @@ class _MeasurementWorker:
         finally:
             batch.close()
         return series.median_s
+
+    def _judge_last(self, batch: Batch, accuracy: str) -> Verdict:
+        """What the last launch of a batch left in its operand set."""
+        return self._large.judge_result(self._sets.bases[batch.last], accuracy)
+
+    def _contestant(self, program: CudaProgram | None) -> _Contestant:
+        key = "" if program is None else program.digest
+        if key not in self._contestants:
+            self._contestants[key] = self._enter(program)
+        return self._contestants[key]
 
     def _enter(self, program: CudaProgram | None) -> _Contestant:
         kernel = None if program is None else CudaKernel(program, self._ordinal)
@@ -326,10 +378,9 @@ class _MeasurementWorker:
             if time.monotonic() >= until:
                 return
 
-    def _wrong(self, verdict: Verdict) -> Evaluated:
-        error = verdict.error if math.isfinite(verdict.error) else None
+    def _wrong(self, verdict: Verdict, when: str = "") -> Evaluated:
         return Evaluated(
-            Measurement(Outcome.WRONG_RESULT, error=error, reason=verdict.reason),
+            wrong_result(verdict, when),
             lost=verdict.damaged,
             blameless=verdict.damaged and self._evaluated > 1,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from autotune.evaluators.base import Baseline, Effort, Finals
 from autotune.evaluators.hybrid.loading import HybridProgram
 from autotune.evaluators.hybrid.messages import (
+    Confirm,
     DescribeBaseline,
     Evaluate,
     Request,
@@ -18,8 +20,13 @@ from autotune.evaluators.hybrid.messages import (
 )
 from autotune.evaluators.hybrid.products import LocalKernel
 from autotune.evaluators.hybrid.worker import Evaluated, measurement_worker
-from autotune.evaluators.processes import Failure, WorkerProcess
-from autotune.evaluators.rounds import Series, hold_rounds, judge_failure
+from autotune.evaluators.processes import (
+    PREPARE_TIMEOUT_S,
+    Failure,
+    FailureKind,
+    WorkerProcess,
+)
+from autotune.evaluators.rounds import Redraw, Series, hold_rounds, judge_failure
 from autotune.evaluators.validity import Validity
 from autotune.measurement import Measurement, Outcome
 from autotune.rendering import render
@@ -96,6 +103,7 @@ class HybridEvaluator:
         gpus = device.limits.names()["gpus"]
         setup = Setup(problem, operands, gpus, self._effort, programs.folder, seed)
         self._worker = WorkerProcess(measurement_worker, setup)
+        self._fresh = itertools.count(seed + 1)
 
     @property
     def compiles_ahead(self) -> bool:
@@ -115,16 +123,24 @@ class HybridEvaluator:
         return self._evaluate(candidate, best_s, self._effort.budget_s)
 
     def finals(self, candidates: Sequence[Candidate]) -> Finals:
-        """Verify again, then time in rounds: every candidate, then the baseline, and again."""
+        """Verify, time in rounds (every candidate, then the baseline), and verify again."""
         measurements = [self._evaluate(each, None, SECOND_LOOK_S) for each in candidates]
         baseline = self.baseline()
         visits = {
-            position: functools.partial(self._visit, self._program(each))
+            position: functools.partial(self._visit, each)
             for position, each in enumerate(candidates)
             if measurements[position].ok
         }
         of_baseline = None if baseline is None else functools.partial(self._visit, None)
-        return hold_rounds(measurements, visits, baseline, of_baseline, self._effort.finals_s)
+        seed = next(self._fresh)
+        return hold_rounds(
+            measurements,
+            visits,
+            baseline,
+            of_baseline,
+            self._effort.finals_s,
+            lambda position: self._confirm(candidates[position], seed),
+        )
 
     def baseline(self) -> Baseline | None:
         """On the host's operands cuBLASXt, on others cuBLAS on one GPU; None without it."""
@@ -168,22 +184,38 @@ class HybridEvaluator:
         rejection = self._validity.rejection(candidate)
         if rejection is not None:
             return Measurement(Outcome.REJECTED, reason=rejection)
-        accuracy = self._families[candidate.family].accuracy
-        reply = self._ask(Evaluate(self._program(candidate), accuracy, best_s, budget_s))
-        return reply.measurement if isinstance(reply, Evaluated) else judge_failure(reply)
+        return self._measure(Evaluate(*self._program(candidate), best_s, budget_s))
 
-    def _visit(self, program: HybridProgram | None, budget_s: float) -> Series | Failure:
-        reply: Series | Failure = self._ask(Visit(program, budget_s))
+    def _visit(self, candidate: Candidate | None, budget_s: float) -> Series | Failure:
+        if candidate is None:
+            request = Visit(None, "ieee", budget_s)
+        else:
+            request = Visit(*self._program(candidate), budget_s)
+        reply: Series | Evaluated | Failure = self._ask(request)
+        if isinstance(reply, Evaluated):
+            return Failure(FailureKind.WRONG, reply.measurement.reason)
         return reply
 
-    def _ask(self, request: Request) -> Any:
-        reply = self._worker.call(request, self._effort.timeout_s)
+    def _confirm(self, candidate: Candidate, seed: int) -> Measurement:
+        """What calls on fresh operands say of a finalist."""
+        redrawn = self._ask(Redraw(seed), PREPARE_TIMEOUT_S)
+        if isinstance(redrawn, Failure):
+            return judge_failure(redrawn)
+        return self._measure(Confirm(*self._program(candidate)))
+
+    def _measure(self, request: Evaluate | Confirm) -> Measurement:
+        reply: Evaluated | Failure = self._ask(request)
+        return judge_failure(reply) if isinstance(reply, Failure) else reply.measurement
+
+    def _ask(self, request: Request, timeout_s: float | None = None) -> Any:
+        reply = self._worker.call(request, timeout_s or self._effort.timeout_s)
         if isinstance(reply, Failure) or (isinstance(reply, Evaluated) and reply.lost):
             self._worker.close(grace_s=0)  # a context may be dead, or memory damaged
         return reply
 
-    def _program(self, candidate: Candidate) -> HybridProgram:
+    def _program(self, candidate: Candidate) -> tuple[HybridProgram, str]:
+        """A candidate's program, and the accuracy class that it promises."""
         family = self._families[candidate.family]
         source = render(family, candidate.configuration, dtype=self._problem.dtype)
         local = self._choose_local(local_problem(self._problem, candidate.configuration))
-        return HybridProgram(source, family.name, local)
+        return HybridProgram(source, family.name, local), family.accuracy

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from autotune.evaluators.base import Effort
 from autotune.evaluators.hybrid.loading import HybridProgram
+from autotune.evaluators.rounds import Redraw
 from autotune.problem import Gemm
 from autotune.references import Case
 
@@ -56,11 +57,23 @@ class Evaluate:
 class Visit:
     """Time a program, or the baseline where there is none, for one turn of an interleaved round.
 
-    Answered by a `Series`.
+    Answered by a `Series`, or by an `Evaluated` that says what is wrong.
     """
 
     program: HybridProgram | None
+    accuracy: str
     budget_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """Verify a program once more, after its last timed call, on what `Redraw` drew.
+
+    Answered by an `Evaluated`.
+    """
+
+    program: HybridProgram
+    accuracy: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,4 +81,4 @@ class DescribeBaseline:
     """Say what the baseline is, once it has multiplied correctly; answered by text or None."""
 
 
-Request: TypeAlias = Evaluate | Visit | DescribeBaseline
+Request: TypeAlias = Evaluate | Visit | Redraw | Confirm | DescribeBaseline

@@ -9,7 +9,8 @@ import numpy as np
 
 from autotune.evaluators.cuda.context import activated, pycuda_driver
 from autotune.evaluators.hybrid.machine import DeviceMatrix
-from autotune.verification import POISON, Check, Verdict
+from autotune.guarded import POISON
+from autotune.verification import Check, Verdict
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -103,10 +104,19 @@ class PlacedCheck:
             ]
 
         self._a, self._b, self._c = blocks(0, case.n), blocks(1, case.k), blocks(0, case.k)
+        self.store()
+
+    def store(self) -> None:
+        """Put A and B where they belong."""
         for block in self._a:
-            block.store(check.a)
+            block.store(self._check.a)
         for block in self._b:
-            block.store(check.b)
+            block.store(self._check.b)
+
+    def turn(self) -> None:
+        """Put the next content of A and B there."""
+        self._check.turn()
+        self.store()
 
     def prepare(self) -> None:
         """Put C into its state before a call."""

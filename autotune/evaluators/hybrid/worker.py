@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +18,7 @@ from autotune.evaluators.hybrid.loading import make_plan
 from autotune.evaluators.hybrid.machine import GpuMachine
 from autotune.evaluators.hybrid.messages import (
     CASES,
+    Confirm,
     DescribeBaseline,
     Evaluate,
     Request,
@@ -28,7 +28,8 @@ from autotune.evaluators.hybrid.messages import (
 from autotune.evaluators.hybrid.operands import GuardedBlock, PlacedCheck
 from autotune.evaluators.hybrid.products import Products
 from autotune.evaluators.racing import FIRST_RUNS, Race
-from autotune.evaluators.rounds import Series
+from autotune.evaluators.rounds import Redraw, Series
+from autotune.evaluators.verdicts import AT_THE_END, CHANGED, IN_TURN, REPEATED, wrong_result
 from autotune.measurement import Measurement, Outcome
 from autotune.program_cache import ProgramCache
 from autotune.references import Case
@@ -60,6 +61,11 @@ def measurement_worker(setup: Setup) -> Callable[[Request], Evaluated | Series |
                 return worker.evaluate(request)
             case Visit():
                 return worker.visit(request)
+            case Redraw():
+                worker.redraw(request.seed)
+                return None
+            case Confirm():
+                return worker.confirm(request)
             case DescribeBaseline():
                 return worker.describe_baseline()
 
@@ -74,7 +80,8 @@ class _Worker:
         rng = np.random.default_rng(setup.seed)
         self._small = [Check(case, problem.dtype, "nn", rng) for case in CASES]
         large = Case(problem.m, problem.n, problem.k)
-        self._large = Check(large, problem.dtype, "nn", rng)
+        self._large = Check(large, problem.dtype, "nn", rng, others=("normal",))
+        self._seed = setup.seed
         self._machines: dict[LocalKernel, GpuMachine] = {}
         self._placed: tuple[list[tuple[Span, Span]], PlacedCheck] | None = None
         self._entered: dict[str, Plan] = {}
@@ -101,30 +108,56 @@ class _Worker:
             reason = str(error) if isinstance(error, LaunchError) else describe(error)
             return Evaluated(Measurement(Outcome.LAUNCH_FAILED, reason=reason), lost=True)
 
-    def visit(self, request: Visit) -> Series:
-        """Take one turn.
+    def visit(self, request: Visit) -> Series | Evaluated:
+        """Take one turn, on other operands than the turn before; its last call is checked.
 
         Raises:
             CublasError: there is no baseline.
         """
+        placed = None
         if request.program is None:
             call = self._baseline_call()
         else:
-            digest = request.program.source.digest
-            if digest not in self._entered:
-                self._entered[digest] = self._plan(request.program, self._large.case)
-            plan = self._entered[digest]
+            plan = self._enter(request.program)
             placed = self._place(plan)
+            placed.turn()
             call = functools.partial(placed.call, plan)
         expected_s = timed(call)
         effort = self._setup.effort
-        return time_calls(
+        series = time_calls(
             call,
             expected_s=expected_s,
             budget_s=request.budget_s,
             interval=effort.interval,
             deadline_s=max(request.budget_s, effort.timeout_s / 4),
         )
+        if placed is not None:
+            verdict = placed.judge(request.accuracy, inputs=False)
+            if not verdict.right:
+                return _wrong(verdict, IN_TURN)
+        return series
+
+    def redraw(self, seed: int) -> None:
+        """Change the problem's operands, unless they are of this seed."""
+        if seed != self._seed:
+            self._seed = seed
+            self._large.redraw(np.random.default_rng(seed))
+            if self._placed is not None:
+                self._placed[1].store()
+
+    def confirm(self, request: Confirm) -> Evaluated:
+        """Verify again, one call on each content of the operands."""
+        plan = self._enter(request.program)
+        placed = self._place(plan)
+        worst = 0.0
+        for _ in range(self._large.contents):
+            placed.turn()
+            verdict = placed.run(plan, request.accuracy)
+            if not verdict.right:
+                return _wrong(verdict, AT_THE_END)
+            worst = max(worst, verdict.error)
+        details: dict[str, float | int | str] = {"checked_calls": self._large.contents}
+        return Evaluated(Measurement(Outcome.OK, error=worst, details=details))
 
     def describe_baseline(self) -> str | None:
         """What the baseline is; None where there is none that multiplies correctly."""
@@ -174,7 +207,11 @@ class _Worker:
         # A copy that overtakes a product shows now and then, not in every call.
         verdict = placed.judge(request.accuracy)
         if not verdict.right:
-            return _wrong(replace(verdict, reason=f"{verdict.reason}, after repeated calls"))
+            return _wrong(verdict, REPEATED)
+        placed.turn()
+        verdict = placed.run(plan, request.accuracy)
+        if not verdict.right:
+            return _wrong(verdict, CHANGED)
         worst = max(worst, verdict.error)
         return Evaluated(
             Measurement(Outcome.OK, series.median_s, series.interval_s, series.calls, worst)
@@ -203,6 +240,13 @@ class _Worker:
         operands = self._setup.operands
         spans = plan.blocks() if operands == "blocks" else []
         return PlacedCheck(check, self._setup.problem.dtype, operands, spans)
+
+    def _enter(self, program: HybridProgram) -> Plan:
+        """The plan of one that takes turns; it stays for the next."""
+        digest = program.source.digest
+        if digest not in self._entered:
+            self._entered[digest] = self._plan(program, self._large.case)
+        return self._entered[digest]
 
     def _leave(self) -> None:
         """Free those who took turns: the rounds are over."""
@@ -244,8 +288,5 @@ class _Worker:
         return self._baseline[1]
 
 
-def _wrong(verdict: Verdict) -> Evaluated:
-    error = verdict.error if math.isfinite(verdict.error) else None
-    return Evaluated(
-        Measurement(Outcome.WRONG_RESULT, error=error, reason=verdict.reason), verdict.damaged
-    )
+def _wrong(verdict: Verdict, when: str = "") -> Evaluated:
+    return Evaluated(wrong_result(verdict, when), lost=verdict.damaged)

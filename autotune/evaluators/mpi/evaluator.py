@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from autotune.evaluators.base import Baseline, Effort, Finals
 from autotune.evaluators.cpu.baseline import Blas, baseline_details, baseline_name
-from autotune.evaluators.cpu.worker import Compiled, Evaluated, compile_worker
+from autotune.evaluators.cpu.messages import Evaluated
+from autotune.evaluators.cpu.worker import Compiled, compile_worker
 from autotune.evaluators.mpi.messages import (
+    Confirm,
     DescribeBlas,
     Evaluate,
     GpuProduct,
@@ -24,12 +27,13 @@ from autotune.evaluators.mpi.messages import (
     VisitNumpy,
 )
 from autotune.evaluators.processes import (
+    PREPARE_TIMEOUT_S,
     START_TIMEOUT_S,
     Failure,
     FailureKind,
     WorkerPool,
 )
-from autotune.evaluators.rounds import Series, hold_rounds, judge_failure
+from autotune.evaluators.rounds import Redraw, Series, hold_rounds, judge_failure
 from autotune.evaluators.validity import Validity
 from autotune.grid import ProcessGrid
 from autotune.measurement import Measurement, Outcome
@@ -133,9 +137,10 @@ class MpiEvaluator:
         self._setup = Setup(
             problem, self._effort, programs.folder, bool(limits["distributed"]), seed
         )
+        self._fresh = itertools.count(seed + 1)
         self._gpu_name = device.fingerprint.fields.get("gpu")
         self._is_set_up = False
-        self._compilers = WorkerPool(compile_worker, count=1)
+        self._compilers = WorkerPool(compile_worker, count=1, watched=True)
         self._programs = programs
         self._compiled: dict[str, str] = {}
         self._validity = Validity(families, problem, device.limits)
@@ -170,7 +175,7 @@ class MpiEvaluator:
         return self._evaluate(candidate, best_s, self._effort.budget_s)
 
     def finals(self, candidates: Sequence[Candidate]) -> Finals:
-        """Verify again, then time in rounds: every candidate, then NumPy on rank 0, and again.
+        """Verify, time in rounds (every candidate, then NumPy on rank 0), and verify again.
 
         The ranks are new ones, which have no trial behind them.
         """
@@ -179,14 +184,22 @@ class MpiEvaluator:
         measurements = [self._evaluate(each, None, SECOND_LOOK_S) for each in candidates]
         baseline = self.baseline()
         visits = {
-            position: functools.partial(self._visit, self._program(each))
+            position: functools.partial(self._visit, each)
             for position, each in enumerate(candidates)
             if measurements[position].ok
         }
         threads = 1 if baseline is None else baseline.threads
         of_numpy = functools.partial(self._visit_numpy, threads)
         of_baseline = of_numpy if self._gpu_name is None else self._visit_gpu
-        return hold_rounds(measurements, visits, baseline, of_baseline, self._effort.finals_s)
+        seed = next(self._fresh)
+        return hold_rounds(
+            measurements,
+            visits,
+            baseline,
+            of_baseline,
+            self._effort.finals_s,
+            lambda position: self._confirm(candidates[position], seed),
+        )
 
     def baseline(self) -> Baseline | None:
         """NumPy's product on rank 0, the other ranks asleep, with one thread or one per core.
@@ -253,17 +266,24 @@ class MpiEvaluator:
         error = self._compiled[local.source.digest] if isinstance(local, LocalProduct) else ""
         if error:
             return Measurement(Outcome.COMPILE_FAILED, reason=f"local kernel: {error}")
-        accuracy = self._families[candidate.family].accuracy
-        reply = self._ask(Evaluate(self._program(candidate), accuracy, best_s, budget_s))
-        if not isinstance(reply, Evaluated):
-            return judge_failure(reply)
-        if reply.damaged:
-            self._renew()
-        return reply.measurement
+        return self._measure(Evaluate(*self._program(candidate), best_s, budget_s))
 
-    def _visit(self, program: MpiProgram, budget_s: float) -> Series | Failure:
-        reply: Series | Failure = self._ask(Visit(program, budget_s))
+    def _visit(self, candidate: Candidate, budget_s: float) -> Series | Failure:
+        reply: Series | Evaluated | Failure = self._ask(Visit(*self._program(candidate), budget_s))
+        if isinstance(reply, Evaluated):
+            return Failure(FailureKind.WRONG, reply.measurement.reason)
         return reply
+
+    def _confirm(self, candidate: Candidate, seed: int) -> Measurement:
+        """What calls on fresh operands say of a finalist."""
+        redrawn = self._ask(Redraw(seed), PREPARE_TIMEOUT_S)
+        if isinstance(redrawn, Failure):
+            return judge_failure(redrawn)
+        return self._measure(Confirm(*self._program(candidate)))
+
+    def _measure(self, request: Evaluate | Confirm) -> Measurement:
+        reply: Evaluated | Failure = self._ask(request)
+        return judge_failure(reply) if isinstance(reply, Failure) else reply.measurement
 
     def _visit_numpy(self, threads: int, budget_s: float) -> Series | Failure:
         reply: Series | Failure = self._ask(VisitNumpy(threads, budget_s))
@@ -275,16 +295,18 @@ class MpiEvaluator:
         reply: Series | Failure = self._ask(VisitGpu(local, budget_s))
         return reply
 
-    def _ask(self, request: Request) -> Any:
+    def _ask(self, request: Request, timeout_s: float | None = None) -> Any:
         if not self._is_set_up:
             # Operands and references of a large problem take their time.
             reply = self._ranks.call(self._setup, START_TIMEOUT_S)
             if isinstance(reply, Failure):
                 return reply
             self._is_set_up = True
-        reply = self._ranks.call(request, self._effort.timeout_s)
+        reply = self._ranks.call(request, timeout_s or self._effort.timeout_s)
         if isinstance(reply, Failure):
             self._is_set_up = False
+        elif isinstance(reply, Evaluated) and reply.damaged:
+            self._renew()
         if isinstance(reply, Refused):
             return Failure(FailureKind.RAISED, reply.reason)
         return reply
@@ -296,7 +318,8 @@ class MpiEvaluator:
     def _local(self, candidate: Candidate) -> LocalProduct | GpuProduct:
         return self._choose_local(local_problem(self._problem, candidate.configuration))
 
-    def _program(self, candidate: Candidate) -> MpiProgram:
+    def _program(self, candidate: Candidate) -> tuple[MpiProgram, str]:
+        """A candidate's program, and the accuracy class that it promises."""
         family = self._families[candidate.family]
         source = render(family, candidate.configuration, dtype=self._problem.dtype)
-        return MpiProgram(source, family.name, self._local(candidate))
+        return MpiProgram(source, family.name, self._local(candidate)), family.accuracy

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from autotune.configuration import Configuration
 from autotune.evaluators.base import Effort
 from autotune.evaluators.cpu.kernel import CpuProgram
+from autotune.evaluators.rounds import Redraw
 from autotune.problem import Gemm
 from autotune.rendering import Source
 
@@ -149,10 +150,25 @@ class Evaluate:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """Time a program for one turn of an interleaved round; answered by a `Series`."""
+    """Time a program for one turn of an interleaved round.
+
+    Answered by a `Series`, or by an `Evaluated` that says what is wrong.
+    """
 
     program: MpiProgram
+    accuracy: str
     budget_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """Verify a program once more, after its last timed call, on what `Redraw` drew.
+
+    Answered by an `Evaluated`.
+    """
+
+    program: MpiProgram
+    accuracy: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,5 +218,13 @@ class Refused:
 
 
 Request: TypeAlias = (
-    Setup | Evaluate | Visit | VisitNumpy | VisitGpu | DescribeBlas | MeasureNetwork
+    Setup
+    | Evaluate
+    | Visit
+    | Redraw
+    | Confirm
+    | VisitNumpy
+    | VisitGpu
+    | DescribeBlas
+    | MeasureNetwork
 )

@@ -73,18 +73,27 @@ class PlacedCheck:
             mine = [(slice(*rows), slice(*columns)) for rows, columns in plan.homes()]
             self._homes = comm.gather(mine, 0)
 
+    def turn(self) -> None:
+        """Change the operands; `prepare` puts them where they belong."""
+        if self._check is not None:
+            self._check.turn()
+
     def prepare(self) -> None:
         """Put C into its state before a call, and the blocks where they belong."""
         if self._check is not None:
             self._check.prepare()
         if self._distributed:
-            self._blocks = []
             blocks = self._hand_out()
-            if self._gpu is None:
-                self._blocks = blocks
-            else:
+            if self._gpu is not None:
+                self._blocks = []
                 self._blocks = [self._gpu.upload(block) for block in blocks]
                 self._gpu.synchronize()
+            elif self._blocks:
+                # At the addresses that the program knows.
+                for mine, block in zip(self._blocks, blocks, strict=True):
+                    mine[...] = block
+            else:
+                self._blocks = blocks
 
     def call(self) -> None:
         """Multiply."""

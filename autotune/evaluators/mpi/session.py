@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,10 +11,11 @@ import threadpoolctl
 
 from autotune.errors import AutotuneError, CompileError
 from autotune.evaluators.cpu.baseline import numpy_blas
+from autotune.evaluators.cpu.messages import Evaluated
 from autotune.evaluators.cpu.timing import time_calls, timed
-from autotune.evaluators.cpu.worker import Evaluated
 from autotune.evaluators.mpi.loading import MakePlan, load_product, load_program
 from autotune.evaluators.mpi.messages import (
+    Confirm,
     DescribeBlas,
     Evaluate,
     MeasureNetwork,
@@ -31,7 +31,8 @@ from autotune.evaluators.mpi.network import measure_network
 from autotune.evaluators.mpi.operands import PlacedCheck, Plan
 from autotune.evaluators.mpi.timing import time_together, timed_together
 from autotune.evaluators.racing import Race
-from autotune.evaluators.rounds import Series
+from autotune.evaluators.rounds import Redraw, Series
+from autotune.evaluators.verdicts import AT_THE_END, CHANGED, IN_TURN, REPEATED, wrong_result
 from autotune.measurement import Measurement, Outcome
 from autotune.program_cache import ProgramCache
 from autotune.references import Case
@@ -49,6 +50,8 @@ CASES = (
 )
 """Sizes that no grid divides, with fewer rows or columns than most grids have."""
 
+CONTENTS = 2
+"""Contents that the problem's operands take in turns: one uniform, one normal."""
 
 FIRST_RUNS = 5
 """Runs after which a candidate may be abandoned: processes are held up by others more often than
@@ -80,6 +83,11 @@ class Session:
                 return self._work.evaluate(request)
             case Visit() if self._work is not None:
                 return self._work.visit(request)
+            case Redraw() if self._work is not None:
+                self._work.redraw(request.seed)
+                return None
+            case Confirm() if self._work is not None:
+                return self._work.confirm(request)
             case VisitNumpy() if self._work is not None:
                 return self._work.visit_numpy(request)
             case VisitGpu() if self._work is not None:
@@ -99,8 +107,12 @@ class _Work:
         self._checks: dict[Case, Check] = {}
         if comm.rank == 0:
             rng = np.random.default_rng(setup.seed)
-            for case in (*CASES, self._large):
+            for case in CASES:
                 self._checks[case] = Check(case, problem.dtype, "nn", rng)
+            self._checks[self._large] = Check(
+                self._large, problem.dtype, "nn", rng, others=("normal",)
+            )
+        self._seed = setup.seed
 
     def evaluate(self, request: Evaluate) -> Evaluated:
         """Correct first, then fast; see `autotune.evaluators.base.Evaluator.evaluate`."""
@@ -119,16 +131,17 @@ class _Work:
         with _Placed(self, self._large, make_plan) as placed:
             return self._time(placed, request, worst)
 
-    def visit(self, request: Visit) -> Series:
-        """Take one turn."""
+    def visit(self, request: Visit) -> Series | Evaluated:
+        """Take one turn, on other operands than the turn before; its last call is checked."""
         effort = self._setup.effort
         make_plan = self._load(request.program)
         if isinstance(make_plan, str):
             raise CompileError(make_plan)
         with _Placed(self, self._large, make_plan) as placed:
+            placed.turn()
             placed.prepare()
             timed_together(self._comm, placed.call)
-            return time_together(
+            series = time_together(
                 self._comm,
                 placed.call,
                 budget_s=request.budget_s,
@@ -136,6 +149,30 @@ class _Work:
                 deadline_s=max(request.budget_s, effort.timeout_s / 4),
                 enough=lambda low_s: False,
             )
+            verdict = self._judge(placed, self._large, request.accuracy)
+        return series if verdict.right else _wrong(verdict, IN_TURN)
+
+    def redraw(self, seed: int) -> None:
+        """Change the problem's operands, unless they are of this seed."""
+        check = self._checks.get(self._large)
+        if check is not None and seed != self._seed:
+            check.redraw(np.random.default_rng(seed))
+        self._seed = seed
+
+    def confirm(self, request: Confirm) -> Evaluated:
+        """Verify again, one call on each content of the operands."""
+        make_plan = self._load(request.program)
+        if isinstance(make_plan, str):
+            raise CompileError(make_plan)
+        worst = 0.0
+        with _Placed(self, self._large, make_plan) as placed:
+            for _ in range(CONTENTS):
+                verdict = self._call_on_others(placed, request.accuracy)
+                if not verdict.right:
+                    return _wrong(verdict, AT_THE_END)
+                worst = max(worst, verdict.error)
+        details: dict[str, float | int | str] = {"checked_calls": CONTENTS}
+        return Evaluated(Measurement(Outcome.OK, error=worst, details=details))
 
     def placed(self, case: Case, plan: Plan, gpu: GpuRank | None) -> PlacedCheck:
         """A case's operands where a plan takes them."""
@@ -176,11 +213,21 @@ class _Work:
         # A message that overtakes another shows now and then, not in every call.
         verdict = self._judge(placed, self._large, request.accuracy)
         if not verdict.right:
-            return _wrong(replace(verdict, reason=f"{verdict.reason}, after repeated calls"))
+            return _wrong(verdict, REPEATED)
+        verdict = self._call_on_others(placed, request.accuracy)
+        if not verdict.right:
+            return _wrong(verdict, CHANGED)
         worst = max(worst, verdict.error)
         return Evaluated(
             Measurement(Outcome.OK, series.median_s, series.interval_s, series.calls, worst)
         )
+
+    def _call_on_others(self, placed: PlacedCheck, accuracy: str) -> Verdict:
+        """A call on the next content of the operands, judged."""
+        placed.turn()
+        placed.prepare()
+        placed.call()
+        return self._judge(placed, self._large, accuracy)
 
     def _load(self, program: MpiProgram) -> MakePlan | str:
         """Loads a program on every rank; or why it cannot be, on any of them."""
@@ -254,8 +301,5 @@ class _Placed:
             self._plan.free()
 
 
-def _wrong(verdict: Verdict) -> Evaluated:
-    error = verdict.error if math.isfinite(verdict.error) else None
-    return Evaluated(
-        Measurement(Outcome.WRONG_RESULT, error=error, reason=verdict.reason), verdict.damaged
-    )
+def _wrong(verdict: Verdict, when: str = "") -> Evaluated:
+    return Evaluated(wrong_result(verdict, when), damaged=verdict.damaged)

@@ -1,0 +1,118 @@
+"""Kernels that are right when they are first verified and not later, or that leave traces."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from meddler_family import meddler, write_meddlers
+
+from autotune.evaluators.base import Effort
+from autotune.evaluators.child import MARK
+from autotune.evaluators.cpu import CpuEvaluator
+from autotune.evaluators.cpu.identity import read_cpu
+from autotune.measurement import Outcome
+from autotune.problem import Gemm
+from autotune.program_cache import ProgramCache
+from autotune.references import Case
+from autotune.verification import Check
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from autotune.evaluators.base import Evaluator
+
+
+@pytest.fixture(scope="module")
+def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
+    folder = tmp_path_factory.mktemp("meddlers")
+    family = write_meddlers(folder)
+    with CpuEvaluator(
+        Gemm(40, 30, 50, threads=1),
+        {family.name: family},
+        read_cpu(),
+        ProgramCache(folder / "programs"),
+        effort=Effort(budget_s=0.02, finals_s=0.4),
+        workers=1,
+    ) as evaluator:
+        yield evaluator
+
+
+def started_here() -> int:
+    """Processes that workers of this process are, or have started."""
+    mark = f"{MARK}={os.getpid()}-".encode()
+    found = 0
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            alive = (path / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+            found += alive and mark in (path / "environ").read_bytes()
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize(
+    ("deed", "outcome", "told"),
+    [
+        ("remembers", Outcome.WRONG_RESULT, r"error is .*, once operands had changed"),
+        ("stops", Outcome.WRONG_RESULT, r"unwritten.*, once operands had changed"),
+        ("puts_back", Outcome.LAUNCH_FAILED, r"killed by SIGSEGV"),
+        ("rounds_up", Outcome.LAUNCH_FAILED, r"changed the process: rounding mode changed"),
+        ("leaves_child", Outcome.LAUNCH_FAILED, r"changed the process: child processes left"),
+        ("leaves_daemon", Outcome.LAUNCH_FAILED, r"changed the process: child processes left"),
+        ("computes_on", Outcome.LAUNCH_FAILED, r"changed the process: threads left computing"),
+        ("at_import", Outcome.COMPILE_FAILED, r"compiler: changed the process: working folder"),
+    ],
+)
+def test_a_deed_costs_its_trial_and_no_other(
+    evaluator: Evaluator, deed: str, outcome: Outcome, told: str
+) -> None:
+    measurement = evaluator.evaluate(meddler(deed), None)
+    assert measurement.outcome is outcome, measurement
+    assert re.search(told, measurement.reason), measurement
+    assert evaluator.evaluate(meddler(), None).ok
+    assert started_here() <= 2  # one that measures, one that compiles
+
+
+def test_finalists_are_verified_after_their_last_timed_call(evaluator: Evaluator) -> None:
+    late = meddler("errs_when_fresh")
+    assert evaluator.evaluate(late, None).ok  # it has not met other operands so far
+    finals = evaluator.finals([late, meddler()])
+    wrong, right = finals.measurements
+    assert wrong.outcome is Outcome.WRONG_RESULT
+    assert re.search(r"error is .*, after the finals", wrong.reason), wrong
+    assert wrong.median_s is None
+    assert finals.ratios[0] is None
+    assert right.ok
+    assert right.details["checked_calls"] >= 2
+
+
+def test_one_call_of_seven_is_found_where_calls_are_checked(evaluator: Evaluator) -> None:
+    (measurement,) = evaluator.finals([meddler("errs", period=7)]).measurements
+    assert measurement.outcome is Outcome.WRONG_RESULT, measurement
+
+
+@pytest.mark.parametrize(("wrong", "checked"), [(1 / 4, 3), (1 / 20, 10), (1 / 100, 30)])
+def test_the_chance_of_finding_a_rare_error_is_as_documented(wrong: float, checked: int) -> None:
+    """An element that is wrong in a fraction of the calls is found with 1 - (1 - p)**q."""
+    rng = np.random.default_rng(7)
+    check = Check(Case(3, 4, 5), "float32", "nn", rng, others=("normal",))
+
+    def found() -> bool:
+        for _ in range(checked):
+            check.prepare()
+            np.matmul(check.a, check.b, out=check.c)
+            if rng.random() < wrong:
+                check.c[rng.integers(3), rng.integers(5)] += 0.5
+            if not check.judge_again("ieee").right:
+                return True
+        return False
+
+    runs = 400
+    expected = 1 - (1 - wrong) ** checked
+    spread = (expected * (1 - expected) / runs) ** 0.5
+    assert abs(sum(found() for _ in range(runs)) / runs - expected) < 5 * spread
