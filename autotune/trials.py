@@ -18,6 +18,7 @@ from autotune.errors import InputError
 from autotune.evaluators.base import Baseline, Effort, Evaluator
 from autotune.interrupt import Interrupt
 from autotune.measurement import Measurement, Outcome
+from autotune.offers import refusal
 from autotune.paths import CacheLocations
 from autotune.priors import known_priors
 from autotune.program_cache import ProgramCache
@@ -322,9 +323,8 @@ def _first_ready(waiting: deque[Proposal[Candidate]], evaluator: Evaluator) -> P
 
 def _usable(families: Mapping[str, KernelFamily], problem: Gemm) -> dict[str, KernelFamily]:
     """The families that can serve a problem; an error that says why when none can."""
-    reasons = {name: family.unsupported(problem) for name, family in families.items()}
-    usable = {name: families[name] for name, reason in reasons.items() if reason is None}
-    if not usable:
-        listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-        raise InputError(f"no family can serve {problem.label}: {listed or 'none was found'}")
-    return usable
+    if (reason := refusal(families, problem)) is not None:
+        raise InputError(reason)
+    return {
+        name: family for name, family in families.items() if family.unsupported(problem) is None
+    }

@@ -36,7 +36,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "bench",
         parents=[common(), problem_options(), target_options()],
-        help="measure tuned kernels beside the vendor library",
         description="Measures the tuned kernel of each problem beside the vendor library, "
         "interleaved in one run; with --ladder every family's presets and default as well, and "
         "on a GPU also the whole call from host arrays to host result.",

@@ -41,7 +41,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command and its actions."""
     parser = commands.add_parser(
         "cache",
-        help="list, show, export, import, verify and prune tuning records",
         description="Works on the tuning records and measurements stored on this machine.",
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)

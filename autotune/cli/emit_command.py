@@ -27,7 +27,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "emit",
         parents=[common(), problem_options(), target_options()],
-        help="print the source that a configuration generates",
         description="Prints the source that a family generates for a configuration: its "
         "defaults, changed by --set. For GPUs, resources are those of the binary too, compiled "
         "for the device: it need not be here (--device h200).",

@@ -21,7 +21,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "families",
         parents=[common(), target_options()],
-        help="list the kernel families and their parameters",
         description="Lists the kernel families found, with their parameters, values and presets; "
         "with --device also whether that GPU can run them.",
     )

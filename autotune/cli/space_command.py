@@ -24,7 +24,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "space",
         parents=[common(), problem_options(), target_options()],
-        help="count configurations and show what prunes them",
         description="Counts the valid configurations of each family for a problem on a device, "
         "restriction by restriction. The device need not be here: --device h200.",
     )

@@ -25,7 +25,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "sweep",
         parents=[common(), problem_options(), target_options()],
-        help="measure every valid configuration, to study the space",
         description="Measures every valid configuration of the families for each problem, in "
         "random order. An interrupted sweep goes on where it was when it is started again. What "
         "it wrote can be replayed: autotune replay FILE.",

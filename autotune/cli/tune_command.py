@@ -29,7 +29,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "tune",
         parents=[common(), problem_options(), target_options()],
-        help="search the families' spaces for the fastest kernel and store it",
         description="Searches the families' spaces for the fastest kernel of each problem, "
         "verifies it, compares it with the vendor library and stores it in the cache.",
     )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # From the bottom up. A name stands for the module or package and everything in it.
 LAYERS = (
-    ("errors",),
+    ("errors", "suggestions"),
     ("formula", "schedule"),
     (
         "configuration",
@@ -35,6 +35,7 @@ LAYERS = (
     ("space",),
     ("product",),
     ("family", "occupancy"),
+    ("offers",),
     ("resource_model",),
     ("templating", "toml_table", "known_gpus", "presets"),
     ("rendering", "c_expression", "cuda_source", "family_files", "catalog", "program_cache"),
@@ -57,6 +58,7 @@ LAYERS = (
         "tuner",
         "sweeper",
         "runtime",
+        "invocation",
         "interrupt",
         "preset_run",
     ),

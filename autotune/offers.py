@@ -1,0 +1,63 @@
+"""What a set of families offers, and why none of them may serve a problem."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.problem import ACCURACIES, ITEM_SIZES
+from autotune.suggestions import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from autotune.family import KernelFamily
+    from autotune.problem import Problem
+
+_REASONS = 3
+"""How many families a message names one by one."""
+
+
+def dtypes_of(families: Iterable[KernelFamily]) -> list[str]:
+    """The dtypes that at least one family handles, in the order of `ITEM_SIZES`."""
+    offered = {dtype for family in families for dtype in family.dtypes}
+    return [dtype for dtype in ITEM_SIZES if dtype in offered]
+
+
+def accuracies_of(families: Iterable[KernelFamily]) -> list[str]:
+    """The accuracy classes that the families have, in the order of `ACCURACIES`."""
+    offered = {family.accuracy for family in families}
+    return [accuracy for accuracy in ACCURACIES if accuracy in offered]
+
+
+def not_offered(what: str, wanted: str, offered: Iterable[str], families: str) -> str:
+    """One line for a dtype or an accuracy class that no family has.
+
+    Args:
+        what: "dtype" or "accuracy".
+        wanted: what was asked for.
+        offered: what there is.
+        families: which families these are, for people: "gemm on cpu".
+    """
+    offered = list(offered)
+    return (
+        f"{what} must be one of {', '.join(offered)}, which families of {families} have, "
+        f"got {wanted!r}{did_you_mean(wanted, offered)}"
+    )
+
+
+def refusal(families: Mapping[str, KernelFamily], problem: Problem) -> str | None:
+    """Why none of the families can serve a problem, in one line; None where one can."""
+    reasons = [family.unsupported(problem) for family in families.values()]
+    if None in reasons:
+        return None
+    if not families:
+        return f"no family can serve {problem.label}: none was found"
+    targets = sorted({family.target for family in families.values()})
+    where = f"{problem.operation} on {' and '.join(targets)}"
+    offered = dtypes_of(families.values())
+    if problem.dtype not in offered:
+        return not_offered("dtype", problem.dtype, offered, where)
+    listed = [reason for reason in reasons if reason is not None]
+    more = len(listed) - _REASONS
+    rest = f"; and {more} more" if more > 0 else ""
+    return f"no family can serve {problem.label}: {'; '.join(listed[:_REASONS])}{rest}"
