@@ -8,7 +8,7 @@ from autotune.problem import ACCURACIES, ITEM_SIZES
 from autotune.suggestions import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from autotune.family import KernelFamily
     from autotune.problem import Problem
@@ -29,20 +29,29 @@ def accuracies_of(families: Iterable[KernelFamily]) -> list[str]:
     return [accuracy for accuracy in ACCURACIES if accuracy in offered]
 
 
-def not_offered(what: str, wanted: str, offered: Iterable[str], families: str) -> str:
-    """One line for a dtype or an accuracy class that no family has.
+def unoffered(
+    families: Sequence[KernelFamily], dtype: str, accuracy: str | None = None
+) -> str | None:
+    """One line for a dtype or an accuracy class that none of the families has; None if one has.
 
     Args:
-        what: "dtype" or "accuracy".
-        wanted: what was asked for.
-        offered: what there is.
-        families: which families these are, for people: "gemm on cpu".
+        families: those there are, at least one.
+        dtype: the dtype that is wanted.
+        accuracy: the class that is wanted; None where any will do.
     """
-    offered = list(offered)
-    return (
-        f"{what} must be one of {', '.join(offered)}, which families of {families} have, "
-        f"got {wanted!r}{did_you_mean(wanted, offered)}"
-    )
+    targets = sorted({family.target for family in families})
+    where = f"{families[0].operation} on {' and '.join(targets)}"
+    for name, wanted, offered in (
+        ("dtype", dtype, dtypes_of(families)),
+        ("accuracy", accuracy, accuracies_of(families)),
+    ):
+        if wanted is not None and wanted not in offered:
+            hint = did_you_mean(wanted, offered)
+            return (
+                f"{name} must be one of {', '.join(offered)}, which the families for {where} "
+                f"have, got {wanted!r}{hint}"
+            )
+    return None
 
 
 def refusal(families: Mapping[str, KernelFamily], problem: Problem) -> str | None:
@@ -52,11 +61,8 @@ def refusal(families: Mapping[str, KernelFamily], problem: Problem) -> str | Non
         return None
     if not families:
         return f"no family can serve {problem.label}: none was found"
-    targets = sorted({family.target for family in families.values()})
-    where = f"{problem.operation} on {' and '.join(targets)}"
-    offered = dtypes_of(families.values())
-    if problem.dtype not in offered:
-        return not_offered("dtype", problem.dtype, offered, where)
+    if (unknown := unoffered([*families.values()], problem.dtype)) is not None:
+        return unknown
     listed = [reason for reason in reasons if reason is not None]
     more = len(listed) - _REASONS
     rest = f"; and {more} more" if more > 0 else ""

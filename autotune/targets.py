@@ -267,7 +267,7 @@ def _described(gpu: KnownGpu) -> Device:
     from autotune.evaluators.cuda.identity import gpu_fingerprint
 
     fingerprint = gpu_fingerprint(gpu.name, gpu.limits, gpu.memory_bytes, ecc=False)
-    return Device(fingerprint, gpu.limits, toolchain={}, state={})
+    return Device(fingerprint, gpu.limits, toolchain={}, state={}, described=True)
 
 
 def _ordinal(device: Device) -> int:

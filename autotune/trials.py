@@ -112,6 +112,7 @@ class Workplace:
         store.check_writable()
         chosen = make_target(target)
         read = chosen.device(problem, device)
+        read.check_here()
         found = select_families(
             load_families(target=chosen.name, operation=problem.operation, extra=extra_families),
             families,

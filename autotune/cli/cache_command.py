@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.options import common
+from autotune.cli.records import find_record, shipped, user_cache
 from autotune.cli.result import CommandResult
 from autotune.cli.table import table
 from autotune.cli.targets import target_options
 from autotune.errors import InputError, MissingDependencyError, UnknownNameError
 from autotune.paths import CacheLocations
 from autotune.problem import gemm_from_key
+from autotune.product import problem_from_key
 from autotune.store import (
     TuningCache,
     TuningRecord,
@@ -56,7 +58,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action.set_defaults(run=run)
         return action
 
-    add("list", _list, "list the records, newest first")
+    add("list", _list, "list the records, newest first").add_argument(
+        "--shipped", action="store_true", help="list those that come with the package instead"
+    )
     show = add("show", _show, "show everything about one record")
     show.add_argument("id", metavar="ID", help="a record's id, or the beginning of it")
     export = add("export", _export, "write records to a file that `import` reads")
@@ -76,15 +80,19 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("path", _path, "print where the cache is")
 
 
-def _cache(args: argparse.Namespace) -> TuningCache:
-    return TuningCache(CacheLocations.at(args.cache).database)
-
-
 def _list(args: argparse.Namespace) -> CommandResult:
-    cache = _cache(args)
-    records = cache.records()
-    if not records:
-        return CommandResult([], f"no records in {cache.path}: `autotune tune` makes one")
+    if args.shipped:
+        records = shipped()
+    else:
+        cache = user_cache(args.cache)
+        records = cache.records()
+        if not records:
+            place = "no records in" if cache.path.exists() else "there is no cache at"
+            return CommandResult(
+                [],
+                f"{place} {cache.path}: `autotune tune` makes one; `--shipped` lists the records "
+                "that come with the package",
+            )
     header = ("id", "device", "problem", "target", "family", "GFLOP/s", "ratio", "created")
     rows = [
         (
@@ -105,11 +113,11 @@ def _list(args: argparse.Namespace) -> CommandResult:
 
 
 def _show(args: argparse.Namespace) -> CommandResult:
-    record = _cache(args).get(args.id)
+    record = find_record(user_cache(args.cache), args.id)
     low, high = record.interval_s
     effort = record.effort
     lines = [
-        f"{record.id}  {record.operation} {_problem_label(record)} on {record.fingerprint.name}",
+        f"{record.id}  {_problem_label(record)} on {record.fingerprint.name}",
         f"winner       {record.candidate}",
         f"median       {record.median_s:.4g} s ({low:.4g} to {high:.4g} with 95% confidence), "
         f"{record.gflops:.1f} GFLOP/s, ties with {record.ties}",
@@ -137,7 +145,7 @@ def _show(args: argparse.Namespace) -> CommandResult:
 
 
 def _export(args: argparse.Namespace) -> CommandResult:
-    cache = _cache(args)
+    cache = user_cache(args.cache)
     records = [cache.get(id_) for id_ in args.id] if args.id else cache.records()
     document = [record.to_json() for record in records]
     if args.file == "-":
@@ -148,7 +156,7 @@ def _export(args: argparse.Namespace) -> CommandResult:
 
 def _import(args: argparse.Namespace) -> CommandResult:
     records = import_records(args.file)
-    cache = _cache(args)
+    cache = user_cache(args.cache)
     new = cache.add(*records)
     return CommandResult(
         [record.to_json() for record in records],
@@ -157,7 +165,7 @@ def _import(args: argparse.Namespace) -> CommandResult:
 
 
 def _verify(args: argparse.Namespace) -> CommandResult:
-    cache = _cache(args)
+    cache = user_cache(args.cache)
     damage = cache.damage()
     check = _Verifier(args.families)
     rows = []
@@ -197,15 +205,17 @@ class _Verifier:
             return "ok", f"families of target {record.target} cannot be checked here"
         family = families.get(record.candidate.family)
         if family is None:
-            return "stale", f"there is no family {record.candidate.family!r}"
+            where = "" if families else f" for {record.operation}: --families names its folder"
+            return "stale", f"there is no family {record.candidate.family!r}{where}"
         if family.digest != record.family_digest:
             return "stale", f"family {family.name} {record.family_digest} → {family.digest}"
         return self._in_space(record, family)
 
     def _in_space(self, record: TuningRecord, family: KernelFamily) -> tuple[str, str]:
-        problem = _problem(record)
-        if problem is None:
-            return "ok", f"problems of operation {record.operation} cannot be checked here"
+        try:
+            problem = problem_from_key(record.problem, family.defines)
+        except InputError as error:
+            return "invalid", str(error)
         try:
             device = _device(record.target, problem)
         except MissingDependencyError as error:
@@ -237,7 +247,7 @@ def _device(target: str, problem: Gemm) -> Device:
 def _prune(args: argparse.Namespace) -> CommandResult:
     if args.days is not None and not 0 <= args.days <= _MAX_DAYS:
         raise InputError(f"--days must be from 0 to {_MAX_DAYS}, got {args.days}")
-    cache = _cache(args)
+    cache = user_cache(args.cache)
     replaced = superseded(cache.records())
     measurements = 0
     if args.days is not None:
@@ -274,15 +284,14 @@ def _path(args: argparse.Namespace) -> CommandResult:
     )
 
 
-def _problem(record: TuningRecord) -> Gemm | None:
-    return gemm_from_key(record.problem) if record.operation == "gemm" else None
-
-
 def _problem_label(record: TuningRecord) -> str:
-    problem = _problem(record)
-    if problem is not None:
-        return problem.label
-    return " ".join(f"{name}={value}" for name, value in record.problem.items())
+    """The problem as its label has it, after its operation where that is not gemm."""
+    shared = {name: value for name, value in record.problem.items() if name != "formula"}
+    try:
+        label = gemm_from_key(shared).label
+    except InputError:  # of an operation with other fields
+        label = " ".join(f"{name}={value}" for name, value in record.problem.items())
+    return label if record.operation == "gemm" else f"{record.operation} {label}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.cli.mpi_ranks import attached_ranks
 from autotune.cli.options import common
-from autotune.cli.problems import accuracy_of, problem_options, problems, shapes_text
+from autotune.cli.problems import operation_argument, problem_options, problems, shapes_text
 from autotune.cli.result import CommandResult
-from autotune.cli.targets import choose_target, placed_target, target_options
+from autotune.cli.scope import Scope
+from autotune.cli.table import folded, width
+from autotune.cli.targets import placed_target, target_options
 from autotune.errors import InputError
+from autotune.invocation import Invocation
 from autotune.store import export_records
 
 if TYPE_CHECKING:
@@ -32,12 +35,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="Searches the families' spaces for the fastest kernel of each problem, "
         "verifies it, compares it with the vendor library and stores it in the cache.",
     )
-    parser.add_argument(
-        "operation",
-        nargs="?",
-        default="gemm",
-        help="what to tune: gemm, or an operation that families of your own define",
-    )
+    operation_argument(parser, "tune")
     search = parser.add_argument_group("search")
     search.add_argument(
         "--family",
@@ -84,12 +82,9 @@ def run(args: argparse.Namespace) -> CommandResult:
         from autotune.cli.tune_preset import run_named
 
         return run_named(args)
-    from autotune.catalog import load_families, operation_of
-
-    target = choose_target(args, args.family)
-    families = load_families(target=target, operation=args.operation, extra=args.families)
-    operation = operation_of(families, args.operation)
-    todo = problems(args, accuracy_of(families, args.family), operation=operation)
+    scope = Scope.of(args, args.family)
+    target = scope.target
+    todo = problems(args, scope)
     if args.study is not None and len(todo) > 1:
         raise InputError(f"--study {args.study!r} names one study, got {len(todo)} shapes")
     results = []
@@ -180,60 +175,56 @@ def summary(result: TuneResult) -> str:
     best = result.best
     low, high = best.interval_s
     spread = 50 * (high - low) / best.median_s
-    lines = [shapes_text(result.problem), _space_line(result)]
     counts = ", ".join(f"{n} {outcome}" for outcome, n in sorted(result.counts.items()))
     ended = " (interrupted)" if result.interrupted else ""
-    lines.append(
-        f"search    {len(result.trials)} trials ({counts}) in {result.seconds:.1f} s{ended}"
-    )
-    lines.append(f"winner    {best.candidate}")
-    lines.append(
-        f"          {best.median_s * 1e3:.4g} ms ±{spread:.1f}% (95% interval of the median), "
-        f"{best.gflops:.1f} GFLOP/s, ties with {best.ties} other" + ("" if best.ties == 1 else "s")
-    )
+    others = "1 other" if best.ties == 1 else f"{best.ties} others"
+    lines = [
+        shapes_text(result.problem),
+        folded("space     ", _space_text(result)),
+        folded(
+            "search    ",
+            f"{len(result.trials)} trials ({counts}) in {result.seconds:.1f} s{ended}",
+        ),
+        folded("winner    ", str(best.candidate)),
+        folded(
+            "          ",
+            f"{best.median_s * 1e3:.4g} ms ±{spread:.1f}% (95% interval of the median), "
+            f"{best.gflops:.1f} GFLOP/s, ties with {others}",
+        ),
+    ]
     if best.baseline is not None:
         lines.append(
-            f"baseline  {best.baseline.ratio:.2f}x the speed of {best.baseline.name}, "
-            f"{best.baseline.median_s * 1e3:.4g} ms, measured interleaved"
+            folded(
+                "baseline  ",
+                f"{best.baseline.ratio:.2f}x the speed of {best.baseline.name}, "
+                f"{best.baseline.median_s * 1e3:.4g} ms, measured interleaved",
+            )
         )
-    lines.append(f"stored    record {best.id}, study {result.study}")
-    lines.append(f"load it   {_load_line(result)}")
+    lines.append(folded("stored    ", f"record {best.id}, study {result.study}"))
+    lines += _load_lines(result)
     return "\n".join(lines)
 
 
-def _space_line(result: TuneResult) -> str:
+def _space_text(result: TuneResult) -> str:
     sizes = ", ".join(f"{name} {space.size:,}" for name, space in result.spaces.items())
     valid = sum(space.size for space in result.spaces.values())
     cartesian = sum(space.cartesian for space in result.spaces.values())
     return (
-        f"space     {valid:,} of {cartesian:,} configurations are valid here ({sizes}); "
+        f"{valid:,} of {cartesian:,} configurations are valid here ({sizes}); "
         "`autotune space` says what pruned the rest"
     )
 
 
-def _load_line(result: TuneResult) -> str:
-    problem = result.problem
-    fields = [f"m={problem.m}", f"n={problem.n}", f"k={problem.k}", f'dtype="{problem.dtype}"']
-    if problem.layout != "nn":
-        fields.append(f'layout="{problem.layout}"')
-    if problem.accuracy != "ieee":
-        fields.append(f'accuracy="{problem.accuracy}"')
-    if problem.threads is not None:
-        fields.append(f"threads={problem.threads}")
-    if problem.formula is None:
-        where = f'target="{result.target}"'
-        if result.target == "mpi":
-            where += ", comm=comm"
-            where += ', local="cuda"' if "gpus" in result.best.fingerprint.fields else ""
-        placed = result.best.fingerprint.fields.get("operands")
-        if result.target == "hybrid" and placed != "host":
-            where += f', operands="{placed}"'
-        return (
-            f"from autotune import Gemm, load; kernel = load(Gemm({', '.join(fields)}), {where})"
-        )
-    folders = [str(folder) for folder in result.extra_families]
-    return (
-        f"operation = autotune.catalog.find_operation({problem.operation!r}, {folders}); kernel = "
-        f"autotune.load(autotune.product.Product({', '.join(fields)}, defined=operation), "
-        f"extra_families={folders})"
+def _load_lines(result: TuneResult) -> list[str]:
+    """The program that loads the winner, with a label before its first line."""
+    invocation = Invocation.of(
+        result.problem,
+        result.target,
+        result.best.fingerprint,
+        device=result.device,
+        cache=result.cache,
+        extra_families=result.extra_families,
     )
+    label = "load it   "
+    first, *rest = invocation.load_lines(width() - len(label))
+    return [label + first, *(" " * len(label) + line for line in rest)]
