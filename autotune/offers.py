@@ -41,12 +41,12 @@ def unoffered(
     """
     targets = sorted({family.target for family in families})
     where = f"{families[0].operation} on {' and '.join(targets)}"
-    for name, wanted, offered in (
-        ("dtype", dtype, dtypes_of(families)),
-        ("accuracy", accuracy, accuracies_of(families)),
+    for name, wanted, offered, known in (
+        ("dtype", dtype, dtypes_of(families), [*ITEM_SIZES]),
+        ("accuracy", accuracy, accuracies_of(families), [*ACCURACIES]),
     ):
         if wanted is not None and wanted not in offered:
-            hint = did_you_mean(wanted, offered)
+            hint = "" if wanted in known else did_you_mean(wanted, offered)
             return (
                 f"{name} must be one of {', '.join(offered)}, which the families for {where} "
                 f"have, got {wanted!r}{hint}"

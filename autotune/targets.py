@@ -272,13 +272,8 @@ def _described(gpu: KnownGpu) -> Device:
 
 def _ordinal(device: Device) -> int:
     """The driver's number of a device that is here."""
-    ordinal = device.state.get("ordinal")
-    if ordinal is None:
-        raise InputError(
-            f"{device.fingerprint.name} is known by description only: running kernels needs the "
-            "GPU itself"
-        )
-    return int(ordinal)
+    device.check_here()
+    return int(device.state["ordinal"])
 
 
 def _cuda_limits(device: Device) -> CudaLimits:

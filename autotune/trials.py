@@ -22,7 +22,7 @@ from autotune.offers import refusal
 from autotune.paths import CacheLocations
 from autotune.priors import known_priors
 from autotune.program_cache import ProgramCache
-from autotune.search import open_study
+from autotune.search import Subject, open_study
 from autotune.space import SpaceUnion
 from autotune.store import TuningCache
 from autotune.targets import Target, make_target
@@ -141,7 +141,7 @@ class Workplace:
         """The study of that name and a running evaluator; both are closed at the end.
 
         Raises:
-            StudyError: the storage cannot be read, or the study is of another space.
+            StudyError: the storage cannot be read, or the study is of something else.
             UnknownNameError: there is no such sampler.
             MissingDependencyError: the sampler, the storage or the target needs a package.
         """
@@ -154,6 +154,7 @@ class Workplace:
                 sampler=sampler,
                 seed=seed,
                 prior=self._priors() if sampler == "auto" else (),
+                subject=self._subject,
             ) as opened,
             self.target.evaluator(
                 self.problem,
@@ -166,6 +167,16 @@ class Workplace:
             ) as evaluator,
         ):
             yield opened, evaluator
+
+    @property
+    def _subject(self) -> Subject:
+        return Subject(
+            operation=self.problem.operation,
+            problem=self.problem.key(),
+            target=self.target.name,
+            device=self.device.fingerprint.name,
+            fingerprint=self.device.fingerprint.digest,
+        )
 
     def _priors(self) -> list[Prior]:
         families = {name: self.families[name] for name in self.union.spaces}

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from autotune import __version__
-from autotune.cli.parser import Parser, must_be, normalized
+from autotune.cli.parser import Parser, is_common, must_be, normalized
 from autotune.errors import AutotuneError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not given:
         print(_GREETING)
         return 0
-    args = _parse(given)
+    args = parse(given)
     try:
         # The command's entry point leaves Ctrl-C to the system until here.
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
@@ -75,8 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return result.exit_code
 
 
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The options of the command that `arguments` begin with."""
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options of the command that `arguments` begin with; bad usage exits with 2."""
     parser = Parser(prog="autotune", description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"autotune {__version__}")
     commands = parser.add_subparsers(
@@ -87,8 +87,10 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
             importlib.import_module(f"autotune.cli.{name}_command").add_parser(commands)
         else:
             commands.add_parser(name, help=summary)
+    if is_common(arguments[0]):
+        parser.error(f"COMMAND is missing: one of {', '.join(_COMMANDS)}")
     if not arguments[0].startswith("-") and arguments[0] not in _COMMANDS:
-        parser.error(must_be("the command", arguments[0], list(_COMMANDS)))
+        parser.error(must_be("COMMAND", arguments[0], list(_COMMANDS)))
     args, unknown = parser.parse_known_args(arguments)
     if unknown:
         args.parser.unknown(unknown)

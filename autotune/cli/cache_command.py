@@ -18,7 +18,6 @@ from autotune.paths import CacheLocations
 from autotune.problem import gemm_from_key
 from autotune.product import problem_from_key
 from autotune.store import (
-    TuningCache,
     TuningRecord,
     export_lines,
     export_records,
@@ -175,7 +174,9 @@ def _verify(args: argparse.Namespace) -> CommandResult:
     counts = Counter(row["status"] for row in rows)
     lines = [f"{cache.path}: {line}" for line in damage]
     if rows:
-        lines.append(table(("id", "status", "detail"), [tuple(row.values()) for row in rows]))
+        lines.append(
+            table(("id", "status", "detail"), [tuple(row.values()) for row in rows], fold=True)
+        )
     summary = ", ".join(f"{counts[status]} {status}" for status in ("ok", "stale", "invalid"))
     lines.append(f"{_count(len(rows), 'record')} in {cache.path}: {summary}")
     return CommandResult(

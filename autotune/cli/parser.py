@@ -46,6 +46,11 @@ def must_be(what: str, given: str, known: Sequence[str]) -> str:
     return f"{what} must be one of {', '.join(known)}, got {given!r}{did_you_mean(given, known)}"
 
 
+def is_common(argument: str) -> bool:
+    """Whether it is an option that every command has."""
+    return argument.partition("=")[0] in _LEADING
+
+
 def normalized(arguments: Sequence[str]) -> list[str]:
     """The arguments with the command first and negative numbers tied to their options.
 
@@ -54,7 +59,7 @@ def normalized(arguments: Sequence[str]) -> list[str]:
     """
     rest = list(arguments)
     leading: list[str] = []
-    while rest and rest[0].partition("=")[0] in _LEADING:
+    while rest and is_common(rest[0]):
         leading.append(rest.pop(0))
         if leading[-1] == "--cache" and rest:
             leading.append(rest.pop(0))

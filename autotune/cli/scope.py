@@ -132,6 +132,6 @@ def _check_operation(operation: str | None, every: Sequence[KernelFamily]) -> No
             f"--family {operation}"
         )
     raise UnknownNameError(
-        f"{must_be('the operation', operation, known)}; --families names the folder of another's "
-        "families"
+        f"{must_be('the operation', operation, known)}: name the folder of your own families with "
+        "--families"
     )

@@ -94,7 +94,7 @@ def _text(document: dict[str, Any], *, verbose: bool) -> str:
     header = ("left", "removed", "%", "what must hold")
     lines = [head]
     if shown:
-        lines.append(table(header, shown, right=header[:3]))
+        lines.append(table(header, shown, right=header[:3], fold=True))
     hidden = len(steps) - len(shown)
     if hidden:
         noun = "restriction removes" if hidden == 1 else "restrictions remove"

@@ -20,6 +20,8 @@ def folded(label: str, text: str) -> str:
 
     What is longer than a line, as a path may be, stays in one piece.
     """
+    if not text:
+        return label.rstrip()
     return textwrap.fill(
         text,
         width(),
@@ -30,10 +32,20 @@ def folded(label: str, text: str) -> str:
     )
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> str:
-    """Columns padded to their widest cell; `right` names the columns aligned right.
+def table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Sequence[str] = (),
+    *,
+    fold: bool = False,
+) -> str:
+    """Columns padded to their widest cell.
 
-    A last column that is too wide is folded.
+    Args:
+        header: the columns' names.
+        rows: a cell for every column.
+        right: names of the columns that are aligned right.
+        fold: whether the last column, which is of words, is folded where it is too wide.
     """
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     numeric = [name in right for name in header]
@@ -43,10 +55,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[
             cell.rjust(width) if is_number else cell.ljust(width)
             for cell, width, is_number in zip(cells, widths, numeric, strict=True)
         ]
-        *head, last = padded
-        label = "".join(f"{cell}  " for cell in head)
-        if not last.strip() or numeric[-1]:
-            return (label + last).rstrip()
-        return folded(label, last.rstrip())
+        if not fold:
+            return "  ".join(padded).rstrip()
+        return folded("".join(f"{cell}  " for cell in padded[:-1]), cells[-1])
 
     return "\n".join([line(header), *(line(row) for row in rows)])
