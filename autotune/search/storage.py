@@ -80,7 +80,7 @@ class _Journal(JournalFileBackend):
 
     def append_logs(self, logs: list[dict[str, object]]) -> None:
         if not self._path.exists():
-            raise CacheError(f"the study {self._path} was removed meanwhile: start again")
+            raise FileNotFoundError(self._path)  # and not begun in the middle
         try:
             super().append_logs(logs)
         except OSError as error:

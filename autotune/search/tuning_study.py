@@ -260,6 +260,10 @@ class TuningStudy(Generic[PointT]):
                 raise CacheError(
                     f"the storage of study {self.name!r} failed: {reason}; check it and resume"
                 ) from error
+            except FileNotFoundError as error:
+                raise CacheError(
+                    f"the storage of study {self.name!r} was removed meanwhile: start again"
+                ) from error
 
     def _beat(self) -> None:
         """Tell workers on other hosts, about once a minute, that this one is alive."""
