@@ -18,6 +18,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from autotune.catalog import find_operation as find_operation
     from autotune.configuration import Candidate as Candidate
     from autotune.configuration import Configuration as Configuration
     from autotune.device import Device as Device
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from autotune.measurement import Measurement as Measurement
     from autotune.measurement import Outcome as Outcome
     from autotune.problem import Gemm as Gemm
+    from autotune.product import Product as Product
     from autotune.runtime import Kernel as Kernel
     from autotune.runtime import load as load
     from autotune.runtime import matmul as matmul
@@ -55,6 +57,7 @@ _HOME = {
     "Measurement": "measurement",
     "NotTunedError": "errors",
     "Outcome": "measurement",
+    "Product": "product",
     "SearchSpace": "space",
     "Searcher": "search",
     "SpaceUnion": "space",
@@ -62,6 +65,7 @@ _HOME = {
     "TuneResult": "tuner",
     "TuningCache": "store",
     "TuningRecord": "store",
+    "find_operation": "catalog",
     "load": "runtime",
     "matmul": "runtime",
     "sweep": "sweeper",

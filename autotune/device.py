@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
+from autotune.errors import InputError
+
 
 class DeviceLimits(Protocol):
     """Numbers that prune a search space; every one is a name in a family's expressions."""
@@ -88,9 +90,23 @@ class Device:
         limits: numbers to prune with.
         toolchain: versions of everything that turns source into a running kernel.
         state: clocks, affinity and the like at the time of reading.
+        described: whether it is known by description only, and not here.
     """
 
     fingerprint: DeviceFingerprint
     limits: DeviceLimits
     toolchain: Mapping[str, str]
     state: Mapping[str, str]
+    described: bool = False
+
+    def check_here(self) -> None:
+        """Check that something can be run on it.
+
+        Raises:
+            InputError: it is known by description only.
+        """
+        if self.described:
+            raise InputError(
+                f"{self.fingerprint.name} is known by description only: running kernels needs "
+                "the device itself"
+            )

@@ -86,7 +86,7 @@ class HybridTarget:
         from autotune.evaluators.hybrid.evaluator import HybridEvaluator
         from autotune.hybrid import choose_local
 
-        self._check_here(device)
+        device.check_here()
         pycuda_driver()  # says what is missing, before a process is started
 
         return HybridEvaluator(
@@ -112,13 +112,6 @@ class HybridTarget:
         """The emitted program; its threads and streams are made at the first call."""
         from autotune.hybrid import bind
 
-        self._check_here(device)
+        device.check_here()
         gpus = device.limits.names()["gpus"]
         return bind(family, candidate, problem, gpus, self.operands, programs)
-
-    def _check_here(self, device: Device) -> None:
-        if "ordinal" not in device.state:
-            raise InputError(
-                f"{device.fingerprint.name} is known by description only: running programs needs "
-                "the GPUs themselves"
-            )

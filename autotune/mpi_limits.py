@@ -32,13 +32,3 @@ class MpiLimits:
     def names(self) -> dict[str, int]:
         """The limits by the names that restrictions use."""
         return asdict(self)
-
-    def tuned_by(self, command: str) -> str:
-        """The command line that tunes on such ranks, from one that names target and problem."""
-        if self.distributed:
-            command += " --operands distributed"
-        if self.gpus:
-            command += " --local cuda"
-        if self.nodes > 1:
-            return f"mpiexec -n {self.ranks} {command}"
-        return f"{command} --ranks {self.ranks}"

@@ -67,16 +67,46 @@ class MpiTarget:
         return "summa" if device.limits.names()["distributed"] else "rows"
 
     def device(self, problem: Gemm | None = None, name: int | str | None = None) -> Device:
-        """The ranks, on this machine's CPU or GPUs; none are started to find out."""
+        """The ranks, on this machine's CPU or GPUs; none are started to find out.
+
+        Ranks with GPUs may be described, too: so many of a kind of GPU that is not here, with the
+        MPI library that is.
+        """
         from autotune.evaluators.mpi.identity import device_of
 
-        if name is not None:
-            raise InputError(f"a device names a GPU, and the target is mpi: got {name!r}")
+        if name is not None and not self._gpus:
+            raise InputError(
+                f'a device names a GPU, got {name!r} with target mpi on CPUs: add local="cuda"'
+            )
         if problem is not None and getattr(problem, "layout", "nn") != "nn":
             raise InputError(
                 f"layout must be nn on target mpi, got {problem.label}: transpose the operands"
             )
+        gpu = None if name is None else self._named_gpu(name)
+        if gpu is not None and gpu.described:
+            return device_of(self._ranks_with(gpu), gpu, distributed=self._distributed)
         return device_of(self.describe(), self._local_device(), distributed=self._distributed)
+
+    @staticmethod
+    def _named_gpu(name: int | str) -> Device:
+        """The GPU of that name, which need not be here."""
+        from autotune.targets import CudaTarget
+
+        if str(name).strip().isdecimal():
+            raise InputError(
+                f"ranks of target mpi take the GPUs in turn, got device {name}: choose them with "
+                "CUDA_VISIBLE_DEVICES"
+            )
+        return CudaTarget().device(None, name)
+
+    def _ranks_with(self, gpu: Device) -> RankSet:
+        """Ranks that have each a GPU of a kind that is not here."""
+        from autotune.evaluators.cpu.thread_limits import affinity_count
+        from autotune.evaluators.mpi.gpus import expected_gpus
+        from autotune.evaluators.mpi.identity import expected
+
+        ranks = self._ranks or 1
+        return replace(expected(ranks, affinity_count()), gpus=expected_gpus(ranks, gpu))
 
     def describe(self) -> RankSet:
         """The set of ranks; none are started to find out."""

@@ -12,12 +12,27 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from autotune.errors import ProblemError
+from autotune.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from autotune.formula import Formula
 
 ITEM_SIZES: Mapping[str, int] = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 """Bytes per element of every dtype a problem may have."""
+
+DTYPE_ALIASES: Mapping[str, str] = {
+    "f16": "float16",
+    "fp16": "float16",
+    "half": "float16",
+    "bf16": "bfloat16",
+    "f32": "float32",
+    "fp32": "float32",
+    "single": "float32",
+    "f64": "float64",
+    "fp64": "float64",
+    "double": "float64",
+}
+"""Other names of dtypes, in lower case."""
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 """Which of A and B is stored transposed, A first: "nt" means B is stored K x N."""
@@ -202,6 +217,12 @@ def parse_shape(text: str) -> tuple[int, int, int]:
     raise ProblemError(f"a shape is MxNxK with three whole numbers >= 1, got {text!r}")
 
 
+def dtype_name(text: str) -> str:
+    """The name that a dtype has here: "float32" for "fp32" or "Single"; others as they are."""
+    lower = text.strip().lower()
+    return DTYPE_ALIASES.get(lower, lower)
+
+
 def admits(wanted: str, offered: str) -> bool:
     """Whether a kernel of accuracy class `offered` may serve a problem that asks for `wanted`."""
     return offered in ("ieee", wanted)
@@ -218,12 +239,15 @@ def _positive(name: str, value: Any) -> int:
 
 
 def _dtype(name: str, value: Any) -> str:
-    text = value if isinstance(value, str) else getattr(value, "__name__", str(value))
-    if text not in ITEM_SIZES:
-        raise ProblemError(f"{name} must be one of {', '.join(ITEM_SIZES)}, got {text!r}")
-    return str(text)
+    text = str(value if isinstance(value, str) else getattr(value, "__name__", str(value)))
+    plain = dtype_name(text)
+    if plain not in ITEM_SIZES:
+        hint = did_you_mean(text, ITEM_SIZES)
+        raise ProblemError(f"{name} must be one of {', '.join(ITEM_SIZES)}, got {text!r}{hint}")
+    return plain
 
 
 def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise ProblemError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+        hint = did_you_mean(str(value), allowed)
+        raise ProblemError(f"{name} must be one of {', '.join(allowed)}, got {value!r}{hint}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from autotune.errors import ProblemError
 from autotune.formula import Formula
-from autotune.problem import Gemm
+from autotune.problem import Gemm, gemm_from_key
 from autotune.space import Expression
 
 
@@ -54,3 +56,25 @@ class Product(Gemm):
         """Every field of a matrix product, and the formula."""
         shared = {each.name: getattr(self, each.name) for each in fields(Gemm)}
         return {**shared, "formula": self.formula.text}
+
+
+def problem_from_key(key: Mapping[str, Any], defined: Operation | None) -> Gemm:
+    """Rebuild a problem from its key.
+
+    Args:
+        key: as `Gemm.key` or `Product.key` gives it.
+        defined: its operation, where that is one of a user's own.
+
+    Raises:
+        ProblemError: a field is missing, unknown, or out of range, or the formula is another one.
+    """
+    if defined is None:
+        return gemm_from_key(key)
+    formula = key.get("formula")
+    if formula != defined.formula.text:
+        raise ProblemError(
+            f"operation {defined.name!r} computes {defined.formula.text} here, not {formula}"
+        )
+    shared = {name: value for name, value in key.items() if name != "formula"}
+    gemm = gemm_from_key(shared)
+    return Product(**gemm.key(), defined=defined)

@@ -22,7 +22,7 @@ from autotune.errors import (
 )
 from autotune.evaluators.base import Binary
 from autotune.hybrid_target import HybridTarget
-from autotune.mpi_limits import MpiLimits
+from autotune.invocation import Invocation, not_tuned
 from autotune.paths import CacheLocations
 from autotune.problem import ITEM_SIZES, Gemm
 from autotune.program_cache import ProgramCache
@@ -115,6 +115,7 @@ def load(
     comm: Any = None,
     operands: str | None = None,
     local: str = "cpu",
+    gpus: int | None = None,
     cache: str | Path | None = None,
     extra_families: Sequence[Path] = (),
 ) -> Kernel:
@@ -134,6 +135,7 @@ def load(
             "distributed", in blocks (`MpiKernel.blocks`). For target "hybrid": "host" (the
             default), "device", whole on the first GPU, or "blocks" (`HybridKernel.blocks`).
         local: with `comm`, what a rank multiplies on: "cpu", or "cuda", a GPU of its own.
+        gpus: for target "hybrid", how many GPUs to use, the first ones; None takes all.
         cache: folder or database of the user's cache; None takes the default place.
         extra_families: folders with families of the user's own, beside $AUTOTUNE_FAMILIES.
 
@@ -155,7 +157,7 @@ def load(
             cache=cache,
             extra_families=extra_families,
         )
-    target = _placed(target, operands)
+    target = _placed(target, operands, gpus)
     found = look_up(
         problem, target, match=match, device=device, cache=cache, extra_families=extra_families
     )
@@ -215,7 +217,15 @@ def look_up(
     families = load_families(target=chosen.name, operation=problem.operation, extra=extra_families)
     found = _find(problem, chosen, here, families, place)
     if found.quality not in allowed:
-        raise NotTunedError(_not_tuned(problem, chosen, here, found))
+        invocation = Invocation.of(
+            problem,
+            chosen.name,
+            here.fingerprint,
+            device=device,
+            cache=cache,
+            extra_families=extra_families,
+        )
+        raise NotTunedError(not_tuned(invocation, families, found.reason))
     family, candidate = _candidate(problem, chosen, here, families, found)
     if found.record is not None and (cap := _capped(found.record.candidate, here)):
         found = replace(found, reason="; ".join(filter(None, (found.reason, cap))))
@@ -234,20 +244,22 @@ def binary_of(problem: Gemm, found: Lookup, cache: str | Path | None = None) -> 
     return _binary(problem, found.family, found.candidate, found.device, found.match.record, place)
 
 
-def _placed(target: str | Target | None, operands: str | None) -> str | Target | None:
-    """The target with what `operands` says of it.
+def _placed(
+    target: str | Target | None, operands: str | None, gpus: int | None
+) -> str | Target | None:
+    """The target with what `operands` and `gpus` say of it.
 
     Raises:
-        InputError: it is for another target.
+        InputError: they are for another target.
     """
-    if operands is None:
+    if operands is None and gpus is None:
         return target
     if target != "hybrid":
         raise InputError(
-            f'operands is for target "hybrid", or for "mpi" with comm, got {operands!r} with '
-            f"target {target!r}: leave it out"
+            'gpus and operands are for target "hybrid", operands with comm also for "mpi", got '
+            f"gpus={gpus!r} and operands={operands!r} with target {target!r}: leave them out"
         )
-    return HybridTarget(operands=operands)
+    return HybridTarget(gpus, operands or "host")
 
 
 def _qualities(match: str) -> tuple[MatchQuality, ...]:
@@ -408,27 +420,3 @@ def _binary(
     if binary is None or support is None:
         return None
     return Binary(binary, kept.architecture, None if current else kept.launch, support)
-
-
-def _not_tuned(problem: Gemm, target: Target, device: Device, found: Match) -> str:
-    operation = "" if problem.operation == "gemm" else f" {problem.operation}"
-    command = (
-        f"autotune tune{operation} --shape {problem.m}x{problem.n}x{problem.k} "
-        f"--target {target.name}"
-    )
-    if isinstance(target, HybridTarget) and target.operands != "host":
-        command += f" --operands {target.operands}"
-    if problem.dtype != "float32":
-        command += f" --dtype {problem.dtype}"
-    if problem.layout != "nn":
-        command += f" --layout {problem.layout}"
-    if problem.accuracy != "ieee":
-        command += f" --accuracy {problem.accuracy}"
-    if problem.threads is not None:
-        command += f" --threads {problem.threads}"
-    if isinstance(device.limits, MpiLimits):
-        command = device.limits.tuned_by(command)
-    return (
-        f"no tuned {target.name} kernel for {problem.label} ({found.reason}): run `{command}`, "
-        'or load with match="nearest"'
-    )

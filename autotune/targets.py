@@ -267,18 +267,13 @@ def _described(gpu: KnownGpu) -> Device:
     from autotune.evaluators.cuda.identity import gpu_fingerprint
 
     fingerprint = gpu_fingerprint(gpu.name, gpu.limits, gpu.memory_bytes, ecc=False)
-    return Device(fingerprint, gpu.limits, toolchain={}, state={})
+    return Device(fingerprint, gpu.limits, toolchain={}, state={}, described=True)
 
 
 def _ordinal(device: Device) -> int:
     """The driver's number of a device that is here."""
-    ordinal = device.state.get("ordinal")
-    if ordinal is None:
-        raise InputError(
-            f"{device.fingerprint.name} is known by description only: running kernels needs the "
-            "GPU itself"
-        )
-    return int(ordinal)
+    device.check_here()
+    return int(device.state["ordinal"])
 
 
 def _cuda_limits(device: Device) -> CudaLimits:

@@ -18,10 +18,11 @@ from autotune.errors import InputError
 from autotune.evaluators.base import Baseline, Effort, Evaluator
 from autotune.interrupt import Interrupt
 from autotune.measurement import Measurement, Outcome
+from autotune.offers import refusal
 from autotune.paths import CacheLocations
 from autotune.priors import known_priors
 from autotune.program_cache import ProgramCache
-from autotune.search import open_study
+from autotune.search import Subject, open_study
 from autotune.space import SpaceUnion
 from autotune.store import TuningCache
 from autotune.targets import Target, make_target
@@ -112,6 +113,7 @@ class Workplace:
         store.check_writable()
         chosen = make_target(target)
         read = chosen.device(problem, device)
+        read.check_here()
         found = load_families(
             target=chosen.name, operation=problem.operation, extra=extra_families
         )
@@ -140,7 +142,7 @@ class Workplace:
         """The study of that name and a running evaluator; both are closed at the end.
 
         Raises:
-            StudyError: the storage cannot be read, or the study is of another space.
+            StudyError: the storage cannot be read, or the study is of something else.
             UnknownNameError: there is no such sampler.
             MissingDependencyError: the sampler, the storage or the target needs a package.
         """
@@ -153,6 +155,7 @@ class Workplace:
                 sampler=sampler,
                 seed=seed,
                 prior=self._priors() if sampler == "auto" else (),
+                subject=self._subject,
             ) as opened,
             self.target.evaluator(
                 self.problem,
@@ -165,6 +168,16 @@ class Workplace:
             ) as evaluator,
         ):
             yield opened, evaluator
+
+    @property
+    def _subject(self) -> Subject:
+        return Subject(
+            operation=self.problem.operation,
+            problem=self.problem.key(),
+            target=self.target.name,
+            device=self.device.fingerprint.name,
+            fingerprint=self.device.fingerprint.digest,
+        )
 
     def _priors(self) -> list[Prior]:
         families = {name: self.families[name] for name in self.union.spaces}
@@ -326,9 +339,8 @@ def _first_ready(waiting: deque[Proposal[Candidate]], evaluator: Evaluator) -> P
 
 def _usable(families: Mapping[str, KernelFamily], problem: Gemm) -> dict[str, KernelFamily]:
     """The families that can serve a problem; an error that says why when none can."""
-    reasons = {name: family.unsupported(problem) for name, family in families.items()}
-    usable = {name: families[name] for name, reason in reasons.items() if reason is None}
-    if not usable:
-        listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-        raise InputError(f"no family can serve {problem.label}: {listed or 'none was found'}")
-    return usable
+    if (reason := refusal(families, problem)) is not None:
+        raise InputError(reason)
+    return {
+        name: family for name, family in families.items() if family.unsupported(problem) is None
+    }

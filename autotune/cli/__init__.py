@@ -7,55 +7,59 @@ Exit codes: 0 success, 1 the work failed, 2 usage or bad input (one line, no tra
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import logging
 import os
+import signal
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from autotune import __version__
-from autotune.cli import (
-    bench_command,
-    cache_command,
-    device_command,
-    emit_command,
-    families_command,
-    replay_command,
-    space_command,
-    sweep_command,
-    tune_command,
-)
-from autotune.cli.result import CommandResult
+from autotune.cli.parser import Parser, is_common, must_be, normalized
 from autotune.errors import AutotuneError
 
-_COMMANDS = (
-    tune_command,
-    bench_command,
-    space_command,
-    emit_command,
-    device_command,
-    families_command,
-    cache_command,
-    sweep_command,
-    replay_command,
-)
+if TYPE_CHECKING:
+    from autotune.cli.result import CommandResult
 
+_COMMANDS: Mapping[str, str] = {
+    "tune": "search the families' spaces for the fastest kernel and store it",
+    "bench": "measure tuned kernels beside the vendor library",
+    "space": "count configurations and show what prunes them",
+    "emit": "print the source that a configuration generates",
+    "device": "show the device's fingerprint, limits, toolchain and state",
+    "families": "list the kernel families and their parameters",
+    "cache": "list, show, export, import, verify and prune tuning records",
+    "sweep": "measure every valid configuration, to study the space",
+    "replay": "compare samplers on recorded spaces",
+}
+"""The commands and what they do, each in its own module: none is imported for another's sake."""
 
-class _Parser(argparse.ArgumentParser):
-    """Reports bad usage in one line, like every other error."""
+_DESCRIPTION = "Generates, prunes, searches, verifies and caches GEMM kernels."
 
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+_GREETING = f"""\
+autotune: {_DESCRIPTION[0].lower()}{_DESCRIPTION[1:]}
+
+  autotune tune        find the fastest 1024x1024x1024 product for this machine, in a minute
+  autotune families    what can be tuned here
+  autotune cache list  what has been tuned here
+
+autotune --help lists all commands, autotune COMMAND --help the options of one."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     logging.basicConfig(stream=sys.stderr, format="autotune: %(message)s", level=logging.WARNING)
-    args = _parser().parse_args(
-        _attach_negatives(sys.argv[1:] if arguments is None else arguments)
-    )
+    given = normalized(sys.argv[1:] if arguments is None else arguments)
+    if not given:
+        print(_GREETING)
+        return 0
+    args = parse(given)
     try:
+        # The command's entry point leaves Ctrl-C to the system until here.
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         result: CommandResult = args.run(args)
         print(json.dumps(result.document, indent=2) if args.json else result.text, flush=True)
     except AutotuneError as error:
@@ -71,30 +75,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return result.exit_code
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="autotune",
-        description="Generates, prunes, searches, verifies and caches GEMM kernels.",
-    )
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options of the command that `arguments` begin with; bad usage exits with 2."""
+    parser = Parser(prog="autotune", description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"autotune {__version__}")
     commands = parser.add_subparsers(
-        dest="command", metavar="COMMAND", required=True, parser_class=_Parser
+        dest="command", metavar="COMMAND", required=True, parser_class=Parser
     )
-    for module in _COMMANDS:
-        module.add_parser(commands)
-    return parser
-
-
-def _attach_negatives(arguments: Sequence[str]) -> list[str]:
-    """Write ``--shape -4x1x1`` as ``--shape=-4x1x1``.
-
-    Otherwise argparse takes the value for an option, and the error is about something else.
-    """
-    attached: list[str] = []
-    for argument in arguments:
-        is_negative = argument[:1] == "-" and argument[1:2].isdigit()
-        if is_negative and attached and attached[-1].startswith("--") and "=" not in attached[-1]:
-            attached[-1] += f"={argument}"
+    for name, summary in _COMMANDS.items():
+        if name == arguments[0]:
+            importlib.import_module(f"autotune.cli.{name}_command").add_parser(commands)
         else:
-            attached.append(argument)
-    return attached
+            commands.add_parser(name, help=summary)
+    if is_common(arguments[0]):
+        parser.error(f"COMMAND is missing: one of {', '.join(_COMMANDS)}")
+    if not arguments[0].startswith("-") and arguments[0] not in _COMMANDS:
+        parser.error(must_be("COMMAND", arguments[0], list(_COMMANDS)))
+    args, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        args.parser.unknown(unknown)
+    return args

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.cli.options import common
 from autotune.cli.problems import (
     DEFAULT_SHAPE,
-    accuracy_of,
+    operation_argument,
     problem_options,
     problems,
     shapes_text,
 )
 from autotune.cli.result import CommandResult
+from autotune.cli.scope import Scope
 from autotune.cli.table import table
-from autotune.cli.targets import choose_target, read_device, target_options
-from autotune.errors import NotTunedError
+from autotune.cli.targets import placed_target, target_options
+from autotune.errors import InputError, NotTunedError
+from autotune.offers import refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autotune.cli.ladder import Contestant, Row
+    from autotune.device import Device
     from autotune.family import KernelFamily
     from autotune.problem import Gemm
     from autotune.targets import Target
@@ -36,11 +40,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "bench",
         parents=[common(), problem_options(), target_options()],
-        help="measure tuned kernels beside the vendor library",
         description="Measures the tuned kernel of each problem beside the vendor library, "
         "interleaved in one run; with --ladder every family's presets and default as well, and "
         "on a GPU also the whole call from host arrays to host result.",
     )
+    operation_argument(parser, "measure")
     parser.add_argument(
         "--ladder",
         action="store_true",
@@ -58,59 +62,82 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.set_defaults(run=run)
 
 
-def run(args: argparse.Namespace) -> CommandResult:
-    """Measure every problem."""
-    from autotune.catalog import load_families, select_families
-    from autotune.family import GPU_TARGETS
-    from autotune.targets import make_target
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What is measured for one problem."""
 
-    target = make_target(choose_target(args, args.family))
-    families = select_families(
-        load_families(target=target.name, operation="gemm", extra=args.families), args.family
-    )
-    is_gpu_ladder = args.ladder and target.name in GPU_TARGETS
+    problem: Gemm
+    target: Target
+    device: Device
+    families: Mapping[str, KernelFamily]
+    contestants: Sequence[Contestant]
+
+
+def run(args: argparse.Namespace) -> CommandResult:
+    """Check that every problem can be measured, then measure them."""
+    from autotune.family import GPU_TARGETS
+
+    scope = Scope.of(args, args.family)
+    is_gpu_ladder = args.ladder and scope.target in GPU_TARGETS
     shapes = LADDER_SHAPES if is_gpu_ladder else (DEFAULT_SHAPE,)
+    jobs = [_job(args, problem, scope) for problem in problems(args, scope, shapes)]
     rows: list[Row] = []
     texts = []
-    for problem in problems(args, accuracy_of(families, args.family), shapes):
-        measured = _bench(args, problem, target, families)
+    for job in jobs:
+        measured = _bench(args, job)
         rows.extend(measured)
-        texts.append(f"{shapes_text(problem)}\n{_text(measured)}")
+        texts.append(f"{shapes_text(job.problem)}\n{_text(measured)}")
     return CommandResult([row.document() for row in rows], "\n\n".join(texts))
 
 
-def _bench(
-    args: argparse.Namespace,
-    problem: Gemm,
-    target: Target,
-    families: Mapping[str, KernelFamily],
-) -> list[Row]:
+def _job(args: argparse.Namespace, problem: Gemm, scope: Scope) -> _Job:
+    """What is to be measured; nothing is compiled or run to find out.
+
+    Raises:
+        InputError: no family serves the problem, or the device is not here.
+        NotTunedError: there is nothing to measure.
+    """
+    from autotune.cli import ladder
+    from autotune.targets import make_target
+
+    if (reason := refusal(scope.chosen, problem)) is not None:
+        raise InputError(reason)
+    target = make_target(placed_target(scope.target, args))
+    device = target.device(problem, args.device)
+    device.check_here()
+    families = {
+        name: family
+        for name, family in scope.chosen.items()
+        if family.unsupported(problem) is None
+    }
+    contestants = _tuned(args, problem, target, families)
+    if args.ladder:
+        contestants += ladder.rungs(families, problem, device.limits)
+    return _Job(problem, target, device, families, contestants)
+
+
+def _bench(args: argparse.Namespace, job: _Job) -> list[Row]:
     from autotune.cli import ladder
     from autotune.family import GPU_TARGETS
     from autotune.paths import CacheLocations
     from autotune.program_cache import ProgramCache
 
-    device = read_device(target.name, args, problem)
     programs = ProgramCache(CacheLocations.at(args.cache).programs)
-    families = {
-        name: family for name, family in families.items() if family.unsupported(problem) is None
-    }
-    contestants = _tuned(args, problem, target, families)
-    if args.ladder:
-        contestants += ladder.rungs(families, problem, device.limits)
     note: ladder.Note = (lambda line: None) if args.quiet else ladder.to_stderr
-    with target.evaluator(
-        problem,
-        families,
-        device,
+    with job.target.evaluator(
+        job.problem,
+        job.families,
+        job.device,
         programs,
         effort=ladder.EFFORT if args.ladder else None,
         workers=None,
         seed=args.seed,
     ) as evaluator:
-        rows = ladder.measure(evaluator, problem, contestants, note)
-    if args.ladder and target.name in GPU_TARGETS:
-        rows = ladder.measure_host_calls(rows, contestants, families, device, programs, note)
+        rows = ladder.measure(evaluator, job.problem, job.contestants, note)
+    if args.ladder and job.target.name in GPU_TARGETS:
+        rows = ladder.measure_host_calls(
+            rows, job.contestants, job.families, job.device, programs, note
+        )
     return rows
 
 
@@ -121,22 +148,21 @@ def _tuned(
     families: Mapping[str, KernelFamily],
 ) -> list[Contestant]:
     """The tuned kernel, where there is one of these families."""
-    from autotune.runtime import load
+    from autotune.runtime import look_up
 
     try:
-        kernel = load(
+        candidate = look_up(
             problem,
-            target.name,
+            target,
             match="stale",
             device=args.device,
             cache=args.cache,
             extra_families=args.families,
-        )
+        ).candidate
     except NotTunedError as error:
         if not args.ladder:
             raise NotTunedError(f"{error}; or pass --ladder for the families' presets") from None
         return []
-    candidate = kernel.candidate
     if candidate.family not in families and not args.ladder:
         raise NotTunedError(
             f"the tuned kernel for {problem.label} is of family {candidate.family}, not of "

@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.options import common
+from autotune.cli.records import find_record, shipped, user_cache
 from autotune.cli.result import CommandResult
 from autotune.cli.table import table
 from autotune.cli.targets import target_options
 from autotune.errors import InputError, MissingDependencyError, UnknownNameError
 from autotune.paths import CacheLocations
 from autotune.problem import gemm_from_key
+from autotune.product import problem_from_key
 from autotune.store import (
-    TuningCache,
     TuningRecord,
     export_lines,
     export_records,
@@ -42,7 +43,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command and its actions."""
     parser = commands.add_parser(
         "cache",
-        help="list, show, export, import, verify and prune tuning records",
         description="Works on the tuning records and measurements stored on this machine.",
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
@@ -58,7 +58,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action.set_defaults(run=run)
         return action
 
-    add("list", _list, "list the records, newest first")
+    add("list", _list, "list the records, newest first").add_argument(
+        "--shipped", action="store_true", help="list those that come with the package instead"
+    )
     show = add("show", _show, "show everything about one record")
     show.add_argument("id", metavar="ID", help="a record's id, or the beginning of it")
     export = add("export", _export, "write records to a file that `import` reads")
@@ -78,15 +80,19 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("path", _path, "print where the cache is")
 
 
-def _cache(args: argparse.Namespace) -> TuningCache:
-    return TuningCache(CacheLocations.at(args.cache).database)
-
-
 def _list(args: argparse.Namespace) -> CommandResult:
-    cache = _cache(args)
-    records = cache.records()
-    if not records:
-        return CommandResult([], f"no records in {cache.path}: `autotune tune` makes one")
+    if args.shipped:
+        records = shipped()
+    else:
+        cache = user_cache(args.cache)
+        records = cache.records()
+        if not records:
+            place = "no records in" if cache.path.exists() else "there is no cache at"
+            return CommandResult(
+                [],
+                f"{place} {cache.path}: `autotune tune` makes one; `--shipped` lists the records "
+                "that come with the package",
+            )
     header = ("id", "device", "problem", "target", "family", "GFLOP/s", "ratio", "created", "")
     rows = [
         (
@@ -108,11 +114,11 @@ def _list(args: argparse.Namespace) -> CommandResult:
 
 
 def _show(args: argparse.Namespace) -> CommandResult:
-    record = _cache(args).get(args.id)
+    record = find_record(user_cache(args.cache), args.id)
     low, high = record.interval_s
     effort = record.effort
     lines = [
-        f"{record.id}  {record.operation} {_problem_label(record)} on {record.fingerprint.name}",
+        f"{record.id}  {_problem_label(record)} on {record.fingerprint.name}",
         f"winner       {record.candidate}",
         f"median       {record.median_s:.4g} s ({low:.4g} to {high:.4g} with 95% confidence), "
         f"{record.gflops:.1f} GFLOP/s, ties with {record.ties}",
@@ -141,7 +147,7 @@ def _show(args: argparse.Namespace) -> CommandResult:
 
 
 def _export(args: argparse.Namespace) -> CommandResult:
-    cache = _cache(args)
+    cache = user_cache(args.cache)
     records = [cache.get(id_) for id_ in args.id] if args.id else cache.records()
     document = [record.to_json() for record in records]
     if args.file == "-":
@@ -152,7 +158,7 @@ def _export(args: argparse.Namespace) -> CommandResult:
 
 def _import(args: argparse.Namespace) -> CommandResult:
     records = import_records(args.file)
-    cache = _cache(args)
+    cache = user_cache(args.cache)
     new = cache.add(*records)
     return CommandResult(
         [record.to_json() for record in records],
@@ -161,9 +167,9 @@ def _import(args: argparse.Namespace) -> CommandResult:
 
 
 def _verify(args: argparse.Namespace) -> CommandResult:
-    cache = _cache(args)
+    cache = user_cache(args.cache)
     damage = cache.damage()
-    check = _Verifier(args.families)
+    check = _Verifier(_Here(args.families))
     rows = []
     for id_, text in cache.documents(target=args.target):
         status, detail = check(id_, text)
@@ -171,7 +177,9 @@ def _verify(args: argparse.Namespace) -> CommandResult:
     counts = Counter(row["status"] for row in rows)
     lines = [f"{cache.path}: {line}" for line in damage]
     if rows:
-        lines.append(table(("id", "status", "detail"), [tuple(row.values()) for row in rows]))
+        lines.append(
+            table(("id", "status", "detail"), [tuple(row.values()) for row in rows], fold=True)
+        )
     summary = ", ".join(f"{counts[status]} {status}" for status in ("ok", "stale", "invalid"))
     lines.append(f"{_count(len(rows), 'record')} in {cache.path}: {summary}")
     return CommandResult(
@@ -181,38 +189,44 @@ def _verify(args: argparse.Namespace) -> CommandResult:
     )
 
 
-class _Currency:
-    """Whether a record's kernel would come out here and now as it was measured."""
+class _Here:
+    """What there is on this machine to hold records against; read once."""
 
     def __init__(self, extra_families: list[Path]) -> None:
         self._extra_families = extra_families
-        self._digests = functools.cache(self._read_digests)
-        self._device = functools.cache(_device)
+        self.families = functools.cache(self._load_families)
+        self.device = functools.cache(self._read_device)
 
-    def __call__(self, record: TuningRecord) -> bool:
-        problem = _problem(record)
-        if problem is None:
-            return False
+    def is_current(self, record: TuningRecord) -> bool:
+        """Whether a record's kernel would come out here and now as it was measured."""
         try:
-            digests = self._digests(record.target, record.operation)
-            device = self._device(record.target, problem)
-        except (MissingDependencyError, UnknownNameError):
+            families = self.families(record.target, record.operation)
+            family = families.get(record.candidate.family)
+            if family is None:
+                return False
+            device = self.device(record.target, problem_from_key(record.problem, family.defines))
+        except (InputError, MissingDependencyError, UnknownNameError):
             return False
-        return is_current(record, device, digests)
+        return is_current(record, device, {family.name: family.digest})
 
-    def _read_digests(self, target: str, operation: str) -> Mapping[str, str]:
+    def _load_families(self, target: str, operation: str) -> Mapping[str, KernelFamily]:
         from autotune.catalog import load_families
+        from autotune.targets import make_target
 
-        families = load_families(target=target, operation=operation, extra=self._extra_families)
-        return {name: family.digest for name, family in families.items()}
+        make_target(target)
+        return load_families(target=target, operation=operation, extra=self._extra_families)
+
+    def _read_device(self, target: str, problem: Gemm) -> Device:
+        from autotune.targets import make_target
+
+        return make_target(target).device(problem)
 
 
 class _Verifier:
     """Says of a stored document whether it is ok, stale or invalid, and why."""
 
-    def __init__(self, extra_families: list[Path]) -> None:
-        self._extra_families = extra_families
-        self._families = functools.cache(self._load_families)
+    def __init__(self, here: _Here) -> None:
+        self._here = here
 
     def __call__(self, id_: str, text: str) -> tuple[str, str]:
         try:
@@ -222,22 +236,24 @@ class _Verifier:
         if record.id != id_:
             return "invalid", f"the content's id is {record.id}"
         try:
-            families = self._families(record.target, record.operation)
+            families = self._here.families(record.target, record.operation)
         except UnknownNameError:
             return "ok", f"families of target {record.target} cannot be checked here"
         family = families.get(record.candidate.family)
         if family is None:
-            return "stale", f"there is no family {record.candidate.family!r}"
+            where = "" if families else f" for {record.operation}: --families names its folder"
+            return "stale", f"there is no family {record.candidate.family!r}{where}"
         if family.digest != record.family_digest:
             return "stale", f"family {family.name} {record.family_digest} → {family.digest}"
         return self._in_space(record, family)
 
     def _in_space(self, record: TuningRecord, family: KernelFamily) -> tuple[str, str]:
-        problem = _problem(record)
-        if problem is None:
-            return "ok", f"problems of operation {record.operation} cannot be checked here"
         try:
-            device = _device(record.target, problem)
+            problem = problem_from_key(record.problem, family.defines)
+        except InputError as error:
+            return "invalid", str(error)
+        try:
+            device = self._here.device(record.target, problem)
         except MissingDependencyError as error:
             return "ok", f"the device is not here to check against: {error}"
         if device.fingerprint.digest != record.fingerprint.digest:
@@ -250,25 +266,12 @@ class _Verifier:
             return "invalid", str(error)
         return ("ok", "") if rejection is None else ("invalid", str(rejection))
 
-    def _load_families(self, target: str, operation: str) -> Mapping[str, KernelFamily]:
-        from autotune.catalog import load_families
-        from autotune.targets import make_target
-
-        make_target(target)
-        return load_families(target=target, operation=operation, extra=self._extra_families)
-
-
-def _device(target: str, problem: Gemm) -> Device:
-    from autotune.targets import make_target
-
-    return make_target(target).device(problem)
-
 
 def _prune(args: argparse.Namespace) -> CommandResult:
     if args.days is not None and not 0 <= args.days <= _MAX_DAYS:
         raise InputError(f"--days must be from 0 to {_MAX_DAYS}, got {args.days}")
-    cache = _cache(args)
-    replaced = superseded(cache.records(target=args.target), _Currency(args.families))
+    cache = user_cache(args.cache)
+    replaced = superseded(cache.records(target=args.target), _Here(args.families).is_current)
     measurements = 0
     if args.days is not None:
         before = (datetime.now(UTC) - timedelta(days=args.days)).isoformat()
@@ -304,15 +307,14 @@ def _path(args: argparse.Namespace) -> CommandResult:
     )
 
 
-def _problem(record: TuningRecord) -> Gemm | None:
-    return gemm_from_key(record.problem) if record.operation == "gemm" else None
-
-
 def _problem_label(record: TuningRecord) -> str:
-    problem = _problem(record)
-    if problem is not None:
-        return problem.label
-    return " ".join(f"{name}={value}" for name, value in record.problem.items())
+    """The problem as its label has it, after its operation where that is not gemm."""
+    shared = {name: value for name, value in record.problem.items() if name != "formula"}
+    try:
+        label = gemm_from_key(shared).label
+    except InputError:  # of an operation with other fields
+        label = " ".join(f"{name}={value}" for name, value in record.problem.items())
+    return label if record.operation == "gemm" else f"{record.operation} {label}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from autotune.cli.options import common
-from autotune.cli.problems import problem_options, problems
+from autotune.cli.parser import must_be
+from autotune.cli.problems import operation_option, problem_options, problems
+from autotune.cli.records import find_record, user_cache
 from autotune.cli.result import CommandResult
-from autotune.cli.targets import choose_target, read_device, target_options
+from autotune.cli.scope import Scope
+from autotune.cli.targets import read_device, target_options
 from autotune.configuration import Configuration, Value
-from autotune.errors import InputError, SpaceError, UnknownNameError
+from autotune.errors import AutotuneError, InputError, SpaceError, UnknownNameError
 
 if TYPE_CHECKING:
-    from autotune.device import DeviceLimits
+    from autotune.device import Device, DeviceLimits
     from autotune.family import KernelFamily
     from autotune.problem import Gemm
+    from autotune.store import TuningRecord
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -27,12 +30,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "emit",
         parents=[common(), problem_options(), target_options()],
-        help="print the source that a configuration generates",
         description="Prints the source that a family generates for a configuration: its "
-        "defaults, changed by --set. For GPUs, resources are those of the binary too, compiled "
-        "for the device: it need not be here (--device h200).",
+        "defaults or a preset, changed by --set, or what a record stands for. For GPUs, "
+        "resources are those of the binary too, compiled for the device: it need not be here "
+        "(--device h200).",
     )
-    parser.add_argument("family", metavar="FAMILY")
+    parser.add_argument("family", nargs="?", metavar="FAMILY")
     parser.add_argument(
         "--set",
         action="append",
@@ -40,43 +43,165 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="NAME=VALUE",
         help="set a parameter; may be given again",
     )
+    parser.add_argument("--preset", metavar="NAME", help="begin with the family's point NAME")
+    parser.add_argument(
+        "--record",
+        metavar="ID",
+        help="the winner of this record, a stored or a shipped one, instead of a family",
+    )
+    operation_option(parser)
     parser.set_defaults(run=run)
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """What is to be printed.
+
+    Attributes:
+        family: whose source.
+        configuration: the values of its parameters.
+        problem: what it is for.
+        device: where; None where it is not known here.
+        notes: what the user should know, in lines.
+        record: the record's id, if it is one's winner.
+    """
+
+    family: KernelFamily
+    configuration: Configuration
+    problem: Gemm
+    device: Device | None
+    notes: tuple[str, ...] = ()
+    record: str | None = None
 
 
 def run(args: argparse.Namespace) -> CommandResult:
     """Render one configuration; for a GPU also compile it, where there is a compiler."""
-    from autotune.catalog import load_families, select_families
     from autotune.cli import resources
     from autotune.family import GPU_TARGETS
     from autotune.rendering import render
 
-    target = choose_target(args, [args.family])
-    families = load_families(target=target, operation="gemm", extra=args.families)
-    family = select_families(families, [args.family])[args.family]
-    shapes = problems(args, family.accuracy)
-    if len(shapes) > 1:
-        raise InputError(f"emit takes one --shape, got {len(shapes)}")
-    problem = shapes[0]
-    if (reason := family.unsupported(problem)) is not None:
-        raise InputError(f"family {family.name!r} cannot serve {problem.label}: {reason}")
-    device = read_device(target, args, problem)
-    configuration = _nearest_with(_changes(family, args.set), family, problem, device.limits)
+    choice = _of_family(args) if args.record is None else _of_record(args)
+    family, configuration, problem = choice.family, choice.configuration, choice.problem
     layout = problem.layout if problem.layout in family.layouts else "nn"
     source = render(family, configuration, dtype=problem.dtype, layout=layout)
-    estimated = resources.estimates(family, configuration, problem, device)
-    binary, missing = resources.compiled(family, source, configuration, problem, device)
-    if not args.quiet and family.target in GPU_TARGETS:
-        note = missing or resources.summary(estimated, binary or {}, device)
-        print(f"autotune: {note}", file=sys.stderr)
+    notes = [*choice.notes]
+    estimated: Mapping[str, Value] = {}
+    binary: dict[str, Any] | None = None
+    if choice.device is not None:
+        estimated = resources.estimates(family, configuration, problem, choice.device)
+        binary, missing = resources.compiled(family, source, configuration, problem, choice.device)
+        if family.target in GPU_TARGETS:
+            notes.append(missing or resources.summary(estimated, binary or {}, choice.device))
+    if not args.quiet:
+        for note in notes:
+            print(f"autotune: {note}", file=sys.stderr)
     document = {
         "source": source.text,
         "family": family.name,
         "target": family.target,
+        "operation": family.operation,
+        "problem": problem.key(),
+        "record": choice.record,
         "configuration": dict(configuration),
         "digest": source.digest,
         "resources": {"estimated": estimated, "compiled": binary},
     }
     return CommandResult(document, source.text.rstrip("\n"))
+
+
+def _of_family(args: argparse.Namespace) -> _Choice:
+    """A family's defaults or preset, with what was set."""
+    if args.family is None:
+        raise InputError("emit takes a FAMILY, or --record ID: `autotune families` lists them")
+    scope = Scope.of(args, [args.family])
+    family = scope.chosen[args.family]
+    shapes = problems(args, scope)
+    if len(shapes) > 1:
+        raise InputError(f"emit takes one --shape, got {len(shapes)}")
+    problem = shapes[0]
+    if (reason := family.unsupported(problem)) is not None:
+        raise InputError(f"family {family.name!r} cannot serve {problem.label}: {reason}")
+    device = read_device(scope.target, args, problem)
+    wanted = {**_preset(family, args.preset), **_changes(family, args.set)}
+    configuration = _nearest_with(wanted, family, problem, device.limits)
+    return _Choice(family, configuration, problem, device)
+
+
+_OF_RECORDS = (
+    "family",
+    "set",
+    "preset",
+    "shape",
+    "dtype",
+    "layout",
+    "accuracy",
+    "threads",
+    "operation",
+    "target",
+    "ranks",
+    "local",
+    "gpus",
+    "operands",
+)
+"""What a record says itself."""
+
+
+def _of_record(args: argparse.Namespace) -> _Choice:
+    """The winner of a record, for its own problem."""
+    from autotune.catalog import load_families
+    from autotune.product import problem_from_key
+
+    for option in _OF_RECORDS:
+        if value := getattr(args, option):
+            given = repr(value) if option == "family" else f"--{option}"
+            raise InputError(
+                f"--record says itself what is printed, got {given} too: leave one of them out"
+            )
+    record = find_record(user_cache(args.cache), args.record)
+    name = record.candidate.family
+    families = load_families(target=record.target, operation=record.operation, extra=args.families)
+    if name not in families:
+        raise UnknownNameError(
+            f"record {record.id} is of family {name!r} for {record.operation} on "
+            f"{record.target}, which is not here: --families names its folder"
+        )
+    family = families[name]
+    problem = problem_from_key(record.problem, family.defines)
+    notes = []
+    if family.digest != record.family_digest:
+        notes.append(
+            f"the files of family {name!r} have changed since record {record.id} was made: this "
+            "is what they generate now"
+        )
+    device: Device | None = None
+    try:
+        device = _device_of(record, args, problem)
+    except AutotuneError as error:
+        notes.append(f"its resources are not known here: {error}")
+    configuration = family.conform(record.candidate.configuration)
+    return _Choice(family, configuration, problem, device, tuple(notes), record.id)
+
+
+def _device_of(record: TuningRecord, args: argparse.Namespace, problem: Gemm) -> Device:
+    """The device that a record was tuned on, or one like it."""
+    from autotune.family import GPU_TARGETS
+    from autotune.invocation import Invocation
+
+    invocation = Invocation.of(problem, record.target, record.fingerprint, device=args.device)
+    gpu = None
+    if record.target in {*GPU_TARGETS, "hybrid"} or invocation.local == "cuda":
+        # "4 x NVIDIA H200", or "4 ranks on NVIDIA H200"
+        gpu = record.fingerprint.name.partition(" x ")[2] or record.fingerprint.name
+        gpu = gpu.partition(" on ")[2] or gpu
+    options = {
+        "target": record.target,
+        "device": args.device or gpu,
+        "ranks": invocation.ranks,
+        "local": invocation.local,
+        "gpus": invocation.gpus,
+        "operands": invocation.operands,
+    }
+    return read_device(record.target, argparse.Namespace(**options), problem)
 
 
 def _nearest_with(
@@ -101,6 +226,23 @@ def _nearest_with(
         raise SpaceError(f"no valid configuration has {wanted}: {rejection}") from None
 
 
+def _preset(family: KernelFamily, name: str | None) -> Mapping[str, Value]:
+    """The values that a preset of the family is about; none without a preset."""
+    if name is None:
+        return {}
+    if not family.presets:
+        raise UnknownNameError(f"family {family.name!r} has no presets, got {name!r}")
+    if name not in family.presets:
+        what = f"the preset of family {family.name!r}"
+        raise UnknownNameError(must_be(what, name, list(family.presets)))
+    preset = family.presets[name]
+    return {
+        parameter: value
+        for parameter, value in preset.configuration.items()
+        if parameter in preset.stated
+    }
+
+
 def _changes(family: KernelFamily, assignments: Sequence[str]) -> Mapping[str, Value]:
     """Values from ``name=value`` texts, matched against the values a parameter has."""
     values = {parameter.name: parameter.values for parameter in family.parameters}
@@ -110,12 +252,8 @@ def _changes(family: KernelFamily, assignments: Sequence[str]) -> Mapping[str, V
         if not equals:
             raise InputError(f"--set takes NAME=VALUE, got {assignment!r}")
         if name not in values:
-            close = difflib.get_close_matches(name, values, 1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise UnknownNameError(
-                f"family {family.name!r} has no parameter {name!r}, it has "
-                f"{', '.join(values)}{hint}"
-            )
+            what = f"a parameter of family {family.name!r}"
+            raise UnknownNameError(must_be(what, name, list(values)))
         matches = [value for value in values[name] if str(value) == text]
         if not matches:
             listed = ", ".join(map(str, values[name]))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.cli.options import common
 from autotune.cli.result import CommandResult
+from autotune.cli.table import folded
 from autotune.cli.targets import choose_target, read_device, target_options
 
 if TYPE_CHECKING:
@@ -21,32 +22,36 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "families",
         parents=[common(), target_options()],
-        help="list the kernel families and their parameters",
         description="Lists the kernel families found, with their parameters, values and presets; "
         "with --device also whether that GPU can run them.",
     )
+    parser.add_argument("family", nargs="*", metavar="FAMILY", help="default: all")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> CommandResult:
-    """List the families of a target, or of all."""
-    from autotune.catalog import find_families
+    """List the families of a target, or those named wherever they are."""
+    from autotune.catalog import find_families, select_families
     from autotune.family import GPU_TARGETS, LIMIT_NAMES
 
-    names: Sequence[str]
+    target = choose_target(args)
     limits: DeviceLimits | None = None
+    targets: Sequence[str] = [target]
     if args.device is not None:
-        target = choose_target(args)
         limits = read_device(target, args).limits
-        names = [target] if args.target else sorted(GPU_TARGETS)
-    else:
-        names = list(LIMIT_NAMES) if args.target is None else [choose_target(args)]
-    families = [family for family in find_families(args.families) if family.target in names]
-    families.sort(key=lambda family: (family.name, names.index(family.target)))
-    return CommandResult(
-        document=[_document(family, limits) for family in families],
-        text="\n\n".join(_text(family, limits) for family in families),
-    )
+        if args.target is None:
+            targets = [name for name in LIMIT_NAMES if name in GPU_TARGETS]
+    elif args.family and args.target is None:
+        targets = list(LIMIT_NAMES)
+    families = [family for family in find_families(args.families) if family.target in targets]
+    families.sort(key=lambda family: (family.name, targets.index(family.target)))
+    named = select_families({family.name: family for family in families}, args.family)
+    shown = [family for family in families if family.name in named]
+    texts = [_text(family, limits) for family in shown]
+    if not args.family:
+        others = [name for name in LIMIT_NAMES if name not in targets]
+        texts.append(f"other targets have families of their own: --target {', '.join(others)}")
+    return CommandResult([_document(family, limits) for family in shown], "\n\n".join(texts))
 
 
 def _document(family: KernelFamily, limits: DeviceLimits | None) -> dict[str, Any]:
@@ -92,16 +97,17 @@ def _unavailable(family: KernelFamily, limits: DeviceLimits) -> str | None:
 
 
 def _text(family: KernelFamily, limits: DeviceLimits | None) -> str:
+    served = f"{family.accuracy}, {', '.join(family.dtypes)}, layout {', '.join(family.layouts)}"
     lines = [
-        f"{family.name}  ({family.operation} on {family.target}, {family.accuracy})",
-        f"  {family.summary}",
+        f"{family.name}  ({family.operation} on {family.target}, {served})",
+        folded("  ", family.summary),
     ]
     if limits is not None and (reason := _unavailable(family, limits)) is not None:
-        lines.append(f"  not on this device: {reason}")
+        lines.append(folded("  ", f"not on this device: {reason}"))
     width = max(len(parameter.name) for parameter in family.parameters)
     for parameter in family.parameters:
         values = ", ".join(map(str, parameter.values))
-        lines.append(f"  {parameter.name:<{width}} {{{values}}}  {parameter.summary}")
+        lines.append(folded(f"  {parameter.name:<{width}} ", f"{{{values}}}  {parameter.summary}"))
     if family.presets:
-        lines.append(f"  presets: {', '.join(family.presets)}")
+        lines.append(folded("  presets: ", ", ".join(family.presets)))
     return "\n".join(lines)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from autotune.problem import ACCURACIES, LAYOUTS, Gemm, parse_shape
+from autotune.errors import ProblemError
+from autotune.offers import dtypes_of, unoffered
+from autotune.problem import LAYOUTS, Gemm, dtype_name, parse_shape
 from autotune.product import Product
 
 if TYPE_CHECKING:
-    from autotune.family import KernelFamily
-    from autotune.product import Operation
+    from autotune.cli.scope import Scope
 
 DEFAULT_SHAPE = "1024x1024x1024"
+DEFAULT_DTYPE = "float32"
 
 
 def problem_options() -> argparse.ArgumentParser:
@@ -28,7 +30,11 @@ def problem_options() -> argparse.ArgumentParser:
         help="sizes of C[MxK] = A[MxN] B[NxK], N the reduction; may be given again "
         f"(default {DEFAULT_SHAPE})",
     )
-    group.add_argument("--dtype", metavar="D", help="float32 or float64 (default float32)")
+    group.add_argument(
+        "--dtype",
+        metavar="D",
+        help=f"element type, of those that the families have (default {DEFAULT_DTYPE})",
+    )
     group.add_argument(
         "--layout",
         metavar="L",
@@ -37,8 +43,8 @@ def problem_options() -> argparse.ArgumentParser:
     group.add_argument(
         "--accuracy",
         metavar="A",
-        help=f"loosest accuracy class allowed: {', '.join(ACCURACIES)} (default ieee, or the "
-        "class of the families named)",
+        help="loosest accuracy class allowed, of those that the families have (default ieee, or "
+        "the class of the families named)",
     )
     group.add_argument(
         "--threads", type=int, metavar="N", help="cap on CPU threads (default: all there are)"
@@ -46,43 +52,72 @@ def problem_options() -> argparse.ArgumentParser:
     return parser
 
 
+def operation_argument(parser: argparse.ArgumentParser, verb: str) -> None:
+    """Add the operation as an argument of its own."""
+    parser.add_argument(
+        "operation",
+        nargs="?",
+        help=f"what to {verb}: gemm (the default), or an operation that families of your own "
+        "define",
+    )
+
+
+def operation_option(parser: argparse.ArgumentParser) -> None:
+    """Add the operation as an option, where the arguments are families."""
+    parser.add_argument(
+        "--operation",
+        metavar="NAME",
+        help="an operation that families of your own define (default: that of the families "
+        "named, else gemm)",
+    )
+
+
 def problems(
-    args: argparse.Namespace,
-    accuracy: str | None = None,
-    shapes: Sequence[str] = (DEFAULT_SHAPE,),
-    operation: Operation | None = None,
+    args: argparse.Namespace, scope: Scope, shapes: Sequence[str] = (DEFAULT_SHAPE,)
 ) -> list[Gemm]:
     """The problems that the options describe, one per shape.
 
     Args:
         args: parsed options of `problem_options`.
-        accuracy: class to use when none was given.
+        scope: what they are for; a dtype or an accuracy class that none of its families has is
+            refused.
         shapes: shapes to use when none was given.
-        operation: what to compute, where that is an operation of the user's own.
 
     Raises:
         ProblemError: an option's value is out of range.
     """
-    kind = Gemm if operation is None else partial(Product, defined=operation)
+    kind = Gemm if scope.defined is None else partial(Product, defined=scope.defined)
+    dtype, accuracy = _offered(args, scope)
     return [
         kind(
             *parse_shape(shape),
-            dtype=args.dtype or "float32",
+            dtype=dtype,
             layout=args.layout or "nn",
-            accuracy=args.accuracy or accuracy or "ieee",
+            accuracy=accuracy,
             threads=args.threads,
         )
         for shape in args.shape or shapes
     ]
 
 
-def accuracy_of(families: Mapping[str, KernelFamily], named: list[str]) -> str | None:
+def _offered(args: argparse.Namespace, scope: Scope) -> tuple[str, str]:
+    """Dtype and accuracy class, of those that there are families for."""
+    families = [*scope.families.values()]
+    dtypes = dtypes_of(families)
+    default = DEFAULT_DTYPE if DEFAULT_DTYPE in dtypes else dtypes[0]
+    dtype = default if args.dtype is None else dtype_name(args.dtype)
+    if (reason := unoffered(families, dtype, args.accuracy)) is not None:
+        raise ProblemError(reason)
+    return dtype, args.accuracy or _accuracy_of(scope) or "ieee"
+
+
+def _accuracy_of(scope: Scope) -> str | None:
     """The accuracy class that lets every family named on the command line take part.
 
     Naming one family of a looser class is asking for it; two different looser classes cannot
     both be meant, so nothing is assumed then.
     """
-    looser = {families[name].accuracy for name in named if name in families} - {"ieee"}
+    looser = {scope.chosen[name].accuracy for name in scope.named} - {"ieee"}
     return looser.pop() if len(looser) == 1 else None
 
 

@@ -30,7 +30,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "replay",
         parents=[common()],
-        help="compare samplers on recorded spaces",
         description="Searches recorded spaces with each sampler, once per seed, and prints how "
         "near the optimum it gets. Files: sweeps of ours (JSON or CSV), replay files, Kernel "
         "Tuner caches, T4 results. Every configuration asked for is charged once, failing ones "

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.grids import predicted_grids
 from autotune.cli.options import common
-from autotune.cli.problems import problem_options, problems, shapes_text
+from autotune.cli.problems import operation_option, problem_options, problems, shapes_text
 from autotune.cli.result import CommandResult
-from autotune.cli.table import table
-from autotune.cli.targets import choose_target, read_device, target_options
+from autotune.cli.scope import Scope
+from autotune.cli.table import folded, table
+from autotune.cli.targets import read_device, target_options
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from autotune.device import Device
     from autotune.family import KernelFamily
     from autotune.problem import Gemm
@@ -24,33 +28,33 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "space",
         parents=[common(), problem_options(), target_options()],
-        help="count configurations and show what prunes them",
         description="Counts the valid configurations of each family for a problem on a device, "
         "restriction by restriction. The device need not be here: --device h200.",
     )
     parser.add_argument("family", nargs="*", metavar="FAMILY", help="default: all")
+    operation_option(parser)
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="show restrictions that remove nothing, too"
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> CommandResult:
     """Count every family's space."""
-    from autotune.catalog import load_families, select_families
-
-    target = choose_target(args, args.family)
-    families = select_families(
-        load_families(target=target, operation="gemm", extra=args.families), args.family
-    )
+    scope = Scope.of(args, args.family)
     documents, texts = [], []
-    for problem in problems(args):
-        device = read_device(target, args, problem)
+    for problem in problems(args, scope):
+        device = read_device(scope.target, args, problem)
         texts.append(f"{shapes_text(problem)} on {device.fingerprint.name}")
-        for family in families.values():
-            document = _count(family, problem, device)
-            documents.append(document)
-            texts.append(_text(document))
+        for family in scope.chosen.values():
+            # Where no class is asked for, a family is counted for its own.
+            accuracy = args.accuracy or family.accuracy
+            document = _count(family, replace(problem, accuracy=accuracy), device)
+            documents.append(document | {"problem": problem.key()})
+            texts.append(_text(document, verbose=args.verbose))
         grids, grids_text = predicted_grids(problem, device, args.cache)
         if grids:
-            for document in documents[-len(families) :]:
+            for document in documents[-len(scope.chosen) :]:
                 document["grids"] = grids
             texts.append(grids_text)
     return CommandResult(documents, "\n\n".join(texts))
@@ -59,7 +63,8 @@ def run(args: argparse.Namespace) -> CommandResult:
 def _count(family: KernelFamily, problem: Gemm, device: Device) -> dict[str, Any]:
     started = time.perf_counter()
     space = family.space(problem, device.limits)
-    valid = space.size
+    unsupported = family.unsupported(problem)
+    valid = space.size if unsupported is None else 0
     seconds = time.perf_counter() - started
     return {
         "family": family.name,
@@ -67,27 +72,59 @@ def _count(family: KernelFamily, problem: Gemm, device: Device) -> dict[str, Any
         "cartesian": space.cartesian,
         "restrictions": [
             {"expr": step.expr, "reason": step.reason, "remaining": step.remaining}
-            for step in space.funnel()
+            for step in (space.funnel() if unsupported is None else ())
         ],
         "valid": valid,
+        "unsupported": unsupported,
         "seconds": round(seconds, 6),
     }
 
 
-def _text(document: dict[str, Any]) -> str:
+def _text(document: dict[str, Any], *, verbose: bool) -> str:
+    valid, cartesian = document["valid"], document["cartesian"]
+    share = f", {_percent(valid, cartesian)}" if 0 < valid < cartesian else ""
     head = (
-        f"{document['family']}: {document['valid']:,} valid of {document['cartesian']:,} "
+        f"{document['family']}: {valid:,} valid of {cartesian:,}{share} "
         f"({document['seconds'] * 1e3:.1f} ms)"
     )
-    if not document["restrictions"]:
-        return head
-    rows = [
-        (_count_text(step["remaining"]), step["reason"], step["expr"])
-        for step in document["restrictions"]
-    ]
-    return head + "\n" + table(("left", "reason", "restriction"), rows, right=["left"])
+    if document["unsupported"] is not None:
+        return folded("", f"{head}: {document['unsupported']}")
+    steps = list(_steps(document))
+    shown = [cells for cells, removes in steps if removes or verbose]
+    header = ("left", "removed", "%", "what must hold")
+    lines = [head]
+    if shown:
+        lines.append(table(header, shown, right=header[:3], fold=True))
+    hidden = len(steps) - len(shown)
+    if hidden:
+        noun = "restriction removes" if hidden == 1 else "restrictions remove"
+        lines.append(f"{hidden} {'more ' if shown else ''}{noun} nothing (-v shows what)")
+    return "\n".join(lines)
 
 
-def _count_text(remaining: int | None) -> str:
-    """A count, or a question mark where counting would take minutes."""
-    return "?" if remaining is None else f"{remaining:,}"
+def _steps(document: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], bool]]:
+    """A row for each restriction, in the order of the funnel, and whether it removes anything.
+
+    There are question marks where counting would take minutes.
+    """
+    before: int | None = document["cartesian"]
+    for step in document["restrictions"]:
+        after: int | None = step["remaining"]
+        what = f"{step['reason']}: {step['expr']}"
+        if before is None or after is None:
+            yield ("?" if after is None else f"{after:,}", "?", "?", what), True
+        else:
+            removed = before - after
+            share = _percent(removed, before) if before else "-"
+            yield (f"{after:,}", f"{removed:,}", share, what), removed > 0
+        before = after
+
+
+def _percent(part: int, whole: int) -> str:
+    """A share with as many digits as it takes to tell it from nothing and from all."""
+    share = 100 * part / whole
+    if share == 0 or 1 <= share <= 99:
+        return f"{share:.0f}%"
+    if share > 99:
+        return "100%" if part == whole else ">99%"
+    return f"{share:.2g}%" if share >= 0.01 else "<0.01%"

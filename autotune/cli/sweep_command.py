@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.cli.mpi_ranks import attached_ranks
 from autotune.cli.options import common
-from autotune.cli.problems import accuracy_of, problem_options, problems, shapes_text
+from autotune.cli.problems import operation_argument, problem_options, problems, shapes_text
 from autotune.cli.result import CommandResult
-from autotune.cli.targets import choose_target, placed_target, target_options
+from autotune.cli.scope import Scope
+from autotune.cli.targets import placed_target, target_options
 from autotune.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,17 +26,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "sweep",
         parents=[common(), problem_options(), target_options()],
-        help="measure every valid configuration, to study the space",
         description="Measures every valid configuration of the families for each problem, in "
         "random order. An interrupted sweep goes on where it was when it is started again. What "
         "it wrote can be replayed: autotune replay FILE.",
     )
-    parser.add_argument(
-        "operation",
-        nargs="?",
-        default="gemm",
-        help="what to sweep: gemm, or an operation that families of your own define",
-    )
+    operation_argument(parser, "sweep")
     parser.add_argument(
         "--family",
         action="append",
@@ -73,12 +68,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> CommandResult:
     """Sweep every problem asked for."""
-    from autotune.catalog import load_families, operation_of
-
-    target = choose_target(args, args.family)
-    families = load_families(target=target, operation=args.operation, extra=args.families)
-    operation = operation_of(families, args.operation)
-    todo = problems(args, accuracy_of(families, args.family), operation=operation)
+    scope = Scope.of(args, args.family)
+    target = scope.target
+    todo = problems(args, scope)
     for option in ("study", "output"):
         if getattr(args, option) is not None and len(todo) > 1:
             raise InputError(f"--{option} is for one shape, got {len(todo)}")

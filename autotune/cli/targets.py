@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,38 +23,17 @@ def target_options(*, device: bool = True) -> argparse.ArgumentParser:
     """
     parser = argparse.ArgumentParser(add_help=False)
     group = parser.add_argument_group("target")
-    group.add_argument("--target", metavar="T", help="where to run (default: the best there is)")
+    group.add_argument(
+        "--target",
+        metavar="T",
+        help="where to run: cpu, cuda, numba-cuda, mpi or hybrid (default: the best there is)",
+    )
     if device:
         group.add_argument(
             "--device",
             metavar="NAME|INDEX",
             help="which GPU; where nothing is run also one that is not here, such as h200 "
             "(default: the first)",
-        )
-        group.add_argument(
-            "--ranks",
-            type=int,
-            metavar="N",
-            help="with --target mpi: ranks to start here (default: one per core)",
-        )
-        group.add_argument(
-            "--operands",
-            metavar="WHERE",
-            help="with --target mpi: root, whole on rank 0, or distributed, in blocks on all "
-            "ranks (default root); with --target hybrid: host, device, whole on the first GPU, or "
-            "blocks, on all GPUs (default host)",
-        )
-        group.add_argument(
-            "--local",
-            metavar="TARGET",
-            help="with --target mpi: what a rank multiplies on, cpu or cuda, a GPU of its own "
-            "(default cpu)",
-        )
-        group.add_argument(
-            "--gpus",
-            type=int,
-            metavar="N",
-            help="with --target hybrid: GPUs to use, the first ones (default: all)",
         )
     group.add_argument(
         "--families",
@@ -65,54 +43,63 @@ def target_options(*, device: bool = True) -> argparse.ArgumentParser:
         metavar="DIR",
         help="a folder with kernel families of your own; may be given again",
     )
+    if device:
+        _add_distributed(parser)
     return parser
 
 
-def choose_target(args: argparse.Namespace, families: Sequence[str] = ()) -> str:
-    """The target that the options mean, by name.
+def _add_distributed(parser: argparse.ArgumentParser) -> None:
+    """The options of the two targets that divide a product."""
+    mpi = parser.add_argument_group("with --target mpi only")
+    mpi.add_argument(
+        "--ranks", type=int, metavar="N", help="ranks to start here (default: one per core)"
+    )
+    mpi.add_argument(
+        "--local",
+        metavar="TARGET",
+        help="what a rank multiplies on: cpu, or cuda, a GPU of its own (default cpu)",
+    )
+    hybrid = parser.add_argument_group("with --target hybrid only")
+    hybrid.add_argument(
+        "--gpus", type=int, metavar="N", help="GPUs to use, the first ones (default: all)"
+    )
+    both = parser.add_argument_group("with --target mpi or hybrid")
+    both.add_argument(
+        "--operands",
+        metavar="WHERE",
+        help="where A, B and C are; mpi: root, whole on rank 0 (the default), or distributed, in "
+        "blocks on all ranks; hybrid: host (the default), device, whole on the first GPU, or "
+        "blocks, on all GPUs",
+    )
 
-    Without ``--target`` that is the best this machine has, or CUDA where a device is named. If it
-    lacks one of the families named, and one other target has them all, it is that one.
+
+def choose_target(args: argparse.Namespace) -> str:
+    """The name of the target that the options mean.
+
+    Without ``--target`` that is the best this machine has, or CUDA where a device is named.
 
     Args:
         args: parsed options of `target_options`.
-        families: names of families given on the command line.
 
     Raises:
         UnknownNameError: there is no such target.
-        InputError: a device is named for a target without any, or several targets have the
-            families.
+        InputError: a device is named for a target without any.
     """
-    from autotune.catalog import find_families
     from autotune.family import GPU_TARGETS, LIMIT_NAMES
     from autotune.targets import make_target
 
-    if args.target is not None:
-        if args.target not in LIMIT_NAMES:
-            make_target(args.target)  # says which there are
-        if args.device is not None and args.target not in {*GPU_TARGETS, "hybrid"}:
-            raise InputError(
-                f"--device names a GPU, got {args.device!r} with --target {args.target}: "
-                "leave one of them out"
-            )
-        return str(args.target)
-    default = make_target(None).name if args.device is None else "cuda"
-    if not families:
-        return default
-    owned = {(family.target, family.name) for family in find_families(args.families)}
-    fitting = [
-        target
-        for target in LIMIT_NAMES
-        if (args.device is None or target in GPU_TARGETS)
-        and all((target, family) in owned for family in families)
-    ]
-    if default in fitting or not fitting:
-        return default
-    if len(fitting) > 1:
+    if args.target is None:
+        return make_target(None).name if args.device is None else "cuda"
+    if args.target not in LIMIT_NAMES:
+        make_target(args.target)  # says which there are
+    on_gpus = args.target in {*GPU_TARGETS, "hybrid"} or args.local == "cuda"
+    if args.device is not None and not on_gpus:
+        instead = ", or add --local cuda" if args.target == "mpi" else ""
         raise InputError(
-            f"{', '.join(families)} can be had for {' and '.join(fitting)}: choose with --target"
+            f"--device names a GPU, got {args.device!r} with --target {args.target}: "
+            f"leave one of them out{instead}"
         )
-    return fitting[0]
+    return str(args.target)
 
 
 def placed_target(

@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.cli.mpi_ranks import attached_ranks
 from autotune.cli.options import common
-from autotune.cli.problems import accuracy_of, problem_options, problems, shapes_text
+from autotune.cli.problems import operation_argument, problem_options, problems, shapes_text
 from autotune.cli.result import CommandResult
-from autotune.cli.targets import choose_target, placed_target, target_options
+from autotune.cli.scope import Scope
+from autotune.cli.table import folded, width
+from autotune.cli.targets import placed_target, target_options
 from autotune.errors import InputError
+from autotune.invocation import Invocation
 from autotune.store import export_records
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from autotune.problem import Gemm
     from autotune.store import TuningRecord
     from autotune.targets import Target
@@ -29,16 +34,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "tune",
         parents=[common(), problem_options(), target_options()],
-        help="search the families' spaces for the fastest kernel and store it",
         description="Searches the families' spaces for the fastest kernel of each problem, "
         "verifies it, compares it with the vendor library and stores it in the cache.",
     )
-    parser.add_argument(
-        "operation",
-        nargs="?",
-        default="gemm",
-        help="what to tune: gemm, or an operation that families of your own define",
-    )
+    operation_argument(parser, "tune")
     search = parser.add_argument_group("search")
     search.add_argument(
         "--family",
@@ -85,12 +84,9 @@ def run(args: argparse.Namespace) -> CommandResult:
         from autotune.cli.tune_preset import run_named
 
         return run_named(args)
-    from autotune.catalog import load_families, operation_of
-
-    target = choose_target(args, args.family)
-    families = load_families(target=target, operation=args.operation, extra=args.families)
-    operation = operation_of(families, args.operation)
-    todo = problems(args, accuracy_of(families, args.family), operation=operation)
+    scope = Scope.of(args, args.family)
+    target = scope.target
+    todo = problems(args, scope)
     if args.study is not None and len(todo) > 1:
         raise InputError(f"--study {args.study!r} names one study, got {len(todo)} shapes")
     results = []
@@ -182,76 +178,80 @@ def winner(record: TuningRecord) -> dict[str, Any]:
 def summary(result: TuneResult) -> str:
     """What was searched, what won, how sure that is, and how to load it."""
     best = result.best
-    lines = [shapes_text(result.problem), _space_line(result)]
     counts = ", ".join(f"{n} {outcome}" for outcome, n in sorted(result.counts.items()))
     ended = " (interrupted)" if result.interrupted else ""
-    lines.append(
-        f"search    {len(result.trials)} trials ({counts}) in {result.seconds:.1f} s{ended}"
-    )
-    lines.append(f"winner    {best.candidate}")
-    lines.append(
-        f"          {best.median_s * 1e3:.4g} ms ±{best.spread:.1%} (95% interval of the median), "
-        f"{best.gflops:.1f} GFLOP/s, ties with {best.ties} other" + ("" if best.ties == 1 else "s")
-    )
+    others = "1 other" if best.ties == 1 else f"{best.ties} others"
+    lines = [
+        shapes_text(result.problem),
+        folded("space     ", _space_text(result)),
+        folded(
+            "search    ",
+            f"{len(result.trials)} trials ({counts}) in {result.seconds:.1f} s{ended}",
+        ),
+        folded("winner    ", str(best.candidate)),
+        folded(
+            "          ",
+            f"{best.median_s * 1e3:.4g} ms ±{best.spread:.1%} (95% interval of the median), "
+            f"{best.gflops:.1f} GFLOP/s, ties with {others}",
+        ),
+    ]
     if best.baseline is not None:
         lines.append(
-            f"baseline  {best.baseline.ratio:.2f}x the speed of {best.baseline.name}, "
-            f"{best.baseline.median_s * 1e3:.4g} ms, measured interleaved"
+            folded(
+                "baseline  ",
+                f"{best.baseline.ratio:.2f}x the speed of {best.baseline.name}, "
+                f"{best.baseline.median_s * 1e3:.4g} ms, measured interleaved",
+            )
         )
-    if best.noisy:
-        lines.append(f"noisy     {best.caveats[-1]}: tune again on a quieter machine")
-    stored = f"record {best.id}, study {result.study}"
-    if result.kept:
-        lines.append(f"kept      {stored}: nothing tried now was faster in turns with it")
-    else:
-        lines.append(f"stored    {stored}")
-    if result.serving != best:
-        lines.append(
-            f"serving   record {result.serving.id} ({result.serving.candidate.family}) goes on "
-            "serving: it was faster in turns"
-        )
-    if result.serving.slower_than_library and best.baseline is not None:
-        lines.append(
-            f"slower    than {best.baseline.name}, which `matmul` uses here; "
-            'load with fallback="library" does too'
-        )
-    lines.append(f"load it   {_load_line(result)}")
+    lines += [folded(f"{word:<10}", text) for word, text in _outcome(result)]
+    lines += _load_lines(result)
     return "\n".join(lines)
 
 
-def _space_line(result: TuneResult) -> str:
+def _outcome(result: TuneResult) -> Iterator[tuple[str, str]]:
+    """What was stored, what serves from now on, and what is to be known of it."""
+    best, serving = result.best, result.serving
+    if best.noisy:
+        yield "noisy", f"{best.caveats[-1]}: tune again on a quieter machine"
+    stored = f"record {best.id}, study {result.study}"
+    if result.kept:
+        yield "kept", f"{stored}: nothing tried now was faster in turns with it"
+    else:
+        yield "stored", stored
+    if serving != best:
+        yield (
+            "serving",
+            f"record {serving.id} ({serving.candidate.family}) goes on serving: it was faster in "
+            "turns",
+        )
+    if serving.slower_than_library and serving.baseline is not None:
+        yield (
+            "slower",
+            f"than {serving.baseline.name}, which `matmul` uses here; "
+            'load with fallback="library" does too',
+        )
+
+
+def _space_text(result: TuneResult) -> str:
     sizes = ", ".join(f"{name} {space.size:,}" for name, space in result.spaces.items())
     valid = sum(space.size for space in result.spaces.values())
     cartesian = sum(space.cartesian for space in result.spaces.values())
     return (
-        f"space     {valid:,} of {cartesian:,} configurations are valid here ({sizes}); "
+        f"{valid:,} of {cartesian:,} configurations are valid here ({sizes}); "
         "`autotune space` says what pruned the rest"
     )
 
 
-def _load_line(result: TuneResult) -> str:
-    problem = result.problem
-    fields = [f"m={problem.m}", f"n={problem.n}", f"k={problem.k}", f'dtype="{problem.dtype}"']
-    if problem.layout != "nn":
-        fields.append(f'layout="{problem.layout}"')
-    if problem.accuracy != "ieee":
-        fields.append(f'accuracy="{problem.accuracy}"')
-    if problem.threads is not None:
-        fields.append(f"threads={problem.threads}")
-    if problem.formula is None:
-        where = f'target="{result.target}"'
-        if result.target == "mpi":
-            where += ", comm=comm"
-            where += ', local="cuda"' if "gpus" in result.best.fingerprint.fields else ""
-        placed = result.best.fingerprint.fields.get("operands")
-        if result.target == "hybrid" and placed != "host":
-            where += f', operands="{placed}"'
-        return (
-            f"from autotune import Gemm, load; kernel = load(Gemm({', '.join(fields)}), {where})"
-        )
-    folders = [str(folder) for folder in result.extra_families]
-    return (
-        f"operation = autotune.catalog.find_operation({problem.operation!r}, {folders}); kernel = "
-        f"autotune.load(autotune.product.Product({', '.join(fields)}, defined=operation), "
-        f"extra_families={folders})"
+def _load_lines(result: TuneResult) -> list[str]:
+    """The program that loads the winner, with a label before its first line."""
+    invocation = Invocation.of(
+        result.problem,
+        result.target,
+        result.best.fingerprint,
+        device=result.device,
+        cache=result.cache,
+        extra_families=result.extra_families,
     )
+    label = "load it   "
+    first, *rest = invocation.load_lines(width() - len(label))
+    return [label + first, *(" " * len(label) + line for line in rest)]

@@ -5,6 +5,7 @@ from autotune.search.records import TrialRecord
 from autotune.search.samplers import make_sampler, sampler_names
 from autotune.search.searcher import Searcher
 from autotune.search.study import open_study
+from autotune.search.subject import Subject
 from autotune.search.tuning_study import Proposal, TuningStudy
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "Proposer",
     "Searcher",
     "SpaceExhaustedError",
+    "Subject",
     "TrialRecord",
     "TuningStudy",
     "make_sampler",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from optuna.storages import BaseStorage, JournalStorage
@@ -78,6 +79,8 @@ class _Journal(JournalFileBackend):
         super().__init__(str(path), self._guard)
 
     def append_logs(self, logs: list[dict[str, object]]) -> None:
+        if not self._path.exists():
+            raise FileNotFoundError(self._path)  # and not begun in the middle
         try:
             super().append_logs(logs)
         except OSError as error:
@@ -85,6 +88,16 @@ class _Journal(JournalFileBackend):
             raise CacheError(
                 f"cannot write the study {self._path}: {error.strerror}; what it holds is kept"
             ) from error
+
+    def remove_unless_shared(self) -> None:
+        """Remove the file, if all that is in it was written by one worker: this one."""
+        self._guard.acquire()
+        try:
+            lines = self._path.read_bytes().splitlines()
+            if len({json.loads(line)["worker_id"] for line in lines}) <= 1:
+                self._path.unlink()
+        finally:
+            self._guard.release()
 
     def cut_torn_line(self) -> None:
         """Remove an unfinished last line, if it is one of ours."""
@@ -98,7 +111,20 @@ class _Journal(JournalFileBackend):
             self._guard.release()
 
 
-def _open_journal(path: Path) -> JournalStorage:
+class StudyJournal(JournalStorage):
+    """The storage of one study in a journal file."""
+
+    def __init__(self, journal: _Journal) -> None:
+        self._journal = journal
+        super().__init__(journal)
+
+    def remove_unless_shared(self) -> None:
+        """Remove the file of a study without trials, unless another worker has opened it, too."""
+        with suppress(OSError, *_REPLAY_ERRORS):  # then it stays
+            self._journal.remove_unless_shared()
+
+
+def _open_journal(path: Path) -> StudyJournal:
     if path.exists() and not path.is_file():
         raise StudyError(f"{path} is not a file: choose another study name")
     journal = _Journal(path)
@@ -114,7 +140,7 @@ def _open_journal(path: Path) -> JournalStorage:
         except (ValueError, RecursionError) as error:
             raise _corrupt(path, "its last line is not JSON") from error
     try:
-        return JournalStorage(journal)
+        return StudyJournal(journal)
     except _REPLAY_ERRORS as error:
         raise _corrupt(path, f"{type(error).__name__}: {error}") from error
 

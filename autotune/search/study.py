@@ -12,6 +12,7 @@ from autotune.search.interrupts import deferred_interrupt
 from autotune.search.quiet import quiet
 from autotune.search.samplers import make_sampler
 from autotune.search.storage import open_storage
+from autotune.search.subject import Subject
 from autotune.search.tuning_study import TuningStudy
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 SPACE = "autotune:space"
 """Study attribute: the digest of the space its trials come from."""
 
+SUBJECT = "autotune:subject"
+"""Study attribute: what its trials are of, as `Subject.key` has it."""
+
 
 @overload
 def open_study(
@@ -35,6 +39,7 @@ def open_study(
     sampler: str = ...,
     seed: int = ...,
     prior: Sequence[Prior] = ...,
+    subject: Subject | None = ...,
 ) -> TuningStudy[Candidate]: ...
 @overload
 def open_study(
@@ -45,6 +50,7 @@ def open_study(
     sampler: str = ...,
     seed: int = ...,
     prior: Sequence[Prior] = ...,
+    subject: Subject | None = ...,
 ) -> TuningStudy[Configuration]: ...
 
 
@@ -56,6 +62,7 @@ def open_study(
     sampler: str = "auto",
     seed: int = 0,
     prior: Sequence[Prior] = (),
+    subject: Subject | None = None,
 ) -> TuningStudy[Candidate] | TuningStudy[Configuration]:
     """Create a study, or continue the one of that name.
 
@@ -67,9 +74,11 @@ def open_study(
         sampler: a sampler's name, see `make_sampler`.
         seed: for the sampler.
         prior: what is expected before anything is measured, see `make_sampler`.
+        subject: what its trials are of; None where only the space matters.
 
     Raises:
-        StudyError: the storage cannot be read, or the study is of another space or not ours.
+        StudyError: the storage cannot be read, or the study is of another space or subject, or
+            not ours.
         CacheError: the folder cannot be written.
         UnknownNameError: there is no such sampler.
         MissingDependencyError: the sampler or the database needs a package.
@@ -80,16 +89,17 @@ def open_study(
         study = optuna.create_study(
             storage=opened, study_name=name, sampler=feasible, load_if_exists=True
         )
-        _check(study, space.digest)
+        _check(study, space.digest, subject)
     return TuningStudy(study, feasible, opened)
 
 
-def _check(study: optuna.Study, digest: str) -> None:
+def _check(study: optuna.Study, digest: str, subject: Subject | None) -> None:
     """Refuse a study of something else; mark a new one as ours."""
     name = study.study_name
     attrs: dict[str, Any] = study.user_attrs
     stored = attrs.get(SPACE)
-    if stored is None and (attrs or study.get_trials(deepcopy=False)):
+    begun = bool(study.get_trials(deepcopy=False))
+    if stored is None and (attrs or begun):
         raise StudyError(
             f"study {name!r} was not made by autotune: choose another name with --study"
         )
@@ -97,10 +107,28 @@ def _check(study: optuna.Study, digest: str) -> None:
         raise StudyError(
             f"study {name!r} does not minimise one value: choose another name with --study"
         )
+    if subject is not None and (SUBJECT in attrs or begun):
+        _check_subject(name, attrs.get(SUBJECT), subject)
     if stored is None:
         study.set_user_attr(SPACE, digest)
     elif stored != digest:
         raise StudyError(
             f"study {name!r} belongs to search space {stored}, this one is {digest}: "
             "choose another name with --study"
+        )
+    if subject is not None and SUBJECT not in attrs:
+        study.set_user_attr(SUBJECT, subject.key())
+
+
+def _check_subject(name: str, stored: object, subject: Subject) -> None:
+    """Refuse a study of another problem, target or device, and one that does not say of which."""
+    if stored is None:
+        raise StudyError(
+            f"study {name!r} holds trials and does not say of which problem and device: choose "
+            "another name with --study; what it holds is kept"
+        )
+    if differences := subject.differences(stored):
+        raise StudyError(
+            f"study {name!r} is of something else: {'; '.join(differences)}: choose another name "
+            "with --study"
         )

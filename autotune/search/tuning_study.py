@@ -19,6 +19,7 @@ from autotune.search.interrupts import deferred_interrupt
 from autotune.search.owner import Owner
 from autotune.search.quiet import quiet
 from autotune.search.records import TIMED, TrialRecord, attributes, trial_record
+from autotune.search.storage import StudyJournal
 from autotune.search.study_space import PointT
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ class TuningStudy(Generic[PointT]):
                 fail(self.optuna, trial._trial_id, INTERRUPTED)
 
     def close(self) -> None:
-        """Give up what was not told, and let go of the storage."""
+        """Give up what was not told, and let go of the storage; a study without trials goes."""
         with self._storing():
             while self._running:
                 _, trial = self._running.popitem()
@@ -198,6 +199,8 @@ class TuningStudy(Generic[PointT]):
             if isinstance(self._storage, RDBStorage):
                 self._storage.remove_session()
                 self._storage.engine.dispose()
+            elif isinstance(self._storage, StudyJournal) and not self._sampler.ledger.trials:
+                self._storage.remove_unless_shared()
 
     @property
     def size(self) -> int:
@@ -256,6 +259,10 @@ class TuningStudy(Generic[PointT]):
                 reason = str(error.__cause__ or error).partition("\n")[0]
                 raise CacheError(
                     f"the storage of study {self.name!r} failed: {reason}; check it and resume"
+                ) from error
+            except FileNotFoundError as error:
+                raise CacheError(
+                    f"the storage of study {self.name!r} was removed meanwhile: start again"
                 ) from error
 
     def _beat(self) -> None:

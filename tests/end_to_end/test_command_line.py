@@ -63,8 +63,15 @@ def test_summary_says_what_matters(capsys, tmp_path: Path) -> None:
     arguments = ["--shape", "40x40x40", "--trials", "3", "--family", "loops"]
     code, out, err = run(capsys, "tune", *arguments, "--cache", str(tmp_path))
     assert code == 0, err
-    for text in ("C[40x40] = A[40x40] @ B[40x40]", "GFLOP/s", "NumPy", "load(Gemm(m=40", "valid"):
-        assert text in out
+    told = (
+        "C[40x40] = A[40x40] @ B[40x40]",
+        "GFLOP/s",
+        "NumPy",
+        "Gemm(m=40, n=40, k=40)",
+        "valid",
+    )
+    assert all(text in out for text in told)
+    assert all(len(line) <= 100 or str(tmp_path) in line for line in out.splitlines())
     assert "tuning C[40x40]" in err
 
 
@@ -85,7 +92,7 @@ def test_space_shows_the_funnel(capsys) -> None:
         assert all(r["reason"] for r in entry["restrictions"])
     code, out, _ = run(capsys, "space", "packed")
     assert code == 0
-    assert "reason" in out
+    assert "what must hold" in out
 
 
 def test_emit_prints_source(capsys) -> None:
@@ -131,7 +138,7 @@ def test_device_and_families(capsys) -> None:
         (["cache", "show", "feed"], "feed"),
         (["cache", "import", "/nowhere/records.jsonl"], "/nowhere/records.jsonl"),
         (["frobnicate"], "frobnicate"),
-        ([], "COMMAND"),
+        (["--cache", "/nowhere"], "COMMAND"),
     ],
 )
 def test_bad_input_gets_one_line(capsys, arguments: list[str], named: str) -> None:

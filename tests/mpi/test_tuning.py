@@ -18,7 +18,6 @@ from autotune.errors import InputError
 from autotune.evaluators.base import Effort
 from autotune.evaluators.mpi.identity import parse_library
 from autotune.measurement import Outcome
-from autotune.mpi_limits import MpiLimits
 from autotune.mpi_target import MpiTarget
 from autotune.paths import CacheLocations
 from autotune.problem import Gemm
@@ -72,19 +71,6 @@ def test_ranks_and_placement_belong_to_the_identity() -> None:
 def test_a_target_says_what_it_takes(arguments: tuple[int, ...], told: str) -> None:
     with pytest.raises(InputError, match=told):
         MpiTarget(*arguments)
-
-
-@pytest.mark.parametrize(
-    ("limits", "command"),
-    [
-        (MpiLimits(4, nodes=1, cores=2), "tune --ranks 4"),
-        (MpiLimits(4, nodes=1, cores=2, distributed=1), "tune --operands distributed --ranks 4"),
-        (MpiLimits(8, nodes=2, cores=8), "mpiexec -n 8 tune"),
-        (MpiLimits(2, nodes=1, cores=8, gpus=2), "tune --local cuda --ranks 2"),
-    ],
-)
-def test_what_would_tune_names_the_ranks(limits: MpiLimits, command: str) -> None:
-    assert limits.tuned_by("tune") == command
 
 
 def test_transposed_operands_are_refused() -> None:

@@ -107,7 +107,7 @@ def test_described_devices_run_nothing(tmp_path: Path) -> None:
 def device() -> Device:
     """An H200 that seems to be here."""
     described = CudaTarget().device(name="h200")
-    return replace(described, state={"ordinal": "0"}, toolchain={"nvrtc": "13.0"})
+    return replace(described, state={"ordinal": "0"}, toolchain={"nvrtc": "13.0"}, described=False)
 
 
 @pytest.fixture

@@ -109,9 +109,9 @@ def test_a_record_of_another_layout_is_not_taken(own_cache: Path) -> None:
     found = look_up(PROBLEM, target, match="exact", device="h200")
     assert found.candidate.configuration == configuration
     for other, options in (
-        (HybridTarget(4, "blocks"), "--target hybrid --operands blocks --dtype float64`"),
-        (HybridTarget(2, "device"), "--target hybrid --operands device --dtype float64`"),
-        (HybridTarget(2, "host"), "--target hybrid --dtype float64`"),
+        (HybridTarget(4, "blocks"), "--dtype float64 --device h200 --gpus 4 --operands blocks`"),
+        (HybridTarget(2, "device"), "--dtype float64 --device h200 --gpus 2 --operands device`"),
+        (HybridTarget(2, "host"), "--target hybrid --dtype float64 --device h200 --gpus 2`"),
     ):
         with pytest.raises(NotTunedError) as caught:
             look_up(PROBLEM, other, match="exact", device="h200")
@@ -122,8 +122,10 @@ def test_a_record_of_another_layout_is_not_taken(own_cache: Path) -> None:
 
 
 def test_operands_are_placed_for_hybrid_alone() -> None:
-    with pytest.raises(InputError, match='operands is for target "hybrid"'):
+    with pytest.raises(InputError, match='operands are for target "hybrid"'):
         load(PROBLEM, target="cpu", operands="host")
+    with pytest.raises(InputError, match='gpus and operands are for target "hybrid"'):
+        load(PROBLEM, target="cpu", gpus=2)
     with pytest.raises(InputError, match="operands must be one of host, device, blocks"):
         load(PROBLEM, target="hybrid", operands="root")
 

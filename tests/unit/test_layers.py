@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # From the bottom up. A name stands for the module or package and everything in it.
 LAYERS = (
-    ("printable",),
+    ("printable", "suggestions"),
     ("errors",),
     ("formula", "schedule"),
     (
@@ -36,6 +36,8 @@ LAYERS = (
     ("space",),
     ("product",),
     ("family", "occupancy"),
+    ("offers",),
+    ("invocation",),
     ("resource_model",),
     ("templating", "toml_table", "known_gpus", "presets"),
     ("rendering", "c_expression", "cuda_source", "family_files", "catalog", "program_cache"),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import optuna
@@ -17,7 +18,7 @@ from optuna.trial import TrialState
 from autotune.configuration import Candidate, Configuration
 from autotune.errors import CacheError, InputError, MissingDependencyError, StudyError
 from autotune.measurement import Measurement, Outcome
-from autotune.search import open_study
+from autotune.search import Subject, open_study
 from autotune.search.claims import CLAIM
 from autotune.search.interrupts import deferred_interrupt
 from autotune.search.owner import Owner
@@ -449,3 +450,99 @@ class TestInterrupts:
             assert "RUNNING" not in states
             assert len(study.measured()) >= 15
             assert study.tell(study.ask(), ok())
+
+
+class TestSubjects:
+    """A study is of one problem, on one target and device."""
+
+    HERE = Subject("gemm", {"m": 64, "n": 64, "k": 64, "dtype": "float32"}, "cpu", "CPU 1", "ab")
+
+    def opened(self, folder, subject):
+        return open_study(UNION, None, "study", folder, "random", 0, subject=subject)
+
+    def measured(self, folder, subject):
+        with self.opened(folder, subject) as study:
+            study.tell(study.ask(), ok())
+            return study.name
+
+    def test_the_same_one_goes_on(self, tmp_path):
+        self.measured(tmp_path, self.HERE)
+        with self.opened(tmp_path, replace(self.HERE, device="another name of it")) as study:
+            assert len(study.trials) == 1
+
+    @pytest.mark.parametrize(
+        ("changes", "told"),
+        [
+            (
+                {"problem": {**HERE.problem, "dtype": "float64"}},
+                "dtype is float32 there and float",
+            ),
+            ({"problem": {**HERE.problem, "m": 65}}, "m is 64 there and 65 here"),
+            ({"problem": {**HERE.problem, "layout": "tn"}}, "layout is None there and tn here"),
+            ({"target": "mpi"}, "target is cpu there and mpi here"),
+            ({"operation": "trmm"}, "operation is gemm there and trmm here"),
+            ({"fingerprint": "cd"}, "it is of CPU 1, and this is another CPU 1"),
+            ({"fingerprint": "cd", "device": "CPU 2"}, "it is of CPU 1, and this is CPU 2"),
+        ],
+    )
+    def test_another_one_is_refused(self, tmp_path, changes, told):
+        self.measured(tmp_path, self.HERE)
+        content = (tmp_path / "study.log").read_bytes()
+        with pytest.raises(StudyError, match="--study") as caught:
+            self.opened(tmp_path, replace(self.HERE, **changes))
+        assert told in str(caught.value)
+        assert "\n" not in str(caught.value)
+        # Opening leaves a line; nothing else was written.
+        assert (tmp_path / "study.log").read_bytes().startswith(content)
+        with self.opened(tmp_path, self.HERE) as study:
+            assert len(study.trials) == 1
+
+    def test_one_that_does_not_say_is_taken_while_it_is_empty(self, tmp_path):
+        first = self.opened(tmp_path, None)
+        with self.opened(tmp_path, self.HERE) as study:
+            study.tell(study.ask(), ok())
+        first.close()
+        with pytest.raises(StudyError, match="target is cpu there and mpi here"):
+            self.opened(tmp_path, replace(self.HERE, target="mpi"))
+
+    def test_one_that_does_not_say_and_has_trials_is_kept_and_refused(self, tmp_path):
+        self.measured(tmp_path, None)
+        with pytest.raises(StudyError, match="does not say of which problem and device"):
+            self.opened(tmp_path, self.HERE)
+        with self.opened(tmp_path, None) as study:
+            assert len(study.trials) == 1
+
+
+class TestUnused:
+    """A run that fails before its first trial leaves nothing behind."""
+
+    def test_a_study_without_trials_leaves_no_file(self, tmp_path):
+        with opened(tmp_path):
+            assert (tmp_path / "study.log").exists()
+        assert list(tmp_path.iterdir()) == []
+        with pytest.raises(ZeroDivisionError), opened(tmp_path):
+            _ = 1 / 0
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_trial_is_reason_enough_to_keep_it(self, tmp_path):
+        with opened(tmp_path) as study:
+            study.ask()
+        with opened(tmp_path) as again:
+            assert len(again.trials) == 1
+        assert (tmp_path / "study.log").exists()
+
+    def test_what_another_worker_has_opened_stays(self, tmp_path):
+        with opened(tmp_path) as one:
+            with opened(tmp_path):
+                pass
+            assert one.tell(one.ask(), ok())
+        with opened(tmp_path) as again:
+            assert len(again.measured()) == 1
+
+    def test_a_study_that_was_removed_is_said_and_not_begun_in_the_middle(self, tmp_path):
+        with opened(tmp_path) as study:
+            study.tell(study.ask(), ok())
+            (tmp_path / "study.log").unlink()
+            with pytest.raises(CacheError, match="removed meanwhile"):
+                study.ask()
+        assert list(tmp_path.iterdir()) == []

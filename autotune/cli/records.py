@@ -1,0 +1,47 @@
+"""Tuning records by id: the user's own and those that ship."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.errors import UnknownNameError
+from autotune.paths import CacheLocations, data_dir
+from autotune.store import TuningCache, shipped_records
+
+if TYPE_CHECKING:
+    from autotune.store import TuningRecord
+
+
+def user_cache(path: str | None) -> TuningCache:
+    """The cache that ``--cache`` means."""
+    return TuningCache(CacheLocations.at(path).database)
+
+
+def shipped() -> list[TuningRecord]:
+    """Every record that comes with the package."""
+    operations = sorted({file.stem for file in data_dir("cache").glob("*/*.jsonl")})
+    return [record for operation in operations for record in shipped_records(operation)]
+
+
+def find_record(cache: TuningCache, prefix: str) -> TuningRecord:
+    """The one record whose id begins with `prefix`: one of the user's, else a shipped one.
+
+    Raises:
+        UnknownNameError: no record's id begins so, or several do.
+        CacheError: the cache, or the record, cannot be read.
+    """
+    if any(id_.startswith(prefix) for id_, _ in cache.documents()):
+        return cache.get(prefix)
+    found = [record for record in shipped() if prefix and record.id.startswith(prefix)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        ids = ", ".join(record.id for record in found[:4]) + (", ..." if len(found) > 4 else "")
+        raise UnknownNameError(
+            f"record id {prefix!r} is ambiguous ({ids}): give more of its digits"
+        )
+    where = f"in {cache.path}" if cache.path.exists() else f"and no cache at {cache.path}"
+    raise UnknownNameError(
+        f"no record {prefix!r} {where}, nor among the shipped ones: `autotune cache list` and "
+        "`autotune cache list --shipped` show those there are"
+    )

@@ -1,0 +1,204 @@
+"""What is printed to tune and to load a problem means that problem and all it was given."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from records import DEVICE
+
+from autotune.catalog import find_operation, load_families
+from autotune.cli import parse
+from autotune.cli.problems import problems
+from autotune.cli.scope import Scope
+from autotune.cli.targets import placed_target
+from autotune.device import Device, DeviceFingerprint
+from autotune.errors import NotTunedError
+from autotune.evaluators.mpi.identity import device_of
+from autotune.evaluators.mpi.messages import GpuSet, RankSet
+from autotune.hybrid_target import HybridTarget
+from autotune.invocation import Invocation, not_tuned
+from autotune.mpi_target import MpiTarget
+from autotune.problem import Gemm
+from autotune.product import Product
+from autotune.runtime import load
+from autotune.targets import CudaTarget, make_target
+
+TRIANGULAR = Path(__file__).parents[2] / "examples" / "triangular"
+MPI = "mpi"
+
+sizes = st.integers(1, 1 << 20)
+# What a shell or Python would take for something else.
+paths = st.text(st.sampled_from("ab c'\"\\$*é\n{"), min_size=1, max_size=8).map("/tmp/{}".format)
+
+
+def ranks(count: int, nodes: int, *, distributed: bool, gpus: bool) -> DeviceFingerprint:
+    """The identity of ranks that nobody has started."""
+    described = RankSet(
+        count,
+        nodes,
+        cores=8,
+        library="MPICH",
+        version="4.3",
+        transport="ch4:ofi",
+        gpus=GpuSet("NVIDIA H200", count, cuda_aware=False, nccl=False) if gpus else None,
+    )
+    return device_of(described, DEVICE, distributed=distributed).fingerprint
+
+
+def h200() -> Device:
+    return CudaTarget().device(None, "h200")
+
+
+@st.composite
+def invocations(draw: st.DrawFn) -> Invocation:
+    """Lookups of every target, with any of its options."""
+    target = draw(st.sampled_from(["cpu", "cuda", "numba-cuda", MPI, "hybrid"]))
+    device: int | str | None = None
+    layout, accuracy, threads = "nn", "ieee", None
+    if target == MPI:
+        gpus = draw(st.booleans())
+        nodes = draw(st.integers(1, 3))
+        fingerprint = ranks(
+            draw(st.integers(1, 64)), nodes, distributed=draw(st.booleans()), gpus=gpus
+        )
+    elif target == "hybrid":
+        placed = HybridTarget(
+            draw(st.integers(1, 8)), draw(st.sampled_from(["host", "device", "blocks"]))
+        )
+        fingerprint = placed.device(None, "h200").fingerprint
+        device = draw(st.sampled_from([None, "h200"]))
+    else:
+        layout = draw(st.sampled_from(["nn", "nt", "tn", "tt"]))
+        fingerprint = DEVICE.fingerprint if target == "cpu" else h200().fingerprint
+        if target == "cpu":
+            accuracy = draw(st.sampled_from(["ieee", "strassen"]))
+            threads = draw(st.none() | st.integers(1, 256))
+        else:
+            device = draw(st.sampled_from([None, 0, 3, "h200"]))
+    problem = Gemm(
+        draw(sizes),
+        draw(sizes),
+        draw(sizes),
+        dtype=draw(st.sampled_from(["float32", "float64"])),
+        layout=layout,
+        accuracy=accuracy,
+        threads=threads,
+    )
+    return Invocation.of(
+        problem,
+        target,
+        fingerprint,
+        device=device,
+        cache=draw(st.none() | paths),
+        extra_families=draw(st.sampled_from([(), (str(TRIANGULAR),)])),
+    )
+
+
+@settings(max_examples=30)  # each reads the families
+@given(invocations())
+def test_the_command_parses_to_what_it_is_made_from(invocation: Invocation) -> None:
+    words = shlex.split(invocation.command())
+    if invocation.nodes > 1:  # the ranks run already
+        assert words[:3] == ["mpiexec", "-n", str(invocation.ranks)]
+        words = words[3:]
+    assert words[0] == "autotune"
+    args = parse(words[1:])
+    assert args.command == "tune"
+    scope = Scope.of(args, args.family)
+    assert scope.target == invocation.target
+    assert problems(args, scope) == [invocation.problem]
+    assert args.device == (None if invocation.device is None else str(invocation.device))
+    assert args.cache == invocation.cache
+    assert tuple(map(str, args.families)) == invocation.families
+    placed = placed_target(scope.target, args)
+    if isinstance(placed, MpiTarget):
+        assert args.ranks == (invocation.ranks if invocation.nodes == 1 else None)
+        assert (args.local, args.operands) == (invocation.local, invocation.operands)
+    elif isinstance(placed, HybridTarget):
+        assert args.gpus == invocation.gpus
+        assert placed.operands == (invocation.operands or "host")
+    else:
+        assert placed == invocation.target
+
+
+def evaluated(lines: list[str]) -> tuple[Any, Mapping[str, Any]]:
+    """The arguments with which the program would call `load`."""
+    called: list[tuple[Any, Mapping[str, Any]]] = []
+    names: dict[str, Any] = {"comm": "comm"}
+    exec(lines[0], names)  # the names it imports are there
+    names["load"] = lambda problem, **options: called.append((problem, options))
+    exec("\n".join(lines[1:]), names)
+    [call] = called
+    return call
+
+
+@given(invocations(), st.sampled_from([40, 90, 1000]))
+def test_the_program_loads_what_it_is_made_from(invocation: Invocation, width: int) -> None:
+    problem, options = evaluated(invocation.load_lines(width))
+    assert problem == invocation.problem
+    expected = {
+        "target": invocation.target,
+        "device": None if invocation.target == MPI else invocation.device,
+        "comm": "comm" if invocation.target == MPI else None,
+        "local": invocation.local,
+        "gpus": invocation.gpus,
+        "operands": invocation.operands,
+        "cache": invocation.cache,
+        "extra_families": [*invocation.families] or None,
+    }
+    assert options == {name: value for name, value in expected.items() if value is not None}
+
+
+@given(invocations(), st.sampled_from([60, 90]))
+def test_the_program_is_folded_between_arguments(invocation: Invocation, width: int) -> None:
+    lines = invocation.load_lines(width)
+    longest = max(map(len, invocation.load_lines(width=1)[1:]))
+    assert all(len(line) <= max(width, longest) for line in lines)
+
+
+def test_an_operation_of_ones_own_brings_its_folder() -> None:
+    trmm = find_operation("trmm", [TRIANGULAR])
+    problem = Product(40, 30, 20, dtype="float64", defined=trmm)
+    invocation = Invocation.of(
+        problem, "cpu", DEVICE.fingerprint, extra_families=[str(TRIANGULAR)]
+    )
+    args = parse(shlex.split(invocation.command())[1:])
+    scope = Scope.of(args, args.family)
+    assert (scope.target, scope.operation) == ("cpu", "trmm")
+    assert problems(args, scope) == [problem]
+    loaded, options = evaluated(invocation.load_lines(90))
+    assert loaded == problem
+    assert options == {"target": "cpu", "extra_families": [str(TRIANGULAR)]}
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["default cache", "a cache of its own"])
+def test_nothing_tuned_names_the_command(tmp_path: Path, named: bool) -> None:
+    cache = tmp_path / "my cache" if named else None
+    problem = Gemm(33, 44, 55, dtype="float64", layout="tn", threads=1)
+    with pytest.raises(NotTunedError) as caught:
+        load(problem, "cpu", cache=cache, extra_families=[TRIANGULAR])
+    command = str(caught.value).split("`")[1]
+    args = parse(shlex.split(command)[1:])
+    assert args.cache == (None if cache is None else str(cache))
+    assert args.families == [TRIANGULAR]
+    assert problems(args, Scope.of(args)) == [problem]
+
+
+def test_no_command_is_named_that_would_be_refused() -> None:
+    families = load_families(target="cpu")
+    for problem, reason in (
+        (Gemm(8, 8, 8, dtype="float16"), "dtype must be one of float32, float64"),
+        (Gemm(8, 8, 8, accuracy="tf32"), "accuracy must be one of ieee, strassen"),
+        (Gemm(8, 8, 8, out_dtype="float64"), "writes float32 results, not float64"),
+    ):
+        invocation = Invocation.of(problem, "cpu", make_target("cpu").device().fingerprint)
+        told = not_tuned(invocation, families, "no record fits")
+        assert reason in told
+        assert "autotune tune" not in told
+        assert "\n" not in told
