@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # From the bottom up. A name stands for the module or package and everything in it.
 LAYERS = (
-    ("errors",),
+    ("errors", "forking"),
     ("formula", "schedule"),
     (
         "configuration",
@@ -25,6 +25,7 @@ LAYERS = (
         "problem",
         "device",
         "paths",
+        "facts",
         "statistics",
         "cuda_limits",
         "mpi_limits",
@@ -37,7 +38,8 @@ LAYERS = (
     ("family", "occupancy"),
     ("resource_model",),
     ("templating", "toml_table", "known_gpus", "presets"),
-    ("rendering", "c_expression", "cuda_source", "family_files", "catalog", "program_cache"),
+    ("rendering", "c_expression", "cuda_source", "family_files", "catalog", "program_cache",
+     "compiled_files"),
     ("references", "verification", "operands", "dlpack", "device_operands"),
     ("evaluators",),
     ("search", "store"),
