@@ -10,11 +10,14 @@ import logging
 import os
 import sqlite3
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
+
+Stamp: TypeAlias = "tuple[str, int, int]"
+"""A file as it was: its path, the time of its last change in nanoseconds, its size in bytes."""
 
 FILE = "facts.sqlite"
 """Name of the file of facts in a folder."""
@@ -22,6 +25,31 @@ FILE = "facts.sqlite"
 _TABLE = "CREATE TABLE IF NOT EXISTS facts (key TEXT PRIMARY KEY, value TEXT NOT NULL)"
 _TIMEOUT_S = 5.0
 _log = logging.getLogger(__name__)
+
+
+def stamps_of(files: Iterable[Path]) -> tuple[Stamp, ...]:
+    """The files as they are now.
+
+    Raises:
+        OSError: one cannot be looked at.
+    """
+    return tuple(
+        (str(file), status.st_mtime_ns, status.st_size)
+        for file in files
+        for status in (file.stat(),)
+    )
+
+
+def unchanged(stamps: Iterable[Stamp]) -> bool:
+    """Whether files are as they were."""
+    try:
+        for path, changed_ns, size in stamps:
+            status = os.stat(path)
+            if (status.st_mtime_ns, status.st_size) != (changed_ns, size):
+                return False
+    except OSError:
+        return False
+    return True
 
 
 class Facts:

@@ -38,7 +38,7 @@ LAYERS = (
     ("family", "occupancy"),
     ("resource_model",),
     ("templating", "toml_table", "known_gpus", "presets"),
-    ("rendering", "c_expression", "cuda_source", "family_files", "catalog", "program_cache",
+    ("rendering", "c_expression", "cuda_source", "family_files", "family_index", "catalog", "program_cache",
      "compiled_files"),
     ("references", "verification", "operands", "dlpack", "device_operands"),
     ("evaluators",),
