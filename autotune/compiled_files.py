@@ -53,7 +53,11 @@ class CompiledFiles:
         """
         private_folder(self._folder)
         status = self._folder.lstat()
-        if status.st_uid == os.geteuid() and status.st_mode & 0o077 and not self._folder.is_symlink():
+        if (
+            status.st_uid == os.geteuid()
+            and status.st_mode & 0o077
+            and not self._folder.is_symlink()
+        ):
             self._folder.chmod(0o700)  # Python or Numba made it: its files are looked at below
         check_trusted(self._folder)
         self._known = self.known

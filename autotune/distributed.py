@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from autotune.store import Match
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class MpiKernel(Kernel):
     """A tuned kernel of a communicator; every rank of it makes every call.
 

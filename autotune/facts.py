@@ -44,7 +44,7 @@ def unchanged(stamps: Iterable[Stamp]) -> bool:
     """Whether files are as they were."""
     try:
         for path, changed_ns, size in stamps:
-            status = os.stat(path)
+            status = os.stat(path)  # noqa: PTH116 - half the time of making a Path
             if (status.st_mtime_ns, status.st_size) != (changed_ns, size):
                 return False
     except OSError:

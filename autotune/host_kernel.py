@@ -86,7 +86,6 @@ class HostKernel:
         self._raw(a, b, c, alpha, beta)
         return c
 
-
     def replace_when_called(self, other: Callable[[], HostKernel]) -> None:
         """Let the next call, and all after it, do what another kernel does."""
 
@@ -127,7 +126,7 @@ class NumpyProduct:
             out[...] = product
 
 
-def library_kernel(problem: Gemm) -> HostKernel:
+def numpy_kernel(problem: Gemm) -> HostKernel:
     """NumPy's product, with the checks and errors of a tuned kernel."""
     return HostKernel(problem, NumpyProduct(problem))
 
@@ -157,7 +156,7 @@ def host_kernel(
         space = family.space(problem, alone)
         row = space.nearest(configuration, ())
         if row is None:
-            return library_kernel(problem)
+            return numpy_kernel(problem)
         return host_kernel(family, space[row], problem, alone, programs)
 
     threaded = configuration.get("threads", 1) != 1

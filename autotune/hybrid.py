@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from autotune.grid import Block
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class HybridKernel(Kernel):
     """A tuned kernel of the GPUs of a host; a call returns when C is there.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import stat
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 """Errors that say that there is no room left, on the disk or for the user."""
 
 
+@functools.cache
 def data_dir(name: str) -> Path:
     """The folder of shipped data called `name`: "templates", "search_spaces" or "cache".
 

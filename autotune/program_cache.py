@@ -95,9 +95,7 @@ class ProgramCache:
         self.keep(path, source.text.encode())
         return path
 
-    def written(
-        self, name: str, target: str, key: object, render: Callable[[], Source]
-    ) -> Path:
+    def written(self, name: str, target: str, key: object, render: Callable[[], Source]) -> Path:
         """The path of a source, which is rendered only if it was not before.
 
         Args:
@@ -111,17 +109,27 @@ class ProgramCache:
         """
         text = json.dumps([name, target, key, _renderer()], sort_keys=True)
         known = f"source {hashlib.sha256(text.encode()).hexdigest()}"
+        path = _WRITTEN.get((self.folder, known))
+        if path is None or not path.exists():
+            path = self._kept(known, target) or self._rendered(known, name, render)
+            _WRITTEN[self.folder, known] = path
+        return path
+
+    def _kept(self, known: str, target: str) -> Path | None:
+        """The source that a fact tells of, if it is still there as it was."""
         place = self.folder / target
-        for folder in (place, self.shared / target if self.shared else place):
-            file = _FOUND.get((folder, known)) or Facts(folder / FILE).get(known)
+        for folder in (place, *([self.shared / target] if self.shared else [])):
+            file = Facts(folder / FILE).get(known)
             path = place / str(file)
-            if file is None or Path(file).name != file:
+            if file is None or path.name != file:
                 continue
             self._adopt(path)
             if _is_named_by_its_digest(path):
                 self._check(path)
-                _FOUND[folder, known] = file
                 return path
+        return None
+
+    def _rendered(self, known: str, name: str, render: Callable[[], Source]) -> Path:
         path = self.write(render(), name)
         Facts(path.parent / FILE).put({known: path.name})
         return path
@@ -161,8 +169,8 @@ class ProgramCache:
             CompiledFiles(path).adopt(CompiledFiles(shared))
 
 
-_FOUND: dict[tuple[Path, str], str] = {}
-"""Names of files in a folder of a target, by the fact that told them."""
+_WRITTEN: dict[tuple[Path, str], Path] = {}
+"""Sources by folder and fact, as this process has found or written them."""
 
 
 @functools.cache

@@ -18,6 +18,7 @@ from autotune.store.matching import (
 )
 from autotune.store.record import BaselineRecord, EffortRecord, TuningRecord, superseded
 from autotune.store.shipped import shipped_binary, shipped_records
+from autotune.store.sources import RecordSource, pools, record_sources
 
 __all__ = [
     "BaselineRecord",
@@ -26,6 +27,7 @@ __all__ = [
     "Match",
     "MatchQuality",
     "MeasuredProblem",
+    "RecordSource",
     "StoredMeasurement",
     "TuningCache",
     "TuningRecord",
@@ -35,7 +37,9 @@ __all__ = [
     "import_records",
     "neighbours",
     "parse_record",
+    "pools",
     "problem_sizes",
+    "record_sources",
     "shipped_binary",
     "shipped_records",
     "size_distance",

@@ -139,6 +139,11 @@ class TuningRecord:
         return self.fingerprint.digest, self.operation, problem, self.target
 
     @property
+    def slower_than_library(self) -> bool:
+        """Whether the vendor's kernel was faster when they were measured side by side."""
+        return self.baseline is not None and self.baseline.ratio < 1
+
+    @property
     def id(self) -> str:
         """Twelve hex digits over the content: equal records have equal ids everywhere."""
         return hashlib.sha256(strict_json.canonical(self._content()).encode()).hexdigest()[:12]

@@ -18,7 +18,7 @@ from autotune.configuration import Candidate, Configuration
 from autotune.device import CpuLimits, Device
 from autotune.errors import CompileError, FamilyError
 from autotune.evaluators.base import Effort
-from autotune.evaluators.cpu import CpuEvaluator, CpuKernel, kernel, load_kernel
+from autotune.evaluators.cpu import CpuEvaluator, CpuKernel, load_kernel
 from autotune.evaluators.cpu.identity import read_cpu
 from autotune.evaluators.cpu.timing import MIN_CALLS, time_calls, timed
 from autotune.measurement import Outcome

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.errors import AutotuneError, CacheError, CompileError
 from autotune.compiled_files import CompiledFiles, alone
+from autotune.errors import AutotuneError, CacheError, CompileError
 from autotune.forking import LOADING, WORKQUEUE
 from autotune.paths import NO_SPACE, no_space
 
