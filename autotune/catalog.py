@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.errors import FamilyError, UnknownNameError
-from autotune.family_files import read_family
+from autotune.facts import stamps_of
+from autotune.family_index import Families, FamilyEntry, FamilyFile, entry_of
 from autotune.paths import data_dir
 
 if TYPE_CHECKING:
@@ -32,24 +33,35 @@ def find_families(extra: Iterable[str | os.PathLike[str]] = ()) -> list[KernelFa
         FamilyError: a file does not fit the format, a folder holds no family, or two files
             define the same one.
     """
-    templates, spaces = data_dir("templates"), data_dir("search_spaces")
-    families = [read_family(path, (templates,), (spaces,)) for path in _family_files(spaces)]
-    for folder in _folders(extra):
-        tree = folder / "search_spaces"
-        paths = _family_files(tree) if tree.is_dir() else sorted(folder.glob("*.toml"))
-        if not paths:
-            raise FamilyError(f"{folder} must be a folder with kernel families (*.toml), has none")
-        own = (folder / "templates", tree) if tree.is_dir() else (folder, folder)
-        families += [read_family(path, (own[0], templates), (own[1], spaces)) for path in paths]
-    origins: dict[tuple[str, str, str], Path] = {}
-    for family in families:
-        first = origins.setdefault((family.operation, family.target, family.name), family.path)
-        if first != family.path:
-            raise FamilyError(
-                f"{family.path}: there is a family {family.name!r} for {family.operation} on "
-                f"{family.target} already, in {first}: rename one of them"
-            )
-    return families
+    files = [*_shipped("*", "*"), *_own(extra)]
+    return [entry.read() for entry in _unique(entry_of(file) for file in files)]
+
+
+def catalog(
+    target: str,
+    operation: str = "gemm",
+    extra: Iterable[str | os.PathLike[str]] = (),
+    keep: Path | None = None,
+) -> Families:
+    """The families of one operation on one target, by name, each read when it is asked for.
+
+    Args:
+        target: what they run on.
+        operation: what they compute.
+        extra: as for `find_families`.
+        keep: a folder where the digests of their files are kept for other processes.
+
+    Raises:
+        FamilyError: as `find_families`; of the shipped families only these are looked at.
+    """
+    files = [*_shipped(operation, target), *_own(extra)]
+    return Families(
+        {
+            entry.name: entry
+            for entry in _unique(entry_of(file, keep) for file in files)
+            if (entry.target, entry.operation) == (target, operation)
+        }
+    )
 
 
 def load_families(
@@ -58,13 +70,9 @@ def load_families(
     """The families of one operation on one target, by name.
 
     Raises:
-        FamilyError: as `find_families`.
+        FamilyError: as `catalog`.
     """
-    return {
-        family.name: family
-        for family in find_families(extra)
-        if family.target == target and family.operation == operation
-    }
+    return dict(catalog(target, operation, extra))
 
 
 def operation_of(families: Mapping[str, KernelFamily], name: str) -> Operation | None:
@@ -129,6 +137,49 @@ def _folders(extra: Iterable[str | os.PathLike[str]]) -> Iterator[Path]:
         if folder not in seen:
             seen.add(folder)
             yield folder
+
+
+def _shipped(operation: str, target: str) -> Iterator[FamilyFile]:
+    """The shipped families; each lies in a folder of its operation and target."""
+    templates, spaces = data_dir("templates"), data_dir("search_spaces")
+    for path in sorted(spaces.glob(f"{operation}/{target}/*.toml")):
+        yield FamilyFile(path, (templates,), (spaces,))
+
+
+def _own(extra: Iterable[str | os.PathLike[str]]) -> Iterator[FamilyFile]:
+    """The user's families."""
+    templates, spaces = data_dir("templates"), data_dir("search_spaces")
+    for folder in _folders(extra):
+        tree = folder / "search_spaces"
+        paths = _family_files(tree) if tree.is_dir() else sorted(folder.glob("*.toml"))
+        if not paths:
+            raise FamilyError(f"{folder} must be a folder with kernel families (*.toml), has none")
+        own = (folder / "templates", tree) if tree.is_dir() else (folder, folder)
+        # A new file may be found before one that was: any change in there counts.
+        around = stamps_of(path for path in sorted(_around(folder)) if path.is_file())
+        for path in paths:
+            yield FamilyFile(path, (own[0], templates), (own[1], spaces), around)
+
+
+def _around(folder: Path) -> Iterator[Path]:
+    if not (folder / "search_spaces").is_dir():
+        yield from folder.glob("*")  # flat, and whatever else may lie below
+        return
+    for name in ("templates", "search_spaces"):
+        yield from (folder / name).rglob("*")
+
+
+def _unique(entries: Iterable[FamilyEntry]) -> Iterator[FamilyEntry]:
+    origins: dict[tuple[str, str, str], Path] = {}
+    for entry in entries:
+        path = entry.file.path
+        first = origins.setdefault((entry.operation, entry.target, entry.name), path)
+        if first != path:
+            raise FamilyError(
+                f"{path}: there is a family {entry.name!r} for {entry.operation} on "
+                f"{entry.target} already, in {first}: rename one of them"
+            )
+        yield entry
 
 
 def _family_files(tree: Path) -> list[Path]:

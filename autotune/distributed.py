@@ -36,7 +36,7 @@ COMPILING = 5.0
 """How often the usual time ranks wait for each other where each compiles a kernel."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class MpiKernel(Kernel):
     """A tuned kernel of a communicator; every rank of it makes every call.
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from autotune.facts import Stamp
+
 SIZE_NAMES: frozenset[str] = frozenset({"M", "N", "K", "itemsize"})
 """Problem sizes that every family's expressions may use."""
 
@@ -138,6 +140,8 @@ class KernelFamily:
         digest: sixteen hex digits over the family file and the template digest.
         presets: configurations with names, in the order of the file.
         defines: the operation, where it is one of the user's own.
+        files: its family file and the fragments it includes.
+        template_files: the template and every partial it includes, as they were when digested.
     """
 
     name: str
@@ -158,6 +162,8 @@ class KernelFamily:
     digest: str
     presets: Mapping[str, Preset] = field(default_factory=dict)
     defines: Operation | None = None
+    files: tuple[Path, ...] = ()
+    template_files: tuple[Stamp, ...] = ()
 
     @property
     def runtime_parameters(self) -> tuple[str, ...]:

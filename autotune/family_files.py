@@ -104,8 +104,10 @@ def read_family(
         launch=launch,
         path=path,
         template_folders=template_folders,
-        template_digest=templates,
-        digest=_digest(top, templates, *(fragment.source for fragment in fragments)),
+        template_digest=templates.digest,
+        digest=_digest(top, templates.digest, *(fragment.source for fragment in fragments)),
+        files=tuple(part.path for part in parts),
+        template_files=templates.stamps,
         presets=dict(_presets(top.table("presets", {}), parameters)),
         defines=_defined(top, operation) if operation != "gemm" else None,
     )

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from autotune.grid import Block
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class HybridKernel(Kernel):
     """A tuned kernel of the GPUs of a host; a call returns when C is there.
 
@@ -57,7 +57,7 @@ def choose_local(problem: Gemm, programs: ProgramCache) -> LocalKernel:
         problem: what a thread multiplies at a time.
         programs: where emitted sources go; records are looked up in the cache it is part of.
     """
-    cache = cache_of(programs.folder)
+    cache = cache_of(programs.place)
     found = look_up(problem, "cuda", match="nearest", device=0, cache=cache)
     limits: Any = found.device.limits
     return LocalKernel(found.candidate, problem.dtype, limits, binary_of(problem, found, cache))

@@ -167,13 +167,16 @@ class Invocation:
         return arguments
 
 
-def not_tuned(invocation: Invocation, families: Mapping[str, KernelFamily], reason: str) -> str:
+def not_tuned(
+    invocation: Invocation, families: Mapping[str, KernelFamily], reason: str, enough: str
+) -> str:
     """What to say where nothing good enough is in the cache, in one line.
 
     Args:
         invocation: what was looked up.
         families: those there are for its operation and target.
         reason: why what was found is not good enough.
+        enough: the `match` that would take it.
     """
     problem = invocation.problem
     impossible = refusal(families, problem)
@@ -182,7 +185,7 @@ def not_tuned(invocation: Invocation, families: Mapping[str, KernelFamily], reas
     start = f"no tuned {invocation.target} kernel for {problem.label}"
     if impossible is not None:
         return f"{start}, and none can be: {impossible}"
-    return f'{start} ({reason}): run `{invocation.command()}`, or load with match="nearest"'
+    return f'{start} ({reason}): run `{invocation.command()}`, or load with match="{enough}"'
 
 
 def _quoted(value: object) -> str:

@@ -34,7 +34,7 @@ def choose_local(problem: Gemm, programs: ProgramCache) -> LocalProduct:
         problem: what a rank multiplies, with the threads that it may use.
         programs: where emitted programs go; records are looked up in the cache it is part of.
     """
-    found = look_up(problem, "cpu", match="nearest", cache=cache_of(programs.folder))
+    found = look_up(problem, "cpu", match="nearest", cache=cache_of(programs.place))
     family, configuration = found.family, found.candidate.configuration
     return LocalProduct(
         source=render(family, configuration, dtype=problem.dtype),
@@ -58,7 +58,7 @@ def choose_gpu_local(problem: Gemm, programs: ProgramCache) -> GpuProduct:
     from autotune.evaluators.cuda.loading import make_program
     from autotune.evaluators.mpi.gpu_cuda import accumulate_source
 
-    found = look_up(problem, "cuda", match="nearest", cache=cache_of(programs.folder))
+    found = look_up(problem, "cuda", match="nearest", cache=cache_of(programs.place))
     limits = found.device.limits
     assert isinstance(limits, CudaLimits)
     any_sizes = load_families(target="cuda", operation=problem.operation)[_ANY_SIZES]

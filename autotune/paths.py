@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import functools
 import os
+import stat
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -13,7 +16,11 @@ from autotune.errors import AutotuneError, CacheError
 
 _PRIVATE = 0o700
 
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+"""Errors that say that there is no room left, on the disk or for the user."""
 
+
+@functools.cache
 def data_dir(name: str) -> Path:
     """The folder of shipped data called `name`: "templates", "search_spaces" or "cache".
 
@@ -95,10 +102,62 @@ def private_folder(path: Path) -> Path:
     try:
         for folder in (*reversed(path.parents), path):
             if not folder.is_dir():
-                folder.mkdir(mode=_PRIVATE, exist_ok=True)
+                _make_private(folder)
     except OSError as error:
         raise CacheError(
             f"cannot create the cache folder {path} ({error.strerror or error}): "
             "give a writable folder with --cache or AUTOTUNE_CACHE"
         ) from error
     return path
+
+
+def _make_private(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=_PRIVATE)
+    except FileExistsError:  # another process was faster
+        if not folder.is_dir():
+            raise
+    else:
+        folder.chmod(_PRIVATE)  # whatever the umask leaves of the mode
+
+
+def check_trusted(folder: Path) -> None:
+    """Refuse a folder of programs that somebody else may change.
+
+    Raises:
+        CacheError: it is no folder or a link to one, is not the user's nor root's, or its group
+            or everybody may write it; the message says which.
+        OSError: it cannot be looked at.
+    """
+    status = folder.lstat()
+    who = None
+    if stat.S_ISLNK(status.st_mode):
+        who = "is a symbolic link, which may be pointed elsewhere"
+    elif not stat.S_ISDIR(status.st_mode):
+        who = "is not a folder"
+    elif status.st_uid not in (os.geteuid(), 0):
+        who = f"belongs to another user (uid {status.st_uid}), who may change them"
+    elif status.st_mode & 0o002:
+        who = f"everybody may write (mode {stat.S_IMODE(status.st_mode):o})"
+    elif status.st_mode & 0o020:
+        who = f"its group may write (gid {status.st_gid}, mode {stat.S_IMODE(status.st_mode):o})"
+    if who is not None:
+        raise CacheError(
+            f"programs are run from {folder}, which {who}: make it a folder of your own with mode "
+            "700, or give another one with --cache or AUTOTUNE_CACHE"
+        )
+
+
+def can_write(folder: Path) -> bool:
+    """Whether this process may write a folder, or make it where it is missing."""
+    place = next((each for each in (folder, *folder.parents) if os.path.lexists(each)), folder)
+    # Whatever else is wrong with the place is told by those who write there.
+    return not place.is_dir() or os.access(place, os.W_OK | os.X_OK)
+
+
+def no_space(path: Path) -> str:
+    """What to say of a full disk."""
+    return (
+        f"No space left on device of {path.parent}, or in your quota: free some space, or give "
+        "another folder with --cache or AUTOTUNE_CACHE"
+    )

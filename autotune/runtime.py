@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from autotune.catalog import load_families
+from autotune.catalog import catalog
 from autotune.configuration import Candidate
+from autotune.device import CpuLimits
 from autotune.device_libraries import in_device_memory
 from autotune.errors import (
     InputError,
@@ -21,35 +22,68 @@ from autotune.errors import (
     UnknownNameError,
 )
 from autotune.evaluators.base import Binary
+from autotune.forking import threads_are_lost
 from autotune.hybrid_target import HybridTarget
 from autotune.invocation import Invocation, not_tuned
+from autotune.library import library_kernel
 from autotune.paths import CacheLocations
 from autotune.problem import ITEM_SIZES, Gemm
 from autotune.program_cache import ProgramCache
 from autotune.store import (
     Match,
     MatchQuality,
-    TuningCache,
     TuningRecord,
     find,
-    shipped_binary,
-    shipped_records,
+    pools,
+    record_sources,
 )
 from autotune.targets import Target, make_target
 
 if TYPE_CHECKING:
-    from autotune.device import Device
+    from autotune.device import Device, DeviceLimits
     from autotune.family import KernelFamily
+    from autotune.family_index import Families
+    from autotune.space import SearchSpace
+    from autotune.space.restriction import Rejection
     from autotune.targets import BoundKernel
 
 MATCHES = ("exact", "stale", "nearest")
 """What `load` may settle for: the problem's own record, one made by another toolchain or
 template, or the best there is, down to a family's default configuration."""
 
+FALLBACKS = (None, "library")
+"""What `load` may do where the record says that the vendor's library is faster."""
+
 
 @dataclass(frozen=True, slots=True)
+class Request:
+    """What a kernel was asked for with: the arguments of `load`, where no communicator is one.
+
+    Attributes:
+        problem: what to compute.
+        target: where to run; None takes the best.
+        match: one of `MATCHES`.
+        device: which GPU.
+        cache: the user's cache.
+        extra_families: folders of families.
+        fallback: one of `FALLBACKS`.
+    """
+
+    problem: Gemm
+    target: str | Target | None
+    match: str
+    device: int | str | None
+    cache: str | Path | None
+    extra_families: tuple[Path, ...]
+    fallback: str | None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Kernel:
     """A tuned kernel, ready to call.
+
+    Copies are the kernel itself. A pickled one is loaded again where it is unpickled, with the
+    arguments it was loaded with: what serves there is looked up there.
 
     Attributes:
         problem: what it computes.
@@ -59,6 +93,8 @@ class Kernel:
         reason: what kept the match from being exact, or the configuration from being the
             record's, as fewer threads do; empty when both are.
         record: the tuning record behind it; None for a default configuration.
+        library: the library that computes instead of the candidate, since it is faster; empty
+            where the candidate does.
     """
 
     problem: Gemm
@@ -68,6 +104,31 @@ class Kernel:
     reason: str
     record: TuningRecord | None
     _bound: BoundKernel
+    library: str = ""
+    _request: Request | None = None
+
+    def __repr__(self) -> str:
+        """One line: what computes what, where, and how well it fits."""
+        what = f"{self.library} instead of {self.candidate}" if self.library else self.candidate
+        tuned = "untuned" if self.record is None else f"record {self.record.id}"
+        return (
+            f"<{type(self).__name__} {what}; {self.problem.label} on {self.target}, "
+            f"{self.match}, {tuned}>"
+        )
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._request is None:
+            raise InputError(
+                f"a kernel of target {self.target} is bound to its communicator and cannot be "
+                "pickled: load it on every rank"
+            )
+        return _load, (self._request,)
 
     def __call__(
         self,
@@ -118,6 +179,7 @@ def load(
     gpus: int | None = None,
     cache: str | Path | None = None,
     extra_families: Sequence[Path] = (),
+    fallback: str | None = None,
 ) -> Kernel:
     """The tuned kernel for a problem on this machine, from the cache.
 
@@ -138,13 +200,19 @@ def load(
         gpus: for target "hybrid", how many GPUs to use, the first ones; None takes all.
         cache: folder or database of the user's cache; None takes the default place.
         extra_families: folders with families of the user's own, beside $AUTOTUNE_FAMILIES.
+        fallback: "library": where the problem's own record says that the vendor's library is
+            faster, that computes: NumPy on the CPU, on a GPU the library that the arrays are of,
+            if it has a product (PyTorch and CuPy do). `Kernel.library` and `Kernel.reason` say
+            so. None takes the tuned kernel in any case, and so do targets "mpi" and "hybrid".
 
     Raises:
         NotTunedError: nothing good enough; the message names the command that would tune it.
-        UnknownNameError: there is no such target or `match`.
+        UnknownNameError: there is no such target, `match` or `fallback`.
         CacheError: the cache cannot be read.
     """
     _qualities(match)  # before any rank waits for others
+    if fallback not in FALLBACKS:
+        raise UnknownNameError(f"fallback must be None or 'library', got {fallback!r}")
     if comm is not None:
         from autotune.distributed import load_distributed
 
@@ -157,14 +225,46 @@ def load(
             cache=cache,
             extra_families=extra_families,
         )
-    target = _placed(target, operands, gpus)
-    found = look_up(
-        problem, target, match=match, device=device, cache=cache, extra_families=extra_families
+    return _load(
+        Request(
+            problem,
+            _placed(target, operands, gpus),
+            match,
+            device,
+            cache,
+            tuple(extra_families),
+            fallback,
+        )
     )
-    family, candidate, record = found.family, found.candidate, found.match.record
-    programs = ProgramCache(CacheLocations.at(cache).programs)
-    binary = binary_of(problem, found, cache)
-    bound = found.target.kernel(family, candidate, problem, found.device, programs, binary)
+
+
+def _load(request: Request) -> Kernel:
+    """Load what was asked for."""
+    problem, cache = request.problem, request.cache
+    found = look_up(
+        problem,
+        request.target,
+        match=request.match,
+        device=request.device,
+        cache=cache,
+        extra_families=request.extra_families,
+    )
+    record, reason, library = found.match.record, found.match.reason, ""
+
+    def tuned() -> BoundKernel:
+        programs = ProgramCache(CacheLocations.at(cache).programs)
+        binary = binary_of(problem, found, cache)
+        return found.target.kernel(
+            found.family, found.candidate, problem, found.device, programs, binary
+        )
+
+    bound = None
+    if request.fallback == "library" and _is_slower(found.match):
+        bound = library_kernel(found.target.name, problem, tuned)
+    if bound is not None and record is not None and record.baseline is not None:
+        library = record.baseline.name.partition(" ")[0]
+        slower = f"{record.candidate.family} is at {record.baseline.ratio:.2f}x {library} here"
+        reason = "; ".join(filter(None, (f"{slower}: {library} computes", reason)))
     kind = Kernel
     if found.target.name == "hybrid":
         from autotune.hybrid import HybridKernel
@@ -173,12 +273,20 @@ def load(
     return kind(
         problem,
         found.target.name,
-        candidate,
+        found.candidate,
         found.match.quality,
-        found.match.reason,
+        reason,
         record,
-        bound,
+        tuned() if bound is None else bound,
+        library,
+        request,
     )
+
+
+def _is_slower(match: Match) -> bool:
+    """Whether the problem's own record says that the library is faster."""
+    own = match.quality in (MatchQuality.EXACT, MatchQuality.STALE)
+    return own and match.record is not None and match.record.slower_than_library
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,9 +321,12 @@ def look_up(
     allowed = _qualities(match)
     place = CacheLocations.at(cache)
     chosen = make_target(target)
-    here = chosen.device(problem, device)
-    families = load_families(target=chosen.name, operation=problem.operation, extra=extra_families)
-    found = _find(problem, chosen, here, families, place)
+    here = _runnable(chosen.device(problem, device))
+    families = catalog(
+        chosen.name, problem.operation, extra_families, keep=_facts_of(place, chosen.name)
+    )
+    fitting = _Fitting(families, problem, here.limits)
+    found = _find(problem, chosen, here, families, fitting, place)
     if found.quality not in allowed:
         invocation = Invocation.of(
             problem,
@@ -225,11 +336,24 @@ def look_up(
             cache=cache,
             extra_families=extra_families,
         )
-        raise NotTunedError(not_tuned(invocation, families, found.reason))
-    family, candidate = _candidate(problem, chosen, here, families, found)
+        enough = "stale" if found.quality is MatchQuality.STALE else "nearest"
+        raise NotTunedError(not_tuned(invocation, families, found.reason, enough))
+    candidate = _candidate(problem, chosen, here, families, fitting, found)
     if found.record is not None and (cap := _capped(found.record.candidate, here)):
         found = replace(found, reason="; ".join(filter(None, (found.reason, cap))))
-    return Lookup(chosen, here, family, candidate, found)
+    return Lookup(chosen, here, families[candidate.family], candidate, found)
+
+
+def _runnable(device: Device) -> Device:
+    """A device as kernels of this process may use it: a child by fork may have lost threads."""
+    if threads_are_lost() and isinstance(device.limits, CpuLimits):
+        return replace(device, limits=replace(device.limits, max_threads=1))
+    return device
+
+
+def _facts_of(place: CacheLocations, target: str) -> Path:
+    """Where digests of families are kept: with the programs, where this process may write."""
+    return ProgramCache(place.programs).folder / target
 
 
 def binary_of(problem: Gemm, found: Lookup, cache: str | Path | None = None) -> Binary | None:
@@ -273,6 +397,10 @@ def _qualities(match: str) -> tuple[MatchQuality, ...]:
     }[match]
 
 
+_SHAPES = 4096
+"""Shapes that `matmul` remembers the kernel of, at a few kilobytes each."""
+
+
 def matmul(
     a: Any,
     b: Any,
@@ -281,6 +409,8 @@ def matmul(
     beta: float = 0.0,
 ) -> Any:
     """``alpha a @ b + beta out`` by the best kernel there is for these shapes on this machine.
+
+    Where the shapes were tuned and the vendor's library was faster, that computes.
 
     Args:
         a: A, M x N, in the memory of the host or of a GPU: the product is computed there.
@@ -304,7 +434,7 @@ def matmul(
     return kernel(a, b, out, alpha, beta)
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=_SHAPES)
 def _kernel_for(
     shape_a: tuple[int, ...], shape_b: tuple[int, ...], dtype: Any, target: str
 ) -> Kernel:
@@ -319,7 +449,7 @@ def _kernel_for(
     if name not in ITEM_SIZES:
         raise OperandError(f"a must be one of {', '.join(ITEM_SIZES)}, got {name}")
     problem = Gemm(m=shape_a[0], n=shape_a[1], k=shape_b[1], dtype=name)
-    return load(problem, target, match="nearest")
+    return load(problem, target, match="nearest", fallback="library")
 
 
 def forget() -> None:
@@ -327,61 +457,102 @@ def forget() -> None:
     _kernel_for.cache_clear()
 
 
+class _Fitting:
+    """Tuned candidates, fitted to a problem and a device: what takes time is done once a lookup.
+
+    Args:
+        families: by name.
+        problem: what is to be computed.
+        limits: of the device it is to run on.
+    """
+
+    def __init__(self, families: Families, problem: Gemm, limits: DeviceLimits) -> None:
+        self._families = families
+        self._problem = problem
+        self._limits = limits
+        self._spaces: dict[str, SearchSpace] = {}
+        self._fitted: dict[Candidate, Candidate | None] = {}
+
+    def rejection(self, tuned: Candidate) -> Rejection | None:
+        """Why a candidate is not valid here; None where it is."""
+        return self._space(tuned.family).rejection(tuned.configuration)
+
+    def fitted(self, tuned: Candidate) -> Candidate | None:
+        """The candidate itself or, where it is not valid here, one near to it."""
+        if tuned not in self._fitted:
+            self._fitted[tuned] = self._nearest(tuned)
+        return self._fitted[tuned]
+
+    def _nearest(self, tuned: Candidate) -> Candidate | None:
+        if self.rejection(tuned) is None:  # at a fraction of the cost of the space's rows
+            return tuned
+        space = self._space(tuned.family)
+        row = space.nearest(tuned.configuration, ())
+        return None if row is None else Candidate(tuned.family, space[row])
+
+    def _space(self, name: str) -> SearchSpace:
+        if name not in self._spaces:
+            self._spaces[name] = self._families[name].space(self._problem, self._limits)
+        return self._spaces[name]
+
+
 def _find(
     problem: Gemm,
     target: Target,
     device: Device,
-    families: Mapping[str, KernelFamily],
+    families: Families,
+    fitting: _Fitting,
     place: CacheLocations,
 ) -> Match:
-    """The best record for a problem, the user's before the shipped ones."""
+    """The best record for a problem; no more records are read than it takes to know."""
 
     def unusable(record: TuningRecord) -> str | None:
-        family = families.get(record.candidate.family)
-        if family is None:
-            return f"family {record.candidate.family!r} is not among the families found"
+        tuned, name = record.candidate, record.candidate.family
+        if name not in families:
+            return f"family {name!r} is not among the families found"
+        family = families[name]
         try:
-            family.conform(record.candidate.configuration)
+            family.conform(tuned.configuration)
         except SpaceError as error:  # its parameters were others when that was tuned
             return str(error)
         if record.problem == problem.key():
-            space = family.space(problem, device.limits)
-            rejection = space.rejection(record.candidate.configuration)
-            if rejection is None or (_capped(record.candidate, device) and space.size):
+            rejection = fitting.rejection(tuned)
+            if rejection is None or (_capped(tuned, device) and fitting.fitted(tuned)):
                 return None
             return str(rejection)
         reason = family.unsupported(problem)
-        if reason is None and not family.space(problem, device.limits).size:
+        if reason is None and not fitting.fitted(tuned):
             reason = f"family {family.name!r} has no configuration that is valid here"
         return reason
 
-    user = TuningCache(place.database).records(operation=problem.operation, target=target.name)
-    records = [*user, *shipped_records(operation=problem.operation, target=target.name)]
-    digests = {name: family.digest for name, family in families.items()}
-    return find(records, problem, target.name, device, digests, unusable)
+    sources = record_sources(place.database, device.fingerprint.kind)
+    found = None
+    for records in pools(sources, problem, target.name, device.fingerprint):
+        found = find(records, problem, target.name, device, families.digests, unusable)
+        if found.record is not None:
+            break
+    assert found is not None  # there is always a first pool
+    return found
 
 
 def _candidate(
     problem: Gemm,
     target: Target,
     device: Device,
-    families: Mapping[str, KernelFamily],
+    families: Families,
+    fitting: _Fitting,
     found: Match,
-) -> tuple[KernelFamily, Candidate]:
+) -> Candidate:
     """The candidate a match stands for, moved to the nearest configuration valid here."""
     if found.record is None:
         default = target.default_family(device)
-        family = families.get(default) or next(iter(families.values()))
-        return family, Candidate(family.name, family.default(problem, device.limits))
-    family = families[found.record.candidate.family]
-    space = family.space(problem, device.limits)
-    wanted = found.record.candidate.configuration
-    if wanted in space:
-        return family, found.record.candidate
-    row = space.nearest(wanted, ())
-    if row is None:
-        raise InputError(f"family {family.name!r} has no valid configuration for {problem.label}")
-    return family, Candidate(family.name, space[row])
+        family = families[default if default in families else next(iter(families))]
+        return Candidate(family.name, family.default(problem, device.limits))
+    fitted = fitting.fitted(found.record.candidate)
+    if fitted is None:
+        name = found.record.candidate.family
+        raise InputError(f"family {name!r} has no valid configuration for {problem.label}")
+    return fitted
 
 
 def _capped(tuned: Candidate, device: Device) -> str:
@@ -410,10 +581,10 @@ def _binary(
         current or kept.launch.sizes == (problem.m, problem.n, problem.k)
     ):
         return None
-    cache = TuningCache(place.database)
+    sources = record_sources(place.database, device.fingerprint.kind)
 
     def content(digest: str) -> bytes | None:
-        return cache.binary(digest) or shipped_binary(digest)
+        return next(filter(None, (source.binary(digest) for source in sources)), None)
 
     binary = content(kept.digest)
     support = b"" if kept.support is None else content(kept.support)

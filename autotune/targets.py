@@ -136,13 +136,10 @@ class CpuTarget:
         binary: Binary | None = None,
     ) -> BoundKernel:
         """Load the emitted module, from Numba's file cache when it was compiled before."""
-        from autotune.evaluators.cpu import load_kernel
-        from autotune.evaluators.cpu.direct import direct_call
-        from autotune.host_kernel import HostKernel
+        from autotune.host_kernel import host_kernel
 
-        kernel = load_kernel(family, candidate.configuration, problem, programs)
-        # Python calls a method faster than an object.
-        return HostKernel(problem, kernel, direct_call(kernel, problem, programs)).__call__
+        bound = host_kernel(family, candidate.configuration, problem, device.limits, programs)
+        return bound.__call__  # Python calls a method faster than an object
 
 
 class CudaTarget:

@@ -1,4 +1,7 @@
-"""The Jinja environment of the kernel templates: how they are found, digested and blamed."""
+"""The Jinja environment of the kernel templates: how they are found, digested and blamed.
+
+Jinja is imported late: a program that loads what was rendered before needs none of it.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +10,20 @@ import hashlib
 import json
 import traceback
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jinja2 import (
-    Environment,
-    FileSystemLoader,
-    StrictUndefined,
-    TemplateError,
-    TemplateNotFound,
-    TemplateSyntaxError,
-    meta,
-    nodes,
-)
-
 from autotune.errors import FamilyError
+from autotune.facts import Stamp, stamps_of, unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from jinja2 import Environment, nodes
+
 # What an expression inside a template can raise, beside Jinja's own errors.
 _FAULTS = (
-    TemplateError,
     ArithmeticError,
     AttributeError,
     LookupError,
@@ -37,7 +32,21 @@ _FAULTS = (
     ValueError,
 )
 
-_REFERENCES = (nodes.Extends, nodes.FromImport, nodes.Import, nodes.Include)
+
+@dataclass(frozen=True, slots=True)
+class Digested:
+    """The digest of a template and of all it includes, while none of the files changes.
+
+    Attributes:
+        digest: sixteen hex digits.
+        stamps: the files, as they were.
+    """
+
+    digest: str
+    stamps: tuple[Stamp, ...]
+
+
+_DIGESTED: dict[tuple[str, tuple[Path, ...]], Digested] = {}
 
 
 @functools.lru_cache(maxsize=32)
@@ -46,6 +55,8 @@ def environment(folders: tuple[Path, ...]) -> Environment:
 
     Nothing is escaped: what is emitted is source code, not markup.
     """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
     return Environment(
         loader=FileSystemLoader(folders),
         undefined=StrictUndefined,
@@ -65,15 +76,44 @@ def expand(template: str, folders: tuple[Path, ...], names: dict[str, object]) -
         return environment(folders).get_template(template).render(names)
 
 
-def template_digest(template: str, folders: tuple[Path, ...]) -> str:
-    """Sixteen hex digits over a template and every partial it includes, imports or extends.
+def template_digest(template: str, folders: tuple[Path, ...]) -> Digested:
+    """The digest of a template and every partial it includes, imports or extends.
+
+    It is worked out again only where one of those files has changed.
 
     Raises:
         FamilyError: a template is missing, malformed or not UTF-8, or includes a computed name.
     """
+    known = _DIGESTED.get((template, folders))
+    if known is None or not _holds(known, folders):
+        known = _DIGESTED[template, folders] = _digest(template, folders)
+    return known
+
+
+def remember(template: str, folders: tuple[Path, ...], digested: Digested) -> None:
+    """Take a digest that was worked out before, in another process."""
+    _DIGESTED[template, folders] = digested
+
+
+def _holds(digested: Digested, folders: tuple[Path, ...]) -> bool:
+    if not unchanged(digested.stamps):
+        return False
+    # A new file in an earlier folder would be found before the one that was digested.
+    for path, _, _ in digested.stamps:
+        for number, folder in enumerate(folders):
+            if Path(path).is_relative_to(folder):
+                name = Path(path).relative_to(folder)
+                if any((earlier / name).is_file() for earlier in folders[:number]):
+                    return False
+                break
+    return True
+
+
+def _digest(template: str, folders: tuple[Path, ...]) -> Digested:
     jinja = environment(folders)
     assert jinja.loader is not None
     sources: dict[str, str] = {}
+    files: list[Path] = []
     waiting = [template]
     while waiting:
         name = waiting.pop()
@@ -82,6 +122,7 @@ def template_digest(template: str, folders: tuple[Path, ...]) -> str:
         with _blaming(name, folders):
             sources[name], path, _ = jinja.loader.get_source(jinja, name)
             tree = jinja.parse(sources[name], name, path)
+        files.append(Path(str(path)))
         for line, reference in _references(tree):
             where = f"{path}:{line}: an included template"
             if reference is None:
@@ -93,12 +134,15 @@ def template_digest(template: str, folders: tuple[Path, ...]) -> str:
                     f"{where} must be in {_listed(folders)}, and {reference!r} is not"
                 )
             waiting.append(reference)
-    return hashlib.sha256(json.dumps(sources, sort_keys=True).encode()).hexdigest()[:16]
+    text = json.dumps(sources, sort_keys=True)
+    return Digested(hashlib.sha256(text.encode()).hexdigest()[:16], stamps_of(files))
 
 
 def _references(tree: nodes.Template) -> Iterator[tuple[int, str | None]]:
     """Line and name of every template that `tree` refers to; None for a computed name."""
-    for node in tree.find_all(_REFERENCES):
+    from jinja2 import meta, nodes
+
+    for node in tree.find_all((nodes.Extends, nodes.FromImport, nodes.Import, nodes.Include)):
         for name in meta.find_referenced_templates(nodes.Template([node])):
             yield node.lineno, name
 
@@ -115,6 +159,8 @@ def _listed(folders: tuple[Path, ...]) -> str:
 @contextmanager
 def _blaming(template: str, folders: tuple[Path, ...]) -> Iterator[None]:
     """Turn whatever a template raises into a FamilyError that names file and line."""
+    from jinja2 import TemplateError, TemplateNotFound, TemplateSyntaxError
+
     try:
         yield
     except TemplateSyntaxError as error:
@@ -125,7 +171,7 @@ def _blaming(template: str, folders: tuple[Path, ...]) -> Iterator[None]:
         ) from error
     except UnicodeDecodeError as error:
         raise FamilyError(f"template {template!r} must be UTF-8: {error}") from error
-    except _FAULTS as error:
+    except (TemplateError, *_FAULTS) as error:
         # Jinja gives its frames the template's file name and line.
         frames = [
             frame

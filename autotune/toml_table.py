@@ -36,6 +36,7 @@ class Table:
     FamilyError, unless the table was read with another.
 
     Attributes:
+        path: the file.
         source: the text of the whole file.
     """
 
@@ -49,7 +50,7 @@ class Table:
     ) -> None:
         self.source = source
         self._error = error
-        self._path = path
+        self.path = path
         self._key = key
         self._entries = entries
         self._taken: list[str] = []
@@ -91,7 +92,7 @@ class Table:
 
     def fail(self, key: str, expected: str) -> NoReturn:
         """Refuse what is under `key`, saying what was expected."""
-        raise self._error(f"{self._path}: {self._full(key)} {expected}")
+        raise self._error(f"{self.path}: {self._full(key)} {expected}")
 
     def close(self) -> None:
         """Refuse keys that nobody has taken."""
@@ -174,7 +175,7 @@ class Table:
         ]
 
     def _below(self, key: str, entries: Mapping[str, Any]) -> Table:
-        return Table(self._path, self.source, key, entries, self._error)
+        return Table(self.path, self.source, key, entries, self._error)
 
     def _take(self, key: str, default: Any = _MISSING) -> Any:
         self._taken.append(key)

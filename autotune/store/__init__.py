@@ -20,6 +20,7 @@ from autotune.store.matching import (
 from autotune.store.ranking import superseded
 from autotune.store.record import BaselineRecord, EffortRecord, TuningRecord
 from autotune.store.shipped import shipped_binary, shipped_records
+from autotune.store.sources import RecordSource, pools, record_sources
 
 __all__ = [
     "BaselineRecord",
@@ -28,6 +29,7 @@ __all__ = [
     "Match",
     "MatchQuality",
     "MeasuredProblem",
+    "RecordSource",
     "StoredMeasurement",
     "TuningCache",
     "TuningRecord",
@@ -38,7 +40,9 @@ __all__ = [
     "is_current",
     "neighbours",
     "parse_record",
+    "pools",
     "problem_sizes",
+    "record_sources",
     "shipped_binary",
     "shipped_records",
     "size_distance",

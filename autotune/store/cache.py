@@ -74,15 +74,17 @@ class TuningCache:
     Args:
         path: the SQLite file.
         timeout_s: how long to wait for another process's transaction, in seconds.
+        read_only: whether it is only read, and no file may be made beside it.
 
     Raises (every method):
         CacheError: the file is damaged, from a newer autotune, locked, or its place cannot be
             written; the message names the file and the remedy, and what is stored stays.
     """
 
-    def __init__(self, path: Path, *, timeout_s: float = 30.0) -> None:
+    def __init__(self, path: Path, *, timeout_s: float = 30.0, read_only: bool = False) -> None:
         self.path = path
         self._timeout_s = timeout_s
+        self._read_only = read_only
 
     def __repr__(self) -> str:
         return f"TuningCache({str(self.path)!r})"
@@ -135,22 +137,39 @@ class TuningCache:
         A stored record that cannot be read is logged and left out: `autotune cache verify`
         lists those.
         """
-        found = []
-        for id_, document in self.documents(fingerprint_digest, operation, target):
-            try:
-                found.append(_record(document))
-            except InputError as error:
-                _log.warning("%s: record %s is left out: %s", self.path, id_, error)
-        return found
+        return self._checked(self.documents(fingerprint_digest, operation, target))
+
+    def of_problem(
+        self, fingerprint: str, operation: str, problem: str, target: str
+    ) -> list[TuningRecord]:
+        """The records of one problem on one device, newest first; others are not read.
+
+        Args:
+            fingerprint: digest of the device's fingerprint.
+            operation: the operation's name.
+            problem: the problem's key as canonical JSON.
+            target: where it runs.
+        """
+        return self._checked(self.documents(fingerprint, operation, target, problem))
+
+    def problems(self, operation: str, target: str) -> list[tuple[str, str]]:
+        """What there are records of: digest of the fingerprint, problem as canonical JSON."""
+        query = (
+            "SELECT DISTINCT fingerprint, problem FROM records WHERE operation = ? AND target = ?"
+        )
+        return [(str(row[0]), str(row[1])) for row in self._read(query, (operation, target))]
 
     def documents(
         self,
         fingerprint_digest: str | None = None,
         operation: str | None = None,
         target: str | None = None,
+        problem: str | None = None,
     ) -> list[tuple[str, str]]:
         """Like `records`, as (id, JSON text) pairs that nothing has checked."""
-        where, values = _where(fingerprint=fingerprint_digest, operation=operation, target=target)
+        where, values = _where(
+            fingerprint=fingerprint_digest, operation=operation, target=target, problem=problem
+        )
         query = f"SELECT id, document FROM records{where} ORDER BY created DESC, rowid DESC"
         return [(id_, document) for id_, document in self._read(query, values)]
 
@@ -291,10 +310,21 @@ class TuningCache:
                 lines.append(f"binary {digest} is damaged: tune its problem again")
         return lines
 
+    def _checked(self, documents: Iterable[tuple[str, str]]) -> list[TuningRecord]:
+        found = []
+        for id_, document in documents:
+            try:
+                found.append(_record(document))
+            except InputError as error:
+                _log.warning("%s: record %s is left out: %s", self.path, id_, error)
+        return found
+
     def _read(
         self, query: str, values: tuple[object, ...], *, since: int = 1
     ) -> list[tuple[Any, ...]]:
-        return schema.read(self.path, query, values, self._timeout_s, since=since)
+        return schema.read(
+            self.path, query, values, self._timeout_s, since=since, read_only=self._read_only
+        )
 
 
 _COLUMNS = (

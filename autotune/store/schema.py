@@ -85,7 +85,13 @@ def transaction(path: Path, timeout_s: float) -> Iterator[sqlite3.Connection]:
 
 
 def read(
-    path: Path, query: str, values: Sequence[object], timeout_s: float, *, since: int = 1
+    path: Path,
+    query: str,
+    values: Sequence[object],
+    timeout_s: float,
+    *,
+    since: int = 1,
+    read_only: bool = False,
 ) -> list[tuple[Any, ...]]:
     """The rows of one query; none when there is no file yet, which is not created.
 
@@ -95,6 +101,7 @@ def read(
         values: its parameters.
         timeout_s: how long to wait for another process, in seconds.
         since: the version that the tables of the query came with; a file before it has no rows.
+        read_only: whether the file is never to be written, nor any other made beside it.
 
     Raises:
         CacheError: the file cannot be read, or is not a cache that this autotune knows.
@@ -102,8 +109,12 @@ def read(
     with _translated(path):
         if not path.exists():
             return []
+        wal = path.with_name(f"{path.name}-wal")
+        if read_only and not wal.exists():
+            return _read(path, "mode=ro&immutable=1", query, values, timeout_s, since)
         try:
-            return _read(path, "mode=rw", query, values, timeout_s, since)
+            mode = "mode=ro" if read_only else "mode=rw"
+            return _read(path, mode, query, values, timeout_s, since)
         except sqlite3.OperationalError as error:
             if _code(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
                 raise

@@ -33,28 +33,36 @@ def shipped_records(
     """
     root = data_dir("cache") if folder is None else folder
     for file in sorted(root.glob(f"*/{operation}.jsonl")):
-        try:
-            for number, line in read_lines(file):
-                try:
-                    record = parse_record(line)
-                except InputError as error:
-                    _log.warning("%s:%d: left out: %s", file, number, error)
-                else:
-                    if target in (None, record.target):
-                        yield record
-        except InputError as error:
-            _log.warning("the rest is left out: %s", error)
+        for record in read_records(file):
+            if target in (None, record.target):
+                yield record
+
+
+def read_records(file: Path) -> Iterator[TuningRecord]:
+    """The records of a file, read as they are asked for.
+
+    A line that cannot be read is logged and left out.
+    """
+    try:
+        for number, line in read_lines(file):
+            try:
+                yield parse_record(line)
+            except InputError as error:
+                _log.warning("%s:%d: left out: %s", file, number, error)
+    except InputError as error:
+        _log.warning("the rest is left out: %s", error)
 
 
 def shipped_binary(digest: str, folder: Path | None = None) -> bytes | None:
     """The shipped binary with this SHA-256, or None; a damaged one is logged and left out.
 
     Args:
-        digest: in hex, as a `BinaryRecord` has it: the file is ``<device>/<digest>.cubin``.
+        digest: in hex, as a `BinaryRecord` has it: the file is ``<device>/<digest>.cubin``, or
+            lies in the folder itself.
         folder: where the devices' folders are; None takes the package's own.
     """
     root = data_dir("cache") if folder is None else folder
-    for file in sorted(root.glob(f"*/{digest}.cubin")):
+    for file in (*sorted(root.glob(f"*/{digest}.cubin")), *root.glob(f"{digest}.cubin")):
         try:
             content = file.read_bytes()
         except OSError as error:

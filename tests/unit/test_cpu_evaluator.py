@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from suspect_family import suspect, write_suspects
 
+from autotune import forking
 from autotune.catalog import load_families
 from autotune.configuration import Candidate, Configuration
 from autotune.device import CpuLimits, Device
 from autotune.errors import CompileError, FamilyError
 from autotune.evaluators.base import Effort
-from autotune.evaluators.cpu import CpuEvaluator, CpuKernel, kernel, load_kernel
+from autotune.evaluators.cpu import CpuEvaluator, CpuKernel, load_kernel
 from autotune.evaluators.cpu.identity import read_cpu
 from autotune.evaluators.cpu.timing import MIN_CALLS, time_calls, timed
 from autotune.measurement import Outcome
@@ -246,10 +247,10 @@ def test_the_workqueue_layer_is_guarded_by_one_lock(
     import numba
 
     monkeypatch.setattr(numba, "threading_layer", lambda: "workqueue")
-    made = make_kernel(family, programs, threads=2)
+    made = CpuKernel(make_kernel(family, programs, threads=2).program)
     done = threading.Event()
     arguments = [np.ones(shape, "float32") for shape in ((4, 5), (5, 6), (4, 6))]
-    with kernel._WORKQUEUE:
+    with forking.WORKQUEUE:
         thread = threading.Thread(target=lambda: (made(*arguments), done.set()))
         thread.start()
         assert not done.wait(0.2)

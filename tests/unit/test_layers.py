@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # From the bottom up. A name stands for the module or package and everything in it.
 LAYERS = (
     ("printable", "suggestions"),
-    ("errors",),
+    ("errors", "forking"),
     ("formula", "schedule"),
     (
         "configuration",
@@ -26,6 +26,7 @@ LAYERS = (
         "problem",
         "device",
         "paths",
+        "facts",
         "statistics",
         "cuda_limits",
         "mpi_limits",
@@ -40,7 +41,16 @@ LAYERS = (
     ("invocation",),
     ("resource_model",),
     ("templating", "toml_table", "known_gpus", "presets"),
-    ("rendering", "c_expression", "cuda_source", "family_files", "catalog", "program_cache"),
+    (
+        "rendering",
+        "c_expression",
+        "cuda_source",
+        "family_files",
+        "family_index",
+        "catalog",
+        "program_cache",
+        "compiled_files",
+    ),
     ("guarded", "references", "verification", "operands", "dlpack", "device_operands"),
     ("evaluators",),
     ("search", "store"),
@@ -61,6 +71,7 @@ LAYERS = (
         "tuner",
         "sweeper",
         "runtime",
+        "library",
         "interrupt",
         "preset_run",
     ),

@@ -16,6 +16,7 @@ from autotune.problem import ITEM_SIZES
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+    from types import ModuleType
 
     from autotune.evaluators.cpu.kernel import CpuKernel, CpuProgram
     from autotune.problem import Gemm
@@ -53,14 +54,7 @@ def direct_call(
     sizes = (problem.m, problem.n, problem.k, *problem.a_shape, *problem.b_shape)
     types = (id(np.ndarray), id(dtype))
     plan = np.array([address, *sizes, kernel.threads, *types, *program.runtime], np.int64)
-    # A function of a module in C is what it does and one object to do it with.
-    make = ctypes.pythonapi.PyCFunction_NewEx
-    make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
-    make.restype = ctypes.py_object
-    call: Callable[..., bool] = make(
-        ctypes.addressof(_method(write_call(program, programs))), plan, None
-    )
-    return call
+    return _function(load_module(write_call(program, programs)), plan.view(_Plan))
 
 
 def write_call(program: CpuProgram, programs: ProgramCache) -> Path:
@@ -69,24 +63,23 @@ def write_call(program: CpuProgram, programs: ProgramCache) -> Path:
     Raises:
         CacheError: the program cache cannot be written.
     """
-    source = _source(program.dtype, len(program.runtime), program.threads > 1)
-    return programs.write(source, "call")
-
-
-@functools.cache
-def _source(dtype: str, runtime: int, threaded: bool) -> Source:
-    """The module's source: rendered once, as every visit of a measurement asks for it."""
-    # Late: whoever only reads the processor needs no templates.
-    from autotune.rendering import Source
-    from autotune.templating import expand
-
     names = {
-        "dtype": dtype,
-        "itemsize": ITEM_SIZES[dtype],
-        "runtime": runtime,
-        "threaded": threaded,
+        "dtype": program.dtype,
+        "itemsize": ITEM_SIZES[program.dtype],
+        "runtime": len(program.runtime),
+        "threaded": program.threads > 1,
     }
-    return Source(expand(_TEMPLATE, (data_dir("templates"),), names), "call", (), "cpu")
+    templates = data_dir("templates")
+    stamp = (templates / _TEMPLATE).stat()
+
+    def rendered() -> Source:
+        # Late: whoever only reads the processor needs no templates.
+        from autotune.rendering import Source
+        from autotune.templating import expand
+
+        return Source(expand(_TEMPLATE, (templates,), names), "call", (), "cpu")
+
+    return programs.written("call", "cpu", (stamp.st_mtime_ns, stamp.st_size, names), rendered)
 
 
 class _Method(ctypes.Structure):
@@ -100,10 +93,30 @@ class _Method(ctypes.Structure):
     )
 
 
+class _Plan(np.ndarray[Any, Any]):
+    """The array that a function in C works with, and owner of what that function is."""
+
+    method: _Method
+
+
+def _function(module: ModuleType, plan: _Plan) -> Callable[..., bool]:
+    """A function of a module in C: what it does, and one object to do it with.
+
+    Python keeps the object as long as the function, and no more than the address of the method:
+    so the object owns that.
+    """
+    plan.method = _Method(b"call", module.call.address, _METH_FASTCALL, None)
+    call: Callable[..., bool] = _new_function()(ctypes.addressof(plan.method), plan, None)
+    return call
+
+
 @functools.cache
-def _method(path: Path) -> _Method:
-    """The function of a module; it must live as long as its calls, so it is kept for good."""
-    return _Method(b"call", load_module(path).call.address, _METH_FASTCALL, None)
+def _new_function() -> Any:
+    """`PyCFunction_NewEx`, with a prototype of our own: that of `ctypes.pythonapi` is shared."""
+    prototype = ctypes.PYFUNCTYPE(
+        ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.py_object
+    )
+    return prototype(("PyCFunction_NewEx", ctypes.pythonapi))
 
 
 def _address(entry: Any, dtype: str, runtime: int) -> int | None:

@@ -6,6 +6,7 @@ On Linux from ``/proc`` and ``/sys``; elsewhere, and where those are hidden, wha
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import platform
@@ -76,30 +77,28 @@ class CpuCaches:
     line_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Processor:
+    """What stays as it is while a process lives: read once."""
+
+    fingerprint: DeviceFingerprint
+    vector: tuple[int, int]
+    caches: CpuCaches
+    microcode: str
+    toolchain: Mapping[str, str]
+
+
 def read_cpu() -> Device:
-    """Read this machine's CPU as this process may use it."""
-    model = parse_cpuinfo(text_of(Path("/proc/cpuinfo")))
-    caches = read_caches(Path("/sys/devices/system/cpu/cpu0/cache"))
-    features = {name: bool(on) for name, on in llvm.get_host_cpu_features().items()}
-    core = str(llvm.get_host_cpu_name())
+    """Read this machine's CPU as this process may use it.
+
+    Its identity is read once a process; what the process may use of it, every time.
+    """
+    processor = _processor()
+    caches = processor.caches
+    bits, registers = processor.vector
     quota = read_quota(Path("/sys/fs/cgroup"), text_of(Path("/proc/self/cgroup")))
-    bits, registers = vector_unit(features, platform.machine())
     return Device(
-        fingerprint=DeviceFingerprint(
-            kind="cpu",
-            name=model.name or f"{model.vendor} {core}",
-            fields={
-                "vendor": model.vendor,
-                "family": model.family,
-                "model": model.model,
-                "stepping": model.stepping,
-                "llvm_cpu": core,
-                "llvm_features": feature_digest(features),
-                "l1_bytes": caches.l1_bytes,
-                "l2_bytes": caches.l2_bytes,
-                "l3_bytes": caches.l3_bytes,
-            },
-        ),
+        fingerprint=processor.fingerprint,
         limits=CpuLimits(
             max_threads=usable_threads(
                 affinity_count(), quota, os.environ.get("NUMBA_NUM_THREADS"), pool_limit()
@@ -111,8 +110,38 @@ def read_cpu() -> Device:
             l3_bytes=caches.l3_bytes,
             line_bytes=caches.line_bytes or _GUESS["line_bytes"],
         ),
-        toolchain=_toolchain(numpy_blas()),
-        state=_state(model, quota),
+        toolchain=processor.toolchain,
+        state=_state(processor.microcode, quota),
+    )
+
+
+@functools.cache
+def _processor() -> _Processor:
+    model = parse_cpuinfo(text_of(Path("/proc/cpuinfo")))
+    caches = read_caches(Path("/sys/devices/system/cpu/cpu0/cache"))
+    features = {name: bool(on) for name, on in llvm.get_host_cpu_features().items()}
+    core = str(llvm.get_host_cpu_name())
+    fingerprint = DeviceFingerprint(
+        kind="cpu",
+        name=model.name or f"{model.vendor} {core}",
+        fields={
+            "vendor": model.vendor,
+            "family": model.family,
+            "model": model.model,
+            "stepping": model.stepping,
+            "llvm_cpu": core,
+            "llvm_features": feature_digest(features),
+            "l1_bytes": caches.l1_bytes,
+            "l2_bytes": caches.l2_bytes,
+            "l3_bytes": caches.l3_bytes,
+        },
+    )
+    return _Processor(
+        fingerprint,
+        vector_unit(features, platform.machine()),
+        caches,
+        model.microcode,
+        _toolchain(numpy_blas()),
     )
 
 
@@ -198,7 +227,7 @@ def _toolchain(blas: Blas) -> dict[str, str]:
     }
 
 
-def _state(model: CpuModel, quota: float | None) -> dict[str, str]:
+def _state(microcode: str, quota: float | None) -> dict[str, str]:
     governor = text_of(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"))
     pages = text_of(Path("/sys/kernel/mm/transparent_hugepage/enabled"))
     return {
@@ -206,7 +235,7 @@ def _state(model: CpuModel, quota: float | None) -> dict[str, str]:
         "quota": "unlimited" if quota is None else f"{quota:g}",
         "governor": governor or "unknown",
         "huge_pages": pages.partition("[")[2].partition("]")[0] or "unknown",
-        "microcode": model.microcode or "unknown",
+        "microcode": microcode or "unknown",
         "kernel": f"{platform.system()} {platform.release()}",
     }
 

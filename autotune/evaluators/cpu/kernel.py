@@ -8,13 +8,15 @@ import importlib
 import importlib.util
 import re
 import sys
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.errors import CompileError
+from autotune.compiled_files import CompiledFiles, alone
+from autotune.errors import AutotuneError, CacheError, CompileError
+from autotune.forking import LOADING, WORKQUEUE
+from autotune.paths import NO_SPACE, no_space
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,10 +29,13 @@ if TYPE_CHECKING:
     from autotune.family import KernelFamily
     from autotune.problem import Problem
     from autotune.program_cache import ProgramCache
+    from autotune.rendering import Source
 
-_WORKQUEUE = threading.Lock()
-"""Held around parallel calls when Numba's threading layer is workqueue, which aborts the process
-when two threads enter it at once."""
+_MODULES: dict[Path, ModuleType] = {}
+"""The emitted modules of this process, by path. They stay, as modules do."""
+
+_KERNELS: dict[CpuProgram, CpuKernel] = {}
+"""Their kernels: one serves all sizes, since an entry takes them as arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,24 +69,37 @@ def write_program(
 ) -> CpuProgram:
     """Render a candidate and put its source into the program cache; nothing is compiled.
 
+    What was rendered before is not rendered again.
+
     Raises:
         SpaceError: the configuration is not one of the family's.
         FamilyError: the template is at fault.
         CacheError: the program cache cannot be written.
     """
-    from autotune.rendering import render
-
     layout = getattr(problem, "layout", "nn")
     kernel_layout = layout if layout in family.layouts else "nn"
-    source = render(family, configuration, dtype=problem.dtype, layout=kernel_layout)
+    conformed = family.conform(configuration)
+    runtime = family.runtime_parameters
+    compiled = {name: value for name, value in conformed.items() if name not in runtime}
+
+    def rendered() -> Source:
+        from autotune.rendering import render
+
+        return render(family, conformed, dtype=problem.dtype, layout=kernel_layout)
+
     return CpuProgram(
-        path=programs.write(source, family.name),
-        entry=source.entry,
+        path=programs.written(
+            family.name,
+            family.target,
+            (family.operation, family.digest, compiled, problem.dtype, kernel_layout),
+            rendered,
+        ),
+        entry=family.operation,
         dtype=problem.dtype,
         kernel_layout=kernel_layout,
         layout=layout,
-        runtime=tuple(int(configuration[name]) for name in source.runtime_parameters),
-        threads=int(configuration.get("threads", 1)),
+        runtime=tuple(int(conformed[name]) for name in runtime),
+        threads=int(conformed.get("threads", 1)),
     )
 
 
@@ -93,22 +111,42 @@ def load_kernel(
 ) -> CpuKernel:
     """The kernel of a candidate, compiled now unless Numba's file cache has it.
 
+    It is made once, however many threads and problems ask for it.
+
     Raises:
         SpaceError: the configuration is not one of the family's.
         FamilyError: the template is at fault.
         CompileError: Numba refuses the emitted module.
         CacheError: the program cache cannot be written.
     """
-    return CpuKernel(write_program(family, configuration, problem, programs))
+    program = write_program(family, configuration, problem, programs)
+    kernel = _KERNELS.get(program)
+    if kernel is None:
+        with LOADING:
+            kernel = _KERNELS.get(program)
+            if kernel is None:
+                kernel = _KERNELS[program] = CpuKernel(program)
+    return kernel
 
 
-@functools.cache
 def load_module(path: Path) -> ModuleType:
     """Import an emitted module by its path, which compiles it or loads what was compiled.
+
+    It is imported once, however many threads ask for it.
 
     Raises:
         CompileError: it does not import; the message is the compiler's, in one line.
     """
+    module = _MODULES.get(path)
+    if module is None:
+        with LOADING:
+            module = _MODULES.get(path)
+            if module is None:
+                module = _MODULES[path] = _import(path)
+    return module
+
+
+def _import(path: Path) -> ModuleType:
     name = f"autotune_program_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -117,9 +155,17 @@ def load_module(path: Path) -> ModuleType:
     # What Numba loads from its file cache refers to the module by name.
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
+        with alone(path):
+            compiled = CompiledFiles(path)
+            compiled.check()
+            spec.loader.exec_module(module)
+            compiled.note()
+    except BaseException as error:
         del sys.modules[name]
+        if isinstance(error, AutotuneError) or not isinstance(error, Exception):
+            raise
+        if isinstance(error, OSError) and error.errno in NO_SPACE:
+            raise CacheError(f"cannot keep what {path} compiles to: {no_space(path)}") from error
         # What a compiler raises for bad source is not a closed set of types.
         raise CompileError(f"{path.name} does not compile: {one_line(error)}") from error
     return module
@@ -157,7 +203,7 @@ class CpuKernel:
             self.threads = min(program.threads, self._numba.config.NUMBA_NUM_THREADS)
             self.reentrant = _threads_may_share(self._numba)
             if not self.reentrant:
-                self._guard = _WORKQUEUE
+                self._guard = WORKQUEUE
 
     def __call__(
         self,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 import threadpoolctl
@@ -58,7 +60,7 @@ def pool_limit(pools: Iterable[Mapping[str, Any]] | None = None) -> int | None:
     Returns:
         Threads; None where no pool tells.
     """
-    found = threadpoolctl.threadpool_info() if pools is None else pools
+    found = _pools(len(sys.modules)).info() if pools is None else pools
     return min(
         (
             pool["num_threads"]
@@ -67,6 +69,12 @@ def pool_limit(pools: Iterable[Mapping[str, Any]] | None = None) -> int | None:
         ),
         default=None,
     )
+
+
+@functools.lru_cache(maxsize=1)
+def _pools(modules: int) -> threadpoolctl.ThreadpoolController:
+    """The libraries with thread pools, looked for again when more modules have been imported."""
+    return threadpoolctl.ThreadpoolController()
 
 
 def _is_limited_openblas(pool: Mapping[str, Any]) -> bool:

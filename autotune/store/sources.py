@@ -1,0 +1,241 @@
+"""Where records come from: the user's cache, read-only layers under it, and what is shipped."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+from collections import defaultdict
+from importlib import metadata, util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from autotune.errors import CacheError
+from autotune.facts import stamps_of
+from autotune.paths import check_trusted, data_dir
+from autotune.store import strict_json
+from autotune.store.cache import TuningCache
+from autotune.store.matching import problem_sizes, size_distance
+from autotune.store.shipped import read_records, shipped_binary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from autotune.device import DeviceFingerprint
+    from autotune.problem import Problem
+    from autotune.store.record import TuningRecord
+
+VARIABLE = "AUTOTUNE_RECORDS"
+"""Names read-only layers: caches, or files and folders of records as the shipped ones are."""
+
+GROUP = "autotune.records"
+"""Entry points of installed distributions whose package is such a folder of records."""
+
+_log = logging.getLogger(__name__)
+
+
+class RecordSource(Protocol):
+    """Records that can be asked for by their key, and the binaries that they name."""
+
+    def problems(self, operation: str, target: str) -> Iterable[tuple[str, str]]:
+        """Digest of the fingerprint, and problem as canonical JSON, of what there are records."""
+        ...
+
+    def of_problem(
+        self, fingerprint: str, operation: str, problem: str, target: str
+    ) -> Iterable[TuningRecord]:
+        """The records of one problem on one device, newest first."""
+        ...
+
+    def binary(self, digest: str) -> bytes | None:
+        """The binary with this SHA-256, where it is here and as it should be."""
+        ...
+
+
+class RecordFiles:
+    """Records in JSON Lines: a file, or a folder with ``<device>/<operation>.jsonl`` in it.
+
+    Files are parsed again only when they have changed.
+
+    Args:
+        path: the file or the folder.
+        kind: the kind of device that is looked for: folders of others are passed over.
+        trusted: whether it came with this package; otherwise binaries are taken only from a
+            folder that nobody else may write.
+    """
+
+    def __init__(self, path: Path, kind: str, *, trusted: bool = False) -> None:
+        self._path = path
+        self._kind = kind
+        self._trusted = trusted
+
+    def problems(self, operation: str, target: str) -> Iterable[tuple[str, str]]:
+        """See `RecordSource.problems`."""
+        return list(dict.fromkeys(key[:2] for key, _ in self._records(operation, target)))
+
+    def of_problem(
+        self, fingerprint: str, operation: str, problem: str, target: str
+    ) -> Iterable[TuningRecord]:
+        """See `RecordSource.of_problem`."""
+        found = [
+            record
+            for key, record in self._records(operation, target)
+            if key == (fingerprint, problem)
+        ]
+        return sorted(found, key=lambda record: record.created, reverse=True)
+
+    def binary(self, digest: str) -> bytes | None:
+        """See `RecordSource.binary`."""
+        folder = self._path if self._path.is_dir() else self._path.parent
+        if not self._trusted and not _is_trusted(folder):
+            return None
+        return shipped_binary(digest, folder)
+
+    def _records(
+        self, operation: str, target: str
+    ) -> Iterator[tuple[tuple[str, str], TuningRecord]]:
+        files = [self._path]
+        if self._path.is_dir():
+            files = [
+                file
+                for file in sorted(self._path.glob(f"*/{operation}.jsonl"))
+                if file.parent.name.partition("-")[0] == self._kind
+            ]
+        for stamp in stamps_of(files):
+            for key, record in _parsed(*stamp):
+                if (record.operation, record.target) == (operation, target):
+                    yield key, record
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(
+    file: str, changed_ns: int, size: int
+) -> Sequence[tuple[tuple[str, str], TuningRecord]]:
+    """Fingerprint, problem and record of every line of a file, as it was."""
+    return [((record.key[0], record.key[2]), record) for record in read_records(Path(file))]
+
+
+def record_sources(database: Path, kind: str) -> list[RecordSource]:
+    """All there are, in order of preference.
+
+    Args:
+        database: of the user's cache.
+        kind: the kind of device that is looked for.
+    """
+    shipped = RecordFiles(data_dir("cache"), kind, trusted=True)
+    return [TuningCache(database), *_layers(kind), shipped]
+
+
+def _layers(kind: str) -> Iterator[RecordSource]:
+    named = [Path(each) for each in os.environ.get(VARIABLE, "").split(os.pathsep) if each]
+    for path in (*(each.expanduser().absolute() for each in named), *_installed(tuple(sys.path))):
+        database = path if path.suffix == ".sqlite" else path / "tuning.sqlite"
+        if database.is_file():
+            yield TuningCache(database, read_only=True)
+        elif path.is_dir() or (path.suffix == ".jsonl" and path.is_file()):
+            yield RecordFiles(path, kind)
+        else:
+            _missing(path)
+
+
+@functools.cache
+def _missing(path: Path) -> None:
+    _log.warning("%s: no such cache, or file or folder of records: left out", path)
+
+
+@functools.lru_cache(maxsize=4)
+def _installed(places: tuple[str, ...]) -> tuple[Path, ...]:
+    """The folders of records in installed distributions; looked for once a process."""
+    found = []
+    for point in metadata.entry_points(group=GROUP):
+        try:
+            spec = util.find_spec(point.module)
+        except (ImportError, ValueError) as error:
+            _log.warning("entry point %s of %s: left out: %s", point.name, GROUP, error)
+            continue
+        found += [Path(each) for each in (spec and spec.submodule_search_locations) or ()]
+    return tuple(found)
+
+
+@functools.cache
+def _is_trusted(folder: Path) -> bool:
+    try:
+        check_trusted(folder.resolve())
+    except (OSError, CacheError) as error:
+        _log.warning("%s: its binaries are left out: %s", folder, error)
+        return False
+    return True
+
+
+def pools(
+    sources: Sequence[RecordSource],
+    problem: Problem,
+    target: str,
+    fingerprint: DeviceFingerprint,
+) -> Iterator[list[TuningRecord]]:
+    """Records that may serve a problem, as few as will do.
+
+    First those of the problem itself on the device; then, with them, those of other sizes, the
+    nearest first; at last all. No record that is left out of a pool fits as well as any in it.
+
+    Args:
+        sources: in order of preference.
+        problem: what is to be computed.
+        target: where it is to run.
+        fingerprint: of the device.
+    """
+    operation, here = problem.operation, fingerprint.digest
+    wanted = strict_json.canonical(problem.key())
+    pool = _records(sources, [(here, wanted)], operation, target)
+    yield pool
+    sizes = problem_sizes(problem)
+    fixed = _without(problem.key(), sizes)
+    by_distance: defaultdict[float, dict[tuple[str, str], None]] = defaultdict(dict)
+    elsewhere: dict[tuple[str, str], None] = {}
+    for source in sources:
+        for key in source.problems(operation, target):
+            fields = _fields(key[1])
+            if fields is None or key == (here, wanted) or _without(fields, sizes) != fixed:
+                continue
+            if key[0] != here:
+                elsewhere[key] = None
+            else:
+                by_distance[size_distance(fields, sizes)][key] = None
+    step, waiting = 1, sorted(by_distance)
+    while waiting:  # twice as many each time: whoever needs them all gets there soon
+        nearest, waiting = waiting[:step], waiting[step:]
+        keys = [key for distance in nearest for key in by_distance[distance]]
+        pool = [*pool, *_records(sources, keys, operation, target)]
+        yield pool
+        step *= 2
+    if elsewhere:
+        yield [*pool, *_records(sources, list(elsewhere), operation, target)]
+
+
+def _records(
+    sources: Sequence[RecordSource],
+    keys: Sequence[tuple[str, str]],
+    operation: str,
+    target: str,
+) -> list[TuningRecord]:
+    return [
+        record
+        for source in sources
+        for fingerprint, problem in keys
+        for record in source.of_problem(fingerprint, operation, problem, target)
+    ]
+
+
+@functools.lru_cache(maxsize=4096)
+def _fields(problem: str) -> Mapping[str, Any] | None:
+    """A problem's fields by its JSON; None where that is none."""
+    try:
+        fields = strict_json.parse(problem)
+    except ValueError:
+        return None
+    return fields if isinstance(fields, dict) else None
+
+
+def _without(fields: Mapping[str, Any], names: Mapping[str, int]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name not in names}
