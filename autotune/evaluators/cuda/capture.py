@@ -92,9 +92,7 @@ class GraphMemory:
         driver = load_driver()
         status, address = driver.cuMemAllocAsync(max(size, 1), stream)
         if int(status) != 0:
-            raise DriverError(
-                f"{status.name}: cuMemAllocAsync failed in a capture ({name})"
-            )
+            raise DriverError(f"{status.name}: cuMemAllocAsync failed in a capture ({name})")
         self._addresses.append(address)
         return int(address)
 
