@@ -66,14 +66,10 @@ class DriverConformance:
         second.free()
 
     def test_memory_that_nobody_holds_is_given_back(self, here: Driver) -> None:
-        size = 256 * 2**20
-        here.allocate(size).free()
-        before = here.free_bytes()
-        held = here.allocate(size)
-        assert here.free_bytes() <= before - size // 2
-        del held
-        gc.collect()
-        assert here.free_bytes() > before - size // 2
+        size = int(0.4 * here.free_bytes())
+        for _ in range(5):
+            assert int(here.allocate(size))
+            gc.collect()
 
     def test_too_much_is_refused(self, here: Driver) -> None:
         with pytest.raises(here.errors, match=r"(?i)out.of.memory"):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.evaluators.cuda.capture import relaxed
 from autotune.evaluators.cuda.driver import STATIC_SHARED_BYTES, DeviceRows, DriverError
 from autotune.evaluators.cuda.identity import load_driver
 
@@ -371,8 +372,6 @@ def _handle(stream: Any) -> int:
 
 def _give_back(context: int, release: str, handle: int) -> None:
     """Whatever the thread does: it may be in another context, or in one that is being recorded."""
-    from autotune.evaluators.cuda.capture import relaxed
-
     driver = load_driver()
     with relaxed():
         if int(driver.cuCtxPushCurrent(context)[0]) == 0:

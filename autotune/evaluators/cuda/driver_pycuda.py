@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import atexit
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pycuda.driver as pycuda
 
+from autotune.evaluators.cuda.capture import relaxed
 from autotune.evaluators.cuda.driver import STATIC_SHARED_BYTES, DeviceRows, DriverError
 from autotune.evaluators.cuda.driver_bindings import BindingsDriver, LoadedModule
 
@@ -60,7 +62,7 @@ class PycudaDriver(BindingsDriver):
 
     def allocate(self, size: int) -> Any:
         """See `Driver.allocate`."""
-        return pycuda.mem_alloc(size)
+        return _PycudaMemory(pycuda.mem_alloc(size))
 
     def upload(self, target: int, values: NDArray[Any]) -> None:
         """See `Driver.upload`."""
@@ -154,12 +156,31 @@ class PycudaDriver(BindingsDriver):
             return context
 
 
+class _PycudaMemory:
+    """See `autotune.evaluators.cuda.driver.Memory`."""
+
+    def __init__(self, allocation: Any) -> None:
+        self._address = int(allocation)
+        self._release = weakref.finalize(self, _drop, [allocation])
+        self._release.atexit = False
+
+    def __int__(self) -> int:
+        return self._address
+
+    def free(self) -> None:
+        """Give it back now."""
+        self._release()
+
+
 class _PycudaModule:
     """See `autotune.evaluators.cuda.driver.Module`."""
 
     def __init__(self, cubin: bytes) -> None:
         self._cubin = cubin
-        self._module = pycuda.module_from_buffer(cubin)
+        # PyCUDA unloads a binary with the last function of it.
+        self._held: list[Any] = [pycuda.module_from_buffer(cubin)]
+        self._release = weakref.finalize(self, _drop, self._held)
+        self._release.atexit = False
         self._foreign: LoadedModule | None = None
         self._lock = threading.Lock()
 
@@ -168,10 +189,11 @@ class _PycudaModule:
         attribute = pycuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
         launches: list[tuple[Callable[..., None], LaunchStep]] = []
         for step in steps:
-            function = self._module.get_function(step.kernel)
+            function = self._held[0].get_function(step.kernel)
             if step.shared_bytes > STATIC_SHARED_BYTES:
                 function.set_attribute(attribute, step.shared_bytes)
             launches.append((function._launch_kernel, step))
+        self._held.append(launches)
         foreign: Run | None = None
 
         def run(arguments: bytes, stream: Any) -> None:
@@ -187,15 +209,22 @@ class _PycudaModule:
         return run
 
     def unload(self) -> None:
-        """See `Module.unload`; PyCUDA's part goes with the last function of it."""
-        self._module = None
+        """See `Module.unload`."""
+        self._release()
         if self._foreign is not None:
             self._foreign.unload()
 
     def _foreign_runner(self, steps: Sequence[LaunchStep]) -> Run:
-        from autotune.evaluators.cuda.capture import relaxed
-
         with self._lock, relaxed():
             if self._foreign is None:
                 self._foreign = LoadedModule(self._cubin)
             return self._foreign.runner(steps)
+
+
+def _drop(held: list[Any]) -> None:
+    """Have PyCUDA give back what only this holds, whoever captures a graph meanwhile."""
+    with relaxed():
+        for each in held:
+            if isinstance(each, list):
+                each.clear()
+        held.clear()

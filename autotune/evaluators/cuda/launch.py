@@ -104,6 +104,7 @@ class CudaKernel:
         pack = struct.Struct(
             f"iii{kind}PiPi{kind}Pi" + ("P" if workspace_bytes is not None else "")
         ).pack
+        none: tuple[int, ...] = () if workspace_bytes is None else (0,)
         run = self._modules[0].runner(plan.steps)
         flip_a, flip_b = (
             _Transposer(self.program.dtype, self._modules[1], name, stored) if flipped else None
@@ -123,7 +124,7 @@ class CudaKernel:
             beta: float,
             stream: Any,
         ) -> None:
-            run(pack(m, n, k, alpha, a, lda, b, ldb, beta, c, ldc), stream)
+            run(pack(m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, *none), stream)
 
         def general(
             a: int,
@@ -150,15 +151,15 @@ class CudaKernel:
                         a, lda = flip_a(a, lda, stream, allocate)
                     if flip_b is not None:
                         b, ldb = flip_b(b, ldb, stream, allocate)
-                    last: tuple[int, ...] = ()
-                    if workspace_bytes is not None:
+                    last = none
+                    if workspace_bytes:
                         last = (allocate(stream, "workspace", workspace_bytes),)
                     run(pack(m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, *last), stream)
                 finally:
                     if captured is not None:
                         captured.free()
 
-        return general if workspace_bytes is not None or any(self.program.flips) else plain
+        return general if workspace_bytes or any(self.program.flips) else plain
 
     def _kept(self, stream: Any, name: str, size: int) -> int:
         """Memory for the launches on one stream, allocated when first needed."""
