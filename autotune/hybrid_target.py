@@ -82,12 +82,12 @@ class HybridTarget:
         seed: int,
     ) -> Evaluator:
         """One process that owns the GPUs."""
-        from autotune.evaluators.cuda.context import pycuda_driver
+        from autotune.evaluators.cuda.driver import driver
         from autotune.evaluators.hybrid.evaluator import HybridEvaluator
         from autotune.hybrid import choose_local
 
         device.check_here()
-        pycuda_driver()  # says what is missing, before a process is started
+        driver()  # says what is missing, before a process is started
 
         return HybridEvaluator(
             problem,

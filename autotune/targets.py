@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from autotune.known_gpus import KnownGpu
     from autotune.problem import Gemm
     from autotune.program_cache import ProgramCache
+
+_log = logging.getLogger(__name__)
 
 BoundKernel: TypeAlias = Callable[..., Any]
 """``kernel(a, b, out, alpha, beta, stream)``: checks operands, computes or enqueues, returns C."""
@@ -297,13 +301,18 @@ def target_names() -> Sequence[str]:
 def make_target(name: str | Target | None) -> Target:
     """The target called `name`; None picks the best this machine has. A target is itself.
 
+    Where None means the CPU although a GPU is here, a warning says why, once in a process.
+
     Raises:
         UnknownNameError: there is no such target; the message lists those there are.
     """
     if name is None:
         from autotune.evaluators.cuda.presence import can_run
 
-        return CudaTarget() if can_run() else CpuTarget()
+        if can_run():
+            return CudaTarget()
+        _warn_of_unused_gpu()
+        return CpuTarget()
     if not isinstance(name, str):
         return name
     if name not in _TARGETS:
@@ -311,3 +320,12 @@ def make_target(name: str | Target | None) -> Target:
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise UnknownNameError(f"target must be one of {', '.join(_TARGETS)}, got {name!r}{hint}")
     return _TARGETS[name]()
+
+
+@functools.cache
+def _warn_of_unused_gpu() -> None:
+    from autotune.evaluators.cuda.presence import unused
+
+    told = unused()
+    if told is not None:
+        _log.warning("%s", told)

@@ -81,8 +81,8 @@ def _missing_gpu() -> str | None:
         return "the NVIDIA driver does not start"
     if count.value == 0:
         return "there is no NVIDIA GPU"
-    if importlib.util.find_spec("pycuda") is None:
-        return "PyCUDA is not installed: pip install 'autotune-kernels[cuda]'"
+    if importlib.util.find_spec("cuda") is None:
+        return "cuda-bindings is not installed: pip install 'autotune-kernels[cuda]'"
     return None
 
 

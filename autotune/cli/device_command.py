@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 
 from autotune.cli.options import common
 from autotune.cli.result import CommandResult
@@ -16,19 +17,24 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         parents=[common(), target_options()],
         help="show the device's fingerprint, limits, toolchain and state",
         description="Shows the fingerprint that records are keyed by, the limits that prune "
-        "spaces, and the toolchain and state recorded beside every result.",
+        "spaces, and the toolchain and state recorded beside every result; and every GPU that is "
+        "here, whether it can be used or not.",
     )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> CommandResult:
-    """Read the device, or describe one that is known by name."""
+    """Read the device, or describe one that is known by name; list the GPUs that are here."""
+    from autotune.evaluators.cuda.presence import look
+
+    found = look()
     device = read_device(choose_target(args), args)
     document = {
         "fingerprint": device.fingerprint.key() | {"digest": device.fingerprint.digest},
         "limits": device.limits.names(),
         "toolchain": dict(device.toolchain),
         "state": dict(device.state),
+        "gpus": [asdict(gpu) | {"usable": found.usable} for gpu in found.gpus],
     }
     lines = [f"{device.fingerprint.name}  ({device.fingerprint.slug})"]
     for title, fields in (
@@ -41,4 +47,7 @@ def run(args: argparse.Namespace) -> CommandResult:
             lines.append(f"\n{title}")
             width = max(map(len, fields))
             lines.extend(f"  {name:<{width}}  {value}" for name, value in fields.items())
+    if found.gpus:
+        lines.append("\nGPUs here" + (f" (not used: {found.missing})" if found.missing else ""))
+        lines.extend(f"  {number}  {gpu}" for number, gpu in enumerate(found.gpus))
     return CommandResult(document, "\n".join(lines))

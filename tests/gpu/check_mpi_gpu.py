@@ -43,9 +43,9 @@ def refused(told: str, call: Callable[[], object]) -> None:
 
 
 def to_gpu(values: np.ndarray) -> Any:
-    from pycuda import gpuarray
+    import cupy
 
-    return gpuarray.to_gpu(np.ascontiguousarray(values))
+    return cupy.asarray(np.ascontiguousarray(values))
 
 
 def check_load(problem: Gemm) -> None:

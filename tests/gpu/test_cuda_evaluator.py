@@ -16,7 +16,8 @@ from autotune.configuration import Candidate
 from autotune.errors import LaunchError
 from autotune.evaluators.base import Effort, Evaluator
 from autotune.evaluators.cuda.compiling import CompileRequest, compile_kept
-from autotune.evaluators.cuda.context import activated, pycuda_driver
+from autotune.evaluators.cuda.context import activated
+from autotune.evaluators.cuda.driver import driver
 from autotune.evaluators.cuda.evaluator import CudaEvaluator
 from autotune.evaluators.cuda.launch import CudaKernel
 from autotune.evaluators.cuda.nvrtc import Compiled
@@ -209,7 +210,7 @@ class OnDevice:
 
     def __init__(self, problem: Gemm) -> None:
         rng = np.random.default_rng(5)
-        self.driver = pycuda_driver()
+        self.driver = driver()
         self.problem = problem
         self.a, self.b, self.c = (
             rng.uniform(-1, 1, shape).astype(problem.dtype)
@@ -217,8 +218,8 @@ class OnDevice:
         )
         self.memory = []
         for array in (self.a, self.b, self.c):
-            self.memory.append(self.driver.mem_alloc(array.nbytes))
-            self.driver.memcpy_htod(self.memory[-1], array)
+            self.memory.append(self.driver.allocate(array.nbytes))
+            self.driver.upload(int(self.memory[-1]), array)
 
     @property
     def arguments(self) -> tuple[int, ...]:
@@ -227,7 +228,7 @@ class OnDevice:
 
     def check(self, alpha: float = 1.0, beta: float = 0.0) -> None:
         out = np.empty_like(self.c)
-        self.driver.memcpy_dtoh(out, self.memory[2])
+        self.driver.download(out, int(self.memory[2]))
         a = self.a.T if self.problem.layout[0] == "t" else self.a
         b = self.b.T if self.problem.layout[1] == "t" else self.b
         expected = alpha * (a.astype(float) @ b) + beta * self.c
@@ -235,7 +236,7 @@ class OnDevice:
 
 
 @pytest.mark.parametrize("layout", ["nn", "tn", "nt", "tt"])
-@pytest.mark.parametrize("stream", ["default", "PyCUDA's", "another library's", "zero"])
+@pytest.mark.parametrize("stream", ["default", "the driver's", "another library's", "zero"])
 def test_a_kernel_runs_on_any_stream(
     stream: str, layout: str, family: KernelFamily, gpu: Device, programs: ProgramCache
 ) -> None:
@@ -244,10 +245,10 @@ def test_a_kernel_runs_on_any_stream(
     with activated(0):
         operands = OnDevice(problem)
         kernel = CudaKernel(program)
-        own = operands.driver.Stream()
-        chosen = {"default": None, "PyCUDA's": own, "another library's": own.handle, "zero": 0}
+        own = operands.driver.stream()
+        chosen = {"default": None, "the driver's": own, "another library's": own.handle, "zero": 0}
         kernel.launch(*operands.arguments, alpha=2.0, beta=-0.5, stream=chosen[stream])
-        operands.driver.Context.synchronize()
+        operands.driver.synchronize()
         operands.check(2.0, -0.5)
         kernel.close()
 
@@ -264,7 +265,7 @@ def test_a_kernel_runs_in_a_thread_without_a_context(
     thread.join()
     kernel.launch(*operands.arguments)
     with activated(0):
-        operands.driver.Context.synchronize()
+        operands.driver.synchronize()
         operands.check()
         operands.memory.clear()
     kernel.close()

@@ -11,7 +11,8 @@ from autotune import Gemm, load, tune
 from autotune.catalog import load_families
 from autotune.errors import OperandError
 from autotune.evaluators.base import Effort
-from autotune.evaluators.cuda.context import activated, pycuda_driver
+from autotune.evaluators.cuda.context import activated
+from autotune.evaluators.cuda.presence import look
 from autotune.evaluators.hybrid.loading import HybridProgram, make_plan
 from autotune.evaluators.hybrid.machine import DeviceMatrix, GpuMachine
 from autotune.evaluators.hybrid.products import LocalKernel, Products
@@ -34,8 +35,7 @@ SIZES = (517, 643, 389)
 
 @pytest.fixture(scope="session")
 def gpus() -> int:
-    count: int = pycuda_driver().Device.count()
-    return min(count, 4)
+    return min(len(look().gpus), 4)
 
 
 @pytest.fixture(scope="session")
@@ -166,13 +166,13 @@ def test_tuned_for_the_host() -> None:
 
 
 def test_called_on_arrays_of_gpus(gpus: int) -> None:
-    gpuarray = pytest.importorskip("pycuda.gpuarray")
+    cupy = pytest.importorskip("cupy")
     rng = np.random.default_rng(0)
     a, b = rng.random((600, 700), np.float32), rng.random((700, 500), np.float32)
     whole = load(PROBLEM, target="hybrid", operands="device", match="nearest")
     assert isinstance(whole, HybridKernel)
     with activated(0):
-        c = whole(gpuarray.to_gpu(a), gpuarray.to_gpu(b), gpuarray.zeros((600, 500), np.float32))
+        c = whole(cupy.asarray(a), cupy.asarray(b), cupy.zeros((600, 500), np.float32))
         np.testing.assert_allclose(c.get(), a @ b, rtol=1e-4)
         del c
     whole.free()
@@ -184,9 +184,9 @@ def test_called_on_arrays_of_gpus(gpus: int) -> None:
     parts: list[list[Any]] = [[], [], []]
     for device, (of_a, of_b, of_c) in enumerate(blocks):
         with activated(device):
-            parts[0].append(gpuarray.to_gpu(a[of_a.slices].copy()))
-            parts[1].append(gpuarray.to_gpu(b[of_b.slices].copy()))
-            parts[2].append(gpuarray.zeros(of_c.shape, np.float32))
+            parts[0].append(cupy.asarray(a[of_a.slices].copy()))
+            parts[1].append(cupy.asarray(b[of_b.slices].copy()))
+            parts[2].append(cupy.zeros(of_c.shape, np.float32))
     kernel(parts[0], parts[1], parts[2])
     for device, (_, _, of_c) in enumerate(blocks):
         with activated(device):

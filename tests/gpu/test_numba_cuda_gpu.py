@@ -129,14 +129,12 @@ for name in ("numba", "numba_cuda", "cuda.bindings.nvrtc", "cuda.bindings.nvjitl
     sys.modules[name] = None
 import numpy as np
 from autotune import Gemm, load
-from autotune.evaluators.cuda.context import activated
+import cupy
 kernel = load(Gemm(129, 200, 67, layout=sys.argv[1]), "numba-cuda", match="stale")
 assert kernel.record is not None and kernel.record.binary is not None
-with activated(0):
-    from pycuda import gpuarray
-    shapes = kernel.problem.a_shape, kernel.problem.b_shape
-    a, b = (gpuarray.to_gpu(np.ones(shape, np.float32)) for shape in shapes)
-    c = kernel(a, b).get()
+shapes = kernel.problem.a_shape, kernel.problem.b_shape
+a, b = (cupy.asarray(np.ones(shape, np.float32)) for shape in shapes)
+c = kernel(a, b).get()
 assert (c == 200).all(), c
 """
 

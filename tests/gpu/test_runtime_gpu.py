@@ -21,7 +21,8 @@ from autotune.catalog import load_families
 from autotune.configuration import Candidate
 from autotune.errors import OperandError
 from autotune.evaluators.base import Effort
-from autotune.evaluators.cuda.context import activated, pycuda_driver
+from autotune.evaluators.cuda.context import activated
+from autotune.evaluators.cuda.driver import driver
 from autotune.evaluators.cuda.identity import load_driver
 from autotune.evaluators.cuda.nvrtc import compile_cuda
 from autotune.program_cache import ProgramCache
@@ -97,7 +98,7 @@ class Library:
             case "numba":
                 return self._numba.stream()
             case "pycuda":
-                return pycuda_driver().Stream()
+                return driver().stream()
             case _:
                 return self._cupy.cuda.Stream(non_blocking=True)
 
@@ -114,7 +115,7 @@ class Library:
 
     def synchronize(self) -> None:
         with activated(0):
-            pycuda_driver().Context.synchronize()
+            driver().synchronize()
 
     @property
     def _cupy(self) -> Any:
@@ -416,13 +417,11 @@ import sys
 sys.modules["cuda.bindings.nvrtc"] = None
 import numpy as np
 from autotune import Gemm, load
-from autotune.evaluators.cuda.context import activated
+import cupy
 kernel = load(Gemm(129, 200, 67), "cuda", match="stale")
 assert kernel.record is not None and kernel.record.binary is not None
-with activated(0):
-    from pycuda import gpuarray
-    a, b = np.ones((129, 200), np.float32), np.ones((200, 67), np.float32)
-    c = kernel(gpuarray.to_gpu(a), gpuarray.to_gpu(b)).get()
+a, b = np.ones((129, 200), np.float32), np.ones((200, 67), np.float32)
+c = kernel(cupy.asarray(a), cupy.asarray(b)).get()
 assert (c == 200).all(), c
 """
 
@@ -448,6 +447,7 @@ def test_tuned_kernel_loads_without_a_compiler(own_cache: Path) -> None:
 
 def test_overhead(streaming: Library, capsys: pytest.CaptureFixture[str]) -> None:
     """Printed, not judged: microseconds of a call, beside PyCUDA's own."""
+    pycuda = pytest.importorskip("pycuda.driver")
     problem = Gemm(16, 16, 16)
     kernel = default_kernel(problem)
     a, b, c = (streaming.device(each) for each in operands(problem))
@@ -465,7 +465,7 @@ def test_overhead(streaming: Library, capsys: pytest.CaptureFixture[str]) -> Non
 
     with activated(0):
         limits: Any = make_target("cuda").device().limits
-        module = pycuda_driver().module_from_buffer(compile_cuda(EMPTY, limits.architecture).cubin)
+        module = pycuda.module_from_buffer(compile_cuda(EMPTY, limits.architecture).cubin)
         bare = module.get_function("gemm").prepare("iiifPiPifPi")
         arguments = (16, 16, 16, 1.0, 0, 16, 0, 16, 0.0, 0, 16)
         prepared = measure(

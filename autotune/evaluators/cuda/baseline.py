@@ -9,9 +9,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from autotune.evaluators.cuda.context import pycuda_driver
+from autotune.evaluators.cuda.driver import driver
+
+if TYPE_CHECKING:
+    from autotune.evaluators.cuda.driver import Stream
 
 _PACKAGES = ("cupy_backends.cuda.libs.cublas", "nvmath.bindings.cublas", "torch")
 """Modules that load the library when they are imported."""
@@ -55,7 +58,7 @@ class Cublas:
         sizes: m, n, k.
         dtype: float32 or float64.
         layout: which of A and B is stored transposed.
-        stream: a PyCUDA stream.
+        stream: one of the driver's.
 
     Raises:
         CublasError: the library does not start.
@@ -65,15 +68,15 @@ class Cublas:
     """
 
     def __init__(
-        self, library: Any, sizes: tuple[int, int, int], dtype: str, layout: str, stream: Any
+        self, library: Any, sizes: tuple[int, int, int], dtype: str, layout: str, stream: Stream
     ) -> None:
         self._library = library
-        self._stream = stream  # PyCUDA destroys a stream that nobody holds
+        self._stream = stream  # destroyed when nobody holds it
         self._handle = ctypes.c_void_p()
         self._call("cublasCreate_v2", ctypes.byref(self._handle))
         # Setting the stream takes the workspace away, so it comes first.
         self._call("cublasSetStream_v2", self._handle, ctypes.c_void_p(stream.handle))
-        self._workspace = pycuda_driver().mem_alloc(_WORKSPACE_BYTES)
+        self._workspace = driver().allocate(_WORKSPACE_BYTES)
         self._call(
             "cublasSetWorkspace_v2",
             self._handle,

@@ -1,81 +1,50 @@
-"""PyCUDA's view of a GPU's primary context, which CuPy, PyTorch and Numba share."""
+"""A GPU's primary context, which CuPy, PyTorch and Numba share, and the errors of its driver."""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from autotune.errors import MissingDependencyError
+from autotune.evaluators.cuda.capture import relaxed
+from autotune.evaluators.cuda.driver import DriverError, driver
 from autotune.evaluators.cuda.identity import load_driver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-STATIC_SHARED_BYTES = 48 * 1024
-"""Shared memory that every kernel may have; for more, the driver is asked first."""
-
-
-@functools.cache
-def pycuda_driver() -> Any:
-    """PyCUDA's driver module, initialised.
-
-    Raises:
-        MissingDependencyError: PyCUDA is missing, or does not work with this driver.
-    """
-    try:
-        import pycuda.driver as driver
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"running CUDA kernels needs PyCUDA ({error}): pip install 'autotune-kernels[cuda]', "
-            "which builds it with an installed CUDA toolkit"
-        ) from error
-    load_driver()  # says clearly what is wrong where there is no driver
-    driver.init()
-    return driver
-
-
-@functools.cache
-def primary_context(ordinal: int) -> Any:
-    """The primary context of a device, retained for the life of this process."""
-    context = pycuda_driver().Device(ordinal).retain_primary_context()
-    # PyCUDA releases a primary context when told to. Its destructor takes it for one of its own,
-    # and the driver refuses to destroy that.
-    atexit.register(context.detach)
-    return context
-
 
 @contextlib.contextmanager
 def activated(ordinal: int) -> Iterator[None]:
-    """Make the primary context of a device current in this thread, as PyCUDA sees it."""
-    context = primary_context(ordinal)
-    context.push()
-    try:
-        yield
-    finally:
-        pycuda_driver().Context.pop()
+    """Make the primary context of a device current in this thread.
+
+    What is done there is the engine's own: it is no part of a graph that is being captured
+    meanwhile, here or in another thread, and does not disturb it.
+    """
+    here = driver()
+    with relaxed():
+        here.enter(ordinal)
+        try:
+            yield
+        finally:
+            here.leave()
 
 
 def is_current(ordinal: int) -> bool:
     """Whether a device's primary context is current in this thread, whoever made it so."""
     status, current = load_driver().cuCtxGetCurrent()
-    return int(status) == 0 and int(current) == primary_context(ordinal).handle
-
-
-class ForeignError(Exception):
-    """An error of the driver that PyCUDA was not in between of; its text is the error's name."""
+    return int(status) == 0 and int(current) == driver().context(ordinal)
 
 
 def driver_errors() -> tuple[type[Exception], ...]:
     """What a call of the driver may raise."""
-    return pycuda_driver().Error, ForeignError
+    return driver().errors
 
 
 def describe(error: Exception) -> str:
     """A driver's error in one line, with its name: "CUDA_ERROR_ILLEGAL_ADDRESS: ..."."""
     text = " ".join(str(error).split())
-    if isinstance(error, ForeignError):
+    if isinstance(error, DriverError):
         return text
     # PyCUDA writes "cuMemAlloc failed: out of memory", perhaps with " - " and a log after it.
     told = text.removesuffix(" -").partition(" failed: ")[2].partition(" - ")[0]
@@ -85,10 +54,10 @@ def describe(error: Exception) -> str:
 
 @functools.cache
 def _names_by_text() -> Mapping[str, str]:
-    driver = load_driver()
+    library = load_driver()
     names: dict[str, str] = {}
-    for result in driver.CUresult:
-        status, text = driver.cuGetErrorString(result)
+    for result in library.CUresult:
+        status, text = library.cuGetErrorString(result)
         if int(status) == 0 and text is not None:
             names[text.decode()] = result.name
     return names

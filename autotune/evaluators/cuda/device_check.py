@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from autotune.evaluators.cuda.context import pycuda_driver
+from autotune.evaluators.cuda.driver import driver
 from autotune.evaluators.cuda.memory import Placement, Slab, lay_out, operands
 from autotune.evaluators.cuda.support import Support, pack_signs, upload
 from autotune.guarded import POISON
@@ -66,7 +66,7 @@ class DeviceCheck:
         self.slab = Slab(placed, support)
         self.bases = [self.slab.base]
         # One content is where it is; of several, each also has an image of A and B to come from.
-        self._images = [pycuda_driver().mem_alloc(self._inputs) for _ in self._cases if others]
+        self._images = [driver().allocate(self._inputs) for _ in self._cases if others]
         drawn_all = [drawn, *(self._draw(each, rng=rng) for each in self._cases[1:])]
         self._contents = [self._keep(*each) for each in enumerate(drawn_all)]
         self._turn = 0
@@ -157,7 +157,7 @@ class DeviceCheck:
         self.slab.store(placed.a, drawn.a)
         self.slab.store(placed.b, drawn.b)
         if self._images:
-            pycuda_driver().memcpy_dtod(self._images[number], self.slab.base, self._inputs)
+            driver().duplicate(int(self._images[number]), self.slab.base, self._inputs)
         reference: _Reference = (
             _DeviceFullReference(drawn.reference, self._support)
             if isinstance(drawn.reference, FullReference)
@@ -172,7 +172,7 @@ class DeviceCheck:
     def _write(self) -> None:
         if self._images:
             for base in self.bases:
-                pycuda_driver().memcpy_dtod(base, self._images[self._turn], self._inputs)
+                driver().duplicate(base, int(self._images[self._turn]), self._inputs)
 
     def _inspect(self, placement: Placement) -> list[int]:
         return self._support.inspect(self.slab.base, placement, self._poison)

@@ -118,9 +118,9 @@ class HostCalls:
 
 def host_call_worker(problem: Gemm) -> Callable[[CudaProgram | None], HostCall | None]:
     """Entry of a process that times one kernel: everything but the device is ready."""
-    from autotune.evaluators.cuda.context import pycuda_driver
+    from autotune.evaluators.cuda.driver import driver
 
-    pycuda_driver()
+    driver()
     rng = np.random.default_rng(0)
     a, b = (
         rng.random(shape, dtype=np.float32).astype(problem.dtype)
@@ -162,32 +162,32 @@ def _kernel(program: CudaProgram, problem: Gemm) -> Callable[..., None]:
 
 def _cublas(problem: Gemm) -> Callable[..., None] | None:
     from autotune.evaluators.cuda.baseline import Cublas, find_cublas
-    from autotune.evaluators.cuda.context import pycuda_driver
+    from autotune.evaluators.cuda.driver import driver
 
     library = find_cublas()
     if library is None:
         return None
     sizes = (problem.m, problem.n, problem.k)
-    stream = pycuda_driver().Stream()
+    stream = driver().stream()
     return Cublas(library, sizes, problem.dtype, problem.layout, stream).launch
 
 
 def _call(launch: Callable[..., None], arrays: Sequence[np.ndarray[Any, Any]]) -> None:
     """Allocate, copy, multiply, copy back, free."""
-    from autotune.evaluators.cuda.context import pycuda_driver
+    from autotune.evaluators.cuda.driver import driver
 
-    driver = pycuda_driver()
+    here = driver()
     a, b, c = arrays
-    buffers = [driver.mem_alloc(array.nbytes) for array in arrays]
-    driver.memcpy_htod(buffers[0], a)
-    driver.memcpy_htod(buffers[1], b)
+    buffers = [here.allocate(array.nbytes) for array in arrays]
+    here.upload(int(buffers[0]), a)
+    here.upload(int(buffers[1]), b)
     operands = [
         item
         for buffer, array in zip(buffers, arrays, strict=True)
         for item in (int(buffer), array.shape[1])
     ]
     launch(*operands)
-    driver.Context.synchronize()
-    driver.memcpy_dtoh(c, buffers[2])
+    here.synchronize()
+    here.download(c, int(buffers[2]))
     for buffer in buffers:
         buffer.free()

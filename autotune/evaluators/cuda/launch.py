@@ -8,33 +8,26 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autotune.errors import LaunchError
-from autotune.evaluators.cuda.context import (
-    STATIC_SHARED_BYTES,
-    activated,
-    describe,
-    driver_errors,
-    is_current,
-    pycuda_driver,
-)
-from autotune.evaluators.cuda.foreign import ForeignModule
+from autotune.evaluators.cuda.capture import GraphMemory, is_capturing
+from autotune.evaluators.cuda.context import activated, describe, driver_errors, is_current
+from autotune.evaluators.cuda.driver import driver
 from autotune.evaluators.cuda.program import LaunchStep
 from autotune.problem import ITEM_SIZES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from autotune.evaluators.cuda.driver import Memory, Module
     from autotune.evaluators.cuda.program import CudaProgram, Extents, LaunchPlan
 
 Launch: TypeAlias = Callable[..., None]
 """``launch(a, lda, b, ldb, c, ldc, alpha=1.0, beta=0.0, stream=None)``: enqueues a
 multiplication. Addresses are integers; leading dimensions are in elements of the matrices as they
-are stored. The stream is None for the default one, a PyCUDA stream, or another library's as an
+are stored. The stream is None for the default one, one of the driver's, or another library's as an
 integer."""
 
 _Enqueue: TypeAlias = Callable[[int, int, int, int, int, int, float, float, Any], None]
 
-_Run: TypeAlias = Callable[[bytes, Any], None]
-"""``run(arguments, stream)``: enqueues kernels, all with the same packed arguments."""
+_Allocate: TypeAlias = Callable[[Any, str, int], int]
+"""``allocate(stream, name, size)``: address of memory for one call on a stream."""
 
 _TYPES = {"float32": "f", "float64": "d"}
 _TRANSPOSE_BLOCK = (32, 8, 1)
@@ -46,7 +39,9 @@ class CudaKernel:
     """A program, loaded; `launch` runs it on its problem.
 
     What it holds on the device (code, workspace, transposed copies) is freed by `close`.
-    Workspaces belong to streams, so that launches on several streams do not disturb each other.
+    Workspaces belong to streams, so that launches on several streams do not disturb each other;
+    those of calls that are captured belong to the graph (`GraphMemory`), which may be launched on
+    any stream.
 
     Args:
         program: what to load.
@@ -64,14 +59,15 @@ class CudaKernel:
     def __init__(self, program: CudaProgram, ordinal: int = 0) -> None:
         self.program = program
         self.ordinal = ordinal
-        self._scratch: dict[tuple[str, int, int, int], Any] = {}
+        self._scratch: dict[tuple[str, int, int, int], Memory] = {}
         self._launchers: list[_Launcher] = []
         self._lock = threading.RLock()
-        self._modules: list[_Module] = []
-        self._foreign_modules: list[ForeignModule] = []
+        self._modules: list[Module] = []
+        flips = any(program.flips)
         try:
             with activated(ordinal):
-                self._modules.extend(map(_Module, self._cubins()))
+                for cubin in (program.cubin, *([program.support] if flips else [])):
+                    self._modules.append(driver().load(cubin))
                 self.launch: Launch = self.launcher(program.plan)
         except driver_errors() as error:
             raise LaunchError(describe(error)) from error
@@ -82,8 +78,8 @@ class CudaKernel:
         Raises:
             LaunchError: the driver refuses a kernel or its shared memory.
         """
-        with self._lock:
-            launcher = _Launcher(self, plan, self._assemble(plan, self._modules))
+        with self._lock, activated(self.ordinal):
+            launcher = _Launcher(self.ordinal, self._assemble(plan))
             self._launchers.append(launcher)
         return launcher
 
@@ -96,26 +92,11 @@ class CudaKernel:
             for allocation in self._scratch.values():
                 allocation.free()
             self._scratch.clear()
-            for module in self._foreign_modules:
+            for module in self._modules:
                 module.unload()
-            self._foreign_modules.clear()
-            # PyCUDA unloads a module with the last function of it.
             self._modules.clear()
 
-    def foreign(self, plan: LaunchPlan) -> _Enqueue:
-        """Launches on other libraries' streams, of which PyCUDA cannot make its own."""
-        with self._lock, activated(self.ordinal):
-            if not self._foreign_modules:
-                self._foreign_modules.extend(map(ForeignModule, self._cubins()))
-            return self._assemble(plan, self._foreign_modules)
-
-    def _cubins(self) -> list[bytes]:
-        flips = any(self.program.flips)
-        return [self.program.cubin, *([self.program.support] if flips else [])]
-
-    def _assemble(
-        self, plan: LaunchPlan, modules: Sequence[_Module] | Sequence[ForeignModule]
-    ) -> _Enqueue:
+    def _assemble(self, plan: LaunchPlan) -> _Enqueue:
         """What enqueues the plan. Whatever does not depend on the call is done here, once."""
         m, n, k = plan.sizes
         kind = _TYPES[self.program.dtype]
@@ -123,9 +104,10 @@ class CudaKernel:
         pack = struct.Struct(
             f"iii{kind}PiPi{kind}Pi" + ("P" if workspace_bytes is not None else "")
         ).pack
-        run = modules[0].runner(plan.steps)
+        none: tuple[int, ...] = () if workspace_bytes is None else (0,)
+        run = self._modules[0].runner(plan.steps)
         flip_a, flip_b = (
-            _Transposer(self, modules[1], name, stored) if flipped else None
+            _Transposer(self.program.dtype, self._modules[1], name, stored) if flipped else None
             for flipped, name, stored in zip(
                 self.program.flips, "ab", ((n, m), (k, n)), strict=True
             )
@@ -142,7 +124,7 @@ class CudaKernel:
             beta: float,
             stream: Any,
         ) -> None:
-            run(pack(m, n, k, alpha, a, lda, b, ldb, beta, c, ldc), stream)
+            run(pack(m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, *none), stream)
 
         def general(
             a: int,
@@ -158,18 +140,28 @@ class CudaKernel:
             # Another thread's kernels on this stream, and in the same memory, come before all of
             # these or after all of them.
             with self._lock:
-                if flip_a is not None:
-                    a, lda = flip_a(a, lda, stream)
-                if flip_b is not None:
-                    b, ldb = flip_b(b, ldb, stream)
-                last: tuple[int, ...] = ()
-                if workspace_bytes is not None:
-                    last = (self.memory("workspace", workspace_bytes, stream),)
-                run(pack(m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, *last), stream)
+                captured = None
+                allocate: _Allocate = self._kept
+                # The engine's own captures find their memory allocated.
+                if stream.__class__ is int and is_capturing(stream):
+                    captured = GraphMemory(stream)
+                    allocate = captured.allocate
+                try:
+                    if flip_a is not None:
+                        a, lda = flip_a(a, lda, stream, allocate)
+                    if flip_b is not None:
+                        b, ldb = flip_b(b, ldb, stream, allocate)
+                    last = none
+                    if workspace_bytes:
+                        last = (allocate(stream, "workspace", workspace_bytes),)
+                    run(pack(m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, *last), stream)
+                finally:
+                    if captured is not None:
+                        captured.free()
 
-        return general if workspace_bytes is not None or any(self.program.flips) else plain
+        return general if workspace_bytes or any(self.program.flips) else plain
 
-    def memory(self, name: str, size: int, stream: Any) -> int:
+    def _kept(self, stream: Any, name: str, size: int) -> int:
         """Memory for the launches on one stream, allocated when first needed."""
         handle = stream if stream.__class__ is int else getattr(stream, "handle", 0)
         # One handle stands for the default stream of whichever thread asks.
@@ -177,21 +169,19 @@ class CudaKernel:
         key = (name, size, handle, owner)
         found = self._scratch.get(key)
         if found is None:
-            with self._lock, activated(self.ordinal):
-                found = self._scratch.setdefault(key, pycuda_driver().mem_alloc(max(size, 1)))
+            with activated(self.ordinal):
+                found = self._scratch[key] = driver().allocate(max(size, 1))
         return int(found)
 
 
 class _Launcher:
-    """See `Launch`. Picks the way to the caller's stream."""
+    """See `Launch`. Makes the context current where a call needs that."""
 
-    __slots__ = ("_foreign", "_kernel", "_own", "_plan")
+    __slots__ = ("_enqueue", "_ordinal")
 
-    def __init__(self, kernel: CudaKernel, plan: LaunchPlan, own: _Enqueue) -> None:
-        self._kernel = kernel
-        self._plan = plan
-        self._own = own
-        self._foreign: _Enqueue | None = None
+    def __init__(self, ordinal: int, enqueue: _Enqueue) -> None:
+        self._ordinal = ordinal
+        self._enqueue = enqueue
 
     def __call__(
         self,
@@ -206,21 +196,16 @@ class _Launcher:
         stream: Any = None,
     ) -> None:
         try:
-            if stream.__class__ is not int:
-                self._own(a, lda, b, ldb, c, ldc, alpha, beta, stream)
-                return
-            if self._foreign is None:
-                self._foreign = self._kernel.foreign(self._plan)
-            self._foreign(a, lda, b, ldb, c, ldc, alpha, beta, stream)
+            self._enqueue(a, lda, b, ldb, c, ldc, alpha, beta, stream)
         except driver_errors() as error:
-            if is_current(self._kernel.ordinal):
+            if is_current(self._ordinal):
                 raise LaunchError(describe(error)) from error
             # Nothing was launched: another context is current in this thread, or none.
-            with activated(self._kernel.ordinal):
+            with activated(self._ordinal):
                 self(a, lda, b, ldb, c, ldc, alpha, beta, stream)
 
     def close(self) -> None:
-        self._own = self._foreign = _closed
+        self._enqueue = _closed
 
 
 def transpose_grid(rows: int, columns: int) -> Extents:
@@ -229,50 +214,22 @@ def transpose_grid(rows: int, columns: int) -> Extents:
     return min(tiles, 2**31 - 1), 1, 1
 
 
-class _Module:
-    """A binary, loaded by PyCUDA into the current context."""
-
-    def __init__(self, cubin: bytes) -> None:
-        self._module = pycuda_driver().module_from_buffer(cubin)
-
-    def runner(self, steps: Sequence[LaunchStep]) -> _Run:
-        """What launches kernels of this binary, one after the other, on PyCUDA's streams."""
-        attribute = pycuda_driver().function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
-        launches: list[tuple[Callable[..., None], LaunchStep]] = []
-        for step in steps:
-            function = self._module.get_function(step.kernel)
-            if step.shared_bytes > STATIC_SHARED_BYTES:
-                function.set_attribute(attribute, step.shared_bytes)
-            launches.append((function._launch_kernel, step))
-
-        def run(arguments: bytes, stream: Any) -> None:
-            for launch, step in launches:
-                launch(step.grid, step.block, arguments, step.shared_bytes, stream)
-
-        return run
-
-
 class _Transposer:
     """Copies an operand that is stored transposed, on the way to a kernel that cannot read it."""
 
-    def __init__(
-        self,
-        kernel: CudaKernel,
-        module: _Module | ForeignModule,
-        name: str,
-        stored: tuple[int, int],
-    ) -> None:
-        self._kernel = kernel
+    def __init__(self, dtype: str, module: Module, name: str, stored: tuple[int, int]) -> None:
         self._name = name
         self._stored = stored
+        self._size = stored[0] * stored[1] * ITEM_SIZES[dtype]
         step = LaunchStep("transpose", transpose_grid(*stored), _TRANSPOSE_BLOCK)
         self._run = module.runner([step])
 
-    def __call__(self, address: int, stride: int, stream: Any) -> tuple[int, int]:
+    def __call__(
+        self, address: int, stride: int, stream: Any, allocate: _Allocate
+    ) -> tuple[int, int]:
         """Enqueue the copy; its address and leading dimension."""
         rows, columns = self._stored
-        size = rows * columns * ITEM_SIZES[self._kernel.program.dtype]
-        copy = self._kernel.memory(self._name, size, stream)
+        copy = allocate(stream, self._name, self._size)
         self._run(struct.pack("PqqqP", address, stride, rows, columns, copy), stream)
         return copy, rows
 

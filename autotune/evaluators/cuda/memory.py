@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.evaluators.cuda.context import pycuda_driver
+from autotune.evaluators.cuda.driver import driver
 from autotune.guarded import GUARD_BYTES, POISON
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class Slab:
 
     def __init__(self, layout: SlabLayout, support: Support) -> None:
         self.layout = layout
-        self._allocation = pycuda_driver().mem_alloc(layout.size)
+        self._allocation = driver().allocate(layout.size)
         self.base = int(self._allocation)
         itemsize = layout.a.itemsize
         support.fill(self.base, layout.size // itemsize, POISON[itemsize])
@@ -139,7 +139,7 @@ class Slab:
             (placement.rows, placement.stride), POISON[placement.itemsize], f"u{values.itemsize}"
         )
         words[:, : placement.columns] = values.view(words.dtype)
-        pycuda_driver().memcpy_htod(self.base + placement.offset, words)
+        driver().upload(self.base + placement.offset, words)
 
 
 class OperandSets:
@@ -151,16 +151,15 @@ class OperandSets:
     """
 
     def __init__(self, first: Slab, count: int) -> None:
-        driver = pycuda_driver()
         self.layout = first.layout
         self.bases = [first.base]
         self._copies: Any = None
         if count > 1:
             size = self.layout.size
-            self._copies = driver.mem_alloc((count - 1) * size)
+            self._copies = driver().allocate((count - 1) * size)
             self.bases += [int(self._copies) + i * size for i in range(count - 1)]
             for base in self.bases[1:]:
-                driver.memcpy_dtod(base, first.base, size)
+                driver().duplicate(base, first.base, size)
 
     def __len__(self) -> int:
         return len(self.bases)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 from typing import TYPE_CHECKING, Any
 
@@ -77,11 +78,38 @@ def throttle_names(bits: int) -> str:
 
 def driver_version() -> str:
     """The driver's version, "580.95.05"; "unknown" without NVML."""
-    nvml = _nvml()
-    if nvml is not None:
-        with contextlib.suppress(nvml.NVMLError):
-            return str(nvml.nvmlSystemGetDriverVersion())
-    return "unknown"
+    library = _library()
+    text = ctypes.create_string_buffer(96)
+    if library is None or library.nvmlSystemGetDriverVersion(text, len(text)) != 0:
+        return "unknown"
+    return text.value.decode(errors="replace")
+
+
+def listed_gpus() -> list[tuple[str, int]]:
+    """Name and bytes of memory of every GPU that NVML shows."""
+    library = _library()
+    count = ctypes.c_uint()
+    if library is None or library.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
+        return []
+    found: list[tuple[str, int]] = []
+    for index in range(count.value):
+        handle, memory = ctypes.c_void_p(), (ctypes.c_ulonglong * 3)()  # total, free, used
+        name = ctypes.create_string_buffer(96)
+        if library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) == 0:
+            library.nvmlDeviceGetName(handle, name, len(name))
+            library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory))
+            found.append((name.value.decode(errors="replace"), memory[0]))
+    return found
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | None:
+    """NVML without its package, initialised for the life of the process; None without it."""
+    try:
+        library = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return None
+    return library if library.nvmlInit_v2() == 0 else None
 
 
 @functools.cache

@@ -6,14 +6,14 @@ import ctypes
 import functools
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autotune.errors import LaunchError
+from autotune.evaluators.cuda.capture import capture_of, is_capturing
 from autotune.evaluators.cuda.context import activated
+from autotune.evaluators.cuda.driver import DriverError
+from autotune.evaluators.cuda.driver_bindings import call
 from autotune.evaluators.cuda.identity import load_driver
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def device_of(address: int) -> int | None:
@@ -43,6 +43,9 @@ def _pointer_attribute() -> Any:
 def wait(ordinal: int, stream: int, other: int) -> None:
     """Let what is enqueued on a stream from now on wait for what is on another one now.
 
+    A graph waits for nothing outside of it: where one of the streams is being captured, and the
+    other not, or for another graph, this does nothing.
+
     Args:
         ordinal: the driver's number of the device.
         stream: handle of the stream that waits.
@@ -51,11 +54,12 @@ def wait(ordinal: int, stream: int, other: int) -> None:
     Raises:
         LaunchError: the driver refuses one of the streams.
     """
-    driver = load_driver()
     with activated(ordinal):
-        event = _record(driver, other)
-        _call(driver.cuStreamWaitEvent, stream, event, 0)
-        _call(driver.cuEventDestroy, event)  # the driver frees it when it has come to pass
+        if capture_of(stream) != capture_of(other):
+            return
+        event = _record(other)
+        _call("cuStreamWaitEvent", stream, event, 0)
+        _call("cuEventDestroy", event)  # the driver frees it when it has come to pass
 
 
 def finish(ordinal: int, stream: int) -> None:
@@ -69,7 +73,7 @@ def finish(ordinal: int, stream: int) -> None:
         LaunchError: the driver refuses the stream, or what was on it has failed.
     """
     with activated(ordinal):
-        _call(load_driver().cuStreamSynchronize, stream)
+        _call("cuStreamSynchronize", stream)
 
 
 class Retained:
@@ -82,30 +86,33 @@ class Retained:
     def hold(self, ordinal: int, stream: int, objects: object) -> None:
         """Keep `objects`; let go of those that came before and are done with.
 
+        What a graph works on while it is replayed is its owner's to keep: a call that is captured
+        holds nothing.
+
         Raises:
             LaunchError: the driver refuses the stream.
         """
         driver = load_driver()
         with self._lock, activated(ordinal):
-            self._held.append((_record(driver, stream), objects))
+            if is_capturing(stream):
+                return
+            self._held.append((_record(stream), objects))
             for _ in range(len(self._held)):
                 event, kept = self._held.popleft()
                 if driver.cuEventQuery(event)[0] == driver.CUresult.CUDA_ERROR_NOT_READY:
                     self._held.append((event, kept))
                 else:
-                    _call(driver.cuEventDestroy, event)
+                    _call("cuEventDestroy", event)
 
 
-def _record(driver: Any, stream: int) -> Any:
-    event = _call(driver.cuEventCreate, int(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
-    _call(driver.cuEventRecord, event, stream)
+def _record(stream: int) -> Any:
+    event = _call("cuEventCreate", int(load_driver().CUevent_flags.CU_EVENT_DISABLE_TIMING))
+    _call("cuEventRecord", event, stream)
     return event
 
 
-def _call(function: Callable[..., Any], *arguments: Any) -> Any:
-    status, *values = function(*arguments)
-    if int(status) != 0:
-        raise LaunchError(
-            f"{function.__name__} failed ({status.name}): is the stream still there?"
-        )
-    return values[0] if values else None
+def _call(name: str, *arguments: Any) -> Any:
+    try:
+        return call(name, *arguments)
+    except DriverError as error:
+        raise LaunchError(f"{error}: is the stream still there?") from error

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.evaluators.cuda.context import pycuda_driver
+from autotune.evaluators.cuda.driver import driver
+from autotune.evaluators.cuda.program import LaunchStep
 from autotune.rendering import Source
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from autotune.evaluators.cuda.driver import Memory, Run
     from autotune.evaluators.cuda.memory import Placement
     from autotune.references import Matrix
 
@@ -41,13 +43,13 @@ class Support:
     """
 
     def __init__(self, cubin: bytes, dtype: str, multiprocessor_count: int) -> None:
-        self._driver = pycuda_driver()
-        self._module = self._driver.module_from_buffer(cubin)
-        self._functions: dict[str, Any] = {}
+        self._driver = driver()
+        self._module = self._driver.load(cubin)
+        self._kernels: dict[str, Run] = {}
         self._dtype = np.dtype(dtype)
         self._word = {4: "I", 8: "Q"}[self._dtype.itemsize]
         self._blocks = multiprocessor_count * _BLOCKS_PER_MULTIPROCESSOR
-        self._scratch = self._driver.mem_alloc(8 * _FINDINGS)
+        self._scratch = self._driver.allocate(8 * _FINDINGS)
 
     def fill(self, address: int, count: int, value: int) -> None:
         """Set elements to a bit pattern."""
@@ -66,7 +68,7 @@ class Support:
             how many of the matrix still hold the pattern; a hash of the matrix.
         """
         guard = placement.guard
-        self._driver.memset_d32(self._scratch, 0, 2 * _FINDINGS)
+        self._driver.clear(int(self._scratch), 2 * _FINDINGS)
         self._run(
             "inspect",
             f"Pqqqq{self._word}P",
@@ -83,7 +85,7 @@ class Support:
     def hash(self, address: int, size: int) -> int:
         """A hash of `size` bytes, a multiple of the element size."""
         count = size // self._dtype.itemsize
-        self._driver.memset_d32(self._scratch, 0, 2 * _FINDINGS)
+        self._driver.clear(int(self._scratch), 2 * _FINDINGS)
         self._run(
             "inspect",
             f"Pqqqq{self._word}P",
@@ -108,7 +110,7 @@ class Support:
             expected: address of float64 values, dense.
             scale: address of others.
         """
-        self._driver.memset_d32(self._scratch, 0, 2)
+        self._driver.clear(int(self._scratch), 2)
         self._run(
             "compare",
             "PqqqPPP",
@@ -131,7 +133,7 @@ class Support:
             signs: address of what `pack_signs` gave.
         """
         shape = (placement.rows, _VECTORS)
-        image = self._driver.mem_alloc(8 * placement.rows * _VECTORS)
+        image = self._driver.allocate(8 * placement.rows * _VECTORS)
         self._run(
             "project",
             "PqqqPP",
@@ -163,7 +165,7 @@ class Support:
             placement.rows if rows is None else len(rows),
             placement.columns if columns is None else len(columns),
         )
-        taken = self._driver.mem_alloc(shape[0] * shape[1] * placement.itemsize)
+        taken = self._driver.allocate(shape[0] * shape[1] * placement.itemsize)
         lists = [
             None if each is None else upload(each.astype(np.int32)) for each in (rows, columns)
         ]
@@ -182,23 +184,22 @@ class Support:
         return self._read(taken, shape, self._dtype.name)
 
     def _run(self, kernel: str, kinds: str, *arguments: Any) -> None:
-        if kernel not in self._functions:
-            self._functions[kernel] = self._module.get_function(kernel)
-        self._functions[kernel]._launch_kernel(
-            (self._blocks,), (_THREADS,), struct.pack(kinds, *arguments), 0, None
-        )
+        if kernel not in self._kernels:
+            step = LaunchStep(kernel, (self._blocks, 1, 1), (_THREADS, 1, 1))
+            self._kernels[kernel] = self._module.runner([step])
+        self._kernels[kernel](struct.pack(kinds, *arguments), None)
 
-    def _read(self, allocation: Any, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+    def _read(self, allocation: Memory, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
         values = np.empty(shape, dtype)
-        self._driver.memcpy_dtoh(values, allocation)  # waits for the kernel
+        self._driver.download(values, int(allocation))  # waits for the kernel
         return values
 
 
-def upload(values: NDArray[Any]) -> Any:
+def upload(values: NDArray[Any]) -> Memory:
     """A copy of an array in device memory of its own."""
     values = np.ascontiguousarray(values)
-    allocation = pycuda_driver().mem_alloc(values.nbytes)
-    pycuda_driver().memcpy_htod(allocation, values)
+    allocation = driver().allocate(values.nbytes)
+    driver().upload(int(allocation), values)
     return allocation
 
 

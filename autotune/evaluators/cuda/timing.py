@@ -11,12 +11,16 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from autotune.evaluators.cuda.context import ForeignError, pycuda_driver
+from autotune.evaluators.cuda.driver import driver
+from autotune.evaluators.cuda.driver_bindings import call
 from autotune.evaluators.cuda.identity import load_driver
 from autotune.evaluators.rounds import Series
 from autotune.statistics import median, median_interval
+
+if TYPE_CHECKING:
+    from autotune.evaluators.cuda.driver import Event, Stream
 
 GRAPH_BELOW_S = 50e-6
 """Kernels shorter than this are launched by graphs."""
@@ -115,9 +119,8 @@ class Stopwatch:
     """
 
     def __init__(self, patience_s: float = math.inf) -> None:
-        self._driver = pycuda_driver()
         self._patience_s = patience_s
-        self.stream: Any = self._driver.Stream()
+        self.stream = driver().stream()
 
     def once(self, enqueue: Callable[[], None]) -> float:
         """Seconds that what is enqueued takes, with a few microseconds of the events' own.
@@ -148,10 +151,12 @@ class Stopwatch:
             for earlier, later in itertools.pairwise(events)
         ]
 
-    def _record(self) -> Any:
-        return self._driver.Event().record(self.stream)
+    def _record(self) -> Event:
+        event = driver().event()
+        event.record(self.stream)
+        return event
 
-    def _await(self, event: Any) -> None:
+    def _await(self, event: Event) -> None:
         start = time.monotonic()
         while not event.query():
             waited_s = time.monotonic() - start
@@ -233,32 +238,25 @@ class Batch:
 
 
 class _Graph:
-    """What was enqueued on a stream while it was recorded. PyCUDA's launches are recorded too."""
+    """What was enqueued on a stream while it was recorded."""
 
-    def __init__(self, enqueue: Callable[[], None], stream: Any) -> None:
+    def __init__(self, enqueue: Callable[[], None], stream: Stream) -> None:
         self._driver = load_driver()
         self._stream = stream.handle
         mode = self._driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        self._call(self._driver.cuStreamBeginCapture, self._stream, mode)
+        call("cuStreamBeginCapture", self._stream, mode)
         try:
             enqueue()
         finally:
             # Also after a failed launch: a stream that is being recorded runs nothing.
-            recorded = self._call(self._driver.cuStreamEndCapture, self._stream)
+            recorded = call("cuStreamEndCapture", self._stream)
         try:
-            self._executable = self._call(self._driver.cuGraphInstantiate, recorded, 0)
+            self._executable = call("cuGraphInstantiate", recorded, 0)
         finally:
             self._driver.cuGraphDestroy(recorded)
 
     def replay(self) -> None:
-        self._call(self._driver.cuGraphLaunch, self._executable, self._stream)
+        call("cuGraphLaunch", self._executable, self._stream)
 
     def close(self) -> None:
         self._driver.cuGraphExecDestroy(self._executable)
-
-    @staticmethod
-    def _call(function: Callable[..., Any], *arguments: Any) -> Any:
-        status, *values = function(*arguments)
-        if int(status) != 0:
-            raise ForeignError(status.name)
-        return values[0] if values else None

@@ -13,13 +13,9 @@ import numpy as np
 
 from autotune.errors import LaunchError
 from autotune.evaluators.cuda.baseline import Cublas, CublasError, find_cublas
-from autotune.evaluators.cuda.context import (
-    describe,
-    driver_errors,
-    primary_context,
-    pycuda_driver,
-)
+from autotune.evaluators.cuda.context import describe, driver_errors
 from autotune.evaluators.cuda.device_check import DeviceCheck
+from autotune.evaluators.cuda.driver import driver
 from autotune.evaluators.cuda.launch import CudaKernel
 from autotune.evaluators.cuda.memory import OperandSets, operands, rotation_sets
 from autotune.evaluators.cuda.messages import (
@@ -73,9 +69,8 @@ def measurement_worker(
     problem: Gemm, effort: Effort, settings: GpuSettings, support: bytes, seed: int
 ) -> Callable[[Request], Evaluated | Series | str | None]:
     """Entry of the worker that measures: owns the device and the operands of one problem."""
-    context = primary_context(settings.ordinal)
-    context.push()
-    atexit.register(pycuda_driver().Context.pop)
+    driver().enter(settings.ordinal)
+    atexit.register(driver().leave)
     worker = _MeasurementWorker(problem, effort, settings, support, seed)
 
     def handle(request: Request) -> Evaluated | Series | str | None:
@@ -131,7 +126,7 @@ class _MeasurementWorker:
         count = rotation_sets(
             (m * n + n * k + m * k) * problem.itemsize,
             settings.l2_bytes,
-            pycuda_driver().mem_get_info()[0],
+            driver().free_bytes(),
         )
         self._sets = OperandSets(self._large.slab, count)
         self._large.bases = self._sets.bases
@@ -395,7 +390,7 @@ class _MeasurementWorker:
     def _alive() -> bool:
         """Whether the context survived an error."""
         try:
-            pycuda_driver().Context.synchronize()
+            driver().synchronize()
         except driver_errors():
             return False
         return True

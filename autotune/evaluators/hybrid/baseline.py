@@ -6,7 +6,8 @@ import ctypes
 from typing import TYPE_CHECKING, Any
 
 from autotune.evaluators.cuda.baseline import Cublas, CublasError, find_cublas
-from autotune.evaluators.cuda.context import activated, pycuda_driver
+from autotune.evaluators.cuda.context import activated
+from autotune.evaluators.cuda.driver import driver
 
 if TYPE_CHECKING:
     from autotune.evaluators.hybrid.machine import DeviceMatrix
@@ -108,7 +109,7 @@ class OneGpu:
         if library is None:
             raise CublasError("there is no cuBLAS")
         with activated(0):
-            self._stream = pycuda_driver().Stream()
+            self._stream = driver().stream()
             self._cublas = Cublas(library, (m, n, k), dtype, "nn", self._stream)
         self.name = f"cuBLAS {self._cublas.version} on one GPU ({dtype}, TF32 off)"
 

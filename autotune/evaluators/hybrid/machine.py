@@ -9,14 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
-from autotune.evaluators.cuda.context import (
-    activated,
-    describe,
-    driver_errors,
-    primary_context,
-    pycuda_driver,
-)
-from autotune.evaluators.cuda.identity import load_driver
+from autotune.evaluators.cuda.context import activated, driver_errors
+from autotune.evaluators.cuda.driver import DeviceRows, driver
+from autotune.evaluators.cuda.program import LaunchStep
 from autotune.problem import ITEM_SIZES
 
 if TYPE_CHECKING:
@@ -29,12 +24,6 @@ if TYPE_CHECKING:
 
 _BLOCK = (256, 1, 1)
 _GRID = (8, 512, 1)
-_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
-_REGISTER_PORTABLE = 1  # CU_MEMHOSTREGISTER_PORTABLE
-_KNOWN_REFUSALS = (
-    "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED",
-    "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +55,13 @@ class DeviceMatrix:
     def contiguous(self) -> bool:
         """Whether its rows follow each other without a gap."""
         return self.stride == self.columns or self.rows <= 1
+
+    @property
+    def bytes(self) -> DeviceRows:
+        """Its rows as the driver copies them."""
+        itemsize = self.itemsize
+        pitch, row_bytes = self.stride * itemsize, self.columns * itemsize
+        return DeviceRows(self.device, self.address, pitch, row_bytes, self.rows)
 
     def __getitem__(self, where: slice | tuple[slice, slice]) -> DeviceMatrix:
         """Some of its rows, or of its rows and columns, as NumPy would give them."""
@@ -149,7 +145,7 @@ class Machine(Protocol):
 
 
 class GpuMachine:
-    """The GPUs of this host, by PyCUDA. See `Machine`; `close` frees what has not been freed.
+    """The GPUs of this host. See `Machine`; `close` frees what has not been freed.
 
     Args:
         devices: how many to use; the driver's first ones.
@@ -157,7 +153,7 @@ class GpuMachine:
         products: what multiplies within a GPU; closed with the machine.
 
     Raises:
-        MissingDependencyError: PyCUDA or the driver is missing.
+        MissingDependencyError: the driver or its bindings are missing.
     """
 
     def __init__(self, devices: int, dtype: str, products: Products) -> None:
@@ -165,10 +161,10 @@ class GpuMachine:
         self._dtype = np.dtype(dtype)
         self._itemsize = ITEM_SIZES[dtype]
         self._products = products
-        self._driver = pycuda_driver()
+        self._driver = driver()
         self._held: dict[int, tuple[int, Any]] = {}  # memory by address, or identity on the host
-        # PyCUDA destroys what nobody holds in whatever context is current then: all of this is
-        # held until `close`, and used again.
+        # What nobody holds is destroyed, with PyCUDA in whatever context is current then: all of
+        # this is held until `close`, and used again.
         self._streams: dict[int, tuple[int, Any]] = {}  # with their devices, by identity
         self._idle_streams: list[list[Any]] = [[] for _ in range(devices)]
         self._idle_events: list[list[Any]] = [[] for _ in range(devices)]
@@ -185,7 +181,7 @@ class GpuMachine:
         if self._idle_streams[device]:
             return self._idle_streams[device].pop()
         with activated(device):
-            stream = self._driver.Stream(_NON_BLOCKING)
+            stream = self._driver.stream(blocking=False)
         self._streams[id(stream)] = device, stream
         return stream
 
@@ -194,20 +190,17 @@ class GpuMachine:
         unit = 16 // self._itemsize
         stride = -(-columns // unit) * unit
         with activated(device):
-            allocation = self._driver.mem_alloc(max(1, rows * stride * self._itemsize))
+            allocation = self._driver.allocate(max(1, rows * stride * self._itemsize))
         made = DeviceMatrix(device, int(allocation), rows, columns, stride, self._itemsize)
         self._held[made.address] = device, allocation
         return made
 
     def pinned(self, count: int) -> NDArray[Any]:
         """See `Machine.pinned`."""
-        flags = self._driver.host_alloc_flags.PORTABLE
         with activated(0):
-            memory: NDArray[Any] = self._driver.pagelocked_empty(
-                count, self._dtype, mem_flags=flags
-            )
-        self._held[id(memory)] = 0, memory.base
-        return memory
+            elements, memory = self._driver.pinned(count, self._dtype)
+        self._held[id(elements)] = 0, memory
+        return elements
 
     def lock(self, array: NDArray[Any]) -> Any:
         """See `Machine.lock`; None where the driver refuses, which costs speed alone."""
@@ -215,53 +208,29 @@ class GpuMachine:
         size = (rows - 1) * array.strides[0] + columns * self._itemsize
         address = array.ctypes.data
         with activated(0):
-            (status,) = load_driver().cuMemHostRegister(address, size, _REGISTER_PORTABLE)
-        return address if int(status) == 0 else None
+            return address if self._driver.lock(address, size) else None
 
     def unlock(self, locked: Any) -> None:
         """See `Machine.unlock`."""
         if locked is not None:
             with activated(0):
-                load_driver().cuMemHostUnregister(locked)
+                self._driver.unlock(locked)
 
     def is_locked(self, array: NDArray[Any]) -> bool:
         """See `Machine.is_locked`."""
-        driver = load_driver()
-        attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-        status, kind = driver.cuPointerGetAttribute(attribute, array.ctypes.data)
-        return int(status) == 0 and int(kind) == int(driver.CUmemorytype.CU_MEMORYTYPE_HOST)
+        return self._driver.is_locked(array.ctypes.data)
 
     def copy(self, target: Any, source: Any, stream: Any) -> None:
         """See `Machine.copy`."""
         rows, columns = target.shape
         if rows * columns == 0:
             return
-        if isinstance(target, DeviceMatrix) and isinstance(source, DeviceMatrix):
-            self._copy_between(target, source, stream)
-            return
-        on_gpu, on_host = (
-            (target, source) if isinstance(target, DeviceMatrix) else (source, target)
-        )
-        if on_gpu.contiguous and on_host.flags.c_contiguous:
-            if on_gpu is target:
-                self._driver.memcpy_htod_async(target.address, source, stream)
-            else:
-                self._driver.memcpy_dtoh_async(target, source.address, stream)
-            return
-        copy = self._driver.Memcpy2D()
-        if on_gpu is target:
-            copy.set_dst_device(target.address)
-            copy.dst_pitch = target.stride * self._itemsize
-            copy.set_src_host(source)
-            copy.src_pitch = source.strides[0] if rows > 1 else columns * self._itemsize
+        if not isinstance(source, DeviceMatrix):
+            self._driver.copy_in(target.bytes, source, stream)
+        elif isinstance(target, DeviceMatrix):
+            self._driver.copy_across(target.bytes, source.bytes, stream)
         else:
-            copy.set_src_device(source.address)
-            copy.src_pitch = source.stride * self._itemsize
-            copy.set_dst_host(target)
-            copy.dst_pitch = target.strides[0] if rows > 1 else columns * self._itemsize
-        copy.width_in_bytes = columns * self._itemsize
-        copy.height = rows
-        copy(stream)
+            self._driver.copy_out(target, source.bytes, stream)
 
     def multiply(self, a: Any, b: Any, c: Any, alpha: float, beta: float, stream: Any) -> None:
         """See `Machine.multiply`."""
@@ -272,16 +241,15 @@ class GpuMachine:
         """See `Machine.kernel`: ``(target, stride, source, stride, rows, columns)``."""
         if (0, source) not in self._functions:
             cubin = self._products.compile(source, name)
+            step = LaunchStep(name, _GRID, _BLOCK)
             for device in range(self.devices):
                 with activated(device):
-                    module = self._driver.module_from_buffer(cubin)
-                    self._functions[device, source] = module.get_function(name)
+                    self._functions[device, source] = self._driver.load(cubin).runner([step])
 
         def run(target: DeviceMatrix, other: DeviceMatrix, stream: Any) -> None:
             places = target.address, target.stride, other.address, other.stride
             arguments = struct.pack("PqPqqq", *places, *target.shape)
-            function = self._functions[target.device, source]
-            function._launch_kernel(_GRID, _BLOCK, arguments, 0, stream)
+            self._functions[target.device, source](arguments, stream)
 
         return run
 
@@ -291,7 +259,7 @@ class GpuMachine:
         try:
             event = self._idle_events[device].pop()
         except IndexError:
-            event = self._driver.Event(self._driver.event_flags.DISABLE_TIMING)
+            event = self._driver.event(timed=False)
         event.record(stream)
         self._used_events[device].append(event)
         return event
@@ -347,41 +315,10 @@ class GpuMachine:
         if kind is None or not issubclass(kind, driver_errors()):
             self.close()
 
-    def _copy_between(self, target: DeviceMatrix, source: DeviceMatrix, stream: Any) -> None:
-        """From GPU to GPU, or within one."""
-        if target.contiguous and source.contiguous:
-            self._driver.memcpy_peer_async(
-                target.address,
-                source.address,
-                target.rows * target.columns * self._itemsize,
-                primary_context(target.device),
-                primary_context(source.device),
-                stream,
-            )
-            return
-        copy = self._driver.Memcpy3DPeer()
-        copy.set_src_device(source.address)
-        copy.set_src_context(primary_context(source.device))
-        copy.src_pitch, copy.src_height = source.stride * self._itemsize, source.rows
-        copy.set_dst_device(target.address)
-        copy.set_dst_context(primary_context(target.device))
-        copy.dst_pitch, copy.dst_height = target.stride * self._itemsize, target.rows
-        copy.width_in_bytes, copy.height, copy.depth = (
-            target.columns * self._itemsize,
-            target.rows,
-            1,
-        )
-        copy(stream)
-
     def _let_reach(self) -> None:
         """Let every GPU reach the memory of every other one, where the hardware can."""
         for device in range(self.devices):
             with activated(device):
                 for other in range(self.devices):
-                    if other == device:
-                        continue
-                    try:
-                        self._driver.Context.enable_peer_access(primary_context(other))
-                    except driver_errors() as error:
-                        if not describe(error).startswith(_KNOWN_REFUSALS):
-                            raise
+                    if other != device:
+                        self._driver.let_reach(other)

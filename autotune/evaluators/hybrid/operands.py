@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.evaluators.cuda.context import activated, pycuda_driver
+from autotune.evaluators.cuda.context import activated
+from autotune.evaluators.cuda.driver import driver
 from autotune.evaluators.hybrid.machine import DeviceMatrix
 from autotune.guarded import POISON
 from autotune.verification import Check, Verdict
@@ -44,7 +45,7 @@ class GuardedBlock:
         self._shape = (height + 2, stride)
         self._poison = POISON[itemsize]
         with activated(device):
-            self._memory = pycuda_driver().mem_alloc((height + 2) * stride * itemsize)
+            self._memory = driver().allocate((height + 2) * stride * itemsize)
         start = int(self._memory) + stride * itemsize
         self.matrix = DeviceMatrix(device, start, height, columns, stride, itemsize)
 
@@ -53,14 +54,14 @@ class GuardedBlock:
         image = np.full(self._shape, self._poison, self._words)
         image[1:-1, : self.matrix.columns] = whole[slice(*self.rows)].view(self._words)
         with activated(self.matrix.device):
-            pycuda_driver().memcpy_htod(self._memory, image)
-            pycuda_driver().Context.synchronize()
+            driver().upload(int(self._memory), image)
+            driver().synchronize()
 
     def load(self, whole: Matrix) -> bool:
         """Into its rows of a matrix of the host; whether the guards are what they were."""
         image = np.empty(self._shape, self._words)
         with activated(self.matrix.device):
-            pycuda_driver().memcpy_dtoh(image, self._memory)
+            driver().download(image, int(self._memory))
         inner = image[1:-1, : self.matrix.columns]
         whole[slice(*self.rows)] = inner.view(self._dtype)
         guards: tuple[NDArray[np.unsignedinteger], ...] = (

@@ -5,28 +5,29 @@ from __future__ import annotations
 import atexit
 import contextlib
 import struct
-import weakref
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from autotune.errors import InputError, LaunchError
-from autotune.evaluators.cuda.context import primary_context, pycuda_driver
-from autotune.evaluators.cuda.foreign import ForeignModule
-from autotune.evaluators.cuda.identity import load_driver, read_gpu
+from autotune.evaluators.cuda.context import describe
+from autotune.evaluators.cuda.driver import DriverError, driver
+from autotune.evaluators.cuda.driver_bindings import BindingsDriver
+from autotune.evaluators.cuda.identity import read_gpu
 from autotune.evaluators.cuda.launch import CudaKernel
 from autotune.evaluators.cuda.program import CudaProgram, LaunchStep, is_valid, plan_launch
 from autotune.problem import Gemm
 from autotune.rendering import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from mpi4py.MPI import Intracomm
     from numpy.typing import NDArray
 
     from autotune.cuda_limits import CudaLimits
+    from autotune.evaluators.cuda.driver import Event, Memory
     from autotune.evaluators.mpi.gpu_matrix import Collective, GpuMatrix
     from autotune.evaluators.mpi.messages import GpuKernel, GpuProduct
     from autotune.family import KernelFamily
@@ -50,7 +51,7 @@ class Gpu:
         ordinal: the driver's number of the device.
 
     Raises:
-        MissingDependencyError: PyCUDA, the bindings or the driver are missing.
+        MissingDependencyError: the bindings or the driver are missing.
 
     Attributes:
         ordinal: the driver's number of the device.
@@ -60,13 +61,12 @@ class Gpu:
     """
 
     def __init__(self, ordinal: int) -> None:
-        pycuda_driver()
         device = read_gpu(ordinal)
         self.ordinal = ordinal
         self.name = device.fingerprint.name
         self.bus = device.state["pci_bus_id"]
         self.limits: CudaLimits = device.limits  # type: ignore[assignment]
-        primary_context(ordinal).push()
+        driver().enter(ordinal)
 
 
 class CudaMachine:
@@ -89,38 +89,39 @@ class CudaMachine:
     ) -> None:
         self.product = product
         self._gpu = gpu
-        self._driver = load_driver()
+        # Its streams have priorities, which PyCUDA's have not.
+        self._driver = BindingsDriver()
         self._dtype = product.dtype
-        flags = int(self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
-        _, urgent = self._call("cuCtxGetStreamPriorityRange")
         # NCCL's kernels get multiprocessors before the product's next blocks do.
-        streams = [self._call("cuStreamCreateWithPriority", flags, level) for level in (0, urgent)]
-        self.compute, self.transfer = map(int, streams)
-        self._streams = streams
+        self._streams = [
+            self._driver.stream(blocking=False, urgent=urgent) for urgent in (False, True)
+        ]
+        self.compute, self.transfer = (int(stream) for stream in self._streams)
         self._kernels = [_Sized(each, product.dtype, gpu, families) for each in product.kernels]
         self._launches: dict[tuple[int, int, int], Callable[..., None]] = {}
-        module = ForeignModule(product.accumulate)
+        module = self._driver.load(product.accumulate)
         self._accumulate = module.runner([LaunchStep("accumulate", _BLOCKS, _BLOCK)])
         self._pack = struct.Struct(f"PqPqqq{_TYPE_LETTERS[product.dtype]}").pack
-        for stream in streams:
-            weakref.finalize(self, self._driver.cuStreamDestroy, stream).atexit = False
 
-    def allocate(self, size: int) -> _Memory:
+    def allocate(self, size: int) -> Memory:
         """See `Machine.allocate`."""
-        return _Memory(int(self._call("cuMemAlloc", size)), self._driver.cuMemFree)
+        with _launch_errors():
+            memory: Memory = self._driver.allocate(size)
+        return memory
 
     def pinned(self, size: int) -> NDArray[np.uint8]:
         """See `Machine.pinned`."""
-        memory = _Memory(int(self._call("cuMemHostAlloc", size, 0)), self._driver.cuMemFreeHost)
-        return np.asarray(_HostBytes(memory, size))
+        with _launch_errors():
+            return self._driver.pinned(size, np.uint8)[0]
 
     def pin(self, address: int, size: int) -> None:
         """See `Machine.pin`."""
-        self._call("cuMemHostRegister", address, size, 0)
+        if not self._driver.lock(address, size):
+            raise LaunchError(f"the GPU's driver does not page-lock {size} bytes of the host")
 
     def unpin(self, address: int) -> None:
         """See `Machine.unpin`."""
-        self._call("cuMemHostUnregister", address)
+        self._driver.unlock(address)
 
     def copy(
         self,
@@ -131,40 +132,36 @@ class CudaMachine:
         rows: int,
     ) -> None:
         """See `Machine.copy`."""
-        if rows == 1:
-            self._call("cuMemcpyAsync", target[0], source[0], row_bytes, stream)
-            return
-        what = self._driver.CUDA_MEMCPY2D()
-        # One address space: the driver sees from an address which memory it is in.
-        what.srcMemoryType = what.dstMemoryType = self._driver.CUmemorytype.CU_MEMORYTYPE_UNIFIED
-        what.dstDevice, what.dstPitch = target
-        what.srcDevice, what.srcPitch = source
-        what.WidthInBytes, what.Height = row_bytes, rows
-        self._call("cuMemcpy2DAsync", what, stream)
+        with _launch_errors():
+            self._driver.copy_rows(target, source, row_bytes, rows, stream)
 
-    def record(self, stream: int) -> _Event:
+    def record(self, stream: int) -> Event:
         """See `Machine.record`."""
-        flags = int(self._driver.CUevent_flags.CU_EVENT_DISABLE_TIMING)
-        event = _Event(self._call("cuEventCreate", flags), self._driver.cuEventDestroy)
-        self._call("cuEventRecord", event.handle, stream)
+        with _launch_errors():
+            event: Event = self._driver.event(timed=False)
+            event.record(stream)
         return event
 
-    def follow(self, stream: int, event: _Event) -> None:
+    def follow(self, stream: int, event: Event) -> None:
         """See `Machine.follow`."""
-        self._call("cuStreamWaitEvent", stream, event.handle, 0)
+        with _launch_errors():
+            self._streams[(self.compute, self.transfer).index(stream)].wait_for_event(event)
 
-    def is_past(self, event: _Event) -> bool:
+    def is_past(self, event: Event) -> bool:
         """See `Machine.is_past`."""
-        return int(self._driver.cuEventQuery(event.handle)[0]) == 0
+        with _launch_errors():
+            return event.query()
 
-    def settle(self, event: _Event) -> None:
+    def settle(self, event: Event) -> None:
         """See `Machine.settle`."""
-        self._call("cuEventSynchronize", event.handle)
+        with _launch_errors():
+            event.synchronize()
 
     def drain(self) -> None:
         """See `Machine.drain`."""
-        for stream in self._streams:
-            self._call("cuStreamSynchronize", stream)
+        with _launch_errors():
+            for stream in self._streams:
+                stream.synchronize()
 
     def expose(self, matrix: GpuMatrix) -> object:
         """See `Machine.expose`."""
@@ -217,12 +214,6 @@ class CudaMachine:
                 return kernel.launch(problem)
         raise LaunchError(f"no local kernel can be launched for {problem.label}")
 
-    def _call(self, name: str, *arguments: Any) -> Any:
-        status, *values = getattr(self._driver, name)(*arguments)
-        if int(status) != 0:
-            raise LaunchError(f"the GPU's driver fails in {name}: {status.name}")
-        return values[0] if len(values) == 1 else values
-
 
 class _Sized:
     """A kernel of one configuration, for whatever sizes plans come with."""
@@ -254,39 +245,13 @@ class _Sized:
         return self._loaded.launcher(plan)
 
 
-class _Memory:
-    """An address, given back with the object."""
-
-    def __init__(self, address: int, free: Callable[[int], object]) -> None:
-        self._address = address
-        # At exit the driver has taken everything back before.
-        weakref.finalize(self, free, address).atexit = False
-
-    def __int__(self) -> int:
-        return self._address
-
-
-class _HostBytes:
-    """Bytes of the host as NumPy takes them."""
-
-    def __init__(self, memory: _Memory, size: int) -> None:
-        self._memory = memory
-        self.__array_interface__ = {
-            "version": 3,
-            "shape": (size,),
-            "typestr": "|u1",
-            "data": (int(memory), False),
-        }
-
-
-class _Event:
-    """An event of the driver, given back with the object."""
-
-    __slots__ = ("__weakref__", "handle")
-
-    def __init__(self, handle: Any, destroy: Callable[[Any], object]) -> None:
-        self.handle = handle
-        weakref.finalize(self, destroy, handle).atexit = False
+@contextlib.contextmanager
+def _launch_errors() -> Iterator[None]:
+    """What the driver refuses is an error that callers know."""
+    try:
+        yield
+    except DriverError as error:
+        raise LaunchError(f"the GPU's driver fails: {describe(error)}") from error
 
 
 class _Exposed:

@@ -46,13 +46,13 @@ def check_gpus(ranks: int) -> Device:
         InputError: there are fewer GPUs than ranks.
         MissingDependencyError: there is none, or what runs kernels on them is not installed.
     """
-    from autotune.evaluators.cuda.context import pycuda_driver
+    from autotune.evaluators.cuda.driver import driver
     from autotune.evaluators.cuda.identity import read_gpu
 
     count = count_gpus()
     if ranks > count:
         raise InputError(too_few(ranks, count))
-    pycuda_driver()
+    driver()
     return read_gpu()
 
 

@@ -1,0 +1,208 @@
+"""What every implementation of the driver's interface must do."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import struct
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from autotune.evaluators.cuda.driver import DeviceRows, Driver, DriverError, driver
+from autotune.evaluators.cuda.driver_bindings import BindingsDriver
+from autotune.evaluators.cuda.nvrtc import compile_cuda
+from autotune.evaluators.cuda.program import LaunchStep
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from autotune.device import Device
+
+SOURCE = """
+extern "C" __global__ void add(unsigned int* x, unsigned int by, int count) {
+  extern __shared__ unsigned int staged[];
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  staged[threadIdx.x] = by;
+  if (i < count) x[i] += staged[threadIdx.x];
+}
+"""
+COUNT = 1000
+STEP = LaunchStep("add", (4, 1, 1), (256, 1, 1), 60_000)
+
+
+class DriverConformance:
+    """In the primary context of the first GPU."""
+
+    @pytest.fixture
+    def here(self) -> Driver:
+        raise NotImplementedError
+
+    @pytest.fixture(autouse=True)
+    def entered(self, here: Driver) -> Iterator[None]:
+        here.enter(0)
+        yield
+        here.leave()
+
+    @pytest.fixture
+    def cubin(self, gpu: Device) -> bytes:
+        return compile_cuda(SOURCE, gpu.limits.architecture).cubin  # type: ignore[attr-defined]
+
+    def test_memory_is_allocated_copied_and_given_back(self, here: Driver) -> None:
+        values = np.arange(COUNT, dtype=np.uint32)
+        first, second = here.allocate(values.nbytes), here.allocate(values.nbytes)
+        here.upload(int(first), values)
+        here.duplicate(int(second), int(first), values.nbytes)
+        here.clear(int(first), COUNT // 2)
+        got = np.empty_like(values)
+        here.download(got, int(second))
+        assert (got == values).all()
+        here.download(got, int(first))
+        assert (got[: COUNT // 2] == 0).all()
+        assert (got[COUNT // 2 :] == values[COUNT // 2 :]).all()
+        first.free()
+        second.free()
+
+    def test_memory_that_nobody_holds_is_given_back(self, here: Driver) -> None:
+        size = int(0.4 * here.free_bytes())
+        for _ in range(5):
+            assert int(here.allocate(size))
+            gc.collect()
+
+    def test_too_much_is_refused(self, here: Driver) -> None:
+        with pytest.raises(here.errors, match=r"(?i)out.of.memory"):
+            here.allocate(2**50)
+
+    @pytest.mark.parametrize("where", ["default", "own", "another library's"])
+    def test_kernels_run_in_order(self, here: Driver, cubin: bytes, where: str) -> None:
+        values = np.arange(COUNT, dtype=np.uint32)
+        memory = here.allocate(values.nbytes)
+        here.upload(int(memory), values)
+        module = here.load(cubin)
+        run = module.runner([STEP, STEP])
+        own = here.stream()
+        chosen = {"default": None, "own": own, "another library's": own.handle}[where]
+        run(struct.pack("PIi", int(memory), 3, COUNT), chosen)
+        here.synchronize()
+        got = np.empty_like(values)
+        here.download(got, int(memory))
+        assert (got == values + 6).all()
+        del run
+        module.unload()
+
+    def test_what_is_wrong_with_a_binary(self, here: Driver, cubin: bytes) -> None:
+        with pytest.raises(here.errors):
+            here.load(b"no binary at all\0" * 8)
+        with pytest.raises(here.errors):
+            here.load(cubin).runner([LaunchStep("subtract", (1, 1, 1), (1, 1, 1))])
+        with pytest.raises(here.errors):
+            here.load(cubin).runner([LaunchStep("add", (1, 1, 1), (1, 1, 1), 10**6)])
+
+    @pytest.mark.parametrize("blocking", [True, False])
+    def test_events_tell_order_and_time(self, here: Driver, blocking: bool) -> None:
+        stream, other = here.stream(blocking=blocking), here.stream(blocking=blocking)
+        assert stream.handle != other.handle
+        start, end = here.event(), here.event()
+        start.record(stream)
+        end.record(stream)
+        other.wait_for_event(end)
+        other.synchronize()
+        stream.synchronize()
+        assert start.query()
+        assert end.query()
+        assert 0 <= end.time_since(start) < 1e4
+        untimed = here.event(timed=False)
+        untimed.record(stream)
+        untimed.synchronize()
+        with pytest.raises(here.errors):
+            untimed.time_since(start)
+
+    @pytest.mark.parametrize("locked", [True, False])
+    @pytest.mark.parametrize("columns", [40, 64])
+    def test_rows_travel(self, here: Driver, locked: bool, columns: int) -> None:
+        """`columns` of 64: rows with and without gaps."""
+        stream = here.stream(blocking=False)
+        elements, memory = here.pinned(20 * 64, np.float64)
+        assert here.is_locked(elements.ctypes.data)
+        whole = elements.reshape(20, 64) if locked else np.empty((20, 64))
+        whole[:] = np.random.default_rng(0).random((20, 64))
+        source, target = whole[:, :columns], np.zeros((20, columns))
+        slabs = [here.allocate(20 * 80 * 8) for _ in range(2)]
+        pitches = (80 * 8, 64 * 8)
+        rows = [
+            DeviceRows(0, int(slab), pitch, columns * 8, 20)
+            for slab, pitch in zip(slabs, pitches, strict=True)
+        ]
+        here.copy_in(rows[0], source, stream)
+        here.copy_across(rows[1], rows[0], stream)
+        here.copy_out(target, rows[1], stream)
+        stream.synchronize()
+        assert (target == source).all()
+        flat = DeviceRows(0, int(slabs[0]), columns * 8, columns * 8, 20)
+        again = DeviceRows(0, int(slabs[1]), columns * 8, columns * 8, 20)
+        dense = np.ascontiguousarray(source)
+        here.copy_in(flat, dense, stream)
+        here.copy_across(again, flat, stream)
+        here.copy_out(target, again, stream)
+        stream.synchronize()
+        assert (target == dense).all()
+        del elements, whole, source
+        memory.free()
+
+    def test_memory_of_the_host_is_locked_in_place(self, here: Driver) -> None:
+        array = np.zeros(2**20)
+        assert not here.is_locked(array.ctypes.data)
+        assert here.lock(array.ctypes.data, array.nbytes)
+        assert here.is_locked(array.ctypes.data)
+        assert not here.lock(array.ctypes.data, array.nbytes)
+        here.unlock(array.ctypes.data)
+        assert not here.is_locked(array.ctypes.data)
+
+    def test_threads_enter_for_themselves(self, here: Driver) -> None:
+        told: list[Any] = []
+
+        def work() -> None:
+            try:
+                here.allocate(16)
+            except here.errors as error:
+                told.append(error)
+            here.enter(0)
+            told.append(int(here.allocate(16)))
+            here.leave()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        assert isinstance(told[0], Exception)
+        assert told[1] > 0
+
+
+class TestBindings(DriverConformance):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def here(cls) -> Driver:
+        return BindingsDriver()
+
+    def test_errors_begin_with_their_names(self, here: Driver) -> None:
+        with pytest.raises(DriverError, match=r"^CUDA_ERROR_OUT_OF_MEMORY: cuMemAlloc failed"):
+            here.allocate(2**50)
+
+    def test_urgent_streams(self, here: BindingsDriver) -> None:
+        assert here.stream(blocking=False, urgent=True).handle
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pycuda") is None, reason="PyCUDA is not installed")
+class TestPycuda(DriverConformance):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def here(cls) -> Driver:
+        from autotune.evaluators.cuda.driver_pycuda import make
+
+        return make()
+
+
+def test_pycuda_is_taken_where_it_is_installed() -> None:
+    installed = importlib.util.find_spec("pycuda") is not None
+    assert driver().name == ("PyCUDA" if installed else "cuda-bindings")
