@@ -21,6 +21,7 @@ LAYERS = (
     ("formula", "schedule"),
     (
         "configuration",
+        "deadline",
         "measurement",
         "problem",
         "device",

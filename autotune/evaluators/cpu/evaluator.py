@@ -6,7 +6,9 @@ import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from autotune.evaluators.base import Baseline, Effort, Finals
+from autotune.deadline import Deadline
+from autotune.errors import OutOfTimeError
+from autotune.evaluators.base import Baseline, Effort, Finals, Report, Stage, silent
 from autotune.evaluators.cpu.baseline import Blas, baseline_details, baseline_name
 from autotune.evaluators.cpu.direct import write_call
 from autotune.evaluators.cpu.kernel import CpuProgram, write_program
@@ -21,8 +23,9 @@ from autotune.evaluators.cpu.worker import (
     compile_worker,
     measurement_worker,
 )
-from autotune.evaluators.processes import Failure, FailureKind, WorkerPool, WorkerProcess
+from autotune.evaluators.processes import Failure, FailureKind, WorkerPool
 from autotune.evaluators.rounds import Series, hold_rounds, judge_failure
+from autotune.evaluators.sharing import SharedWorker
 from autotune.evaluators.validity import Validity
 from autotune.measurement import Measurement, Outcome
 
@@ -53,6 +56,30 @@ class _Prepared:
     failure: Measurement | None
 
 
+class _Processes:
+    """The processes of one evaluator, or of several for problems in turn.
+
+    Args:
+        key: folder of programs, effort, threads, compile workers and seed: evaluators that differ
+            in these share nothing.
+        programs: where emitted modules go.
+    """
+
+    def __init__(self, key: tuple[Path, Effort, int, int, int], programs: ProgramCache) -> None:
+        _, effort, threads, count, seed = self.key = key
+        environment = {"NUMBA_NUM_THREADS": str(threads)}
+        self.compilers = WorkerPool(compile_worker, count=count, environment=environment)
+        self.worker = SharedWorker(
+            measurement_worker, programs, effort, threads, seed, environment=environment
+        )
+        self.baselines: dict[Gemm, Baseline] = {}
+
+    def close(self) -> None:
+        """End every process."""
+        self.compilers.close()
+        self.worker.close()
+
+
 class CpuEvaluator:
     """Evaluates candidates of CPU families for one problem (see `Evaluator`).
 
@@ -67,6 +94,8 @@ class CpuEvaluator:
         effort: how long and how exactly to measure.
         workers: compile workers; None takes one for each processor of this process.
         seed: seeds the operands.
+        beside: an evaluator whose processes this one may use, and whose baseline if it is for the
+            same problem; it is not closed before this one.
     """
 
     def __init__(
@@ -79,32 +108,30 @@ class CpuEvaluator:
         effort: Effort | None = None,
         workers: int | None = None,
         seed: int = 0,
+        beside: CpuEvaluator | None = None,
     ) -> None:
         self.device = device
+        self.deadline = Deadline()
+        self.report: Report = silent
         self._problem = problem
         self._families = families
         self._programs = programs
         self._effort = effort or Effort()
         usable = device.limits.names()["max_threads"]
         self._threads = min(problem.threads or usable, usable)
-        environment = {"NUMBA_NUM_THREADS": str(self._threads)}
         # Nothing is measured meanwhile, so that kernels of one thread are compiled on all cores.
         count = workers or affinity_count()
         self.batch = max(MIN_BATCH, count)
-        self._compilers = WorkerPool(compile_worker, count=count, environment=environment)
-        self._worker = WorkerProcess(
-            measurement_worker,
-            problem,
-            programs,
-            self._effort,
-            self._threads,
-            seed,
-            environment=environment,
+        key = (programs.folder, self._effort, self._threads, count, seed)
+        shares = beside is not None and beside._processes.key == key
+        self._owner = not shares
+        self._processes: _Processes = (
+            beside._processes if beside and shares else _Processes(key, programs)
         )
         self._validity = Validity(families, problem, device.limits)
         self._prepared: dict[Candidate, _Prepared] = {}
         self._callers: set[Path] = set()
-        self._baseline: Baseline | None = None
+        self._baseline = self._processes.baselines.get(problem)
 
     @property
     def compiles_ahead(self) -> bool:
@@ -114,6 +141,11 @@ class CpuEvaluator:
     def is_ready(self, candidate: Candidate) -> bool:
         """Whether a candidate has been compiled."""
         return candidate in self._prepared
+
+    @property
+    def renewal_s(self) -> float:
+        """Nothing: the worker that has measured goes on."""
+        return 0.0
 
     def prepare(self, candidates: Sequence[Candidate]) -> None:
         """Compile what has not been compiled, each distinct module once, on all cores."""
@@ -127,15 +159,17 @@ class CpuEvaluator:
         # What calls them is compiled here too, and not while a candidate is measured.
         callers = {write_call(program, self._programs) for program in programs.values()}
         paths += callers - self._callers
-        self._callers |= callers
-        replies = dict(
-            zip(paths, self._compilers.run(paths, self._effort.compile_timeout_s), strict=True)
-        )
+        # Operands and references are made while compilers work.
+        self._processes.worker.begin(self._problem, self.deadline)
+        replies = dict(zip(paths, self._compile(paths), strict=True))
+        self._callers |= {path for path in callers if replies.get(path) is not None}
         for candidate, program in programs.items():
             if program.path in done:
                 self._prepared[candidate] = replace(done[program.path], program=program)
-            else:
-                self._prepared[candidate] = _judge_compile(program, replies[program.path])
+            elif (reply := replies[program.path]) is not None:
+                self._prepared[candidate] = _judge_compile(program, reply)
+        if None in replies.values():
+            raise OutOfTimeError("the run was over before all candidates were compiled")
 
     def evaluate(self, candidate: Candidate, best_s: float | None) -> Measurement:
         """Compile if need be, verify, then time; see `Evaluator.evaluate`."""
@@ -155,7 +189,15 @@ class CpuEvaluator:
             if measurements[position].ok
         }
         of_numpy = functools.partial(self._visit, None)
-        return hold_rounds(measurements, visits, self.baseline(), of_numpy, self._effort.finals_s)
+        return hold_rounds(
+            measurements,
+            visits,
+            self.baseline(),
+            of_numpy,
+            self._effort.finals_s,
+            deadline=self.deadline,
+            report=self.report,
+        )
 
     def baseline(self) -> Baseline | None:
         """NumPy's product of the same operands with the same cap on threads, measured once."""
@@ -171,15 +213,16 @@ class CpuEvaluator:
                 threads=self._threads,
                 details=baseline_details(blas),
             )
+            self._processes.baselines[self._problem] = self._baseline
         return self._baseline
 
     def binary(self, candidate: Candidate) -> None:
         """Nothing: Numba keeps what it compiled in its own file cache."""
 
     def close(self) -> None:
-        """End every worker."""
-        self._compilers.close()
-        self._worker.close()
+        """End every worker, unless they are another evaluator's."""
+        if self._owner:
+            self._processes.close()
 
     def __enter__(self) -> Self:
         return self
@@ -207,7 +250,7 @@ class CpuEvaluator:
         if not isinstance(reply, Evaluated):
             return judge_failure(reply)
         if reply.damaged:
-            self._worker.close(grace_s=0)
+            self._processes.worker.close(grace_s=0)
         details = {**reply.measurement.details, "compile_s": prepared.compile_s}
         return replace(reply.measurement, details=details)
 
@@ -217,7 +260,17 @@ class CpuEvaluator:
         return reply
 
     def _ask(self, request: Request) -> Any:
-        return self._worker.call(request, self._effort.timeout_s)
+        worker, limit_s = self._processes.worker, self._effort.timeout_s
+        return worker.call(self._problem, request, limit_s, self.deadline)
+
+    def _compile(self, paths: Sequence[Path]) -> list[Compiled | Failure | None]:
+        """What compiling modules came to; None for those that there was no time for."""
+        return self._processes.compilers.run(
+            paths,
+            self._effort.compile_timeout_s,
+            self.deadline,
+            lambda answered: self.report(Stage("compiling", answered, len(paths))),
+        )
 
     def _write(self, candidate: Candidate) -> CpuProgram:
         family = self._families[candidate.family]

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from autotune.evaluators.base import Baseline, Effort, Finals
+from autotune.deadline import Deadline
+from autotune.evaluators.base import Baseline, Effort, Finals, Report, silent
 from autotune.evaluators.hybrid.loading import HybridProgram
 from autotune.evaluators.hybrid.messages import (
     DescribeBaseline,
@@ -86,6 +87,8 @@ class HybridEvaluator:
         seed: int = 0,
     ) -> None:
         self.device = device
+        self.deadline = Deadline()
+        self.report: Report = silent
         self.batch = 1
         self._problem = problem
         self._families = families
@@ -106,6 +109,11 @@ class HybridEvaluator:
         """Always: there is nothing to compile."""
         return True
 
+    @property
+    def renewal_s(self) -> float:
+        """Nothing: the worker that has measured goes on."""
+        return 0.0
+
     def prepare(self, candidates: Sequence[Candidate]) -> None:
         """Start the worker: operands and references of a large problem take their time."""
         self._worker.spawn()
@@ -124,7 +132,15 @@ class HybridEvaluator:
             if measurements[position].ok
         }
         of_baseline = None if baseline is None else functools.partial(self._visit, None)
-        return hold_rounds(measurements, visits, baseline, of_baseline, self._effort.finals_s)
+        return hold_rounds(
+            measurements,
+            visits,
+            baseline,
+            of_baseline,
+            self._effort.finals_s,
+            deadline=self.deadline,
+            report=self.report,
+        )
 
     def baseline(self) -> Baseline | None:
         """On the host's operands cuBLASXt, on others cuBLAS on one GPU; None without it."""
@@ -177,7 +193,7 @@ class HybridEvaluator:
         return reply
 
     def _ask(self, request: Request) -> Any:
-        reply = self._worker.call(request, self._effort.timeout_s)
+        reply = self._worker.call(request, self._effort.timeout_s, self.deadline)
         if isinstance(reply, Failure) or (isinstance(reply, Evaluated) and reply.lost):
             self._worker.close(grace_s=0)  # a context may be dead, or memory damaged
         return reply

@@ -7,6 +7,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+from autotune.errors import OutOfTimeError
 from autotune.evaluators.mpi.quiet import tell
 from autotune.evaluators.mpi.ranks import Together, confirm, describe, follow
 from autotune.evaluators.mpi.session import Session
@@ -14,6 +15,7 @@ from autotune.evaluators.mpi.session import Session
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
+    from autotune.deadline import Deadline
     from autotune.evaluators.mpi.messages import RankSet, Request
 
 
@@ -64,8 +66,17 @@ class AttachedRanks:
         """What the set consists of."""
         return self._described
 
-    def call(self, request: Request, timeout_s: float) -> Any:
-        """Handle a request together with the others; nothing returns if it takes too long."""
+    def call(self, request: Request, timeout_s: float, deadline: Deadline | None = None) -> Any:
+        """Handle a request together with the others; nothing returns if it takes too long.
+
+        Ranks that cannot be started again are not cut off by the end of a run: what has begun goes
+        on until it is done.
+
+        Raises:
+            OutOfTimeError: the run is over already.
+        """
+        if deadline is not None and deadline.over:
+            raise OutOfTimeError("the run is over: nothing more is asked of its ranks")
         watchdog = threading.Timer(timeout_s, self._give_up, (timeout_s,))
         watchdog.daemon = True
         watchdog.start()

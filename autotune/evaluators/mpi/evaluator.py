@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from autotune.evaluators.base import Baseline, Effort, Finals
+from autotune.deadline import Deadline
+from autotune.errors import OutOfTimeError
+from autotune.evaluators.base import Baseline, Effort, Finals, Report, Stage, silent
 from autotune.evaluators.cpu.baseline import Blas, baseline_details, baseline_name
 from autotune.evaluators.cpu.worker import Compiled, Evaluated, compile_worker
 from autotune.evaluators.mpi.messages import (
@@ -51,6 +53,10 @@ ChooseLocal: TypeAlias = Callable[["Gemm"], LocalProduct | GpuProduct]
 
 BATCH = 4
 """Candidates whose local kernels are compiled together."""
+
+_RENEWALS = 2.0
+"""Ranks are started anew for the finals where that takes at most one part in so many of the time
+that is left."""
 
 SECOND_LOOK_S = 0.05
 """Seconds of timed calls when a finalist is verified again; the rounds time it."""
@@ -122,6 +128,8 @@ class MpiEvaluator:
         seed: int = 0,
     ) -> None:
         self.device = device
+        self.deadline = Deadline()
+        self.report: Report = silent
         self.batch = BATCH
         self._problem = problem
         self._families = families
@@ -135,6 +143,7 @@ class MpiEvaluator:
         )
         self._gpu_name = device.fingerprint.fields.get("gpu")
         self._is_set_up = False
+        self._setup_s = 0.0
         self._compilers = WorkerPool(compile_worker, count=1)
         self._programs = programs
         self._compiled: dict[str, str] = {}
@@ -151,6 +160,11 @@ class MpiEvaluator:
         local = self._local(candidate)
         return isinstance(local, GpuProduct) or local.source.digest in self._compiled
 
+    @property
+    def renewal_s(self) -> float:
+        """What starting ranks and giving them the problem has taken."""
+        return self._setup_s
+
     def prepare(self, candidates: Sequence[Candidate]) -> None:
         """Compile the local kernels that have not been compiled; the programs need none of it."""
         valid = [each for each in candidates if self._validity.rejection(each) is None]
@@ -160,10 +174,18 @@ class MpiEvaluator:
             if isinstance(local, LocalProduct) and local.source.digest not in self._compiled
         }
         paths = [self._programs.write(local.source, local.family) for local in new.values()]
-        replies = self._compilers.run(paths, self._effort.compile_timeout_s)
+        replies: list[Compiled | Failure | None] = self._compilers.run(
+            paths,
+            self._effort.compile_timeout_s,
+            self.deadline,
+            lambda answered: self.report(Stage("compiling", answered, len(paths))),
+        )
         for digest, reply in zip(new, replies, strict=True):
-            error = reply.error if isinstance(reply, Compiled) else reply.reason
-            self._compiled[digest] = error
+            if reply is not None:
+                error = reply.error if isinstance(reply, Compiled) else reply.reason
+                self._compiled[digest] = error
+        if None in replies:
+            raise OutOfTimeError("the run was over before all local kernels were compiled")
 
     def evaluate(self, candidate: Candidate, best_s: float | None) -> Measurement:
         """Have the ranks verify and time a candidate; see `Evaluator.evaluate`."""
@@ -172,9 +194,10 @@ class MpiEvaluator:
     def finals(self, candidates: Sequence[Candidate]) -> Finals:
         """Verify again, then time in rounds: every candidate, then NumPy on rank 0, and again.
 
-        The ranks are new ones, which have no trial behind them.
+        The ranks are new ones, which have no trial behind them, where there is time to start them.
         """
-        self._renew()
+        if self.deadline.remaining_s > _RENEWALS * self._setup_s:
+            self._renew()
         self.prepare(candidates)
         measurements = [self._evaluate(each, None, SECOND_LOOK_S) for each in candidates]
         baseline = self.baseline()
@@ -186,7 +209,15 @@ class MpiEvaluator:
         threads = 1 if baseline is None else baseline.threads
         of_numpy = functools.partial(self._visit_numpy, threads)
         of_baseline = of_numpy if self._gpu_name is None else self._visit_gpu
-        return hold_rounds(measurements, visits, baseline, of_baseline, self._effort.finals_s)
+        return hold_rounds(
+            measurements,
+            visits,
+            baseline,
+            of_baseline,
+            self._effort.finals_s,
+            deadline=self.deadline,
+            report=self.report,
+        )
 
     def baseline(self) -> Baseline | None:
         """NumPy's product on rank 0, the other ranks asleep, with one thread or one per core.
@@ -278,11 +309,17 @@ class MpiEvaluator:
     def _ask(self, request: Request) -> Any:
         if not self._is_set_up:
             # Operands and references of a large problem take their time.
-            reply = self._ranks.call(self._setup, START_TIMEOUT_S)
+            begun_s = self.deadline.elapsed_s
+            reply = self._ranks.call(self._setup, START_TIMEOUT_S, self.deadline)
             if isinstance(reply, Failure):
                 return reply
             self._is_set_up = True
-        reply = self._ranks.call(request, self._effort.timeout_s)
+            self._setup_s = self.deadline.elapsed_s - begun_s
+        try:
+            reply = self._ranks.call(request, self._effort.timeout_s, self.deadline)
+        except OutOfTimeError:
+            self._is_set_up = False
+            raise
         if isinstance(reply, Failure):
             self._is_set_up = False
         if isinstance(reply, Refused):
