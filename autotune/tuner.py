@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import functools
-import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune import __version__, runtime
 from autotune.configuration import Candidate
+from autotune.deadline import Deadline
 from autotune.errors import InputError, SpaceError, TuningFailedError
 from autotune.evaluators.base import Baseline, Effort, Evaluator, Finals
 from autotune.hybrid_target import HybridTarget
+from autotune.interrupt import Interrupt
 from autotune.measurement import Measurement, Outcome
+from autotune.pace import Pace
+from autotune.progress import Progress, Watcher
 from autotune.store import BaselineRecord, BinaryRecord, EffortRecord, TuningRecord, neighbours
-from autotune.trials import Progress, TrialResult, TrialRun, Workplace
+from autotune.trials import TrialResult, TrialRun, Workplace
 
 if TYPE_CHECKING:
     from autotune.problem import Gemm
@@ -50,7 +53,7 @@ class TuneResult:
         spaces: the families' search spaces, as pruned for this device and problem.
         baseline: the vendor library, measured interleaved with the finalists.
         seconds: wall time of the whole run.
-        interrupted: whether Ctrl-C ended the search early.
+        interrupted: whether Ctrl-C, or another request to stop, ended it early.
         device: which GPU was asked for; None for the first.
         cache: where the record was stored; None for the default place.
         extra_families: folders with families of the user's own that took part.
@@ -107,12 +110,15 @@ def tune(
     study: str | None = None,
     workers: int | None = None,
     effort: Effort | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Watcher | None = None,
 ) -> TuneResult:
     """Search the families' spaces for the fastest kernel of a problem and store the winner.
 
-    The search ends after `trials` trials or `timeout` seconds, or with Ctrl-C; then the best
-    candidates are measured again, interleaved with the vendor library, and the winner is stored.
+    The search ends after `trials` trials, or when only the time for the finals is left of
+    `timeout` seconds, or with Ctrl-C; then the best candidates are measured again, interleaved
+    with the vendor library, and the winner is stored.
+
+    SIGTERM and SIGHUP end it as Ctrl-C does, and are delivered again once the winner is stored.
 
     Args:
         problem: what to tune.
@@ -121,7 +127,9 @@ def tune(
         families: names of the families to search; empty takes all that can serve the problem.
         extra_families: folders with families of the user's own.
         trials: the most trials to make, all families together.
-        timeout: seconds of search; the finals come on top.
+        timeout: seconds for everything, from starting worker processes to storing the winner. A
+            trial or a compile that would take longer than what is left is cut off; finals that
+            there is no time for leave the winner as the search measured it.
         sampler: a sampler's name, or the dotted path of an `optuna.samplers.BaseSampler`.
         seed: seeds the sampler and the operands.
         cache: folder or database of the user's cache; None takes the default place.
@@ -129,14 +137,14 @@ def tune(
         study: name of the study; an existing one is continued. None starts a new one.
         workers: compile workers; None uses every core.
         effort: how long and how exactly to measure; None takes the default.
-        progress: called before the first trial and after every trial.
+        progress: called whenever something has moved.
 
     Raises:
         TuningFailedError: no candidate compiled, ran and was right.
         InputError: something above cannot be used; the message says what and why.
         CacheError: the cache cannot be written.
     """
-    started = time.perf_counter()
+    deadline = Deadline(timeout)
     if trials < 1:
         raise InputError(f"trials must be at least 1, got {trials}")
     if not timeout > 0:
@@ -149,29 +157,115 @@ def tune(
         extra_families=extra_families,
         cache=cache,
     )
-    name = study or _study_name(problem, work.target.name)
+    with Interrupt(deadline) as interrupt:
+        result = tune_at(
+            work,
+            study or _study_name(problem, work.target.name),
+            deadline,
+            interrupt,
+            trials=trials,
+            sampler=sampler,
+            seed=seed,
+            storage=storage,
+            workers=workers,
+            effort=effort,
+            progress=progress,
+        )
+    return replace(
+        result,
+        device=device,
+        cache=None if cache is None else Path(cache),
+        extra_families=tuple(extra_families),
+    )
+
+
+def tune_at(
+    work: Workplace,
+    study: str,
+    deadline: Deadline,
+    interrupt: Interrupt,
+    *,
+    trials: int,
+    sampler: str,
+    seed: int,
+    storage: str | None,
+    workers: int | None,
+    effort: Effort | None,
+    progress: Watcher | None,
+    beside: Evaluator | None = None,
+    pace: Pace | None = None,
+) -> TuneResult:
+    """What `tune` does once it is known where; runs over several problems begin here.
+
+    Args:
+        work: the problem, and where it is tuned.
+        study: the study's name.
+        deadline: until when it may take.
+        interrupt: whoever asks for an end; entered by the caller.
+        trials: as for `tune`.
+        sampler: as for `tune`.
+        seed: as for `tune`.
+        storage: as for `tune`.
+        workers: as for `tune`.
+        effort: as for `tune`.
+        progress: as for `tune`.
+        beside: an evaluator whose processes may be used, see `Target.evaluator`.
+        pace: what the steps of earlier runs like this one have taken.
+
+    Raises:
+        TuningFailedError: no candidate compiled, ran and was right.
+        CacheError: the cache cannot be written.
+    """
+    if progress is not None:
+        progress(
+            Progress(
+                trial=0,
+                trials=trials,
+                elapsed_s=deadline.elapsed_s,
+                timeout_s=deadline.limit_s,
+                best_s=None,
+                baseline=None,
+                flops=work.problem.flops,
+                counts={},
+                phase="starting",
+                left_s=deadline.left_s,
+            )
+        )
     with work.open(
-        name, storage=storage, sampler=sampler, seed=seed, workers=workers, effort=effort
+        study,
+        storage=storage,
+        sampler=sampler,
+        seed=seed,
+        workers=workers,
+        effort=effort,
+        beside=beside,
     ) as (opened, evaluator):
         opened.enqueue(_known_good(work))
-        run = TrialRun(work, opened, evaluator, trials=trials, timeout=timeout)
-        run.search(progress, rungs=_rungs(work))
-        spent = EffortRecord(len(run.results), timeout, sampler, seed)
+        run = TrialRun(
+            work,
+            opened,
+            evaluator,
+            trials=trials,
+            deadline=deadline,
+            interrupt=interrupt,
+            finalists=FINALISTS,
+            pace=pace,
+            progress=progress,
+        )
+        run.search(rungs=_rungs(work))
+        spent = EffortRecord(len(run.results), deadline.limit_s, sampler, seed)
         record, finals = _finish(work, opened, evaluator, run, spent)
     runtime.forget()
     return TuneResult(
-        problem=problem,
+        problem=work.problem,
         target=work.target.name,
-        study=name,
+        study=study,
         best=record,
         trials=tuple(run.results),
         spaces=work.union.spaces,
         baseline=finals.baseline,
-        seconds=time.perf_counter() - started,
-        interrupted=run.interrupted,
-        device=device,
-        cache=None if cache is None else Path(cache),
-        extra_families=tuple(extra_families),
+        seconds=deadline.elapsed_s,
+        interrupted=interrupt.requested,
     )
 
 
@@ -186,7 +280,7 @@ def _finish(
     chosen = finalists(study.measured())
     if not chosen:
         raise TuningFailedError(_nothing_valid(work.problem, run.results))
-    finals = evaluator.finals(chosen)
+    finals = run.finals(chosen)
     ranked = [
         (measurement.median_s, position)
         for position, measurement in enumerate(finals.measurements)
@@ -238,7 +332,7 @@ def _nothing_valid(problem: Gemm, results: Sequence[TrialResult]) -> str:
     if reasons:
         text += f"; most often: {reasons.most_common(1)[0][0]}"
     if not results:
-        text += ": allow more time with --timeout"
+        text += ": allow more time with timeout=, or --timeout"
     return text
 
 

@@ -1,15 +1,18 @@
 """The command line: ``autotune COMMAND``.
 
 With ``--json`` a command puts one JSON document on stdout; logs and progress go to stderr.
-Exit codes: 0 success, 1 the work failed, 2 usage or bad input (one line, no traceback).
+Exit codes: 0 success, 1 the work failed, 2 usage or bad input (one line, no traceback), 128 and
+the signal's number after a request to stop (130 after Ctrl-C), also where results were printed.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -28,6 +31,7 @@ from autotune.cli import (
 )
 from autotune.cli.result import CommandResult
 from autotune.errors import AutotuneError
+from autotune.interrupt import CommandSignals
 
 _COMMANDS = (
     tune_command,
@@ -55,20 +59,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(
         _attach_negatives(sys.argv[1:] if arguments is None else arguments)
     )
-    try:
-        result: CommandResult = args.run(args)
-        print(json.dumps(result.document, indent=2) if args.json else result.text, flush=True)
-    except AutotuneError as error:
-        print(f"autotune: error: {error}", file=sys.stderr)
-        return error.exit_code
-    except BrokenPipeError:
-        # The reader went away (`| head`); point stdout at nothing so that exit stays quiet.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except KeyboardInterrupt:
-        print("autotune: interrupted", file=sys.stderr)
-        return 130
-    return result.exit_code
+    with CommandSignals(_tell) as signals:
+        try:
+            result: CommandResult = args.run(args)
+            exit_code = result.exit_code
+            print(json.dumps(result.document, indent=2) if args.json else result.text, flush=True)
+        except AutotuneError as error:
+            print(f"autotune: error: {error}", file=sys.stderr)
+            exit_code = error.exit_code
+        except BrokenPipeError:
+            # The reader went away (`| head`); point stdout at nothing so that exit stays quiet.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            exit_code = 1
+        except KeyboardInterrupt:
+            print("autotune: interrupted", file=sys.stderr)
+            exit_code = 128 + signal.SIGINT
+    return exit_code if signals.number is None else 128 + signals.number
+
+
+def _tell(text: str) -> None:
+    """Write a line to stderr from within a signal handler, which must not use what was broken off.
+
+    On a terminal it replaces a progress line.
+    """
+    start = "\r\x1b[K" if sys.stderr.isatty() else ""
+    with contextlib.suppress(OSError, ValueError):
+        os.write(sys.stderr.fileno(), f"{start}autotune: {text}\n".encode())
 
 
 def _parser() -> argparse.ArgumentParser:

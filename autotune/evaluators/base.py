@@ -148,8 +148,8 @@ class Evaluator(Protocol):
         ...
 
     @property
-    def renewal_s(self) -> float:
-        """Seconds that finals need to start anew what measures, as they were measured; else 0."""
+    def finals_s(self) -> float:
+        """Seconds that finals take beside verifying the finalists, as far as is known."""
         ...
 
     def prepare(self, candidates: Sequence[Candidate]) -> None:

@@ -267,7 +267,7 @@ class WorkerPool:
             requests: picklable.
             timeout_s: limit for each request.
             deadline: of the run that they are made for.
-            told: called at the start and after each reply with the number of those that came.
+            told: called before the first reply and after each with the number of those that came.
 
         Returns:
             A reply or a `Failure` for each request, in their order; None for those that the end of
@@ -283,7 +283,8 @@ class WorkerPool:
         busy: dict[WorkerProcess, int] = {}
         self.spawn(len(requests))  # all start at once; `submit` waits for each
         try:
-            told(answered)
+            if requests:
+                told(answered)
             while waiting or busy:
                 while waiting and idle:
                     worker, index = idle.pop(), waiting.popleft()

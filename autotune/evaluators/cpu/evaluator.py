@@ -143,9 +143,9 @@ class CpuEvaluator:
         return candidate in self._prepared
 
     @property
-    def renewal_s(self) -> float:
-        """Nothing: the worker that has measured goes on."""
-        return 0.0
+    def finals_s(self) -> float:
+        """The rounds: the worker that has measured goes on."""
+        return self._effort.finals_s
 
     def prepare(self, candidates: Sequence[Candidate]) -> None:
         """Compile what has not been compiled, each distinct module once, on all cores."""

@@ -167,9 +167,9 @@ class CudaEvaluator:
         return candidate not in self._pending or self._pending[candidate].done()
 
     @property
-    def renewal_s(self) -> float:
-        """Nothing: the worker that has measured goes on."""
-        return 0.0
+    def finals_s(self) -> float:
+        """The rounds: the worker that has measured goes on."""
+        return self._effort.finals_s
 
     def prepare(self, candidates: Sequence[Candidate]) -> None:
         """Compile, in the background, what has not been compiled; each distinct source once."""

@@ -110,9 +110,9 @@ class HybridEvaluator:
         return True
 
     @property
-    def renewal_s(self) -> float:
-        """Nothing: the worker that has measured goes on."""
-        return 0.0
+    def finals_s(self) -> float:
+        """The rounds: the worker that has measured goes on."""
+        return self._effort.finals_s
 
     def prepare(self, candidates: Sequence[Candidate]) -> None:
         """Start the worker: operands and references of a large problem take their time."""

@@ -161,9 +161,9 @@ class MpiEvaluator:
         return isinstance(local, GpuProduct) or local.source.digest in self._compiled
 
     @property
-    def renewal_s(self) -> float:
-        """What starting ranks and giving them the problem has taken."""
-        return self._setup_s
+    def finals_s(self) -> float:
+        """The rounds, and starting other ranks and giving them the problem."""
+        return self._effort.finals_s + self._setup_s
 
     def prepare(self, candidates: Sequence[Candidate]) -> None:
         """Compile the local kernels that have not been compiled; the programs need none of it."""
