@@ -19,7 +19,8 @@ from autotune.evaluators.base import Effort
 from autotune.interrupt import Interrupt
 from autotune.measurement import Outcome
 from autotune.progress import Watcher
-from autotune.trials import TrialResult, TrialRun, Workplace
+from autotune.trial_run import TrialRun
+from autotune.trials import TrialResult, Workplace
 
 if TYPE_CHECKING:
     from autotune.problem import Gemm

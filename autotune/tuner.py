@@ -22,7 +22,8 @@ from autotune.measurement import Measurement, Outcome
 from autotune.pace import Pace
 from autotune.progress import Progress, Watcher
 from autotune.store import BaselineRecord, BinaryRecord, EffortRecord, TuningRecord, neighbours
-from autotune.trials import TrialResult, TrialRun, Workplace
+from autotune.trial_run import TrialRun
+from autotune.trials import TrialResult, Workplace
 
 if TYPE_CHECKING:
     from autotune.problem import Gemm
@@ -253,7 +254,7 @@ def tune_at(
             progress=progress,
         )
         run.search(rungs=_rungs(work))
-        spent = EffortRecord(len(run.results), deadline.limit_s, sampler, seed)
+        spent = EffortRecord(len(run.results), run.seconds, sampler, seed)
         record, finals = _finish(work, opened, evaluator, run, spent)
     runtime.forget()
     return TuneResult(

@@ -27,6 +27,7 @@ class Stopwatch:
 
     batch = BATCH
     compiles_ahead = False
+    finals_s = 0.0
 
     def __init__(self, device: Device) -> None:
         self.device = device
