@@ -17,9 +17,13 @@ class Deadline:
     A request to stop (Ctrl-C) moves the end nearer while somebody waits, so nobody waits for long
     without looking again.
 
+    A run that is one of many has a goal besides: it plans to end by then, and may go on to the end
+    until it has something to show.
+
     Args:
         seconds: how long the run may take; infinite where only trials count.
         clock: seconds from a fixed point.
+        goal_s: how long it is meant to take; None is as long as it may.
 
     Attributes:
         limit_s: the seconds given.
@@ -27,13 +31,17 @@ class Deadline:
     """
 
     def __init__(
-        self, seconds: float = math.inf, clock: Callable[[], float] = time.monotonic
+        self,
+        seconds: float = math.inf,
+        clock: Callable[[], float] = time.monotonic,
+        goal_s: float | None = None,
     ) -> None:
         self.limit_s = seconds
         self.reserve_s = 0.0
         self._clock = clock
         self._begun = clock()
         self._end = self._begun + seconds
+        self._goal = self._end if goal_s is None else self._begun + min(goal_s, seconds)
 
     @property
     def elapsed_s(self) -> float:
@@ -51,6 +59,11 @@ class Deadline:
         return max(0.0, self._end - self.reserve_s - self._clock())
 
     @property
+    def planned_s(self) -> float:
+        """Seconds to plan with: what remains until the goal; never below zero."""
+        return max(0.0, min(self._end, self._goal) - self.reserve_s - self._clock())
+
+    @property
     def over(self) -> bool:
         """Whether nothing may be begun or waited for any more."""
         return self.remaining_s == 0
@@ -58,6 +71,10 @@ class Deadline:
     def within(self, seconds: float) -> float:
         """So many seconds, or what remains if that is less."""
         return min(seconds, self.remaining_s)
+
+    def settle(self) -> None:
+        """There is something to show: the goal is the end from now on, if the reserve allows."""
+        self._end = min(self._end, max(self._goal, self._clock() + self.reserve_s))
 
     def hasten(self, seconds: float, grace_s: float) -> None:
         """Have the run end within so many seconds.

@@ -165,8 +165,8 @@ def run_preset(
         )
 
     def visit(task: _Task, visit_s: float) -> TuneResult:
-        """Tune a problem for so long."""
-        own = Deadline(min(visit_s, deadline.left_s))
+        """Tune a problem for so long, or longer until something of it is valid."""
+        own = Deadline(deadline.left_s, goal_s=visit_s)
         shown = None if watch is None else watch(task.problem, visit_s)
         with Interrupt(own) as interrupt:
             try:

@@ -5,7 +5,8 @@ visits every problem for those. What is then left goes where more is expected, j
 problem is behind the vendor library and by what the second half of its trials still brought.
 
 Where the time is too short for two rounds worth the name there is one, and where it is too short
-for all problems, those visited are the ones that have no record yet or the worst.
+for all problems, those visited are the ones that have no record yet or the worst. A visit that has
+found nothing valid when its time is over goes on until it has: those after it get less.
 """
 
 from __future__ import annotations

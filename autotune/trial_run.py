@@ -118,8 +118,7 @@ class TrialRun:
         Args:
             candidates: fastest first.
         """
-        if not self._interrupt.requested:
-            self._deadline.reserve_s = min(CLOSING_S, 0.05 * self._deadline.limit_s)
+        self._deadline.reserve_s = min(CLOSING_S, 0.05 * self._deadline.limit_s)
         self._report(Stage("finals", 0, 0))
         count = self._pace.finalists(self._deadline.remaining_s, len(candidates))
         begun_s = self._deadline.elapsed_s
@@ -158,7 +157,7 @@ class TrialRun:
             self._interrupt.requested
             or len(self.results) >= self._trials
             or self._deadline.over
-            or self._deadline.remaining_s < self._pace.trial_s
+            or (self._best is not None and self._deadline.planned_s < self._pace.trial_s)
         )
 
     def _keep_reserve(self) -> None:
@@ -182,7 +181,8 @@ class TrialRun:
         left = self._trials - len(self.results) - len(waiting)
         count = max(0, min(room, left))
         if not self._evaluator.compiles_ahead:
-            count = self._pace.batch(self._deadline.remaining_s, count)
+            fitting = self._pace.batch(self._deadline.planned_s, count)
+            count = fitting if self._best else min(count, max(1, fitting))
         if source is not None:
             taken = 0
             while taken < count and (candidate := next(source, None)) is not None:
@@ -233,6 +233,8 @@ class TrialRun:
             if measurement.median_s < best_s:
                 self._best = result
         self._keep_reserve()
+        if self._best is not None:
+            self._deadline.settle()
         self._report(Stage("trials", 0, 0))
 
     def _report(self, stage: Stage) -> None:
@@ -257,7 +259,7 @@ class TrialRun:
 
     def _left_s(self, stage: Stage) -> float:
         """Seconds that the run will take, as far as is known, and at most those that it may."""
-        may_s = self._deadline.left_s
+        may_s = self._deadline.planned_s + self._deadline.reserve_s
         finals_s = self._evaluator.finals_s if self._finalists else 0.0
         if stage.name == "finals":
             return min(may_s, finals_s * (stage.steps - stage.step + 1) / max(1, stage.steps))
