@@ -16,8 +16,15 @@ from typing import TYPE_CHECKING
 from autotune import __version__
 from autotune.errors import TuningFailedError
 from autotune.evaluators.noise import Competition, disagreement, scatter, throttling
+from autotune.measurement import Outcome
 from autotune.statistics import median_interval
-from autotune.store import BaselineRecord, BinaryRecord, MatchQuality, TuningRecord
+from autotune.store import (
+    BaselineRecord,
+    BinaryRecord,
+    MatchQuality,
+    TuningRecord,
+    preference,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -27,6 +34,7 @@ if TYPE_CHECKING:
     from autotune.measurement import Measurement
     from autotune.problem import Gemm
     from autotune.store import EffortRecord, Match
+    from autotune.trial_run import TrialRun
     from autotune.trials import TrialResult, Workplace
 
 FINALISTS = 5
@@ -61,7 +69,7 @@ def decide(
     work: Workplace,
     measured: Iterable[tuple[Candidate, Measurement]],
     evaluator: Evaluator,
-    results: Sequence[TrialResult],
+    run: TrialRun,
     effort: EffortRecord,
     incumbent: Match | None,
 ) -> Decision:
@@ -70,8 +78,8 @@ def decide(
     Args:
         work: what was searched, and where.
         measured: everything that the study has measured.
-        evaluator: holds the finals.
-        results: the trials of this run, to say what failed.
+        evaluator: of the run; knows what candidates were compiled to.
+        run: holds the finals, as long as there is time.
         effort: what the search cost.
         incumbent: the record that served until now, EXACT or STALE; None where there is none.
 
@@ -81,11 +89,11 @@ def decide(
     measured = list(measured)
     chosen = finalists(measured)
     if not chosen:
-        raise TuningFailedError(_nothing_valid(work.problem, results))
+        raise TuningFailedError(_nothing_valid(work.problem, run.results))
     old = None if incumbent is None else incumbent.record
     if old is not None and old.candidate not in chosen:
-        chosen.append(old.candidate)
-    held = _hold(work, evaluator, chosen, dict(measured))
+        chosen.insert(1, old.candidate)  # before those that there may be no time for
+    held = _hold(work, evaluator, run, chosen, dict(measured))
     searched = [each for each in held.ranked if chosen[each].family in work.union.spaces]
     if not searched:
         reasons = "; ".join(m.reason for m in held.finals.measurements if m.reason)
@@ -95,9 +103,10 @@ def decide(
         best = held.store(first, effort)
         return Decision(best, best, False, held.finals)
     place = chosen.index(old.candidate)
-    beaten = place not in held.ranked or (
-        place != first and held.is_faster(first, place, doubtful=old.noisy)
-    )
+    beaten = held.has_beaten(first, place, doubtful=old.noisy)
+    if beaten is None:
+        best = held.store(first, effort)
+        return Decision(best, min(best, old, key=preference((best, old))), False, held.finals)
     if beaten:
         best = held.store(first, effort, beat=(old.id,))
         return Decision(best, best, False, held.finals)
@@ -154,14 +163,23 @@ class _Held:
         """Positions of the finalists that are right, the fastest first."""
         return _ranked(self.finals)
 
-    def is_faster(self, challenger: int, incumbent: int, *, doubtful: bool) -> bool:
+    def has_beaten(self, challenger: int, incumbent: int, *, doubtful: bool) -> bool | None:
         """Whether a finalist was faster than the incumbent, round by round.
 
         It must be so with 95% confidence: between equals the incumbent stays. Where its own
         record is doubtful the smaller median is enough.
+
+        Returns:
+            None where there was no time for them to take turns.
         """
-        ranked = self.ranked
-        if ranked.index(challenger) > ranked.index(incumbent):
+        if challenger == incumbent:
+            return False
+        if incumbent not in self.ranked:
+            late = self.finals.measurements[incumbent].outcome is Outcome.ABANDONED
+            return None if late else True
+        if not self.finals.rounds:
+            return None
+        if self.ranked.index(challenger) > self.ranked.index(incumbent):
             return False
         ours, theirs = self.finals.rounds[challenger], self.finals.rounds[incumbent]
         pairs = [other / own for own, other in zip(ours, theirs, strict=True)]
@@ -215,17 +233,18 @@ class _Held:
 def _hold(
     work: Workplace,
     evaluator: Evaluator,
+    run: TrialRun,
     chosen: Sequence[Candidate],
     searched: Mapping[Candidate, Measurement],
 ) -> _Held:
-    """Hold finals until nothing disturbs them, `ATTEMPTS` times at most."""
+    """Hold finals until nothing disturbs them, `ATTEMPTS` times at most, while there is time."""
     usable = work.device.limits.names().get("max_threads", 1)
     threads = min(work.problem.threads or usable, usable)
     for _ in range(ATTEMPTS):
         competition = Competition(threads)
-        finals = evaluator.finals(chosen)
+        finals = run.finals(chosen)
         noise = _noise(finals, chosen, searched, competition.seen())
-        if not noise:
+        if not noise or not run.can_repeat_finals:
             break
     return _Held(work, evaluator, chosen, finals, noise)
 

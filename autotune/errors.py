@@ -18,6 +18,7 @@ The tree::
     │   └── LaunchError
     ├── MissingDependencyError             an optional package is absent (also ImportError)
     ├── NotTunedError                      nothing in the cache (also LookupError)
+    ├── OutOfTimeError                     the run is over; the tuner ends with what it has
     └── TuningFailedError                  no valid configuration survived; exit code 1
 
 Every message is one line: the rule, the value that broke it, and the remedy.
@@ -96,6 +97,10 @@ class MissingDependencyError(AutotuneError, ImportError):
 
 class NotTunedError(AutotuneError, LookupError):
     """The cache holds no kernel for the problem."""
+
+
+class OutOfTimeError(AutotuneError):
+    """The time of the run ended before an answer came; nothing is known of what was asked."""
 
 
 class TuningFailedError(AutotuneError):

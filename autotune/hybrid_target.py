@@ -80,8 +80,9 @@ class HybridTarget:
         effort: Effort | None,
         workers: int | None,
         seed: int,
+        beside: Evaluator | None = None,
     ) -> Evaluator:
-        """One process that owns the GPUs."""
+        """One process that owns the GPUs, whatever else is open beside it."""
         from autotune.evaluators.cuda.driver import driver
         from autotune.evaluators.hybrid.evaluator import HybridEvaluator
         from autotune.hybrid import choose_local

@@ -144,8 +144,9 @@ class MpiTarget:
         effort: Effort | None,
         workers: int | None,
         seed: int,
+        beside: Evaluator | None = None,
     ) -> Evaluator:
-        """The ranks, started here unless they are attached."""
+        """The ranks, started here unless they are attached; none are another evaluator's."""
         from autotune.evaluators.mpi.evaluator import MpiEvaluator
         from autotune.evaluators.mpi.world import World
         from autotune.local_product import choose_gpu_local, choose_local

@@ -3,37 +3,41 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.catalog import load_families, select_families
+from autotune.deadline import Deadline
 from autotune.errors import CacheError, InputError, TuningFailedError
 from autotune.evaluators.base import Effort
+from autotune.interrupt import Interrupt
+from autotune.pace import Pace
 from autotune.paths import CacheLocations, private_folder
+from autotune.preset_schedule import (
+    Claim,
+    expected_gain,
+    first_visit_s,
+    second_round_s,
+    second_visits,
+)
+from autotune.program_cache import ProgramCache
 from autotune.store import MatchQuality, TuningCache, TuningRecord, find
 from autotune.targets import make_target
-from autotune.tuner import TuneResult, tune
+from autotune.trials import Workplace
+from autotune.tuner import TuneResult, tune_at
 
 if TYPE_CHECKING:
     from autotune.device import Device
     from autotune.family import KernelFamily
     from autotune.presets import TuningPreset
     from autotune.problem import Gemm
-    from autotune.tuner import Progress
+    from autotune.progress import Watcher
 
 EFFORT = Effort(budget_s=0.1, finals_s=2.0)
 """Less per trial than for a single problem: there are many, and they learn from each other."""
-
-MIN_SEARCH_S = 5.0
-"""A search shorter than this is not begun: starting the measurement worker is part of it."""
-
-OVERHEAD_S = 6.0
-"""What a problem takes beside searching (starting workers, references, finals), until the run has
-seen it for itself."""
 
 
 class PresetStatus(StrEnum):
@@ -68,8 +72,8 @@ class PresetResult:
     reason: str = ""
 
 
-Watch = Callable[["Gemm", float], Callable[["Progress"], None] | None]
-"""``watch(problem, seconds)``: called before each search; returns its progress callback."""
+Watch = Callable[["Gemm", float], "Watcher | None"]
+"""``watch(problem, seconds)``: called before each visit; returns its progress callback."""
 
 
 def run_preset(
@@ -88,11 +92,13 @@ def run_preset(
     workers: int | None = None,
     watch: Watch | None = None,
 ) -> Iterator[PresetResult]:
-    """Tune a preset's problems in turn; yields each as it is done.
+    """Tune a preset's problems; yields each when it is done.
 
     Problems that an earlier run of the same preset has finished, with the same limits and families
-    on this device, are kept as long as their record fits exactly; one that was interrupted goes on
-    in its study. What one problem leaves of its time, the later ones get.
+    on this device, are kept as long as their record fits exactly and was measured in quiet; one
+    that was interrupted goes on in its study. How the time is divided, `preset_schedule` says.
+    Processes that compile and measure serve all problems, and operands are kept as far as memory
+    goes.
 
     Args:
         preset: what to tune.
@@ -100,7 +106,7 @@ def run_preset(
         device: which GPU, by number or (part of) its name; None takes the first.
         families: names of the families to search; empty takes all that can serve a problem.
         extra_families: folders with families of the user's own.
-        seconds: limit for the whole run; None takes the preset's.
+        seconds: limit for the whole run, all in; None takes the preset's.
         trials: limit of trials for each problem; None takes the preset's.
         sampler: as for `tune`.
         seed: as for `tune`.
@@ -113,7 +119,10 @@ def run_preset(
         InputError: something above cannot be used; the message says what and why.
         CacheError: the cache cannot be written.
     """
-    clock = Clock(preset.seconds if seconds is None else seconds)
+    limit_s = preset.seconds if seconds is None else seconds
+    if not limit_s > 0:
+        raise InputError(f"timeout must be more than 0 seconds, got {limit_s}")
+    deadline = Deadline(limit_s)
     name = target or preset.target
     chosen = make_target(name)
     found = select_families(load_families(target=name, extra=extra_families), families)
@@ -121,111 +130,203 @@ def run_preset(
     place = CacheLocations.at(cache).create()
     store = TuningCache(place.database)
     most = preset.trials if trials is None else trials
-    identity = _identity(preset, name, found, read, f"{clock.limit_s:g} s, {most} trials")
+    if most < 1:
+        raise InputError(f"trials must be at least 1, got {most}")
+    identity = _identity(preset, name, found, read, f"{limit_s:g} s, {most} trials")
     journal = _Journal(place.root / "presets" / f"{preset.name}-{identity}.txt")
     finished = journal.labels()
     digests = {family.name: family.digest for family in found.values()}
 
-    def kept(problem: Gemm) -> TuningRecord | None:
-        if problem.label not in finished:
-            return None
+    def stored(problem: Gemm) -> TuningRecord | None:
+        """A problem's own record, if there is one that still holds."""
         records = store.records(read.fingerprint.digest, problem.operation, name)
         match = find(records, problem, name, read, digests, lambda record: None)
         exact = match.record if match.quality is MatchQuality.EXACT else None
         return None if exact is None or exact.noisy else exact
 
-    done = {each.problem: kept(each.problem) for each in preset.problems}
-    left = sum(each.seconds for each in preset.problems if done[each.problem] is None)
-    stopped = ""
+    tasks = []
     for each in preset.problems:
-        problem = each.problem
-        study = f"preset-{preset.name}-{identity}-{problem.label}"
-        record = done[problem]
-        if record is not None:
-            yield PresetResult(problem, study, PresetStatus.KEPT, record)
-            continue
-        search_s = clock.search_seconds(each.seconds, left)
-        left -= each.seconds
-        if not stopped and search_s is None:
-            stopped = f"too little is left of the {clock.limit_s:g} s: run it again to go on"
-        if stopped or search_s is None:
-            yield PresetResult(problem, study, PresetStatus.NOT_REACHED, reason=stopped)
-            continue
-        started = time.monotonic()
-        searched = _Searched(None if watch is None else watch(problem, search_s))
-        try:
-            result = tune(
-                problem,
-                target=name,
-                device=device,
-                families=families,
-                extra_families=extra_families,
-                trials=most,
-                timeout=search_s,
-                sampler=sampler,
-                seed=seed,
-                cache=cache,
-                storage=storage,
-                study=study,
-                workers=workers,
-                effort=EFFORT,
-                progress=searched,
-            )
-        except TuningFailedError as error:
-            yield PresetResult(problem, study, PresetStatus.FAILED, reason=str(error))
-            continue
-        clock.note_overhead(time.monotonic() - started - searched.seconds)
-        if result.interrupted:
-            stopped = "interrupted: run it again to go on"
+        study = f"preset-{preset.name}-{identity}-{each.problem.label}"
+        record = stored(each.problem)
+        # What a disturbed moment measured is not to stay.
+        quiet = record is not None and not getattr(record, "noisy", False)
+        if record is not None and quiet and each.problem.label in finished:
+            yield PresetResult(each.problem, study, PresetStatus.KEPT, record)
         else:
-            journal.add(problem.label)
-        yield PresetResult(problem, study, PresetStatus.TUNED, result.best, result)
+            tasks.append(_Task(each.problem, each.seconds, study, most, record))
+
+    def workplace(problem: Gemm) -> Workplace:
+        return Workplace.of(
+            problem,
+            target=chosen,
+            device=device,
+            families=families,
+            extra_families=extra_families,
+            cache=cache,
+        )
+
+    def visit(task: _Task, visit_s: float) -> TuneResult:
+        """Tune a problem for so long, or longer until something of it is valid."""
+        own = Deadline(deadline.left_s, goal_s=visit_s)
+        shown = None if watch is None else watch(task.problem, visit_s)
+        with Interrupt(own) as interrupt:
+            try:
+                task.work = task.work or workplace(task.problem)
+                return tune_at(
+                    task.work,
+                    task.study,
+                    own,
+                    interrupt,
+                    trials=task.trials,
+                    sampler=sampler,
+                    seed=seed,
+                    storage=storage,
+                    workers=workers,
+                    effort=EFFORT,
+                    progress=shown,
+                    beside=host,
+                    pace=task.pace,
+                )
+            finally:
+                task.interrupted = interrupt.requested
+
+    if not tasks:
+        return
+    # Its processes are everybody's; it measures nothing itself.
+    with chosen.evaluator(
+        tasks[0].problem,
+        found,
+        read,
+        ProgramCache(place.programs),
+        effort=EFFORT,
+        workers=workers,
+        seed=seed,
+    ) as host:
+        yield from _Rounds(tasks, deadline, visit, journal).hold()
 
 
-class Clock:
-    """Divides what is left of the time by the problems that are left.
+@dataclass(slots=True)
+class _Task:
+    """A problem that is to be tuned, and how it stands.
 
-    Args:
-        limit_s: seconds for all of them.
+    Attributes:
+        problem: what is tuned.
+        weight: seconds that the preset means for it.
+        study: the study's name.
+        trials: trials that it may still take.
+        record: what was stored for it before this run.
+        work: where it is tuned, once that is known.
+        pace: what its steps have taken.
+        medians: of its trials so far, in seconds.
+        result: of the last visit that ended with a winner.
+        failure: why the last visit did not.
+        interrupted: whether a request to stop ended the last visit.
     """
 
-    def __init__(self, limit_s: float) -> None:
-        if not limit_s > 0:
-            raise InputError(f"timeout must be more than 0 seconds, got {limit_s}")
-        self.limit_s = limit_s
-        self._begun = time.monotonic()
-        self._overheads: list[float] = []
+    problem: Gemm
+    weight: float
+    study: str
+    trials: int
+    record: TuningRecord | None
+    work: Workplace | None = None
+    pace: Pace = field(default_factory=Pace)
+    medians: list[float] = field(default_factory=list)
+    result: TuneResult | None = None
+    failure: str = ""
+    interrupted: bool = False
 
-    def search_seconds(self, seconds: int, seconds_left: int) -> float | None:
-        """How long the next problem may be searched; None when there is no time for it.
+    @property
+    def gain(self) -> float:
+        """What more time is expected to bring; see `expected_gain`."""
+        record = self.record if self.result is None else self.result.best
+        if record is None:
+            return expected_gain(None, ())
+        ratio = None if record.baseline is None else record.baseline.ratio
+        return expected_gain(ratio, self.medians or [record.median_s])
 
-        Args:
-            seconds: what the problem is meant to take.
-            seconds_left: what it and all those after it are meant to take.
-        """
-        remaining_s = self.limit_s - (time.monotonic() - self._begun)
-        seen = self._overheads
-        overhead_s = sum(seen) / len(seen) if seen else min(OVERHEAD_S, self.limit_s / 2)
-        if remaining_s < overhead_s + MIN_SEARCH_S:
-            return None
-        return max(MIN_SEARCH_S, remaining_s * seconds / seconds_left - overhead_s)
-
-    def note_overhead(self, seconds: float) -> None:
-        """Note what a problem took beside searching."""
-        self._overheads.append(seconds)
+    def note(self, result: TuneResult) -> None:
+        """A visit ended with a winner."""
+        self.result = result
+        self.failure = ""
+        self.trials -= len(result.trials)
+        self.medians += [
+            trial.measurement.median_s
+            for trial in result.trials
+            if trial.measurement.ok and trial.measurement.median_s is not None
+        ]
 
 
-class _Searched:
-    """Follows a search, to know how long it took, and passes its progress on."""
+class _Rounds:
+    """Visits to all problems, then to those that promise most; see `preset_schedule`."""
 
-    def __init__(self, progress: Callable[[Progress], None] | None) -> None:
-        self._progress = progress
-        self.seconds = 0.0
+    def __init__(
+        self,
+        tasks: Sequence[_Task],
+        deadline: Deadline,
+        visit: Callable[[_Task, float], TuneResult],
+        journal: _Journal,
+    ) -> None:
+        # Python's sorting keeps the preset's order among equals.
+        self._tasks = sorted(tasks, key=lambda task: -task.gain)
+        self._deadline = deadline
+        self._visit = visit
+        self._journal = journal
+        self._stopped = ""
+        self._compile_s = 0.0
 
-    def __call__(self, progress: Progress) -> None:
-        self.seconds = progress.elapsed_s
-        if self._progress is not None:
-            self._progress(progress)
+    def hold(self) -> Iterator[PresetResult]:
+        """Make the visits; yields each problem after its last one."""
+        visited = []
+        kept_s = second_round_s(self._deadline.left_s, [task.weight for task in self._tasks])
+        for number, task in enumerate(self._tasks):
+            weights = [each.weight for each in self._tasks[number:]]
+            visit_s = first_visit_s(self._deadline.left_s - kept_s, weights)
+            if visit_s is None and not self._stopped:
+                limit_s = self._deadline.limit_s
+                self._stopped = f"too little is left of the {limit_s:g} s: run it again to go on"
+            if visit_s is None or self._stopped:
+                status = PresetStatus.NOT_REACHED
+                yield PresetResult(task.problem, task.study, status, reason=self._stopped)
+                continue
+            self._go(task, visit_s)
+            if kept_s and not self._stopped:
+                visited.append(task)
+            else:
+                yield self._done(task)
+        while visited:
+            open_tasks = [task for task in visited if task.trials > 0 and not self._stopped]
+            claims = [Claim(task.weight, task.gain) for task in open_tasks]
+            plan = second_visits(self._deadline.left_s, claims)
+            chosen = open_tasks[plan[0][0]] if plan else None
+            if chosen is not None:
+                self._go(chosen, plan[0][1])
+            # Without another visit in sight all are done.
+            for task in [chosen] if chosen is not None else list(visited):
+                visited.remove(task)
+                yield self._done(task)
+
+    def _go(self, task: _Task, visit_s: float) -> None:
+        task.pace.compile_s = task.pace.compile_s or self._compile_s
+        try:
+            result = self._visit(task, visit_s)
+        except TuningFailedError as error:
+            task.failure = str(error)
+        else:
+            task.note(result)
+        if task.interrupted:
+            self._stopped = "interrupted: run it again to go on"
+        self._compile_s = task.pace.compile_s
+
+    def _done(self, task: _Task) -> PresetResult:
+        """What became of a problem, now that no other visit follows."""
+        problem, study, result = task.problem, task.study, task.result
+        if result is not None:
+            if not self._stopped:
+                self._journal.add(problem.label)
+            return PresetResult(problem, study, PresetStatus.TUNED, result.best, result)
+        if self._stopped:
+            return PresetResult(problem, study, PresetStatus.NOT_REACHED, reason=self._stopped)
+        return PresetResult(problem, study, PresetStatus.FAILED, reason=task.failure)
 
 
 class _Journal:

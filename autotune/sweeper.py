@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -14,10 +13,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.deadline import Deadline
 from autotune.errors import InputError
 from autotune.evaluators.base import Effort
+from autotune.interrupt import Interrupt
 from autotune.measurement import Outcome
-from autotune.trials import Progress, TrialResult, TrialRun, Workplace
+from autotune.progress import Watcher
+from autotune.trial_run import TrialRun
+from autotune.trials import TrialResult, Workplace
 
 if TYPE_CHECKING:
     from autotune.problem import Gemm
@@ -41,7 +44,7 @@ class SweepResult:
         wanted: how many of them the sweep is to measure.
         measured: those measured so far, failing ones included, in the order drawn.
         seconds: wall time of this run.
-        interrupted: whether Ctrl-C ended it early.
+        interrupted: whether Ctrl-C, or another request to stop, ended it early.
     """
 
     problem: Gemm
@@ -81,7 +84,7 @@ def sweep(
     workers: int | None = None,
     effort: Effort | None = None,
     racing: bool = False,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Watcher | None = None,
 ) -> SweepResult:
     """Measure every valid configuration of the families for a problem, or a random part of them.
 
@@ -105,13 +108,13 @@ def sweep(
         effort: how long and how exactly to measure; None takes the default.
         racing: whether to abandon what is far behind the best so far; its times are then those
             of its first runs.
-        progress: called before the first trial and after every trial.
+        progress: called whenever something has moved.
 
     Raises:
         InputError: something above cannot be used; the message says what and why.
         CacheError: the cache cannot be written.
     """
-    started = time.perf_counter()
+    deadline = Deadline()
     if limit is not None and limit < 1:
         raise InputError(f"limit must be at least 1, got {limit}")
     if seed < 0:
@@ -132,13 +135,25 @@ def sweep(
     wanted = size if limit is None else min(limit, size)
     rows = list(islice(shuffled_rows(size, seed), wanted))
     name = study or _study_name(work)
-    with work.open(
-        name, storage=storage, sampler="exhaustive", seed=seed, workers=workers, effort=effort
-    ) as (opened, evaluator):
+    with (
+        Interrupt(deadline, "what was measured is kept") as interrupt,
+        work.open(
+            name, storage=storage, sampler="exhaustive", seed=seed, workers=workers, effort=effort
+        ) as (opened, evaluator),
+    ):
         left = len(set(rows) - opened.visited)
-        run = TrialRun(work, opened, evaluator, trials=left, racing=racing)
+        run = TrialRun(
+            work,
+            opened,
+            evaluator,
+            trials=left,
+            deadline=deadline,
+            interrupt=interrupt,
+            racing=racing,
+            progress=progress,
+        )
         if left:
-            run.search(progress, (work.union[row] for row in rows))
+            run.search(work.union[row] for row in rows)
         known = dict(opened.measured())
     candidates = (work.union[row] for row in rows)
     return SweepResult(
@@ -150,8 +165,8 @@ def sweep(
         size=size,
         wanted=wanted,
         measured=tuple(TrialResult(each, known[each]) for each in candidates if each in known),
-        seconds=time.perf_counter() - started,
-        interrupted=run.interrupted,
+        seconds=deadline.elapsed_s,
+        interrupted=interrupt.requested,
     )
 
 

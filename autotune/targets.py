@@ -64,8 +64,21 @@ class Target(Protocol):
         effort: Effort | None,
         workers: int | None,
         seed: int,
+        beside: Evaluator | None = None,
     ) -> Evaluator:
-        """A running evaluator for one problem; the caller closes it."""
+        """A running evaluator for one problem; the caller closes it.
+
+        Args:
+            problem: what is computed.
+            families: by name.
+            device: as `device` gives it.
+            programs: where sources and binaries go.
+            effort: how long and how exactly to measure; None takes the default.
+            workers: compile workers; None takes one for each core.
+            seed: seeds the operands.
+            beside: an evaluator of this target, for another problem, that stays open longer: its
+                processes are used where they will do.
+        """
         ...
 
     def kernel(
@@ -122,12 +135,20 @@ class CpuTarget:
         effort: Effort | None,
         workers: int | None,
         seed: int,
+        beside: Evaluator | None = None,
     ) -> Evaluator:
         """Compile workers and one measurement worker on this machine."""
         from autotune.evaluators.cpu import CpuEvaluator
 
         return CpuEvaluator(
-            problem, families, device, programs, effort=effort, workers=workers, seed=seed
+            problem,
+            families,
+            device,
+            programs,
+            effort=effort,
+            workers=workers,
+            seed=seed,
+            beside=beside if isinstance(beside, CpuEvaluator) else None,
         )
 
     def kernel(
@@ -176,13 +197,21 @@ class CudaTarget:
         effort: Effort | None,
         workers: int | None,
         seed: int,
+        beside: Evaluator | None = None,
     ) -> Evaluator:
         """Compile workers, and one process that owns the GPU."""
         from autotune.evaluators.cuda.evaluator import CudaEvaluator
 
         _ordinal(device)
         return CudaEvaluator(
-            problem, families, device, programs, effort=effort, workers=workers, seed=seed
+            problem,
+            families,
+            device,
+            programs,
+            effort=effort,
+            workers=workers,
+            seed=seed,
+            beside=beside if isinstance(beside, CudaEvaluator) else None,
         )
 
     def kernel(
@@ -249,6 +278,7 @@ class NumbaCudaTarget(CudaTarget):
         effort: Effort | None,
         workers: int | None,
         seed: int,
+        beside: Evaluator | None = None,
     ) -> Evaluator:
         """As for CUDA.
 
@@ -259,7 +289,14 @@ class NumbaCudaTarget(CudaTarget):
 
         check_numba()
         return super().evaluator(
-            problem, families, device, programs, effort=effort, workers=workers, seed=seed
+            problem,
+            families,
+            device,
+            programs,
+            effort=effort,
+            workers=workers,
+            seed=seed,
+            beside=beside,
         )
 
 

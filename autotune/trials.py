@@ -1,12 +1,8 @@
-"""The trials of one problem, as tuning and sweeping share them: ask, compile, evaluate, tell."""
+"""What the trials of a problem need, as tuning and sweeping share it, and what they give."""
 
 from __future__ import annotations
 
-import itertools
-import math
-import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +11,8 @@ from typing import TYPE_CHECKING
 from autotune.catalog import load_families, select_families
 from autotune.configuration import Candidate
 from autotune.errors import InputError
-from autotune.evaluators.base import Baseline, Effort, Evaluator
-from autotune.interrupt import Interrupt
-from autotune.measurement import Measurement, Outcome
+from autotune.evaluators.base import Effort, Evaluator
+from autotune.measurement import Measurement
 from autotune.offers import refusal
 from autotune.paths import CacheLocations
 from autotune.priors import known_priors
@@ -31,33 +26,8 @@ if TYPE_CHECKING:
     from autotune.device import Device
     from autotune.family import KernelFamily
     from autotune.problem import Gemm
-    from autotune.search import Proposal, TuningStudy
+    from autotune.search import TuningStudy
     from autotune.search.model import Prior
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Where a run stands; passed to the callback at the start and after every trial.
-
-    Attributes:
-        trial: trials told so far in this run.
-        trials: the most this run will make.
-        elapsed_s: seconds since the search began.
-        timeout_s: seconds after which the search ends; infinite where only trials count.
-        best_s: best median so far, in seconds; None before the first success.
-        baseline: the vendor library on the same problem; None when there is none.
-        flops: floating-point operations of the problem.
-        counts: trials by outcome.
-    """
-
-    trial: int
-    trials: int
-    elapsed_s: float
-    timeout_s: float
-    best_s: float | None
-    baseline: Baseline | None
-    flops: int
-    counts: Mapping[Outcome, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +51,8 @@ class Workplace:
             out.
         place: folders of the cache.
         store: the cache itself.
+        wanted_device: which GPU was asked for; None for the first.
+        extra_families: folders with families of the user's own that take part.
     """
 
     problem: Gemm
@@ -90,6 +62,8 @@ class Workplace:
     union: SpaceUnion
     place: CacheLocations
     store: TuningCache
+    wanted_device: int | str | None
+    extra_families: tuple[Path, ...]
 
     @classmethod
     def of(
@@ -126,7 +100,17 @@ class Workplace:
                 f"{read.fingerprint.name}: `autotune space` shows what pruned them"
             )
         others = {name: each for name, each in found.items() if each.unsupported(problem) is None}
-        return cls(problem, chosen, read, usable | others, SpaceUnion(spaces), place, store)
+        return cls(
+            problem,
+            chosen,
+            read,
+            usable | others,
+            SpaceUnion(spaces),
+            place,
+            store,
+            device,
+            tuple(extra_families),
+        )
 
     @contextmanager
     def open(
@@ -138,8 +122,18 @@ class Workplace:
         seed: int,
         workers: int | None,
         effort: Effort | None,
+        beside: Evaluator | None = None,
     ) -> Iterator[tuple[TuningStudy[Candidate], Evaluator]]:
         """The study of that name and a running evaluator; both are closed at the end.
+
+        Args:
+            study: its name.
+            storage: as for `tune`.
+            sampler: as for `tune`.
+            seed: as for `tune`.
+            workers: as for `tune`.
+            effort: as for `tune`.
+            beside: an evaluator whose processes may be used, see `Target.evaluator`.
 
         Raises:
             StudyError: the storage cannot be read, or the study is of something else.
@@ -165,6 +159,7 @@ class Workplace:
                 effort=effort,
                 workers=workers,
                 seed=seed,
+                beside=beside,
             ) as evaluator,
         ):
             yield opened, evaluator
@@ -182,159 +177,6 @@ class Workplace:
     def _priors(self) -> list[Prior]:
         families = {name: self.families[name] for name in self.union.spaces}
         return known_priors(self.problem, self.target.name, self.device, families, self.store)
-
-
-class TrialRun:
-    """One run of trials: asks, has compiled, evaluates, tells and stores.
-
-    Args:
-        workplace: what can be tried, and where.
-        study: where candidates come from and where results go.
-        evaluator: turns candidates into measurements.
-        trials: the most trials to make.
-        timeout: seconds after which no trial begins.
-        racing: whether a candidate is abandoned once it is far behind the best so far; if not,
-            every candidate is timed to the end.
-
-    Attributes:
-        results: every trial of this run, in order.
-        interrupted: whether Ctrl-C ended it.
-        seconds: how long the search took.
-    """
-
-    def __init__(
-        self,
-        workplace: Workplace,
-        study: TuningStudy[Candidate],
-        evaluator: Evaluator,
-        *,
-        trials: int,
-        timeout: float = math.inf,
-        racing: bool = True,
-    ) -> None:
-        self.results: list[TrialResult] = []
-        self.interrupted = False
-        self._workplace = workplace
-        self._study = study
-        self._evaluator = evaluator
-        self._trials = trials
-        self._timeout = timeout
-        self._racing = racing
-        self.seconds = 0.0
-        self._started = time.perf_counter()
-        self._best: float | None = None
-
-    def search(
-        self,
-        progress: Callable[[Progress], None] | None,
-        source: Iterator[Candidate] | None = None,
-        rungs: Iterable[Candidate] = (),
-    ) -> None:
-        """Run trials until the budget is spent, there is nothing left to try, or Ctrl-C.
-
-        Args:
-            progress: called before the first trial and after every trial.
-            source: what to try, in this order, in place of what the sampler proposes; what the
-                study has visited is passed over.
-            rungs: what is tried besides, half of every batch: no family goes untried, but
-                compiling them all at once takes longer than a short search should wait.
-        """
-        rungs = iter(rungs)
-        with Interrupt() as interrupt:
-            baseline = self._evaluator.baseline()
-            if progress is not None:
-                progress(self._progress(baseline))
-            waiting: deque[Proposal[Candidate]] = deque()
-            while not (interrupt.requested or self._spent):
-                self._refill(waiting, source, rungs)
-                if not waiting:
-                    break
-                self._trial(_first_ready(waiting, self._evaluator))
-                if progress is not None:
-                    progress(self._progress(baseline))
-            for unused in waiting:
-                self._study.release(unused)
-            self.interrupted = interrupt.requested
-            self.seconds = self._elapsed
-
-    @property
-    def counts(self) -> dict[Outcome, int]:
-        """Trials of this run by outcome."""
-        return dict(Counter(result.measurement.outcome for result in self.results))
-
-    @property
-    def _elapsed(self) -> float:
-        return time.perf_counter() - self._started
-
-    @property
-    def _spent(self) -> bool:
-        return len(self.results) >= self._trials or self._elapsed >= self._timeout
-
-    def _refill(
-        self,
-        waiting: deque[Proposal[Candidate]],
-        source: Iterator[Candidate] | None,
-        rungs: Iterator[Candidate],
-    ) -> None:
-        """Have a batch of candidates compiled or compiling ahead of the one to be measured."""
-        if waiting and not self._evaluator.compiles_ahead:
-            return
-        room = self._evaluator.batch - len(waiting)
-        left = self._trials - len(self.results) - len(waiting)
-        count = max(0, min(room, left))
-        if source is not None:
-            taken = 0
-            while taken < count and (candidate := next(source, None)) is not None:
-                taken += self._study.enqueue([candidate])
-            count = taken
-        if count:
-            some = max(1, self._evaluator.batch // 2) - self._study.enqueued
-            self._study.enqueue(itertools.islice(rungs, max(0, some)))
-        batch = self._study.ask_batch(count)
-        self._evaluator.prepare([proposal.candidate for proposal in batch])
-        waiting.extend(batch)
-
-    def _trial(self, proposal: Proposal[Candidate]) -> None:
-        best_s = self._best if self._racing else None
-        try:
-            measurement = self._evaluator.evaluate(proposal.candidate, best_s)
-        except BaseException:
-            self._study.release(proposal)
-            raise
-        self._study.tell(proposal, measurement)
-        self.results.append(TrialResult(proposal.candidate, measurement))
-        self._workplace.store.add_measurements(
-            self._study.name,
-            self._workplace.device.fingerprint,
-            self._workplace.problem,
-            self._workplace.target.name,
-            [(proposal.candidate, measurement)],
-        )
-        if measurement.ok and measurement.median_s is not None:
-            self._best = min(self._best or math.inf, measurement.median_s)
-
-    def _progress(self, baseline: Baseline | None) -> Progress:
-        return Progress(
-            trial=len(self.results),
-            trials=self._trials,
-            elapsed_s=self._elapsed,
-            timeout_s=self._timeout,
-            best_s=self._best,
-            baseline=baseline,
-            flops=self._workplace.problem.flops,
-            counts=self.counts,
-        )
-
-
-def _first_ready(waiting: deque[Proposal[Candidate]], evaluator: Evaluator) -> Proposal[Candidate]:
-    """Take the oldest proposal that has been compiled, or the oldest if none has."""
-    for proposal in waiting:
-        if evaluator.is_ready(proposal.candidate):
-            break
-    else:
-        proposal = waiting[0]
-    waiting.remove(proposal)
-    return proposal
 
 
 def _usable(families: Mapping[str, KernelFamily], problem: Gemm) -> dict[str, KernelFamily]:

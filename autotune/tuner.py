@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import functools
-import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune import runtime
 from autotune.configuration import Candidate
-from autotune.deciding import decide
+from autotune.deadline import Deadline
+from autotune.deciding import FINALISTS, decide
 from autotune.errors import InputError, NotTunedError, SpaceError
 from autotune.hybrid_target import HybridTarget
+from autotune.interrupt import Interrupt
+from autotune.progress import Progress, Watcher
 from autotune.store import EffortRecord, neighbours
-from autotune.trials import Progress, TrialResult, TrialRun, Workplace
+from autotune.trial_run import TrialRun
+from autotune.trials import TrialResult, Workplace
 
 if TYPE_CHECKING:
-    from autotune.evaluators.base import Baseline, Effort
+    from autotune.evaluators.base import Baseline, Effort, Evaluator
     from autotune.measurement import Outcome
+    from autotune.pace import Pace
     from autotune.problem import Gemm
     from autotune.runtime import Kernel
     from autotune.space import SearchSpace
@@ -48,7 +52,7 @@ class TuneResult:
         spaces: the families' search spaces, as pruned for this device and problem.
         baseline: the vendor library, measured interleaved with the finalists.
         seconds: wall time of the whole run.
-        interrupted: whether Ctrl-C ended the search early.
+        interrupted: whether Ctrl-C, or another request to stop, ended it early.
         device: which GPU was asked for; None for the first.
         cache: where the record was stored; None for the default place.
         extra_families: folders with families of the user's own that took part.
@@ -107,13 +111,16 @@ def tune(
     study: str | None = None,
     workers: int | None = None,
     effort: Effort | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Watcher | None = None,
 ) -> TuneResult:
     """Search the families' spaces for the fastest kernel of a problem and store the winner.
 
-    The search ends after `trials` trials or `timeout` seconds, or with Ctrl-C; then the best
-    candidates are measured again, in turns with the vendor library and with what was tuned for
-    the problem before, and the winner is stored (`autotune.deciding`).
+    The search ends after `trials` trials, or when only the time for the finals is left of
+    `timeout` seconds, or with Ctrl-C; then the best candidates are measured again, in turns with
+    the vendor library and with what was tuned for the problem before, and the winner is stored
+    (`autotune.deciding`).
+
+    SIGTERM and SIGHUP end it as Ctrl-C does, and are delivered again once the winner is stored.
 
     Args:
         problem: what to tune.
@@ -122,7 +129,9 @@ def tune(
         families: names of the families to search; empty takes all that can serve the problem.
         extra_families: folders with families of the user's own.
         trials: the most trials to make, all families together.
-        timeout: seconds of search; the finals come on top.
+        timeout: seconds for everything, from starting worker processes to storing the winner. A
+            trial or a compile that would take longer than what is left is cut off; finals that
+            there is no time for leave the winner as the search measured it.
         sampler: a sampler's name, or the dotted path of an `optuna.samplers.BaseSampler`.
         seed: seeds the sampler and the operands.
         cache: folder or database of the user's cache; None takes the default place.
@@ -130,14 +139,14 @@ def tune(
         study: name of the study; an existing one is continued. None starts a new one.
         workers: compile workers; None uses every core.
         effort: how long and how exactly to measure; None takes the default.
-        progress: called before the first trial and after every trial.
+        progress: called whenever something has moved.
 
     Raises:
         TuningFailedError: no candidate compiled, ran and was right.
         InputError: something above cannot be used; the message says what and why.
         CacheError: the cache cannot be written.
     """
-    started = time.perf_counter()
+    deadline = Deadline(timeout)
     if trials < 1:
         raise InputError(f"trials must be at least 1, got {trials}")
     if not timeout > 0:
@@ -150,50 +159,130 @@ def tune(
         extra_families=extra_families,
         cache=cache,
     )
-    name = study or _study_name(problem, work.target.name)
-    with work.open(
-        name, storage=storage, sampler=sampler, seed=seed, workers=workers, effort=effort
-    ) as (opened, evaluator):
-        opened.enqueue(_known_good(work))
-        run = TrialRun(work, opened, evaluator, trials=trials, timeout=timeout)
-        run.search(progress, rungs=_rungs(work))
-        spent = EffortRecord(len(run.results), run.seconds, sampler, seed)
-        incumbent = _incumbent(work, device, cache, extra_families)
-        decision = decide(work, opened.measured(), evaluator, run.results, spent, incumbent)
-    runtime.forget()
-    return TuneResult(
-        problem=problem,
-        target=work.target.name,
-        study=name,
-        best=decision.best,
-        serving=decision.serving,
-        kept=decision.kept,
-        trials=tuple(run.results),
-        spaces=work.union.spaces,
-        baseline=decision.finals.baseline,
-        seconds=time.perf_counter() - started,
-        interrupted=run.interrupted,
+    with Interrupt(deadline) as interrupt:
+        result = tune_at(
+            work,
+            study or _study_name(problem, work.target.name),
+            deadline,
+            interrupt,
+            trials=trials,
+            sampler=sampler,
+            seed=seed,
+            storage=storage,
+            workers=workers,
+            effort=effort,
+            progress=progress,
+        )
+    return replace(
+        result,
         device=device,
         cache=None if cache is None else Path(cache),
         extra_families=tuple(extra_families),
     )
 
 
-def _incumbent(
+def tune_at(
     work: Workplace,
-    device: int | str | None,
-    cache: str | Path | None,
-    extra_families: Sequence[Path],
-) -> Match | None:
+    study: str,
+    deadline: Deadline,
+    interrupt: Interrupt,
+    *,
+    trials: int,
+    sampler: str,
+    seed: int,
+    storage: str | None,
+    workers: int | None,
+    effort: Effort | None,
+    progress: Watcher | None,
+    beside: Evaluator | None = None,
+    pace: Pace | None = None,
+) -> TuneResult:
+    """What `tune` does once it is known where; runs over several problems begin here.
+
+    Args:
+        work: the problem, and where it is tuned.
+        study: the study's name.
+        deadline: until when it may take.
+        interrupt: whoever asks for an end; entered by the caller.
+        trials: as for `tune`.
+        sampler: as for `tune`.
+        seed: as for `tune`.
+        storage: as for `tune`.
+        workers: as for `tune`.
+        effort: as for `tune`.
+        progress: as for `tune`.
+        beside: an evaluator whose processes may be used, see `Target.evaluator`.
+        pace: what the steps of earlier runs like this one have taken.
+
+    Raises:
+        TuningFailedError: no candidate compiled, ran and was right.
+        CacheError: the cache cannot be written.
+    """
+    if progress is not None:
+        progress(
+            Progress(
+                trial=0,
+                trials=trials,
+                elapsed_s=deadline.elapsed_s,
+                timeout_s=deadline.limit_s,
+                best_s=None,
+                baseline=None,
+                flops=work.problem.flops,
+                counts={},
+                phase="starting",
+                left_s=deadline.left_s,
+            )
+        )
+    with work.open(
+        study,
+        storage=storage,
+        sampler=sampler,
+        seed=seed,
+        workers=workers,
+        effort=effort,
+        beside=beside,
+    ) as (opened, evaluator):
+        opened.enqueue(_known_good(work))
+        run = TrialRun(
+            work,
+            opened,
+            evaluator,
+            trials=trials,
+            deadline=deadline,
+            interrupt=interrupt,
+            finalists=FINALISTS + 1,  # and the incumbent
+            pace=pace,
+            progress=progress,
+        )
+        run.search(rungs=_rungs(work))
+        spent = EffortRecord(len(run.results), run.seconds, sampler, seed)
+        decision = decide(work, opened.measured(), evaluator, run, spent, _incumbent(work))
+    runtime.forget()
+    return TuneResult(
+        problem=work.problem,
+        target=work.target.name,
+        study=study,
+        best=decision.best,
+        serving=decision.serving,
+        kept=decision.kept,
+        trials=tuple(run.results),
+        spaces=work.union.spaces,
+        baseline=decision.finals.baseline,
+        seconds=deadline.elapsed_s,
+        interrupted=interrupt.requested,
+    )
+
+
+def _incumbent(work: Workplace) -> Match | None:
     """The record that serves the problem as things are; None where none does."""
     try:
         found = runtime.look_up(
             work.problem,
             work.target,
             match="stale",
-            device=device,
-            cache=cache,
-            extra_families=extra_families,
+            device=work.wanted_device,
+            cache=work.place.root,
+            extra_families=work.extra_families,
         )
     except NotTunedError:
         return None

@@ -17,7 +17,7 @@ from gpu_environment import GpuWatch, describe_gpu, read_gpu
 
 from autotune import Gemm, tune
 from autotune.problem import parse_shape
-from autotune.tuner import Progress
+from autotune.progress import Progress
 
 MOMENTS_S = (2, 5, 10, 15, 20, 30, 45, 60)
 

@@ -35,6 +35,7 @@ class Stopwatch:
     """
 
     compiles_ahead = False
+    finals_s = 0.0
 
     def __init__(
         self,

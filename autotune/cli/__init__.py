@@ -1,12 +1,14 @@
 """The command line: ``autotune COMMAND``.
 
 With ``--json`` a command puts one JSON document on stdout; logs and progress go to stderr.
-Exit codes: 0 success, 1 the work failed, 2 usage or bad input (one line, no traceback).
+Exit codes: 0 success, 1 the work failed, 2 usage or bad input (one line, no traceback), 128 and
+the signal's number after a request to stop (130 after Ctrl-C), also where results were printed.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import json
 import logging
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING
 from autotune import __version__
 from autotune.cli.parser import Parser, is_common, must_be, normalized
 from autotune.errors import AutotuneError
+from autotune.interrupt import CommandSignals
 
 if TYPE_CHECKING:
     from autotune.cli.result import CommandResult
@@ -56,23 +59,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(_GREETING)
         return 0
     args = parse(given)
-    try:
-        # The command's entry point leaves Ctrl-C to the system until here.
-        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        result: CommandResult = args.run(args)
-        print(json.dumps(result.document, indent=2) if args.json else result.text, flush=True)
-    except AutotuneError as error:
-        print(f"autotune: error: {error}", file=sys.stderr)
-        return error.exit_code
-    except BrokenPipeError:
-        # The reader went away (`| head`); point stdout at nothing so that exit stays quiet.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except KeyboardInterrupt:
-        print("autotune: interrupted", file=sys.stderr)
-        return 130
-    return result.exit_code
+    # The command's entry point leaves Ctrl-C to the system until here.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    with CommandSignals(_tell) as signals:
+        try:
+            result: CommandResult = args.run(args)
+            exit_code = result.exit_code
+            print(json.dumps(result.document, indent=2) if args.json else result.text, flush=True)
+        except AutotuneError as error:
+            print(f"autotune: error: {error}", file=sys.stderr)
+            exit_code = error.exit_code
+        except BrokenPipeError:
+            # The reader went away (`| head`); point stdout at nothing so that exit stays quiet.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            exit_code = 1
+        except KeyboardInterrupt:
+            print("autotune: interrupted", file=sys.stderr)
+            exit_code = 128 + signal.SIGINT
+    return exit_code if signals.number is None else 128 + signals.number
+
+
+def _tell(text: str) -> None:
+    """Write a line to stderr from within a signal handler, which must not use what was broken off.
+
+    On a terminal it replaces a progress line.
+    """
+    start = "\r\x1b[K" if sys.stderr.isatty() else ""
+    with contextlib.suppress(OSError, ValueError):
+        os.write(sys.stderr.fileno(), f"{start}autotune: {text}\n".encode())
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

@@ -51,7 +51,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--timeout",
         type=float,
         metavar="S",
-        help="seconds of search for each problem (default 60); with --preset, for all together",
+        help="seconds for each problem, all in (default 60); with --preset, for all together",
     )
     search.add_argument(
         "--sampler",

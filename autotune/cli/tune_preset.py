@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from autotune.preset_run import PresetResult
     from autotune.presets import TuningPreset
     from autotune.problem import Gemm
-    from autotune.tuner import Progress
+    from autotune.progress import Watcher
 
 
 def run_named(args: argparse.Namespace) -> CommandResult:
@@ -62,6 +62,8 @@ def run_named(args: argparse.Namespace) -> CommandResult:
     ):
         display.show(result)
         results.append(result)
+    order = [each.problem for each in preset.problems]
+    results.sort(key=lambda result: order.index(result.problem))
     records = [result.record for result in results if result.record is not None]
     lines = [_text(results)]
     if args.export is not None:
@@ -85,12 +87,13 @@ class _Display:
         self._number = 0
         self._end: Callable[[], None] = lambda: None
 
-    def watch(self, problem: Gemm, seconds: float) -> Callable[[Progress], None] | None:
-        """Begin the live line of a problem."""
+    def watch(self, problem: Gemm, seconds: float) -> Watcher | None:
+        """Begin the live line of a visit to a problem."""
         if self._quiet:
             return None
         from autotune.cli.progress import ProgressLine
 
+        self._end()
         line = ProgressLine(
             f"{self._number + 1}/{self._count} tuning {shapes_text(problem)}: {seconds:.0f} s"
         )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
     from autotune.configuration import Candidate
+    from autotune.deadline import Deadline
     from autotune.device import Device
     from autotune.evaluators.cuda.program import LaunchPlan
     from autotune.measurement import Measurement
@@ -95,15 +97,46 @@ class Binary:
     support: bytes = b""
 
 
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """How far something has come that takes an evaluator a while.
+
+    Attributes:
+        name: what it does: "compiling" or "finals".
+        step: candidates compiled, or the round that begins.
+        steps: how many there are.
+    """
+
+    name: str
+    step: int
+    steps: int
+
+
+Report: TypeAlias = Callable[[Stage], None]
+"""Hears how far an evaluator has come."""
+
+
+def silent(stage: Stage) -> None:
+    """A `Report` for nobody."""
+
+
 class Evaluator(Protocol):
     """Turns candidates into measurements on one device, for one problem.
 
     A candidate's own faults (it does not compile, crashes, hangs, computes nonsense) come back as
     outcomes and cost one trial; only faults of the engine, the device or a family's files raise.
     Used as a context manager; `close` leaves no process behind.
+
+    `prepare`, `evaluate`, `finals` and `baseline` raise OutOfTimeError where the deadline comes
+    before what they wait for; the process that did the work is gone then, and the next request
+    starts another.
     """
 
     device: Device
+    deadline: Deadline
+    """Of the run that the evaluator works for: whoever makes the run sets it."""
+    report: Report
+    """Hears of compiling and of finals; whoever makes the run sets it."""
     batch: int
     """Candidates to have prepared at a time: enough to keep every compiler busy."""
 
@@ -116,8 +149,16 @@ class Evaluator(Protocol):
         """Whether a prepared candidate has been compiled."""
         ...
 
+    @property
+    def finals_s(self) -> float:
+        """Seconds that finals take beside verifying the finalists, as far as is known."""
+        ...
+
     def prepare(self, candidates: Sequence[Candidate]) -> None:
-        """Compile candidates ahead of `evaluate`, on all cores; may block until that is done."""
+        """Compile candidates ahead of `evaluate`, on all cores; may block until that is done.
+
+        Those that were compiled when the time ended are ready.
+        """
         ...
 
     def evaluate(self, candidate: Candidate, best_s: float | None) -> Measurement:
@@ -130,7 +171,10 @@ class Evaluator(Protocol):
         ...
 
     def finals(self, candidates: Sequence[Candidate]) -> Finals:
-        """Verify candidates again and time them in rounds, interleaved with the baseline."""
+        """Verify candidates again and time them in rounds, interleaved with the baseline.
+
+        There are as many rounds as the deadline allows, and at least one.
+        """
         ...
 
     def baseline(self) -> Baseline | None:

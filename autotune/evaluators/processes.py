@@ -25,7 +25,8 @@ from enum import StrEnum
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, Self
 
-from autotune.errors import AutotuneError
+from autotune.deadline import Deadline
+from autotune.errors import AutotuneError, OutOfTimeError
 from autotune.evaluators.child import Child
 from autotune.evaluators.process_state import ProcessWatch
 
@@ -41,6 +42,9 @@ machine that others keep busy. All of it is code of ours, which ends."""
 
 STARTS = 2
 """How often a worker is started that dies, or is killed, before it is ready."""
+
+LOOK_S = 0.1
+"""Seconds after which whoever waits looks whether the run is to end sooner than it was."""
 
 Handler = Callable[[Any], Any]
 """What a worker's entry returns: called with each request, returns the reply."""
@@ -98,13 +102,19 @@ class WorkerProcess:
         self._environment = dict(environment or {})
         self._watched = watched
         self._child: Child | None = None
-        self._deadline = 0.0
+        self._until = 0.0
         self._timeout_s = 0.0
+        self._run = Deadline()
 
     @property
     def pid(self) -> int | None:
         """The child's process id; None while there is no child."""
         return None if self._child is None else self._child.process.pid
+
+    @property
+    def ready(self) -> bool:
+        """Whether the child has started, as far as is known."""
+        return self._child is not None and self._child.ready
 
     @property
     def connection(self) -> Connection[Any, Any] | None:
@@ -113,8 +123,8 @@ class WorkerProcess:
 
     @property
     def remaining_s(self) -> float:
-        """Seconds left for the request submitted last; never below zero."""
-        return max(0.0, self._deadline - time.monotonic())
+        """Seconds left for the request submitted last, and of its run; never below zero."""
+        return min(max(0.0, self._until - time.monotonic()), self._run.remaining_s)
 
     def spawn(self) -> None:
         """Start the child unless it runs; does not wait for it to be ready."""
@@ -124,12 +134,19 @@ class WorkerProcess:
             self._child = Child(self._environment, self._watched)
             self._send((self._entry, self._arguments))
 
-    def submit(self, request: Any, timeout_s: float) -> None:
+    def submit(self, request: Any, timeout_s: float, deadline: Deadline | None = None) -> None:
         """Send a request; its time limit runs from here, not from the start of the process.
+
+        Args:
+            request: picklable.
+            timeout_s: its time limit.
+            deadline: of the run that it is made for.
 
         Raises:
             AutotuneError: the worker does not start.
+            OutOfTimeError: the run was over before it had started.
         """
+        self._run = deadline or Deadline()
         self.spawn()
         if self._child is not None and not self._child.ready:
             self._await_start()
@@ -142,19 +159,28 @@ class WorkerProcess:
         Returns:
             The reply, or a `Failure`. Unless the handler raised, the child is gone after a
             failure, with every process it started, and the next request starts another.
+
+        Raises:
+            OutOfTimeError: the run was over first; the child is gone, too.
         """
         child = self._child
         if child is None:
             return Failure(FailureKind.DIED, "the worker process was closed")
         try:
-            if not child.connection.poll(self.remaining_s):
-                self.close(grace_s=0)
-                limit = f"no result within {self._timeout_s:g} s: killed"
-                return Failure(FailureKind.TIMED_OUT, limit)
+            while not child.connection.poll(min(LOOK_S, self.remaining_s)):
+                if self._run.over:
+                    raise OutOfTimeError("the run was over before a worker had answered")
+                if self.remaining_s == 0:
+                    self.close(grace_s=0)
+                    limit = f"no result within {self._timeout_s:g} s: killed"
+                    return Failure(FailureKind.TIMED_OUT, limit)
             reply = child.connection.recv()
             if isinstance(reply, Failure) and reply.kind is FailureKind.CHANGED:
                 self.close(grace_s=0)
             return reply
+        except OutOfTimeError:
+            self.close(grace_s=0)
+            raise
         except Exception:
             # Usually EOFError. A process boundary: a child whose memory a kernel has overwritten
             # can send anything, and unpickling that can raise anything.
@@ -166,7 +192,7 @@ class WorkerProcess:
             self.close(grace_s=0)
             raise
 
-    def call(self, request: Any, timeout_s: float) -> Any:
+    def call(self, request: Any, timeout_s: float, deadline: Deadline | None = None) -> Any:
         """Send a request and wait for its reply.
 
         Returns:
@@ -174,8 +200,9 @@ class WorkerProcess:
 
         Raises:
             AutotuneError: the worker does not start.
+            OutOfTimeError: the run that it is made for was over first.
         """
-        self.submit(request, timeout_s)
+        self.submit(request, timeout_s, deadline)
         return self.collect()
 
     def close(self, grace_s: float = 1.0) -> None:
@@ -213,7 +240,7 @@ class WorkerProcess:
 
     def _limit(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._deadline = time.monotonic() + timeout_s
+        self._until = time.monotonic() + timeout_s
 
     def _send(self, message: Any) -> None:
         if self._child is not None:
@@ -246,37 +273,59 @@ class WorkerPool:
             for _ in range(count)
         ]
 
-    def run(self, requests: Sequence[Any], timeout_s: float) -> list[Any]:
+    def spawn(self, count: int) -> None:
+        """Start so many workers, or all there are; does not wait for them to be ready."""
+        for worker in self._workers[:count]:
+            worker.spawn()
+
+    def run(
+        self,
+        requests: Sequence[Any],
+        timeout_s: float,
+        deadline: Deadline | None = None,
+        told: Callable[[int], None] = lambda answered: None,
+    ) -> list[Any]:
         """Answer all requests.
 
         Args:
             requests: picklable.
             timeout_s: limit for each request.
+            deadline: of the run that they are made for.
+            told: called before the first reply and after each with the number of those that came.
 
         Returns:
-            A reply or a `Failure` for each request, in their order.
+            A reply or a `Failure` for each request, in their order; None for those that the end of
+            the run came before.
 
         Raises:
             AutotuneError: a worker does not start.
         """
         replies: list[Any] = [None] * len(requests)
+        answered = 0
         waiting = deque(range(len(requests)))
         idle = self._workers[: len(requests)]
         busy: dict[WorkerProcess, int] = {}
-        for worker in idle:
-            worker.spawn()  # all start at once; `submit` waits for each
+        self.spawn(len(requests))  # all start at once; `submit` waits for each
         try:
+            if requests:
+                told(answered)
             while waiting or busy:
                 while waiting and idle:
                     worker, index = idle.pop(), waiting.popleft()
-                    worker.submit(requests[index], timeout_s)
+                    worker.submit(requests[index], timeout_s, deadline)
                     busy[worker] = index
                 connections = [worker.connection for worker in busy if worker.connection]
-                ready = wait(connections, min(worker.remaining_s for worker in busy))
+                ready = wait(connections, min(LOOK_S, *(worker.remaining_s for worker in busy)))
                 for worker in list(busy):
                     if worker.connection in ready or worker.remaining_s == 0:
-                        replies[busy.pop(worker)] = worker.collect()
+                        replies[busy[worker]] = worker.collect()
+                        del busy[worker]
                         idle.append(worker)
+                        answered += 1
+                        told(answered)
+        except OutOfTimeError:
+            for worker in busy:
+                worker.close(grace_s=0)
         except BaseException:
             self.close(grace_s=0)  # replies to requests that nobody waits for any more
             raise

@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from autotune.evaluators.base import Baseline, Finals
+from autotune.deadline import Deadline
+from autotune.errors import OutOfTimeError
+from autotune.evaluators.base import Baseline, Finals, Report, Stage, silent
 from autotune.evaluators.processes import Failure, FailureKind
 from autotune.measurement import Measurement, Outcome
 from autotune.statistics import median, median_interval
@@ -70,6 +72,9 @@ def hold_rounds(
     visit_baseline: Visit | None,
     budget_s: float,
     confirm: Confirm,
+    *,
+    deadline: Deadline | None = None,
+    report: Report = silent,
 ) -> Finals:
     """Time those finalists that are right in turns with the baseline, then verify them again.
 
@@ -80,51 +85,80 @@ def hold_rounds(
         visit_baseline: what times it; None where it takes no part.
         budget_s: seconds of timed calls, all together.
         confirm: called after the last timed call, for those that took all their turns.
+        deadline: of the run.
+        report: hears of every round.
+
+    Raises:
+        OutOfTimeError: the run was over within the first round.
     """
     if not visits:
         return conclude(measurements, [None] * len(measurements), baseline, None)
     theirs = [] if visit_baseline is None else [visit_baseline]
-    turns = take_turns([*visits.values(), *theirs], budget_s)
+    turns = take_turns([*visits.values(), *theirs], budget_s, deadline=deadline, report=report)
     by_position = dict(zip(visits, turns, strict=False))
-    confirmed = [
-        _confirmed(measurement, confirm(position))
-        if isinstance(by_position.get(position), list)
-        else measurement
-        for position, measurement in enumerate(measurements)
-    ]
     return conclude(
-        confirmed,
+        _confirmed(measurements, by_position, confirm),
         [by_position.get(position) for position in range(len(measurements))],
         baseline,
         turns[-1] if theirs else None,
     )
 
 
-def take_turns(visits: Sequence[Visit], budget_s: float) -> list[Turns]:
-    """Go round until the time is spent, and at least `MIN_ROUNDS` times.
+def take_turns(
+    visits: Sequence[Visit],
+    budget_s: float,
+    *,
+    deadline: Deadline | None = None,
+    report: Report = silent,
+) -> list[Turns]:
+    """Go round until the time is spent, and at least `MIN_ROUNDS` times if the run allows.
 
     Args:
         visits: one per contestant. One that fails is out of the rest.
         budget_s: seconds of timed calls, all together.
+        deadline: of the run: a round that would take longer than what remains is not begun, and
+            one that it cuts off does not count.
+        report: hears of every round.
+
+    Raises:
+        OutOfTimeError: the run was over within the first round.
     """
+    run = deadline or Deadline()
     turns: list[Turns] = [[] for _ in visits]
+    budget_s = run.within(budget_s)
     turn_s = budget_s / ROUNDS / max(len(visits), 1)
     spent_s = 0.0
     rounds = 0
     while spent_s < budget_s or rounds < MIN_ROUNDS:
+        begun_s = run.elapsed_s
+        report(Stage("finals", rounds + 1, max(ROUNDS, rounds + 1)))
+        try:
+            spent_s += _go_round(visits, turns, turn_s)
+        except OutOfTimeError:
+            if not rounds:
+                raise
+            return [each if isinstance(each, Failure) else each[:rounds] for each in turns]
         rounds += 1
-        for position, visit in enumerate(visits):
-            so_far = turns[position]
-            if isinstance(so_far, Failure):
-                spent_s += turn_s  # so that the rounds end even if all fail
-                continue
-            reply = visit(turn_s)
-            if isinstance(reply, Failure):
-                turns[position] = reply
-            else:
-                so_far.append(reply)
-                spent_s += max(turn_s, reply.median_s * reply.calls)
+        if run.remaining_s < run.elapsed_s - begun_s:
+            break
     return turns
+
+
+def _go_round(visits: Sequence[Visit], turns: list[Turns], turn_s: float) -> float:
+    """One turn for everybody; seconds of timed calls."""
+    spent_s = 0.0
+    for position, visit in enumerate(visits):
+        so_far = turns[position]
+        if isinstance(so_far, Failure):
+            spent_s += turn_s  # so that the rounds end even if all fail
+            continue
+        reply = visit(turn_s)
+        if isinstance(reply, Failure):
+            turns[position] = reply
+        else:
+            so_far.append(reply)
+            spent_s += max(turn_s, reply.median_s * reply.calls)
+    return spent_s
 
 
 def conclude(
@@ -168,15 +202,41 @@ def conclude(
     return Finals(tuple(final), tuple(ratios), baseline, tuple(rounds))
 
 
-def _confirmed(measurement: Measurement, again: Measurement) -> Measurement:
-    """A finalist's verification before the rounds, and the one after them."""
-    if not again.ok:
-        return again
-    return replace(
-        measurement,
-        error=max(measurement.error or 0.0, again.error or 0.0),
-        details={**measurement.details, **again.details},
-    )
+def _confirmed(
+    measurements: Sequence[Measurement], turns: Mapping[int, Turns], confirm: Confirm
+) -> list[Measurement]:
+    """The finalists' verification, and of those that took all their turns the one after them.
+
+    The fastest come first. Those that there is no time for are out.
+
+    Raises:
+        OutOfTimeError: the run was over before one was found right.
+    """
+    final = list(measurements)
+    times = {
+        position: median([turn.median_s for turn in own])
+        for position, own in turns.items()
+        if isinstance(own, list)
+    }
+    right = False
+    for position in sorted(times, key=times.__getitem__):
+        try:
+            again = confirm(position)
+        except OutOfTimeError:
+            if not right:
+                raise
+            reason = "there was no time to verify it again after its turns"
+            again = Measurement(Outcome.ABANDONED, reason=reason)
+        right = right or again.ok
+        before = final[position]
+        final[position] = again
+        if again.ok:
+            final[position] = replace(
+                before,
+                error=max(before.error or 0.0, again.error or 0.0),
+                details={**before.details, **again.details},
+            )
+    return final
 
 
 def judge_failure(reply: Failure) -> Measurement:

@@ -17,7 +17,7 @@ from autotune.store.matching import (
     problem_sizes,
     size_distance,
 )
-from autotune.store.ranking import superseded
+from autotune.store.ranking import preference, superseded
 from autotune.store.record import BaselineRecord, EffortRecord, TuningRecord
 from autotune.store.shipped import shipped_binary, shipped_records
 from autotune.store.sources import RecordSource, pools, record_sources
@@ -41,6 +41,7 @@ __all__ = [
     "neighbours",
     "parse_record",
     "pools",
+    "preference",
     "problem_sizes",
     "record_sources",
     "shipped_binary",

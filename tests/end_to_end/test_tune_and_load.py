@@ -18,6 +18,7 @@ from autotune import Gemm, MatchQuality, NotTunedError, Outcome, load, tune
 from autotune.configuration import Candidate, Configuration
 from autotune.errors import InputError, StudyError, UnknownNameError
 from autotune.evaluators.base import Effort
+from autotune.interrupt import SIGNALS
 from autotune.store import TuningCache
 
 pytestmark = pytest.mark.slow
@@ -164,24 +165,48 @@ def test_bad_arguments_are_named(tmp_path: Path, fields: dict, named: str) -> No
         tune(PROBLEM, cache=tmp_path, **({"target": "cpu"} | fields))
 
 
-def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
+SEARCHES = {
+    "tune": ["tune", "--shape", "128x128x128", "--timeout", "300"],
+    "preset": ["tune", "--preset", "cpu", "--timeout", "3000"],
+}
+
+
+@pytest.mark.parametrize(
+    ("search", "number"),
+    [
+        ("tune", signal.SIGINT),
+        ("tune", signal.SIGTERM),
+        ("tune", signal.SIGHUP),
+        ("preset", signal.SIGTERM),
+    ],
+)
+def test_a_request_to_stop_keeps_what_was_measured(
+    tmp_path: Path, search: str, number: signal.Signals
+) -> None:
     # A family of many configurations and few programs: there is much left to do.
-    command = [sys.executable, "-m", "autotune", "tune", "--json", "--family", "blocked"]
-    command += ["--shape", "128x128x128", "--trials", "100000", "--timeout", "300"]
-    command += ["--target", "cpu", "--cache", str(tmp_path)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "autotune", *SEARCHES[search], "--json"]
+    command += ["--family", "blocked", "--trials", "100000", "--target", "cpu"]
+    process = subprocess.Popen(
+        [*command, "--cache", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A background job's children ignore Ctrl-C.
+        preexec_fn=lambda: [signal.signal(each, signal.SIG_DFL) for each in SIGNALS],
+    )
     try:
         database = TuningCache(tmp_path / "tuning.sqlite")
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and process.poll() is None:
-            if len(database.measurements()) >= 4:
+            if any(row.measurement.ok for row in database.measurements()):
                 break
             time.sleep(0.2)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         stdout, stderr = process.communicate(timeout=120)
     finally:
         process.kill()
-    assert process.returncode == 0, stderr
+    assert process.returncode == 128 + number, stderr
+    assert "stopping: measuring the finalists; Ctrl-C again to stop now" in stderr
     document = json.loads(stdout)[0]
     assert document["best"]["median_s"] > 0
     assert [record.id for record in database.records()] == [document["id"]]

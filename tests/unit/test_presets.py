@@ -14,10 +14,19 @@ from autotune import Gemm, load, preset_run, tune
 from autotune.errors import InputError, UnknownNameError
 from autotune.evaluators.base import Effort
 from autotune.preset_run import PresetResult, PresetStatus, run_preset
+from autotune.preset_schedule import (
+    MIN_VISIT_S,
+    SECOND_SHARE,
+    Claim,
+    expected_gain,
+    first_visit_s,
+    second_round_s,
+    second_visits,
+)
 from autotune.presets import TuningPreset, find_preset, read_presets, tuning_presets
 from autotune.problem import parse_shape
+from autotune.progress import Progress
 from autotune.store import TuningCache
-from autotune.tuner import Progress
 
 SQUARES = [f"{size}x{size}x{size}" for size in (128, 256, 512, 1000, 1024, 2048, 4096, 8192)]
 OTHERS = ["2047x2051x2049", "16x4096x4096", "4096x4096x128", "64x65536x64"]
@@ -127,9 +136,12 @@ def statuses(results: list[PresetResult]) -> list[PresetStatus]:
 def test_an_interrupted_run_goes_on_and_what_is_finished_is_kept(
     tiny: TuningPreset, tmp_path: Path
 ) -> None:
+    sent: list[Progress] = []
+
     def interrupt_after_one(problem: Gemm, seconds: float) -> Callable[[Progress], None]:
         def progress(state: Progress) -> None:
-            if state.trial == 1:
+            if state.trial == 1 and not sent:
+                sent.append(state)
                 os.kill(os.getpid(), signal.SIGINT)
 
         return progress
@@ -143,17 +155,18 @@ def test_an_interrupted_run_goes_on_and_what_is_finished_is_kept(
 
     finished = run(tiny, cache)
     assert statuses(finished) == [PresetStatus.TUNED] * 2
-    assert [result.study for result in finished] == [result.study for result in interrupted]
-    assert load(Gemm(24, 24, 24), "cpu", cache=cache).record == finished[0].record
+    by_study = {result.study: result for result in finished}
+    tuned, untuned = (by_study[result.study] for result in interrupted)
+    assert load(Gemm(24, 24, 24), "cpu", cache=cache).record == tuned.record
     # The study went on: nothing was measured twice.
-    tried = [row.candidate for row in store.measurements(study=finished[0].study)]
+    tried = [row.candidate for row in store.measurements(study=tuned.study)]
     assert len(tried) == len(set(tried)) == 1 + 3
 
     kept = run(tiny, cache)
     assert statuses(kept) == [PresetStatus.KEPT] * 2
-    assert [result.record for result in kept] == [result.record for result in finished]
+    assert [result.record for result in kept] == [tuned.record, untuned.record]
 
-    store.delete([finished[1].record.id])
+    store.delete([untuned.record.id])
     assert statuses(run(tiny, cache)) == [PresetStatus.KEPT, PresetStatus.TUNED]
 
 
@@ -178,16 +191,43 @@ def test_no_search_is_begun_without_time_for_it(tiny: TuningPreset, tmp_path: Pa
         run(tiny, tmp_path / "cache", seconds=0)
 
 
-def test_time_that_is_left_over_flows_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 100.0
-    monkeypatch.setattr(preset_run.time, "monotonic", lambda: now)
-    clock = preset_run.Clock(100.0)
-    assert clock.search_seconds(50, 100) == 50 - preset_run.OVERHEAD_S
-    clock.note_overhead(4.0)
-    now += 10  # it took 10 of its 50 seconds
-    assert clock.search_seconds(25, 50) == 90 / 2 - 4
-    clock.note_overhead(2.0)
-    now += 70
-    assert clock.search_seconds(25, 25) == 20 - 3
-    now += 20
-    assert clock.search_seconds(25, 25) is None
+def test_all_problems_are_visited_before_any_is_visited_again() -> None:
+    weights = [60.0, 45.0, 75.0, 30.0]
+    kept_s = second_round_s(210.0, weights)
+    assert kept_s == 210 * SECOND_SHARE
+    left_s = 210.0 - kept_s
+    seconds = []
+    for number in range(len(weights)):
+        visit_s = first_visit_s(left_s, weights[number:])
+        assert visit_s is not None
+        seconds.append(visit_s)
+        left_s -= visit_s
+    assert seconds == pytest.approx([each / 2 for each in weights])
+    # What a problem leaves over, the later ones get.
+    assert first_visit_s(50.0, [75.0, 30.0]) == pytest.approx(50 * 75 / 105)
+
+
+def test_short_runs_make_one_visit_each_to_as_many_as_are_worth_it() -> None:
+    weights = [60.0, 45.0, 75.0, 30.0]
+    assert second_round_s(40.0, weights) == 0
+    assert first_visit_s(40.0, weights) == pytest.approx(40 * 60 / 210)
+    assert first_visit_s(20.0, weights) == MIN_VISIT_S
+    assert first_visit_s(0.9 * MIN_VISIT_S, weights) is None
+    assert second_round_s(100.0, []) == 0
+
+
+def test_time_goes_where_most_is_expected() -> None:
+    missing = expected_gain(None, ())
+    behind = expected_gain(0.5, [2.0, 1.0, 1.0, 1.0])
+    improving = expected_gain(1.2, [2.0, 2.0, 1.6, 1.5])
+    settled = expected_gain(1.2, [1.0, 2.0, 1.5, 1.0])
+    unknown_library = expected_gain(None, [1.0])
+    assert missing > behind > improving > settled == unknown_library > 0
+    claims = [Claim(50.0, settled), Claim(50.0, behind), Claim(50.0, improving)]
+    order, seconds = zip(*second_visits(300.0, claims), strict=True)
+    assert order[:2] == (1, 2)
+    assert list(seconds) == sorted(seconds, reverse=True)
+    # The least promising goes without rather than that all get too little.
+    [(first, all_s)] = second_visits(MIN_VISIT_S * 1.2, claims)
+    assert (first, all_s) == (1, MIN_VISIT_S * 1.2)
+    assert second_visits(0.5 * MIN_VISIT_S, claims) == second_visits(100.0, []) == []

@@ -7,7 +7,9 @@ import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from autotune.evaluators.base import Baseline, Effort, Finals
+from autotune.deadline import Deadline
+from autotune.errors import OutOfTimeError
+from autotune.evaluators.base import Baseline, Effort, Finals, Report, Stage, silent
 from autotune.evaluators.cpu.baseline import Blas, baseline_details, baseline_name
 from autotune.evaluators.cpu.direct import write_call
 from autotune.evaluators.cpu.kernel import CpuProgram, write_program
@@ -21,13 +23,7 @@ from autotune.evaluators.cpu.messages import (
 )
 from autotune.evaluators.cpu.thread_limits import affinity_count
 from autotune.evaluators.cpu.worker import Compiled, compile_worker, measurement_worker
-from autotune.evaluators.processes import (
-    PREPARE_TIMEOUT_S,
-    Failure,
-    FailureKind,
-    WorkerPool,
-    WorkerProcess,
-)
+from autotune.evaluators.processes import PREPARE_TIMEOUT_S, Failure, FailureKind, WorkerPool
 from autotune.evaluators.rounds import (
     CONFIRM_SHARE,
     Redraw,
@@ -35,6 +31,7 @@ from autotune.evaluators.rounds import (
     hold_rounds,
     judge_failure,
 )
+from autotune.evaluators.sharing import SharedWorker
 from autotune.evaluators.validity import Validity
 from autotune.measurement import Measurement, Outcome
 
@@ -65,6 +62,38 @@ class _Prepared:
     failure: Measurement | None
 
 
+class _Processes:
+    """The processes of one evaluator, or of several for problems in turn.
+
+    Args:
+        key: folder of programs, effort, threads, compile workers and seed: evaluators that differ
+            in these share nothing.
+        programs: where emitted modules go.
+    """
+
+    def __init__(self, key: tuple[Path, Effort, int, int, int], programs: ProgramCache) -> None:
+        _, effort, threads, count, seed = self.key = key
+        environment = {"NUMBA_NUM_THREADS": str(threads)}
+        self.compilers = WorkerPool(
+            compile_worker, count=count, environment=environment, watched=True
+        )
+        self.worker = SharedWorker(
+            measurement_worker,
+            programs,
+            effort,
+            threads,
+            seed,
+            environment=environment,
+            watched=True,
+        )
+        self.baselines: dict[Gemm, Baseline] = {}
+
+    def close(self) -> None:
+        """End every process."""
+        self.compilers.close()
+        self.worker.close()
+
+
 class CpuEvaluator:
     """Evaluates candidates of CPU families for one problem (see `Evaluator`).
 
@@ -79,6 +108,8 @@ class CpuEvaluator:
         effort: how long and how exactly to measure.
         workers: compile workers; None takes one for each processor of this process.
         seed: seeds the operands.
+        beside: an evaluator whose processes this one may use, and whose baseline if it is for the
+            same problem; it is not closed before this one.
     """
 
     def __init__(
@@ -91,36 +122,31 @@ class CpuEvaluator:
         effort: Effort | None = None,
         workers: int | None = None,
         seed: int = 0,
+        beside: CpuEvaluator | None = None,
     ) -> None:
         self.device = device
+        self.deadline = Deadline()
+        self.report: Report = silent
         self._problem = problem
         self._families = families
         self._programs = programs
         self._effort = effort or Effort()
         usable = device.limits.names()["max_threads"]
         self._threads = min(problem.threads or usable, usable)
-        environment = {"NUMBA_NUM_THREADS": str(self._threads)}
         # Nothing is measured meanwhile, so that kernels of one thread are compiled on all cores.
         count = workers or affinity_count()
         self.batch = max(MIN_BATCH, count)
-        self._compilers = WorkerPool(
-            compile_worker, count=count, environment=environment, watched=True
-        )
-        self._worker = WorkerProcess(
-            measurement_worker,
-            problem,
-            programs,
-            self._effort,
-            self._threads,
-            seed,
-            environment=environment,
-            watched=True,
+        key = (programs.folder, self._effort, self._threads, count, seed)
+        shares = beside is not None and beside._processes.key == key
+        self._owner = not shares
+        self._processes: _Processes = (
+            beside._processes if beside and shares else _Processes(key, programs)
         )
         self._fresh = itertools.count(seed + 1)
         self._validity = Validity(families, problem, device.limits)
         self._prepared: dict[Candidate, _Prepared] = {}
         self._callers: set[Path] = set()
-        self._baseline: Baseline | None = None
+        self._baseline = self._processes.baselines.get(problem)
 
     @property
     def compiles_ahead(self) -> bool:
@@ -130,6 +156,11 @@ class CpuEvaluator:
     def is_ready(self, candidate: Candidate) -> bool:
         """Whether a candidate has been compiled."""
         return candidate in self._prepared
+
+    @property
+    def finals_s(self) -> float:
+        """The rounds: the worker that has measured goes on."""
+        return self._effort.finals_s
 
     def prepare(self, candidates: Sequence[Candidate]) -> None:
         """Compile what has not been compiled, each distinct module once, on all cores."""
@@ -143,15 +174,17 @@ class CpuEvaluator:
         # What calls them is compiled here too, and not while a candidate is measured.
         callers = {write_call(program, self._programs) for program in programs.values()}
         paths += callers - self._callers
-        self._callers |= callers
-        replies = dict(
-            zip(paths, self._compilers.run(paths, self._effort.compile_timeout_s), strict=True)
-        )
+        # Operands and references are made while compilers work.
+        self._processes.worker.begin(self._problem, self.deadline)
+        replies = dict(zip(paths, self._compile(paths), strict=True))
+        self._callers |= {path for path in callers if replies.get(path) is not None}
         for candidate, program in programs.items():
             if program.path in done:
                 self._prepared[candidate] = replace(done[program.path], program=program)
-            else:
-                self._prepared[candidate] = _judge_compile(program, replies[program.path])
+            elif (reply := replies[program.path]) is not None:
+                self._prepared[candidate] = _judge_compile(program, reply)
+        if None in replies.values():
+            raise OutOfTimeError("the run was over before all candidates were compiled")
 
     def evaluate(self, candidate: Candidate, best_s: float | None) -> Measurement:
         """Compile if need be, verify, then time; see `Evaluator.evaluate`."""
@@ -179,6 +212,8 @@ class CpuEvaluator:
             of_numpy,
             self._effort.finals_s,
             lambda position: self._confirm(candidates[position], seed),
+            deadline=self.deadline,
+            report=self.report,
         )
 
     def baseline(self) -> Baseline | None:
@@ -195,15 +230,16 @@ class CpuEvaluator:
                 threads=self._threads,
                 details=baseline_details(blas),
             )
+            self._processes.baselines[self._problem] = self._baseline
         return self._baseline
 
     def binary(self, candidate: Candidate) -> None:
         """Nothing: Numba keeps what it compiled in its own file cache."""
 
     def close(self) -> None:
-        """End every worker."""
-        self._compilers.close()
-        self._worker.close()
+        """End every worker, unless they are another evaluator's."""
+        if self._owner:
+            self._processes.close()
 
     def __enter__(self) -> Self:
         return self
@@ -244,7 +280,7 @@ class CpuEvaluator:
 
     def _confirm(self, candidate: Candidate, seed: int) -> Measurement:
         """What calls on fresh operands, all of them checked, say of a finalist."""
-        redrawn = self._worker.call(Redraw(seed), PREPARE_TIMEOUT_S)
+        redrawn = self._ask(Redraw(seed), PREPARE_TIMEOUT_S)
         if isinstance(redrawn, Failure):
             return judge_failure(redrawn)
         budget_s = CONFIRM_SHARE * self._effort.finals_s
@@ -258,11 +294,22 @@ class CpuEvaluator:
         reply: Evaluated | Failure = self._ask(request)
         return judge_failure(reply) if isinstance(reply, Failure) else reply.measurement
 
-    def _ask(self, request: Request) -> Any:
-        reply = self._worker.call(request, self._effort.timeout_s)
+    def _ask(self, request: Request, timeout_s: float | None = None) -> Any:
+        limit_s = timeout_s or self._effort.timeout_s
+        worker = self._processes.worker
+        reply = worker.call(self._problem, request, limit_s, self.deadline)
         if isinstance(reply, Evaluated) and reply.damaged:
-            self._worker.close(grace_s=0)
+            worker.close(grace_s=0)
         return reply
+
+    def _compile(self, paths: Sequence[Path]) -> list[Compiled | Failure | None]:
+        """What compiling modules came to; None for those that there was no time for."""
+        return self._processes.compilers.run(
+            paths,
+            self._effort.compile_timeout_s,
+            self.deadline,
+            lambda answered: self.report(Stage("compiling", answered, len(paths))),
+        )
 
     def _write(self, candidate: Candidate) -> CpuProgram:
         family = self._families[candidate.family]

@@ -26,6 +26,7 @@ from autotune.evaluators.cpu.messages import (
 from autotune.evaluators.cpu.timing import time_calls, timed
 from autotune.evaluators.racing import FIRST_RUNS, Race
 from autotune.evaluators.rounds import Redraw, Series
+from autotune.evaluators.sharing import Subjects
 from autotune.evaluators.verdicts import AT_THE_END, CHANGED, IN_TURN, REPEATED, wrong_result
 from autotune.measurement import Measurement, Outcome
 from autotune.references import SMALL_CASES, Case
@@ -51,6 +52,9 @@ operands fit the caches better, so large ones would be no faster."""
 
 PROBE_BEST_S = 3e-3
 """Probing pays, and does not measure the overhead of a call, when the best is slower than this."""
+
+KEPT_BYTES = 1 << 30
+"""Memory for the operands of problems that may be measured again."""
 
 BRIEF_S = 0.05
 """Calls longer than this are not warmed up: what the call before left behind is gone in less."""
@@ -87,27 +91,21 @@ def compile_module(path: Path) -> Compiled:
 
 
 def measurement_worker(
-    problem: Gemm, programs: ProgramCache, effort: Effort, threads: int, seed: int
-) -> Callable[[Request], Evaluated | Series | Blas | None]:
-    """Entry of the worker that measures: owns the operands of one problem."""
+    programs: ProgramCache, effort: Effort, threads: int, seed: int, problem: Gemm
+) -> Subjects:
+    """Entry of the worker that measures: owns the operands of the problems it is asked about."""
     _import_compiler()
-    worker = _MeasurementWorker(problem, programs, effort, threads, seed)
 
-    def handle(request: Request) -> Evaluated | Series | Blas | None:
-        match request:
-            case Evaluate():
-                return worker.evaluate(request)
-            case Visit():
-                return worker.visit(request)
-            case Redraw():
-                worker.redraw(request.seed)
-                return None
-            case Confirm():
-                return worker.confirm(request)
-            case DescribeBlas():
-                return numpy_blas()
+    def measuring(problem: Gemm) -> Callable[[Request], Evaluated | Series | Blas | None]:
+        return _MeasurementWorker(problem, programs, effort, threads, seed).handle
 
-    return handle
+    return Subjects(measuring, problem, weigh=_operand_bytes, limit=KEPT_BYTES)
+
+
+def _operand_bytes(problem: Gemm) -> int:
+    """About what a problem's operands take, with the references in double precision."""
+    m, n, k = problem.m, problem.n, problem.k
+    return 2 * (m * n + n * k + 3 * m * k) * 8
 
 
 class _MeasurementWorker:
@@ -140,6 +138,21 @@ class _MeasurementWorker:
         self._seed = seed
         self._kernel = functools.cache(CpuKernel)
         self._numpy = _numpy_call(self._large, problem)
+
+    def handle(self, request: Request) -> Evaluated | Series | Blas | None:
+        """Do what is asked."""
+        match request:
+            case Evaluate():
+                return self.evaluate(request)
+            case Visit():
+                return self.visit(request)
+            case Redraw():
+                self.redraw(request.seed)
+                return None
+            case Confirm():
+                return self.confirm(request)
+            case DescribeBlas():
+                return numpy_blas()
 
     def evaluate(self, request: Evaluate) -> Evaluated:
         """Correct first, then fast; a kernel that is far behind is not timed to the end."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import os
@@ -9,8 +10,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from autotune.cuda_limits import CudaLimits
-from autotune.errors import AutotuneError
-from autotune.evaluators.base import Baseline, Binary, Effort, Finals
+from autotune.deadline import Deadline
+from autotune.errors import AutotuneError, OutOfTimeError
+from autotune.evaluators.base import Baseline, Binary, Effort, Finals, Report, Stage, silent
 from autotune.evaluators.cpu.identity import read_cpu
 from autotune.evaluators.cuda.compiling import CompilePool, CompileRequest, Refused
 from autotune.evaluators.cuda.gate import gate
@@ -23,6 +25,7 @@ from autotune.evaluators.cuda.messages import (
     Evaluated,
     GpuSettings,
     Request,
+    Subject,
     Visit,
 )
 from autotune.evaluators.cuda.nvrtc import Compiled, check_driver
@@ -35,12 +38,7 @@ from autotune.evaluators.cuda.program import (
 )
 from autotune.evaluators.cuda.support import support_source
 from autotune.evaluators.cuda.worker import measurement_worker
-from autotune.evaluators.processes import (
-    PREPARE_TIMEOUT_S,
-    Failure,
-    FailureKind,
-    WorkerProcess,
-)
+from autotune.evaluators.processes import LOOK_S, PREPARE_TIMEOUT_S, Failure, FailureKind
 from autotune.evaluators.rounds import (
     CONFIRM_SHARE,
     Redraw,
@@ -48,6 +46,7 @@ from autotune.evaluators.rounds import (
     hold_rounds,
     judge_failure,
 )
+from autotune.evaluators.sharing import SharedWorker
 from autotune.evaluators.validity import Validity
 from autotune.measurement import Measurement, Outcome
 from autotune.rendering import render
@@ -81,6 +80,27 @@ class _Ready:
     details: dict[str, float | int | str]
 
 
+class _Processes:
+    """The processes of one evaluator, or of several for problems in turn.
+
+    Args:
+        key: evaluators that differ in it share nothing.
+        compilers: what compiles.
+        worker: what measures.
+    """
+
+    def __init__(self, key: object, compilers: CompilePool, worker: SharedWorker) -> None:
+        self.key = key
+        self.compilers = compilers
+        self.worker = worker
+        self.baselines: dict[Gemm, Baseline] = {}
+
+    def close(self) -> None:
+        """End every process."""
+        self.compilers.close()
+        self.worker.close()
+
+
 class CudaEvaluator:
     """Evaluates candidates of CUDA and Numba-CUDA families for one problem (see `Evaluator`).
 
@@ -95,6 +115,8 @@ class CudaEvaluator:
         effort: how long and how exactly to measure.
         workers: compile processes; None takes one per processor that this process may use.
         seed: seeds the operands.
+        beside: an evaluator whose processes this one may use, and whose baseline if it is for the
+            same problem; it is not closed before this one.
 
     Raises:
         MissingDependencyError: NVRTC, which compiles the evaluator's own kernels, is missing or
@@ -111,12 +133,15 @@ class CudaEvaluator:
         effort: Effort | None = None,
         workers: int | None = None,
         seed: int = 0,
+        beside: CudaEvaluator | None = None,
     ) -> None:
         if not isinstance(device.limits, CudaLimits):
             raise AutotuneError(f"{device.fingerprint.name} is no CUDA device: use read_gpu()")
         major, minor = device.toolchain["cuda"].split(".")
         check_driver((int(major), int(minor)))
         self.device = device
+        self.deadline = Deadline()
+        self.report: Report = silent
         self._limits = device.limits
         self._problem = problem
         self._families = families
@@ -125,17 +150,21 @@ class CudaEvaluator:
         self._seed = seed
         self._fresh = itertools.count(seed + 1)
         self.batch = workers or read_cpu().limits.names()["max_threads"]
-        targets = {_SUPPORT_TARGET, *(family.target for family in families.values())}
-        self._compilers = CompilePool(
-            programs, self.batch, self._effort.compile_timeout_s, sorted(targets)
+        targets = tuple(sorted({_SUPPORT_TARGET, *(each.target for each in families.values())}))
+        key = (programs.folder, self._effort, self.batch, seed, device.fingerprint, targets)
+        shares = beside is not None and beside._processes.key == key
+        self._owner = not shares
+        self._processes: _Processes = (
+            beside._processes
+            if beside and shares
+            else _Processes(key, self._start_compilers(targets), self._make_worker())
         )
         self._support = self._compile_support()
-        self._worker: WorkerProcess | None = None
         self._validity = Validity(families, problem, device.limits)
         self._compiles: dict[str, Future[CompileReply | Failure]] = {}
         self._pending: dict[Candidate, Future[CompileReply | Failure]] = {}
         self._measured: dict[str, tuple[Candidate, Measurement]] = {}
-        self._baseline: Baseline | None = None
+        self._baseline = self._processes.baselines.get(problem)
 
     @property
     def compiles_ahead(self) -> bool:
@@ -146,15 +175,19 @@ class CudaEvaluator:
         """Whether a candidate has been compiled, or needs no compiling to be rejected."""
         return candidate not in self._pending or self._pending[candidate].done()
 
+    @property
+    def finals_s(self) -> float:
+        """The rounds: the worker that has measured goes on."""
+        return self._effort.finals_s
+
     def prepare(self, candidates: Sequence[Candidate]) -> None:
         """Compile, in the background, what has not been compiled; each distinct source once."""
         for candidate in candidates:
             if candidate not in self._pending and self._validity.rejection(candidate) is None:
                 self._pending[candidate] = self._compile(candidate)
-        if self._worker is None and self._support.done():
+        if self._support.done():
             # Its start (context, operands, references) takes as long as the first compiles.
-            self._worker = self._make_worker()
-            self._worker.spawn()
+            self._processes.worker.begin(self._subject(), self.deadline)
 
     def evaluate(self, candidate: Candidate, best_s: float | None) -> Measurement:
         """Compile if need be, verify, then time; see `Evaluator.evaluate`.
@@ -202,6 +235,8 @@ class CudaEvaluator:
             of_cublas,
             self._effort.finals_s,
             lambda position: self._confirm(*programs[position], seed),
+            deadline=self.deadline,
+            report=self.report,
         )
 
     def baseline(self) -> Baseline | None:
@@ -220,6 +255,7 @@ class CudaEvaluator:
                 threads=1,
                 details={"library": "cuBLAS", "version": version},
             )
+            self._processes.baselines[self._problem] = self._baseline
         return self._baseline
 
     def binary(self, candidate: Candidate) -> Binary | None:
@@ -231,10 +267,11 @@ class CudaEvaluator:
         return Binary(program.cubin, self._limits.architecture, program.plan, program.support)
 
     def close(self) -> None:
-        """End every process and free the device."""
-        self._compilers.close()
-        if self._worker is not None:
-            self._worker.close()
+        """End every process and free the device, unless they are another evaluator's."""
+        for compiling in self._compiles.values():
+            compiling.cancel()  # those who come next need the compilers
+        if self._owner:
+            self._processes.close()
 
     def __enter__(self) -> Self:
         return self
@@ -253,7 +290,7 @@ class CudaEvaluator:
         if rejection is not None:
             return Measurement(Outcome.REJECTED, reason=rejection)
         self.prepare([candidate])
-        reply = self._pending[candidate].result()
+        reply = self._await(self._pending[candidate])
         if isinstance(reply, Refused):
             return Measurement(Outcome.COMPILE_FAILED, reason=reply.reason)
         if isinstance(reply, Failure):
@@ -333,26 +370,44 @@ class CudaEvaluator:
 
     def _ask_finalist(self, request: Request, timeout_s: float | None = None) -> Any:
         reply = self._ask(request, timeout_s)
-        if isinstance(reply, Failure) and self._worker is not None:
-            self._worker.close(grace_s=0)  # its context may be dead
+        if isinstance(reply, Failure):
+            self._processes.worker.close(grace_s=0)  # its context may be dead
         return reply
 
     def _ask(self, request: Request, timeout_s: float | None = None) -> Any:
-        if self._worker is None:
-            self._worker = self._make_worker()
-        reply = self._worker.call(request, timeout_s or self._effort.timeout_s)
+        worker, limit_s = self._processes.worker, timeout_s or self._effort.timeout_s
+        reply = worker.call(self._subject(), request, limit_s, self.deadline)
         if isinstance(reply, Evaluated) and reply.lost:
-            self._worker.close(grace_s=0)
+            worker.close(grace_s=0)
         return reply
 
-    def _make_worker(self) -> WorkerProcess:
+    def _await(self, future: Future[CompileReply | Failure]) -> CompileReply | Failure:
+        """What a compiler comes to.
+
+        Raises:
+            OutOfTimeError: the run is over before that.
+        """
+        while True:
+            with contextlib.suppress(TimeoutError):
+                return future.result(timeout=self.deadline.within(LOOK_S))
+            done = sum(each.done() for each in self._compiles.values())
+            self.report(Stage("compiling", done, len(self._compiles)))
+            if self.deadline.over:
+                raise OutOfTimeError("the run was over before a compiler had answered")
+
+    def _subject(self) -> Subject:
+        return Subject(self._problem, self._support_cubin())
+
+    def _start_compilers(self, targets: tuple[str, ...]) -> CompilePool:
+        return CompilePool(self._programs, self.batch, self._effort.compile_timeout_s, targets)
+
+    def _make_worker(self) -> SharedWorker:
         state = self.device.state
         visible = visible_device(
             int(state.get("ordinal", "0")), os.environ.get("CUDA_VISIBLE_DEVICES")
         )
-        return WorkerProcess(
+        return SharedWorker(
             measurement_worker,
-            self._problem,
             self._effort,
             GpuSettings(
                 ordinal=0,
@@ -360,7 +415,6 @@ class CudaEvaluator:
                 multiprocessor_count=self._limits.multiprocessor_count,
                 l2_bytes=self._limits.l2_bytes,
             ),
-            self._support_cubin(),
             self._seed,
             environment={"CUDA_VISIBLE_DEVICES": visible},
         )
@@ -371,19 +425,19 @@ class CudaEvaluator:
         source = render(family, candidate.configuration, dtype=self._problem.dtype, layout=layout)
         if source.digest not in self._compiles:
             self._programs.write(source, family.name)
-            self._compiles[source.digest] = self._compilers.submit(
+            self._compiles[source.digest] = self._processes.compilers.submit(
                 CompileRequest(source, family.name, self._limits.architecture)
             )
         return self._compiles[source.digest]
 
     def _compile_support(self) -> Future[CompileReply | Failure]:
         source = support_source(self._problem.dtype)
-        return self._compilers.submit(
+        return self._processes.compilers.submit(
             CompileRequest(source, _SUPPORT_FAMILY, self._limits.architecture)
         )
 
     def _support_cubin(self) -> bytes:
-        reply = self._support.result()
+        reply = self._await(self._support)
         if not isinstance(reply, Compiled):
             raise AutotuneError(f"the evaluator's own kernels do not compile: {reply.reason}")
         return reply.cubin

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from autotune.evaluators.cuda.program import CudaProgram, LaunchPlan
 from autotune.evaluators.rounds import Redraw
 from autotune.measurement import Measurement
+from autotune.problem import Gemm
 from autotune.references import SMALL_CASES, Case
 
 _TALL, _DEEP = 4096, 2048
@@ -49,6 +50,19 @@ class GpuSettings:
     pci_bus_id: str
     multiprocessor_count: int
     l2_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What the worker keeps operands of.
+
+    Attributes:
+        problem: what is computed.
+        support: binary of the evaluator's own kernels for its element type.
+    """
+
+    problem: Gemm
+    support: bytes
 
 
 @dataclass(frozen=True, slots=True)

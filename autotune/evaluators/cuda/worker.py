@@ -7,7 +7,7 @@ import functools
 import math
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from autotune.evaluators.cuda.messages import (
     Evaluated,
     GpuSettings,
     Request,
+    Subject,
     Visit,
 )
 from autotune.evaluators.cuda.nvml import GpuMonitor
@@ -33,6 +34,7 @@ from autotune.evaluators.cuda.support import Support
 from autotune.evaluators.cuda.timing import Batch, HungError, Stopwatch
 from autotune.evaluators.racing import FIRST_RUNS, Race
 from autotune.evaluators.rounds import Redraw, Series
+from autotune.evaluators.sharing import Subjects
 from autotune.evaluators.verdicts import AT_THE_END, CHANGED, IN_TURN, REPEATED, wrong_result
 from autotune.measurement import Measurement, Outcome
 from autotune.references import Case
@@ -43,7 +45,6 @@ if TYPE_CHECKING:
     from autotune.evaluators.base import Effort
     from autotune.evaluators.cuda.launch import Launch
     from autotune.evaluators.cuda.program import CudaProgram
-    from autotune.problem import Gemm
     from autotune.verification import Verdict
 
 WARM_UP_S = 0.05
@@ -66,28 +67,18 @@ _RECORDED_STATE = ("sm_clock_mhz", "power_w", "throttle")
 
 
 def measurement_worker(
-    problem: Gemm, effort: Effort, settings: GpuSettings, support: bytes, seed: int
-) -> Callable[[Request], Evaluated | Series | str | None]:
-    """Entry of the worker that measures: owns the device and the operands of one problem."""
+    effort: Effort, settings: GpuSettings, seed: int, subject: Subject
+) -> Subjects:
+    """Entry of the worker that measures: owns the device and the operands of a problem."""
     driver().enter(settings.ordinal)
     atexit.register(driver().leave)
-    worker = _MeasurementWorker(problem, effort, settings, support, seed)
 
-    def handle(request: Request) -> Evaluated | Series | str | None:
-        match request:
-            case Evaluate():
-                return worker.evaluate(request)
-            case Visit():
-                return worker.visit(request)
-            case Redraw():
-                worker.redraw(request.seed)
-                return None
-            case Confirm():
-                return worker.confirm(request)
-            case DescribeBaseline():
-                return worker.describe_baseline()
+    def measuring(subject: Subject) -> Callable[[Request], Evaluated | Series | str | None]:
+        return _MeasurementWorker(subject, effort, settings, seed).handle
 
-    return handle
+    # Only one problem's operands are kept: how many copies of them there are depends on how much
+    # of the device's memory is free.
+    return Subjects(measuring, subject, weigh=lambda each: 1, limit=1)
 
 
 @dataclass(slots=True)
@@ -105,16 +96,18 @@ class _Contestant:
 
 
 class _MeasurementWorker:
-    def __init__(
-        self, problem: Gemm, effort: Effort, settings: GpuSettings, support: bytes, seed: int
-    ) -> None:
+    _evaluated: ClassVar[int] = 0
+    """By this process, for whatever problem: memory may have been damaged by any of them."""
+
+    def __init__(self, subject: Subject, effort: Effort, settings: GpuSettings, seed: int) -> None:
+        problem = subject.problem
         self._problem = problem
         self._effort = effort
         self._ordinal = settings.ordinal
         self._monitor = GpuMonitor(settings.pci_bus_id)
         self._stopwatch = Stopwatch(effort.timeout_s / 2)
         rng = np.random.default_rng(seed)
-        helpers = Support(support, problem.dtype, settings.multiprocessor_count)
+        helpers = Support(subject.support, problem.dtype, settings.multiprocessor_count)
 
         def check(case: Case, *others: str) -> DeviceCheck:
             return DeviceCheck(case, problem.dtype, problem.layout, rng, helpers, others=others)
@@ -132,13 +125,27 @@ class _MeasurementWorker:
         self._large.bases = self._sets.bases
         self._contestants: dict[str, _Contestant] = {}
         self._cublas: Cublas | None = None
-        self._evaluated = 0
         self._busy_at = -math.inf
+
+    def handle(self, request: Request) -> Evaluated | Series | str | None:
+        """Do what is asked."""
+        match request:
+            case Evaluate():
+                return self.evaluate(request)
+            case Visit():
+                return self.visit(request)
+            case Redraw():
+                self.redraw(request.seed)
+                return None
+            case Confirm():
+                return self.confirm(request)
+            case DescribeBaseline():
+                return self.describe_baseline()
 
     def evaluate(self, request: Evaluate) -> Evaluated:
         """Correct first, then fast; a kernel that is far behind is not timed to the end."""
         self._forget()
-        self._evaluated += 1
+        _MeasurementWorker._evaluated += 1
         deadline = time.monotonic() + self._effort.timeout_s / 2
         failures: tuple[type[Exception], ...] = (LaunchError, *driver_errors())
         kernel = None

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from autotune.evaluators.base import Baseline, Effort, Finals
+from autotune.deadline import Deadline
+from autotune.evaluators.base import Baseline, Effort, Finals, Report, silent
 from autotune.evaluators.hybrid.loading import HybridProgram
 from autotune.evaluators.hybrid.messages import (
     Confirm,
@@ -93,6 +94,8 @@ class HybridEvaluator:
         seed: int = 0,
     ) -> None:
         self.device = device
+        self.deadline = Deadline()
+        self.report: Report = silent
         self.batch = 1
         self._problem = problem
         self._families = families
@@ -113,6 +116,11 @@ class HybridEvaluator:
     def is_ready(self, candidate: Candidate) -> bool:
         """Always: there is nothing to compile."""
         return True
+
+    @property
+    def finals_s(self) -> float:
+        """The rounds: the worker that has measured goes on."""
+        return self._effort.finals_s
 
     def prepare(self, candidates: Sequence[Candidate]) -> None:
         """Start the worker: operands and references of a large problem take their time."""
@@ -140,6 +148,8 @@ class HybridEvaluator:
             of_baseline,
             self._effort.finals_s,
             lambda position: self._confirm(candidates[position], seed),
+            deadline=self.deadline,
+            report=self.report,
         )
 
     def baseline(self) -> Baseline | None:
@@ -208,7 +218,7 @@ class HybridEvaluator:
         return judge_failure(reply) if isinstance(reply, Failure) else reply.measurement
 
     def _ask(self, request: Request, timeout_s: float | None = None) -> Any:
-        reply = self._worker.call(request, timeout_s or self._effort.timeout_s)
+        reply = self._worker.call(request, timeout_s or self._effort.timeout_s, self.deadline)
         if isinstance(reply, Failure) or (isinstance(reply, Evaluated) and reply.lost):
             self._worker.close(grace_s=0)  # a context may be dead, or memory damaged
         return reply

@@ -6,7 +6,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, OutOfTimeError
 from autotune.evaluators.mpi.guard import Guard
 from autotune.evaluators.mpi.launched import RANK_NAMES, SIZE_NAMES, told
 from autotune.evaluators.mpi.leftovers import unlink_segments
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from mpi4py.MPI import Intracomm
 
+    from autotune.deadline import Deadline
     from autotune.evaluators.mpi.messages import RankSet, Request
 
 
@@ -88,8 +89,17 @@ class AttachedRanks:
         """What the set consists of."""
         return self._described
 
-    def call(self, request: Request, timeout_s: float) -> Any:
-        """Handle a request together with the others; nothing returns if it takes too long."""
+    def call(self, request: Request, timeout_s: float, deadline: Deadline | None = None) -> Any:
+        """Handle a request together with the others; nothing returns if it takes too long.
+
+        Ranks that cannot be started again are not cut off by the end of a run: what has begun goes
+        on until it is done.
+
+        Raises:
+            OutOfTimeError: the run is over already.
+        """
+        if deadline is not None and deadline.over:
+            raise OutOfTimeError("the run is over: nothing more is asked of its ranks")
         late = (
             f"no result from {self._comm.size} ranks within {timeout_s:g} s (a candidate hangs or "
             "is too slow): start again; all of them are ended"

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from autotune.evaluators.base import Baseline, Effort, Finals
+from autotune.deadline import Deadline
+from autotune.errors import OutOfTimeError
+from autotune.evaluators.base import Baseline, Effort, Finals, Report, Stage, silent
 from autotune.evaluators.cpu.baseline import Blas, baseline_details, baseline_name
 from autotune.evaluators.cpu.messages import Evaluated
 from autotune.evaluators.cpu.worker import Compiled, compile_worker
@@ -55,6 +57,10 @@ ChooseLocal: TypeAlias = Callable[["Gemm"], LocalProduct | GpuProduct]
 
 BATCH = 4
 """Candidates whose local kernels are compiled together."""
+
+_RENEWALS = 2.0
+"""Ranks are started anew for the finals where that takes at most one part in so many of the time
+that is left."""
 
 SECOND_LOOK_S = 0.05
 """Seconds of timed calls when a finalist is verified again; the rounds time it."""
@@ -126,6 +132,8 @@ class MpiEvaluator:
         seed: int = 0,
     ) -> None:
         self.device = device
+        self.deadline = Deadline()
+        self.report: Report = silent
         self.batch = BATCH
         self._problem = problem
         self._families = families
@@ -140,6 +148,7 @@ class MpiEvaluator:
         self._fresh = itertools.count(seed + 1)
         self._gpu_name = device.fingerprint.fields.get("gpu")
         self._is_set_up = False
+        self._setup_s = 0.0
         self._compilers = WorkerPool(compile_worker, count=1, watched=True)
         self._programs = programs
         self._compiled: dict[str, str] = {}
@@ -156,6 +165,11 @@ class MpiEvaluator:
         local = self._local(candidate)
         return isinstance(local, GpuProduct) or local.source.digest in self._compiled
 
+    @property
+    def finals_s(self) -> float:
+        """The rounds, and starting other ranks and giving them the problem."""
+        return self._effort.finals_s + self._setup_s
+
     def prepare(self, candidates: Sequence[Candidate]) -> None:
         """Compile the local kernels that have not been compiled; the programs need none of it."""
         valid = [each for each in candidates if self._validity.rejection(each) is None]
@@ -165,10 +179,18 @@ class MpiEvaluator:
             if isinstance(local, LocalProduct) and local.source.digest not in self._compiled
         }
         paths = [self._programs.write(local.source, local.family) for local in new.values()]
-        replies = self._compilers.run(paths, self._effort.compile_timeout_s)
+        replies: list[Compiled | Failure | None] = self._compilers.run(
+            paths,
+            self._effort.compile_timeout_s,
+            self.deadline,
+            lambda answered: self.report(Stage("compiling", answered, len(paths))),
+        )
         for digest, reply in zip(new, replies, strict=True):
-            error = reply.error if isinstance(reply, Compiled) else reply.reason
-            self._compiled[digest] = error
+            if reply is not None:
+                error = reply.error if isinstance(reply, Compiled) else reply.reason
+                self._compiled[digest] = error
+        if None in replies:
+            raise OutOfTimeError("the run was over before all local kernels were compiled")
 
     def evaluate(self, candidate: Candidate, best_s: float | None) -> Measurement:
         """Have the ranks verify and time a candidate; see `Evaluator.evaluate`."""
@@ -177,9 +199,10 @@ class MpiEvaluator:
     def finals(self, candidates: Sequence[Candidate]) -> Finals:
         """Verify, time in rounds (every candidate, then NumPy on rank 0), and verify again.
 
-        The ranks are new ones, which have no trial behind them.
+        The ranks are new ones, which have no trial behind them, where there is time to start them.
         """
-        self._renew()
+        if self.deadline.remaining_s > _RENEWALS * self._setup_s:
+            self._renew()
         self.prepare(candidates)
         measurements = [self._evaluate(each, None, SECOND_LOOK_S) for each in candidates]
         baseline = self.baseline()
@@ -199,6 +222,8 @@ class MpiEvaluator:
             of_baseline,
             self._effort.finals_s,
             lambda position: self._confirm(candidates[position], seed),
+            deadline=self.deadline,
+            report=self.report,
         )
 
     def baseline(self) -> Baseline | None:
@@ -298,11 +323,18 @@ class MpiEvaluator:
     def _ask(self, request: Request, timeout_s: float | None = None) -> Any:
         if not self._is_set_up:
             # Operands and references of a large problem take their time.
-            reply = self._ranks.call(self._setup, START_TIMEOUT_S)
+            begun_s = self.deadline.elapsed_s
+            reply = self._ranks.call(self._setup, START_TIMEOUT_S, self.deadline)
             if isinstance(reply, Failure):
                 return reply
             self._is_set_up = True
-        reply = self._ranks.call(request, timeout_s or self._effort.timeout_s)
+            self._setup_s = self.deadline.elapsed_s - begun_s
+        try:
+            limit_s = timeout_s or self._effort.timeout_s
+            reply = self._ranks.call(request, limit_s, self.deadline)
+        except OutOfTimeError:
+            self._is_set_up = False
+            raise
         if isinstance(reply, Failure):
             self._is_set_up = False
         elif isinstance(reply, Evaluated) and reply.damaged:

@@ -19,12 +19,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 
-from autotune.errors import AutotuneError, MissingDependencyError
+from autotune.deadline import Deadline
+from autotune.errors import AutotuneError, MissingDependencyError, OutOfTimeError
 from autotune.evaluators.mpi.launched import descendants, processes
 from autotune.evaluators.mpi.leftovers import mapped, sweep, unlink
 from autotune.evaluators.mpi.messages import FAULT, RankSet, Request
 from autotune.evaluators.mpi.patience import VARIABLE, patience_s
-from autotune.evaluators.processes import START_TIMEOUT_S, Failure, FailureKind
+from autotune.evaluators.processes import LOOK_S, START_TIMEOUT_S, Failure, FailureKind
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -50,8 +51,12 @@ class Ranks(Protocol):
         """What the set consists of."""
         ...
 
-    def call(self, request: Request, timeout_s: float) -> Any:
-        """The reply, or a `Failure`; after one the set is as new, or there is no set any more."""
+    def call(self, request: Request, timeout_s: float, deadline: Deadline | None = None) -> Any:
+        """The reply, or a `Failure`; after one the set is as new, or there is no set any more.
+
+        Raises:
+            OutOfTimeError: the run that the request is made for was over first.
+        """
         ...
 
     def renew(self) -> None:
@@ -138,26 +143,31 @@ class World:
         """The process id of mpiexec, which is also its group's; None while there is none."""
         return None if self._started is None else self._started.process.pid
 
-    def describe(self) -> RankSet:
+    def describe(self, deadline: Deadline | None = None) -> RankSet:
         """Start the ranks unless they run; how they describe themselves.
 
         Ranks that are lost while they start are started once more.
 
+        Args:
+            deadline: of the run that wants to know.
+
         Raises:
             AutotuneError: they do not start.
+            OutOfTimeError: the run was over first.
             MissingDependencyError: mpi4py or mpiexec is missing.
         """
         if self._started is not None and self._started.process.poll() is not None:
             self.close(grace_s=0)
         if self._started is None:
             command = launch_command(find_mpiexec(), self._ranks)
+            run = deadline or Deadline()
             try:
-                self._started = _Started(command, self._kind, self._environment)
+                self._started = _Started(command, self._kind, self._environment, run)
             except NotStartedError:
-                self._started = _Started(command, self._kind, self._environment)
+                self._started = _Started(command, self._kind, self._environment, run)
         return self._started.described
 
-    def call(self, request: Request, timeout_s: float) -> Any:
+    def call(self, request: Request, timeout_s: float, deadline: Deadline | None = None) -> Any:
         """Put a request to the ranks and wait for the reply.
 
         Returns:
@@ -165,17 +175,22 @@ class World:
 
         Raises:
             AutotuneError: the ranks do not start.
+            OutOfTimeError: the run was over first; the ranks are gone, too.
         """
-        self.describe()
+        run = deadline or Deadline()
+        self.describe(run)
         started = self._started
         assert started is not None
         try:
             started.connection.send(request)
-            if not started.connection.poll(timeout_s):
+            if not _heard(started.connection, timeout_s, run):
                 self.close(grace_s=0)
                 limit = f"no result from {self._ranks} ranks within {timeout_s:g} s: killed"
                 return Failure(FailureKind.TIMED_OUT, limit)
             return started.connection.recv()
+        except OutOfTimeError:
+            self.close(grace_s=0)
+            raise
         except Exception:
             # Usually EOFError. A process boundary: ranks whose memory a kernel has overwritten can
             # send anything, and unpickling that can raise anything.
@@ -218,11 +233,14 @@ class _Started:
 
     Raises:
         NotStartedError: the ranks end first, or take too long.
+        OutOfTimeError: the run is over before that.
     """
 
-    def __init__(self, command: list[str], kind: str, environment: dict[str, str]) -> None:
+    def __init__(
+        self, command: list[str], kind: str, environment: dict[str, str], run: Deadline
+    ) -> None:
         self._limit_s = patience_s(START_TIMEOUT_S)
-        self._deadline = time.monotonic() + self._limit_s
+        self._until = time.monotonic() + self._limit_s
         sweep()
         resources = contextlib.ExitStack()
         # Also for ranks that nobody closed: at the latest when the interpreter exits.
@@ -254,9 +272,9 @@ class _Started:
                     start_new_session=True,
                 )
                 resources.callback(_kill, self.process)
-                self.connection = self._accept(listener)
+                self.connection = self._accept(listener, run)
             resources.callback(self.connection.close)
-            self.described = self._hear()
+            self.described = self._hear(run)
         except BaseException:
             self._finalizer()
             raise
@@ -284,10 +302,12 @@ class _Started:
         told = (signalled or lines or [""])[-1]
         return f"a rank was lost, mpiexec ended with {code}: {told[:200]}".rstrip(": ")
 
-    def _accept(self, listener: socket.socket) -> Connection[Any, Any]:
+    def _accept(self, listener: socket.socket, run: Deadline) -> Connection[Any, Any]:
         """The connection from rank 0, as soon as it makes one."""
-        listener.settimeout(0.1)
-        while time.monotonic() < self._deadline:
+        listener.settimeout(LOOK_S)
+        while time.monotonic() < self._until:
+            if run.over:
+                raise OutOfTimeError("the run was over before its ranks had started")
             with contextlib.suppress(TimeoutError):
                 accepted, _ = listener.accept()
                 accepted.setblocking(True)
@@ -303,15 +323,30 @@ class _Started:
             f"{VARIABLE}"
         )
 
-    def _hear(self) -> RankSet:
+    def _hear(self, run: Deadline) -> RankSet:
         """How the ranks describe themselves, once they have started."""
         try:
-            if self.connection.poll(max(0.0, self._deadline - time.monotonic())):
+            if _heard(self.connection, max(0.0, self._until - time.monotonic()), run):
                 described: RankSet = self.connection.recv()
                 return described
         except (EOFError, OSError):
             raise NotStartedError(f"ranks did not start: {self.epitaph()}") from None
         raise NotStartedError(f"nothing heard from rank 0 within {self._limit_s:g} s of its start")
+
+
+def _heard(connection: Connection[Any, Any], timeout_s: float, deadline: Deadline) -> bool:
+    """Whether there is something to read within so many seconds.
+
+    Raises:
+        OutOfTimeError: the run is over before that.
+    """
+    until = time.monotonic() + timeout_s
+    while not connection.poll(max(0.0, min(LOOK_S, until - time.monotonic()))):
+        if deadline.over:
+            raise OutOfTimeError("the run was over before its ranks had answered")
+        if time.monotonic() >= until:
+            return False
+    return True
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -1,0 +1,100 @@
+"""How a preset's time is divided: all problems first, then those that promise most.
+
+Most of what tuning gains comes with the first trials, which are known-good points: a first round
+visits every problem for those. What is then left goes where more is expected, judged by how far a
+problem is behind the vendor library and by what the second half of its trials still brought.
+
+Where the time is too short for two rounds worth the name there is one, and where it is too short
+for all problems, those visited are the ones that have no record yet or the worst. A visit that has
+found nothing valid when its time is over goes on until it has: those after it get less.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MIN_VISIT_S = 6.0
+"""A visit shorter than this is not begun: operands, compiling the first kernels and the finals
+would leave no time for trials."""
+
+SECOND_SHARE = 0.5
+"""Of the time, what is kept for the second round."""
+
+LEAST_GAIN = 0.02
+"""What is expected of any problem, however well it has gone: nobody knows the best kernel."""
+
+UNKNOWN_GAIN = 1.0
+"""What is expected of a problem that has no kernel yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a problem says for itself when time is divided.
+
+    Attributes:
+        weight: seconds that the preset means for it.
+        gain: logarithm of the speed that is expected to be gained.
+    """
+
+    weight: float
+    gain: float
+
+
+def expected_gain(ratio: float | None, medians: Sequence[float]) -> float:
+    """Logarithm of the speed that more time for a problem is expected to gain.
+
+    Args:
+        ratio: speed of its best kernel relative to the vendor library; None without either.
+        medians: of its trials so far, in order, in seconds.
+    """
+    if not medians:
+        return UNKNOWN_GAIN
+    behind = 0.0 if ratio is None else max(0.0, -math.log(ratio))
+    half = medians[: (len(medians) + 1) // 2]
+    late = math.log(min(half) / min(medians))
+    return max(LEAST_GAIN, behind + late)
+
+
+def second_round_s(left_s: float, weights: Sequence[float]) -> float:
+    """Seconds that the first round leaves to the second; none where they are too few for both.
+
+    Args:
+        left_s: seconds for all that is left to do.
+        weights: what the preset means for each problem that is to be visited.
+    """
+    if not weights:
+        return 0.0
+    first_s = (1 - SECOND_SHARE) * left_s * min(weights) / sum(weights)
+    return SECOND_SHARE * left_s if first_s >= MIN_VISIT_S else 0.0
+
+
+def first_visit_s(left_s: float, weights: Sequence[float]) -> float | None:
+    """Seconds for the next problem of the first round; None when there is no time for it.
+
+    Args:
+        left_s: seconds that are left to the round.
+        weights: what the preset means for this problem, then for those after it.
+    """
+    if left_s < MIN_VISIT_S:
+        return None
+    return max(MIN_VISIT_S, left_s * weights[0] / sum(weights))
+
+
+def second_visits(left_s: float, claims: Sequence[Claim]) -> list[tuple[int, float]]:
+    """Who is visited again, by position, and for how many seconds: the most promising first.
+
+    Args:
+        left_s: seconds for all of them.
+        claims: of those that could be.
+    """
+    order = sorted(range(len(claims)), key=lambda position: -claims[position].gain)
+    while order:
+        shares = [claims[position].weight * claims[position].gain for position in order]
+        seconds = [left_s * share / sum(shares) for share in shares]
+        least = min(range(len(order)), key=seconds.__getitem__)
+        if seconds[least] >= MIN_VISIT_S:
+            return list(zip(order, seconds, strict=True))
+        del order[least]
+    return []
