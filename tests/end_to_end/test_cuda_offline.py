@@ -29,7 +29,7 @@ needs_nvrtc = pytest.mark.skipif(
 
 needs_numba_cuda = pytest.mark.skipif(
     importlib.util.find_spec("numba_cuda") is None,
-    reason="numba-cuda is not installed: pip install 'autotune-kernels[compile]'",
+    reason="numba-cuda is not installed: pip install 'autotune-kernels[numba-cuda]'",
 )
 
 
@@ -229,7 +229,7 @@ def test_running_needs_the_device_itself(capsys, tmp_path: Path) -> None:
 
 def _live() -> str:
     """Names of the GPUs that are here, for tests on machines that have one."""
-    if "pycuda" not in sys.modules and importlib.util.find_spec("pycuda") is None:
+    if importlib.util.find_spec("cuda") is None:
         return ""
     from autotune.evaluators.cuda.identity import read_gpu
 
