@@ -145,8 +145,7 @@ def _ptx(path: Path, entry: str, architecture: str) -> str:
     except importlib.import_module("numba.cuda.cudadrv.error").CCSupportError as error:
         raise MissingDependencyError(
             f"this Numba-CUDA does not compile for {architecture} ({error}): older devices need "
-            "target cuda with CUDA 12 (pip install 'autotune-kernels[cuda12]'), newer ones a newer "
-            "Numba-CUDA"
+            "target cuda and pip install 'autotune-kernels[cuda12]', newer ones a newer Numba-CUDA"
         ) from error
     except Exception as error:
         # What Numba raises for bad source is not a closed set of types.
