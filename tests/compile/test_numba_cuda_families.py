@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-pytest.importorskip("numba_cuda", reason="pip install 'autotune-kernels[compile]'")
+pytest.importorskip("numba_cuda", reason="pip install 'autotune-kernels[numba-cuda]'")
 
 from autotune.catalog import load_families
 from autotune.evaluators.cuda.compiling import compile_source

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ needs_nvrtc = pytest.mark.skipif(
 
 needs_numba_cuda = pytest.mark.skipif(
     importlib.util.find_spec("numba_cuda") is None,
-    reason="numba-cuda is not installed: pip install 'autotune-kernels[compile]'",
+    reason="numba-cuda is not installed: pip install 'autotune-kernels[numba-cuda]'",
 )
 
 
@@ -229,7 +228,7 @@ def test_running_needs_the_device_itself(capsys, tmp_path: Path) -> None:
 
 def _live() -> str:
     """Names of the GPUs that are here, for tests on machines that have one."""
-    if "pycuda" not in sys.modules and importlib.util.find_spec("pycuda") is None:
+    if importlib.util.find_spec("cuda") is None:
         return ""
     from autotune.evaluators.cuda.identity import read_gpu
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("numba_cuda", reason="pip install 'autotune-kernels[compile]'")
+pytest.importorskip("numba_cuda", reason="pip install 'autotune-kernels[numba-cuda]'")
 
 from autotune.catalog import load_families
 from autotune.cuda_limits import CudaLimits
@@ -170,7 +170,9 @@ def test_a_part_that_is_missing_is_named(
     missing: str, named: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, f"cuda.bindings.{missing}", None)
-    with pytest.raises(MissingDependencyError, match=rf"{named} .*pip install .*compile") as error:
+    with pytest.raises(
+        MissingDependencyError, match=rf"{named} .*pip install .*numba-cuda"
+    ) as error:
         compile_numba(written(tmp_path, MODULE), "gemm", "sm_90")
     assert "\n" not in str(error.value)
     assert (toolchain()["nvjitlink"] == "none") == (missing == "nvjitlink")

@@ -75,7 +75,7 @@ def test_the_first_error_is_the_message(source: str, message: str) -> None:
 def test_unknown_architectures_and_options() -> None:
     assert {"sm_75", "sm_80", "sm_89", "sm_90", "sm_100"} <= set(nvrtc.supported_architectures())
     with pytest.raises(
-        MissingDependencyError, match=r"NVRTC \d+\.\d+ compiles for sm_75, .*sm_13"
+        MissingDependencyError, match=r"NVRTC \d+\.\d+ compiles for sm_\d+, .*sm_13.*\[cuda12\]"
     ):
         compile_cuda(SOURCE, "sm_13")
     assert compile_cuda(SOURCE, "sm_90a").architecture == "sm_90a"
@@ -90,6 +90,22 @@ def test_an_nvrtc_that_is_newer_than_the_driver_is_refused() -> None:
     check_driver((major + 1, 0))
     with pytest.raises(MissingDependencyError, match=rf"supports CUDA {major - 1}\.8, and is"):
         check_driver((major - 1, 8))
+
+
+@pytest.mark.parametrize(
+    ("driver", "remedy"),
+    [
+        ((12, 8), "or in a new environment pip install 'autotune-kernels[cuda12]'"),
+        ((11, 8), "update the driver"),
+    ],
+)
+def test_what_is_advised_can_be_installed(
+    monkeypatch: pytest.MonkeyPatch, driver: tuple[int, int], remedy: str
+) -> None:
+    monkeypatch.setattr(nvrtc, "nvrtc_version", lambda: (13, 5))
+    with pytest.raises(MissingDependencyError) as caught:
+        check_driver(driver)
+    assert str(caught.value).endswith(remedy)
 
 
 @pytest.fixture

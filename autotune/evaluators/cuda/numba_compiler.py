@@ -21,7 +21,7 @@ from autotune.evaluators.cuda.nvrtc import Compiled, spill_bytes
 if TYPE_CHECKING:
     from pathlib import Path
 
-_INSTALL = "pip install 'autotune-kernels[compile]'"
+_INSTALL = "pip install 'autotune-kernels[numba-cuda]'"
 
 _ENTRY = re.compile(r"^\.visible \.entry (\w+)\(", re.MULTILINE)
 _NUMBERED = re.compile(r"\b(?:_ZN\w+|_cudapy_smem_\d+)\b")
@@ -145,7 +145,7 @@ def _ptx(path: Path, entry: str, architecture: str) -> str:
     except importlib.import_module("numba.cuda.cudadrv.error").CCSupportError as error:
         raise MissingDependencyError(
             f"this Numba-CUDA does not compile for {architecture} ({error}): older devices need "
-            "CUDA 12's NVVM, newer ones a newer one"
+            "target cuda and pip install 'autotune-kernels[cuda12]', newer ones a newer Numba-CUDA"
         ) from error
     except Exception as error:
         # What Numba raises for bad source is not a closed set of types.

@@ -16,6 +16,7 @@ from autotune.errors import CompileError, MissingDependencyError
 from autotune.evaluators.cuda.cubin import KernelResources, read_cubin
 
 _INSTALL = "pip install 'autotune-kernels[compile]'"
+_INSTALL_12 = "pip install 'autotune-kernels[cuda12]'"
 
 # Of every kernel, in the compiler's log.
 _SPILLS = re.compile(
@@ -131,10 +132,12 @@ def check_driver(driver: tuple[int, int]) -> None:
     """
     version = nvrtc_version()
     if version[0] > driver[0]:
+        remedy = "update the driver"
+        if driver[0] == 12:
+            remedy += f", or in a new environment {_INSTALL_12}"
         raise MissingDependencyError(
             f"NVRTC must not be newer than the driver, which supports CUDA {driver[0]}."
-            f"{driver[1]}, and is {version[0]}.{version[1]}: update the driver, or pip install "
-            f"'cuda-bindings<{driver[0] + 1}' 'nvidia-cuda-nvrtc-cu{driver[0]}'"
+            f"{driver[1]}, and is {version[0]}.{version[1]}: {remedy}"
         )
 
 
@@ -160,7 +163,7 @@ def _check_architecture(architecture: str) -> None:
         version = ".".join(map(str, nvrtc_version()))
         raise MissingDependencyError(
             f"NVRTC {version} compiles for {', '.join(known)}, not for {architecture}: "
-            "install an NVRTC that does (older devices need CUDA 12)"
+            f"install an NVRTC that does (for older GPUs in a new environment {_INSTALL_12})"
         )
 
 
