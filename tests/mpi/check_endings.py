@@ -138,6 +138,16 @@ class Noticed(io.StringIO):
         self.path.write_text(self.getvalue())
 
 
+def stopped_between_calls() -> None:
+    """Without a limit of the user's, too, one that is stopped is not waited for."""
+    del os.environ[VARIABLE]
+    multiply = kernel()
+    multiply._limit_s = 3.0
+    if RANK == 1:
+        stop()
+    call(multiply)
+
+
 def comes_late() -> None:
     """Without a limit of the user's, a rank that is busy elsewhere is waited for."""
     del os.environ[VARIABLE]
@@ -175,6 +185,7 @@ SCENARIOS = {
     "rank 1 raises before load": raises_before_load,
     "rank 1 raises between calls": raises_between_calls,
     "rank 1 ends between calls": ends_between_calls,
+    "rank 1 stopped between calls": stopped_between_calls,
     "only rank 0 calls": calls_on_one_rank,
     "rank 1 comes late": comes_late,
     "all raise": all_raise,

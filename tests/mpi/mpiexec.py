@@ -14,9 +14,9 @@ from autotune.evaluators.mpi.world import find_mpiexec, launch_command
 ROOT = Path(__file__).parents[2]
 
 
-def until(true: Callable[[], bool]) -> bool:
+def until(true: Callable[[], bool], seconds: float = 20.0) -> bool:
     """Wait until something is true; False if it is not for long."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if true():
             return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -13,6 +14,7 @@ from mpiexec import run_ranks
 
 from autotune.catalog import load_families
 from autotune.configuration import Configuration
+from autotune.errors import FamilyError
 from autotune.evaluators.mpi.evaluator import grid_of
 from autotune.grid import factorisations
 from autotune.mpi_limits import MpiLimits
@@ -86,6 +88,13 @@ def test_emitted_programs_run_by_themselves(name: str, tmp_path: Path) -> None:
     told = re.fullmatch(r"[\d.]+ ms, largest error ([\d.e-]+) times n eps\n", done.stdout)
     assert told is not None, done.stdout
     assert float(told[1]) < 1
+
+
+def test_an_element_type_that_mpi_does_not_have_is_refused() -> None:
+    family = load_families(target="mpi")["rows"]
+    half = dataclasses.replace(family, dtypes=("float16",))
+    with pytest.raises(FamilyError, match=r"mpi_prelude.py.j2:37: .*float16"):
+        render(half, {"rows": 2, "threads": 1}, dtype="float16")
 
 
 def test_a_plan_needs_its_ranks(tmp_path: Path) -> None:

@@ -223,6 +223,49 @@ def test_what_fails_in_a_thread_is_raised_and_ends_the_others(
     assert machine.live == []
 
 
+class Elsewhere(NumpyMachine):
+    """Whose second GPU cannot be made current, once."""
+
+    refuses = True
+
+    def here(self, device: int) -> contextlib.AbstractContextManager[None]:
+        if device == 1 and self.refuses:
+            self.refuses = False
+            raise RuntimeError("no context")
+        return super().here(device)
+
+
+@pytest.mark.parametrize(("name", "configuration"), ALL_OF_IT[:3])
+@pytest.mark.parametrize("lost", ["GPU", "thread"])
+def test_a_thread_that_does_not_get_to_work_is_waited_for_by_none(
+    name: str, configuration: dict[str, Any], lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = load(emitted(name, {**configuration, "devices": 2}))
+    machine = Elsewhere(2)
+    machine.refuses = lost == "GPU"
+    plan = module.gemm(machine, 67, 16 * 37, 3)
+    rng = np.random.default_rng(0)
+    a, b, c = draw(rng, 67, 16 * 37), draw(rng, 16 * 37, 3), draw(rng, 67, 3)
+    submit, submitted = plan.pool.submit, []
+
+    def refuse(*work: Any) -> Any:
+        if work[0] == plan.attempt:  # pages are locked by the pool, too
+            submitted.append(work)
+            if len(submitted) == 2:
+                raise RuntimeError("no thread")
+        return submit(*work)
+
+    with monkeypatch.context() as patched:
+        if lost == "thread":
+            patched.setattr(plan.pool, "submit", refuse)
+        with pytest.raises(RuntimeError, match="no context" if lost == "GPU" else "no thread"):
+            plan.from_host(a, b, c)
+    plan.from_host(a, b, c)
+    assert np.array_equal(c, a @ b)
+    plan.free()
+    assert machine.live == []
+
+
 def test_work_is_shared_by_rows_or_by_steps() -> None:
     shared = {"devices": 2, "threads": 4, "pieces": 1, "staging": "direct"}
     operands = np.zeros((64, 512)), np.zeros((512, 8)), np.zeros((64, 8))

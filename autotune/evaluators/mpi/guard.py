@@ -177,8 +177,8 @@ class _Joining:
             if not found.stopped and any(_MARK in command for command in found.commands)
         }
         turn_s = _TURN_S * sum(rank < (self._rank or 0) for rank in joined)
-        ended = sorted(self._expected() - ranks.keys())
-        few = self._here is not None and len(ranks) < self._here
+        ended = sorted(self._expected() - ranks.keys()) if ranks else []
+        few = bool(ranks) and self._here is not None and len(ranks) < self._here
         if not (ended or few):
             self._without = OwnTime(2 * _TICK_S)
         elif self._without.look() > min(ENDED_S, self._limit_s) + turn_s:

@@ -89,6 +89,8 @@ class LocalRank:
 def local_ranks(pid: int) -> dict[int, LocalRank]:
     """The ranks on this node that one mpiexec has started and that have not ended, by number.
 
+    There are none where what started them is not to be seen, from within a container, say.
+
     Args:
         pid: a process of one of them.
     """
@@ -98,7 +100,7 @@ def local_ranks(pid: int) -> dict[int, LocalRank]:
     top = pid
     while top in among and _rank(among[top].parent) is not None:
         top = among[top].parent
-    if top not in among:
+    if top not in among or among[top].parent not in among or among[top].parent == 1:
         return {}
     found = {}
     for rank, process in _tops(among[top].parent, among):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune.errors import AutotuneError, OperandError
+from autotune.evaluators.mpi.launched import local_ranks
 from autotune.evaluators.mpi.leftovers import mapped, unlink
 from autotune.evaluators.mpi.patience import VARIABLE, OwnTime, patience_s
 
@@ -112,7 +113,7 @@ def wait(comm: Intracomm, request: Request, waiting: Waiting) -> None:
     """Wait until a non-blocking collective operation is complete.
 
     Where it takes too long, one rank prints a line that names those who have not begun it, and
-    ends all of them if that is wanted, or if one of those has ended already.
+    ends all of them if that is wanted, or if one of those has ended already or is stopped.
 
     Args:
         comm: the ranks.
@@ -187,10 +188,12 @@ def _report(comm: Intracomm, waiting: Waiting, roll: _Roll) -> None:
             "for which others wait: every rank must; all of them are ended",
         )
     absent = [rank for rank in range(comm.size) if rank not in roll.present]
-    who = f"rank{'s' if len(absent) > 1 else ''} {', '.join(map(str, absent[:8]))}"
-    who += f" and {len(absent) - 8} more" if len(absent) > 8 else ""
-    line = f"{who} of {comm.size} did not make {waiting.name} within {waiting.limit_s:g} s"
-    if waiting.ends:
+    line = f"{_named(absent)} of {comm.size} did not make {waiting.name} within "
+    line += f"{waiting.limit_s:g} s"
+    stopped = _stopped(comm, absent)
+    if stopped:
+        line += f" ({_named(stopped)} is stopped)"
+    if waiting.ends or stopped:
         end_all(comm, f"{line}, and every rank must (or set {VARIABLE}): all of them are ended")
     print(
         f"autotune: {line}, and every rank must: the others go on waiting; set {VARIABLE} to the "
@@ -198,6 +201,24 @@ def _report(comm: Intracomm, waiting: Waiting, roll: _Roll) -> None:
         file=sys.stderr,
         flush=True,
     )
+
+
+def _named(ranks: list[int]) -> str:
+    """Some of a communicator's ranks, the first few by number."""
+    if not ranks:
+        return "some ranks"
+    more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:8]))}{more}"
+
+
+def _stopped(comm: Intracomm, ranks: list[int]) -> list[int]:
+    """Those of a communicator's ranks that are on this node and stopped by a signal."""
+    from mpi4py import MPI
+
+    here = local_ranks(os.getpid())
+    started = comm.Get_group().Translate_ranks(ranks, MPI.COMM_WORLD.Get_group())
+    numbers = dict(zip(ranks, started, strict=True))
+    return [rank for rank in ranks if numbers[rank] in here and here[numbers[rank]].stopped]
 
 
 def _send(comm: Intracomm, message: Any) -> None:
