@@ -20,12 +20,16 @@ from autotune.cli.records import shipped
 from autotune.cli.table import folded, table
 from autotune.configuration import Candidate
 from autotune.device import Device
+from autotune.errors import MissingDependencyError
 from autotune.family import KernelFamily
+from autotune.measurement import Measurement, Outcome
 from autotune.paths import CacheLocations
 from autotune.problem import Gemm
 from autotune.rendering import render
+from autotune.search import open_study
 from autotune.store import TuningCache
 from autotune.targets import CpuTarget, make_target
+from autotune.trials import Workplace
 
 ROOT = Path(__file__).parents[2]
 TRIANGULAR = str(ROOT / "examples" / "triangular")
@@ -385,6 +389,51 @@ class TestBench:
     ) -> None:
         line = refused(capsys, "bench", "--ladder", "--target", "cuda", "--device", "xavier")
         assert "known by description only" in line
+
+
+class TestStudies:
+    OPTIONS = ("--family", "unrolled", "--shape", "16x16x16", "--target", "cpu")
+
+    @pytest.mark.parametrize("command", ["tune", "sweep"])
+    def test_a_named_study_refuses_another_problem(
+        self, capsys: pytest.CaptureFixture[str], command: str
+    ) -> None:
+        work = Workplace.of(
+            Gemm(16, 16, 16),
+            target="cpu",
+            device=None,
+            families=["unrolled"],
+            extra_families=(),
+            cache=None,
+        )
+        folder = work.place.studies
+        with open_study(work.union, None, "mine", folder, subject=work.subject) as study:
+            proposal = study.ask()
+            assert proposal is not None
+            study.tell(proposal, Measurement(Outcome.OK, 1e-3))
+        other = ["--dtype", "float64", "--layout", "tn", "--study", "mine"]
+        line = refused(capsys, command, *self.OPTIONS, *other)
+        assert "dtype is float32 there and float64 here; layout is nn there and tn here" in line
+
+    @pytest.mark.parametrize("command", ["tune", "sweep"])
+    def test_a_run_that_fails_at_its_start_leaves_no_study(
+        self,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+        command: str,
+    ) -> None:
+        def broken(*_: Any, **__: Any) -> None:
+            raise MissingDependencyError("there is no compiler")
+
+        monkeypatch.setattr(CpuTarget, "evaluator", broken)
+        assert "no compiler" in refused(capsys, command, *self.OPTIONS, code=1)
+        assert list(CacheLocations.at().studies.iterdir()) == []
+
+    def test_a_gpu_that_is_not_here_leaves_no_study(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        refused(capsys, "tune", "--device", "xavier")
+        assert list(CacheLocations.at().studies.iterdir()) == []
 
 
 class TestCaches:
