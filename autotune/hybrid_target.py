@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from autotune.errors import InputError
+from autotune.suggestions import must_be
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,7 +42,7 @@ class HybridTarget:
         if devices is not None and devices < 1:
             raise InputError(f"devices must be at least 1, got {devices}")
         if operands not in PLACEMENTS:
-            raise InputError(f"operands must be one of {', '.join(PLACEMENTS)}, got {operands!r}")
+            raise InputError(must_be("operands", operands, PLACEMENTS))
         self._devices = devices
         self.operands = operands
 

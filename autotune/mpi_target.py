@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from autotune.errors import InputError
+from autotune.suggestions import must_be
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,9 +53,9 @@ class MpiTarget:
         if ranks is not None and ranks < 1:
             raise InputError(f"ranks must be at least 1, got {ranks}")
         if operands not in PLACEMENTS:
-            raise InputError(f"operands must be one of {', '.join(PLACEMENTS)}, got {operands!r}")
+            raise InputError(must_be("operands", operands, PLACEMENTS))
         if local not in LOCALS:
-            raise InputError(f"local must be one of {', '.join(LOCALS)}, got {local!r}")
+            raise InputError(must_be("local", local, LOCALS))
         self._ranks = ranks
         self._gpus = local == "cuda"
         self._distributed = operands == "distributed"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import platformdirs
 
-from autotune.errors import AutotuneError, CacheError
+from autotune.errors import AutotuneError, CacheError, InputError
 
 _PRIVATE = 0o700
 
@@ -62,12 +62,17 @@ class CacheLocations:
 
         A path that ends in ``.sqlite`` names the database file, and its folder is the root.
         Nothing is created.
+
+        Raises:
+            InputError: the path is that of another file.
         """
         given = cache or os.environ.get("AUTOTUNE_CACHE")
         path = Path(given) if given else platformdirs.user_data_path("autotune", appauthor=False)
         path = path.expanduser().absolute()
         if path.suffix == ".sqlite":
             return cls(root=path.parent, database=path)
+        if _is_file(path) or path.suffix == ".jsonl":
+            raise InputError(_no_cache(path, "" if cache else " (from $AUTOTUNE_CACHE)"))
         return cls(root=path, database=path / "tuning.sqlite")
 
     def create(self) -> CacheLocations:
@@ -89,6 +94,21 @@ class CacheLocations:
     def programs(self) -> Path:
         """The folder of emitted sources and what is compiled from them."""
         return self.root / "programs"
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # what cannot be looked at is said by whoever uses it
+        return False
+
+
+def _no_cache(path: Path, origin: str) -> str:
+    """What to say of a file that is not a cache."""
+    remedy = "give the folder or the .sqlite file of one"
+    if path.suffix == ".jsonl":
+        remedy = f"records in such a file are stored in one by `autotune cache import {path.name}`"
+    return f"a cache is a folder or a .sqlite file, and {path}{origin} is neither: {remedy}"
 
 
 def private_folder(path: Path) -> Path:

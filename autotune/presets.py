@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from autotune.errors import InputError, ProblemError, UnknownNameError
 from autotune.problem import ITEM_SIZES, Gemm, parse_shape
+from autotune.suggestions import must_be
 from autotune.toml_table import Table
 
 
@@ -72,9 +72,7 @@ def find_preset(name: str) -> TuningPreset:
     """
     presets = tuning_presets()
     if name not in presets:
-        close = difflib.get_close_matches(name, presets, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise UnknownNameError(f"preset must be one of {', '.join(presets)}, got {name!r}{hint}")
+        raise UnknownNameError(must_be("preset", name, presets))
     return presets[name]
 
 

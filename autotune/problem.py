@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from autotune.errors import ProblemError
-from autotune.suggestions import did_you_mean
+from autotune.suggestions import must_be
 
 if TYPE_CHECKING:
     from autotune.formula import Formula
@@ -242,12 +242,10 @@ def _dtype(name: str, value: Any) -> str:
     text = str(value if isinstance(value, str) else getattr(value, "__name__", str(value)))
     plain = dtype_name(text)
     if plain not in ITEM_SIZES:
-        hint = did_you_mean(text, ITEM_SIZES)
-        raise ProblemError(f"{name} must be one of {', '.join(ITEM_SIZES)}, got {text!r}{hint}")
+        raise ProblemError(must_be(name, text, ITEM_SIZES))
     return plain
 
 
 def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        hint = did_you_mean(str(value), allowed)
-        raise ProblemError(f"{name} must be one of {', '.join(allowed)}, got {value!r}{hint}")
+        raise ProblemError(must_be(name, str(value), allowed))

@@ -1,9 +1,14 @@
-"""What was meant by a name that is not there."""
+"""Error messages for a name that is not there: what there is, and what was meant."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+
+
+def must_be(what: str, given: str, known: Collection[str]) -> str:
+    """What something must be, what it is, and what was probably meant."""
+    return f"{what} must be one of {', '.join(known)}, got {given!r}{did_you_mean(given, known)}"
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

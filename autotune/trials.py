@@ -149,7 +149,7 @@ class Workplace:
                 sampler=sampler,
                 seed=seed,
                 prior=self._priors() if sampler == "auto" else (),
-                subject=self._subject,
+                subject=self.subject,
             ) as opened,
             self.target.evaluator(
                 self.problem,
@@ -165,7 +165,8 @@ class Workplace:
             yield opened, evaluator
 
     @property
-    def _subject(self) -> Subject:
+    def subject(self) -> Subject:
+        """What the trials are of."""
         return Subject(
             operation=self.problem.operation,
             problem=self.problem.key(),

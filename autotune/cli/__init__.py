@@ -19,9 +19,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from autotune import __version__
-from autotune.cli.parser import Parser, is_common, must_be, normalized
+from autotune.cli.parser import Parser, is_common, normalized
 from autotune.errors import AutotuneError
 from autotune.interrupt import CommandSignals
+from autotune.suggestions import must_be
 
 if TYPE_CHECKING:
     from autotune.cli.result import CommandResult

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.options import common
-from autotune.cli.parser import must_be
 from autotune.cli.problems import operation_option, problem_options, problems
 from autotune.cli.records import find_record, user_cache
 from autotune.cli.result import CommandResult
@@ -17,6 +16,7 @@ from autotune.cli.scope import Scope
 from autotune.cli.targets import read_device, target_options
 from autotune.configuration import Configuration, Value
 from autotune.errors import AutotuneError, InputError, SpaceError, UnknownNameError
+from autotune.suggestions import must_be
 
 if TYPE_CHECKING:
     from autotune.device import Device, DeviceLimits

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from autotune.suggestions import did_you_mean
+from autotune.suggestions import did_you_mean, must_be
 
 _LEADING = ("--json", "-q", "--quiet", "--cache")
 """Options that every command has: they may come before it."""
@@ -39,11 +39,6 @@ class Parser(argparse.ArgumentParser):
         option = arguments[0].partition("=")[0]
         hint = did_you_mean(option, known) if option.startswith("-") else ""
         self.error(f"unrecognized arguments: {' '.join(arguments)}{hint}")
-
-
-def must_be(what: str, given: str, known: Sequence[str]) -> str:
-    """An error message: what something must be, what it is, and what was meant."""
-    return f"{what} must be one of {', '.join(known)}, got {given!r}{did_you_mean(given, known)}"
 
 
 def is_common(argument: str) -> bool:

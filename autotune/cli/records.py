@@ -32,7 +32,7 @@ def find_record(cache: TuningCache, prefix: str) -> TuningRecord:
     """
     if any(id_.startswith(prefix) for id_, _ in cache.documents()):
         return cache.get(prefix)
-    found = [record for record in shipped() if prefix and record.id.startswith(prefix)]
+    found = [record for record in shipped() if record.id.startswith(prefix)]
     if len(found) == 1:
         return found[0]
     if found:

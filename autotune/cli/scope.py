@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.cli.parser import must_be
 from autotune.cli.targets import choose_target
 from autotune.errors import InputError, UnknownNameError
+from autotune.suggestions import did_you_mean, must_be
 
 if TYPE_CHECKING:
     import argparse
@@ -131,7 +131,5 @@ def _check_operation(operation: str | None, every: Sequence[KernelFamily]) -> No
             f"the operation must be one of {', '.join(known)}, and {operation!r} is a family: "
             f"--family {operation}"
         )
-    raise UnknownNameError(
-        f"{must_be('the operation', operation, known)}: name the folder of your own families with "
-        "--families"
-    )
+    own = "" if did_you_mean(operation, known) else ": --families names a folder with your own"
+    raise UnknownNameError(must_be("the operation", operation, known) + own)

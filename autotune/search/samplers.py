@@ -19,6 +19,7 @@ from autotune.search.mirror import Encoding, MirrorProposer
 from autotune.search.model import ModelProposer
 from autotune.search.quiet import quiet
 from autotune.search.study_space import StudySpace
+from autotune.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,8 +78,8 @@ def make_sampler(
         return FeasibleSampler(_PROPOSERS[name](study_space, seed), space)
     if "." not in name:
         raise UnknownNameError(
-            f"no sampler {shown(name)}: use {', '.join(_PROPOSERS)}, "
-            "or the dotted path of an optuna.samplers.BaseSampler"
+            f"no sampler {shown(name)}: use {', '.join(_PROPOSERS)}, or the dotted path of an "
+            f"optuna.samplers.BaseSampler{did_you_mean(name, _PROPOSERS)}"
         )
     return FeasibleSampler(_instance(_load(name), seed), space)
 

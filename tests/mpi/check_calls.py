@@ -73,7 +73,7 @@ blocked.free()
 
 refused(OperandError, "same problem", lambda: load(Gemm(9 + comm.rank, 9, 9), "mpi", comm=comm))
 refused(NotTunedError, "--target mpi --ranks 2`", lambda: load(Gemm(9, 9, 9), "mpi", comm=comm))
-refused(NotTunedError, "--target mpi --operands distributed --ranks 2`", lambda: (
+refused(NotTunedError, "--target mpi --ranks 2 --operands distributed`", lambda: (
     load_distributed(Gemm(9, 9, 9), comm, operands="distributed")
 ))  # fmt: skip
 wrong = [text for texts in comm.allgather(wrong) for text in texts]

@@ -9,7 +9,7 @@ import platformdirs
 import pytest
 
 import autotune
-from autotune.errors import AutotuneError, CacheError
+from autotune.errors import AutotuneError, CacheError, InputError
 from autotune.paths import CacheLocations, data_dir, private_folder
 
 PACKAGE = Path(autotune.__file__).parent
@@ -111,10 +111,22 @@ def test_looking_creates_nothing(own_cache: Path) -> None:
 def test_an_unusable_place_is_one_line_with_the_remedy(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    for place in (file, file / "below"):
-        with pytest.raises(CacheError, match="--cache or AUTOTUNE_CACHE") as caught:
-            CacheLocations.at(place).create()
-        assert "\n" not in str(caught.value)
+    with pytest.raises(CacheError, match="--cache or AUTOTUNE_CACHE") as caught:
+        CacheLocations.at(file / "below").create()
+    assert "\n" not in str(caught.value)
     assert file.read_bytes() == b""
     with pytest.raises(CacheError):
         private_folder(Path("/proc/self/nothing"))
+
+
+def test_a_file_of_its_own_is_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script, records = tmp_path / "script.py", tmp_path / "records.jsonl"
+    script.touch()
+    with pytest.raises(InputError, match=r"script\.py is neither"):
+        CacheLocations.at(script)
+    with pytest.raises(InputError, match=r"autotune cache import records\.jsonl"):
+        CacheLocations.at(records)
+    monkeypatch.setenv("AUTOTUNE_CACHE", str(script))
+    with pytest.raises(InputError, match="AUTOTUNE_CACHE"):
+        CacheLocations.at()
+    assert CacheLocations.at(tmp_path / "script").root == tmp_path / "script"
