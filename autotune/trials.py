@@ -284,8 +284,7 @@ class TrialRun:
         except BaseException:
             self._study.release(proposal)
             raise
-        self._study.tell(proposal, measurement)
-        self.results.append(TrialResult(proposal.candidate, measurement))
+        # First: whoever is killed in between loses nothing that was reported.
         self._workplace.store.add_measurements(
             self._study.name,
             self._workplace.device.fingerprint,
@@ -293,6 +292,8 @@ class TrialRun:
             self._workplace.target.name,
             [(proposal.candidate, measurement)],
         )
+        self._study.tell(proposal, measurement)
+        self.results.append(TrialResult(proposal.candidate, measurement))
         if measurement.ok and measurement.median_s is not None:
             self._best = min(self._best or math.inf, measurement.median_s)
 
