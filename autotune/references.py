@@ -57,6 +57,10 @@ class Tolerance:
         (Higham, "Accuracy and Stability of Numerical Algorithms", 2nd edition, section 23.2.2;
         Strassen's own by 12), so relative to S by 4.5; rounding errors of random data add up
         like a random walk, by its square root. Measured: a factor of 2.1 to 2.4 per level.
+        The bound is one for finite operands, and operands of checks are finite. An Inf or NaN in
+        A or B makes Inf or NaN of elements of C that are finite in the textbook product, since
+        whole blocks are added and subtracted before they are multiplied; in class `ieee` it stays
+        in its row of A, or its column of B.
 
         Args:
             accuracy: the accuracy class of the kernel.

@@ -217,9 +217,7 @@ class TrialRun:
         except BaseException:
             self._study.release(proposal)
             raise
-        self._study.tell(proposal, measurement)
-        result = TrialResult(proposal.candidate, measurement)
-        self.results.append(result)
+        # First: whoever is killed in between loses nothing that was reported.
         self._workplace.store.add_measurements(
             self._study.name,
             self._workplace.device.fingerprint,
@@ -227,6 +225,9 @@ class TrialRun:
             self._workplace.target.name,
             [(proposal.candidate, measurement)],
         )
+        self._study.tell(proposal, measurement)
+        result = TrialResult(proposal.candidate, measurement)
+        self.results.append(result)
         if measurement.ok and measurement.median_s is not None:
             timed_s = measurement.median_s * measurement.repeats
             self._pace.note_trial(self._deadline.elapsed_s - begun_s, timed_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -9,9 +10,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from optuna.storages import BaseStorage, JournalStorage
-from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
+from optuna.storages.journal import JournalFileBackend
 
 from autotune.errors import CacheError, StudyError
+from autotune.search.journal_lock import JournalLock
 from autotune.search.quiet import quiet
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ class _Journal(JournalFileBackend):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._guard = JournalFileSymlinkLock(str(path))
+        self._guard = JournalLock(path)
         super().__init__(str(path), self._guard)
 
     def append_logs(self, logs: list[dict[str, object]]) -> None:
@@ -84,7 +86,8 @@ class _Journal(JournalFileBackend):
         try:
             super().append_logs(logs)
         except OSError as error:
-            self.cut_torn_line()
+            with contextlib.suppress(OSError):
+                self.cut_torn_line()
             raise CacheError(
                 f"cannot write the study {self._path}: {error.strerror}; what it holds is kept"
             ) from error
@@ -125,8 +128,10 @@ class StudyJournal(JournalStorage):
 
 
 def _open_journal(path: Path) -> StudyJournal:
-    if path.exists() and not path.is_file():
-        raise StudyError(f"{path} is not a file: choose another study name")
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise StudyError(
+            f"{path} is not a file of its own: remove it, or choose another study name"
+        )
     journal = _Journal(path)
     _, line = _last_line(path)
     if line and not line.endswith(b"\n"):

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 import pytest
+from meddler_family import meddler, write_meddlers
 from suspect_family import suspect, write_suspects
 
 from autotune.device import Device
@@ -35,6 +36,7 @@ FAULTS = {
     "writes before C": Outcome.WRONG_RESULT,
     "reads C when beta is 0": Outcome.WRONG_RESULT,
     "modifies A": Outcome.WRONG_RESULT,
+    "stops computing": Outcome.WRONG_RESULT,
 }
 
 
@@ -143,7 +145,7 @@ class TestCpuEvaluator(EvaluatorConformance):
         family = write_suspects(folder)
         with CpuEvaluator(
             Gemm(40, 30, 50),
-            {family.name: family},
+            {family.name: family, "meddler": write_meddlers(folder)},
             read_cpu(),
             ProgramCache(folder / "programs"),
             effort=Effort(budget_s=0.02, timeout_s=4.0, finals_s=0.2),
@@ -167,4 +169,5 @@ class TestCpuEvaluator(EvaluatorConformance):
             "writes before C": suspect("underrun"),
             "reads C when beta is 0": suspect("reads_c"),
             "modifies A": suspect("modifies_a"),
+            "stops computing": meddler("stops"),
         }

@@ -24,6 +24,7 @@ from autotune.evaluators.cuda.nvrtc import Compiled
 from autotune.evaluators.cuda.program import CudaProgram, kernel_layout, plan_launch
 from autotune.evaluators.cuda.support import support_source
 from autotune.evaluators.cuda.timing import GRAPH_BELOW_S, batch_launches
+from autotune.measurement import Outcome
 from autotune.problem import Gemm
 from autotune.program_cache import ProgramCache
 from autotune.rendering import render
@@ -74,7 +75,20 @@ class TestCudaEvaluator(EvaluatorConformance):
             "writes before C": suspect("underrun"),
             "reads C when beta is 0": suspect("reads_c"),
             "modifies A": suspect("modifies_a"),
+            "stops computing": suspect("stops"),
         }
+
+    def test_finalists_are_verified_after_their_last_timed_launch(
+        self, evaluator: Evaluator
+    ) -> None:
+        late = suspect("errs_when_fresh")
+        assert evaluator.evaluate(late, None).ok  # it has not met other operands so far
+        finals = evaluator.finals([late, suspect()])
+        wrong, right = finals.measurements
+        assert wrong.outcome is Outcome.WRONG_RESULT
+        assert wrong.reason.endswith(", after the finals")
+        assert right.ok
+        assert right.details["checked_calls"] >= 2
 
 
 @pytest.fixture(scope="module")

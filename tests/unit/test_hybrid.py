@@ -25,15 +25,18 @@ from autotune.evaluators.hybrid.evaluator import local_problem
 from autotune.evaluators.hybrid.identity import check_alike
 from autotune.evaluators.hybrid.kernel import HybridCall
 from autotune.evaluators.hybrid.machine import DeviceMatrix
+from autotune.evaluators.hybrid.operands import PlacedCheck
 from autotune.evaluators.hybrid.products import fitting
 from autotune.hybrid_target import HybridTarget
 from autotune.paths import CacheLocations
 from autotune.problem import Gemm
 from autotune.program_cache import ProgramCache
+from autotune.references import Case
 from autotune.rendering import render
 from autotune.runtime import load, look_up
 from autotune.store import MatchQuality, TuningCache
 from autotune.targets import CudaTarget, make_target
+from autotune.verification import Check
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -359,3 +362,16 @@ def test_commands_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     ):
         assert main(wrong) == 2
         assert message in capsys.readouterr().err
+
+
+def test_operands_that_are_placed_take_turns() -> None:
+    class Product:
+        def from_host(self, a: Any, b: Any, c: Any, alpha: float, beta: float) -> None:
+            c[...] = alpha * (a @ b) + (beta * c if beta else 0)
+
+    check = Check(Case(9, 8, 7), "float64", "nn", np.random.default_rng(0), others=("normal",))
+    placed = PlacedCheck(check, "float64", "host", [])
+    assert placed.run(Product(), "ieee").right
+    placed.turn()
+    assert not placed.judge("ieee").right  # the result of the contents before
+    assert placed.run(Product(), "ieee").right

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from optuna.trial import TrialState
 from autotune.configuration import Candidate, Configuration
 from autotune.errors import CacheError, InputError, MissingDependencyError, StudyError
 from autotune.measurement import Measurement, Outcome
-from autotune.search import Subject, open_study
+from autotune.search import Subject, journal_lock, open_study
 from autotune.search.claims import CLAIM
 from autotune.search.interrupts import deferred_interrupt
 from autotune.search.owner import Owner
@@ -293,6 +294,29 @@ class TestDamagedJournals:
         with pytest.raises(StudyError, match="is not a file"):
             opened(tmp_path)
 
+    @pytest.mark.parametrize("exists", [True, False])
+    def test_a_link_in_its_place_is_refused_and_its_target_left_alone(self, exists, tmp_path):
+        target = tmp_path / "precious"
+        if exists:
+            target.write_text("mine")
+        (tmp_path / "study.log").symlink_to(target)
+        with pytest.raises(StudyError, match="is not a file of its own: remove it") as caught:
+            opened(tmp_path)
+        assert "\n" not in str(caught.value)
+        assert target.read_text() == "mine" if exists else not target.exists()
+
+    def test_a_link_put_there_later_is_refused_too(self, tmp_path):
+        path, target = tmp_path / "study.log", tmp_path / "precious"
+        study = opened(tmp_path)
+        proposal = study.ask()
+        target.write_bytes(path.read_bytes())
+        path.unlink()
+        path.symlink_to(target)
+        before = target.read_bytes()
+        with pytest.raises(StudyError, match="is a symbolic link"):
+            study.tell(proposal, ok())
+        assert target.read_bytes() == before
+
     def test_a_full_disk_loses_nothing(self, tmp_path):
         path = self.journal(tmp_path)
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -370,6 +394,45 @@ class TestOrphans:
         monkeypatch.setattr("autotune.search.claims.time.time", lambda: started + 700)
         with opened(tmp_path) as study:
             assert [r.reason for r in study.trials] == ["orphaned"]
+
+
+class TestJournalLock:
+    def test_who_is_killed_holds_it_no_longer(self, tmp_path, run_child, monkeypatch):
+        child = run_child(
+            """
+            from autotune.search.journal_lock import JournalLock
+            JournalLock(Path(sys.argv[1])).acquire()
+            print("held", flush=True)
+            sys.stdin.readline()
+            """,
+            tmp_path / "study.log",
+            stdin=subprocess.PIPE,
+        )
+        assert child.stdout.readline() == "held\n"
+        monkeypatch.setattr(journal_lock, "PATIENCE_S", 0.05)
+        with pytest.raises(StudyError, match=r"has held .*study.log for 0.05 s"):
+            opened(tmp_path)
+        child.kill()
+        child.communicate()
+        (tmp_path / "study.log.lock").symlink_to("study.log")  # as Optuna's own locks leave behind
+        monkeypatch.setattr(journal_lock.time, "sleep", None)  # nothing is waited for
+        with opened(tmp_path) as study:
+            assert study.tell(study.ask(), ok())
+
+    def test_threads_take_turns(self, tmp_path):
+        lock, inside = journal_lock.JournalLock(tmp_path / "journal"), []
+
+        def use(_):
+            for _ in range(50):
+                lock.acquire()
+                inside.append(1)
+                most = len(inside)
+                inside.pop()
+                lock.release()
+                assert most == 1
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(use, range(4)))
 
 
 class TestWorkers:

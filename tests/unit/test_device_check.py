@@ -1,0 +1,155 @@
+"""The check of what lies on a device, on a stand-in whose memory is the host's."""
+
+from __future__ import annotations
+
+import ctypes
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from autotune.evaluators.cuda import device_check, memory
+from autotune.evaluators.cuda.device_check import DeviceCheck
+from autotune.evaluators.cuda.memory import OperandSets, Placement, operands
+from autotune.references import Case
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+CASE = Case(9, 8, 7)
+
+
+class Allocation:
+    """Memory that is freed with it."""
+
+    def __init__(self, size: int) -> None:
+        self._buffer = ctypes.create_string_buffer(size)
+
+    def __int__(self) -> int:
+        return ctypes.addressof(self._buffer)
+
+
+class HostDriver:
+    """What of a driver moves memory."""
+
+    mem_alloc = Allocation
+
+    @staticmethod
+    def memcpy_htod(to: Any, values: NDArray[Any]) -> None:
+        ctypes.memmove(int(to), values.ctypes.data, values.nbytes)
+
+    @staticmethod
+    def memcpy_dtod(to: Any, source: Any, size: int) -> None:
+        ctypes.memmove(int(to), int(source), size)
+
+
+class HostSupport:
+    """The helpers of a device, in NumPy."""
+
+    def fill(self, address: int, count: int, word: int) -> None:
+        array(address, count, "uint32")[:] = word
+
+    def inspect(self, base: int, place: Placement, poison: int) -> list[int]:
+        words = matrix(base, place, "uint32")
+        guards = (
+            array(base + place.offset - 4 * place.guard, place.guard, "uint32"),
+            array(base + place.offset + 4 * place.elements, place.guard, "uint32"),
+        )
+        written = [int((guard != poison).sum()) for guard in guards]
+        return [*written, 0, int((words == poison).sum()), zlib.crc32(words.tobytes())]
+
+    def hash(self, address: int, size: int) -> int:
+        return zlib.crc32(ctypes.string_at(address, size))
+
+    def largest_error(
+        self, base: int, place: Placement, expected: int, scale: int | None
+    ) -> float:
+        count = place.rows * place.columns
+        c = matrix(base, place, "float32").ravel()
+        errors = np.abs(c - array(expected, count, "float64"))
+        return float((errors / array(scale, count, "float64") if scale else errors).max())
+
+
+def array(address: int, count: int, dtype: str) -> NDArray[Any]:
+    size = count * np.dtype(dtype).itemsize
+    return np.frombuffer((ctypes.c_char * size).from_address(address), dtype)
+
+
+def matrix(base: int, place: Placement, dtype: str) -> NDArray[Any]:
+    flat = array(base + place.offset, place.elements, dtype)
+    return flat.reshape(place.rows, place.stride)[:, : place.columns]
+
+
+def multiply(check: DeviceCheck, base: int) -> None:
+    a, b, c = (matrix(base, getattr(check.slab.layout, name), "float32") for name in "abc")
+    np.matmul(a, b, out=c)
+
+
+@pytest.fixture
+def check(monkeypatch: pytest.MonkeyPatch) -> DeviceCheck:
+    for module in (device_check, memory):
+        monkeypatch.setattr(module, "pycuda_driver", HostDriver)
+    monkeypatch.setattr(device_check, "upload", upload)
+    rng = np.random.default_rng(0)
+    return DeviceCheck(CASE, "float32", "nn", rng, HostSupport(), others=("normal",))
+
+
+def upload(values: NDArray[Any]) -> Allocation:
+    allocation = Allocation(values.nbytes)
+    HostDriver.memcpy_htod(allocation, np.ascontiguousarray(values))
+    return allocation
+
+
+def test_contents_take_turns_in_every_set(check: DeviceCheck) -> None:
+    sets = OperandSets(check.slab, 3)
+    check.bases = sets.bases
+    seen = []
+    for _ in range(3):
+        check.prepare()
+        for base in sets.bases:
+            multiply(check, base)
+            assert check.judge_result(base, "ieee").right
+        assert check.judge("ieee").right
+        seen.append([matrix(base, check.slab.layout.a, "float32").copy() for base in sets.bases])
+        check.turn()
+    assert check.contents == 2
+    for first, second, third in zip(*seen, strict=True):
+        assert not (first == second).any()
+        assert (first == third).all()
+        assert (first == seen[0][0]).all()
+    check.redraw(np.random.default_rng(1))
+    check.prepare()
+    multiply(check, check.slab.base)
+    assert check.judge("ieee").right
+    assert not (matrix(sets.bases[2], check.slab.layout.a, "float32") == seen[0][0]).any()
+
+
+def test_a_result_of_the_contents_before_is_wrong(check: DeviceCheck) -> None:
+    check.prepare()
+    multiply(check, check.slab.base)
+    assert check.judge("ieee").right
+    check.turn()
+    assert "error is" in check.judge("ieee").reason
+    check.prepare()
+    assert "unwritten" in check.judge("ieee").reason
+
+
+def test_a_modified_input_and_a_written_guard_are_damage(check: DeviceCheck) -> None:
+    check.prepare()
+    multiply(check, check.slab.base)
+    place = check.slab.layout.b
+    matrix(check.slab.base, place, "float32")[0, 0] += 1
+    verdict = check.judge("ieee")
+    assert verdict.damaged
+    assert "modified B" in verdict.reason
+    check.turn()
+    check.prepare()
+    multiply(check, check.slab.base)
+    assert check.judge("ieee").right
+    array(check.slab.base + place.offset - 4, 1, "uint32")[0] = 1
+    assert "wrote outside B" in check.judge("ieee").reason
+
+
+def test_a_launch_finds_its_operands(check: DeviceCheck) -> None:
+    assert check.arguments == (*operands(check.slab.layout, check.slab.base), 1.0, 0.0)
