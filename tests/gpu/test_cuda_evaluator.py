@@ -23,7 +23,6 @@ from autotune.evaluators.cuda.launch import CudaKernel
 from autotune.evaluators.cuda.nvrtc import Compiled
 from autotune.evaluators.cuda.program import CudaProgram, kernel_layout, plan_launch
 from autotune.evaluators.cuda.support import support_source
-from autotune.evaluators.cuda.timing import GRAPH_BELOW_S, batch_launches
 from autotune.measurement import Outcome
 from autotune.problem import Gemm
 from autotune.program_cache import ProgramCache
@@ -150,9 +149,6 @@ def test_short_kernels_rotate_through_more_than_the_cache(
         assert measurement.ok, measurement
         sets = measurement.details["operand_sets"]
         assert sets * 3 * 64 * 64 * 4 > 2 * gpu.limits.names()["l2_bytes"] or sets == 2048
-        assert measurement.median_s is not None
-        if measurement.median_s < GRAPH_BELOW_S / 2:
-            assert measurement.repeats % batch_launches(measurement.median_s, sets) == 0
         finals = evaluator.finals([suspect(), suspect(step=2)])
         assert all(each.ok for each in finals.measurements)
 

@@ -292,13 +292,21 @@ class LoadedModule:
     def __init__(self, cubin: bytes) -> None:
         self._module = call("cuModuleLoadData", cubin)
 
-    def runner(self, steps: Sequence[LaunchStep]) -> _Runner:
+    def runner(self, steps: Sequence[LaunchStep]) -> Runner:
         """See `Module.runner`.
 
         Raises:
             DriverError: there is no such kernel, or it may not have that much shared memory.
         """
-        return _Runner([(self._function(step), step) for step in steps])
+        return Runner(self.functions(steps))
+
+    def functions(self, steps: Sequence[LaunchStep]) -> list[tuple[int, LaunchStep]]:
+        """The driver's own of the kernels, with how they are launched.
+
+        Raises:
+            DriverError: as `runner` does.
+        """
+        return [(self._function(step), step) for step in steps]
 
     def unload(self) -> None:
         """See `Module.unload`."""
@@ -313,7 +321,7 @@ class LoadedModule:
         return int(function)
 
 
-class _Runner:
+class Runner:
     """See `autotune.evaluators.cuda.driver.Run`.
 
     The call is all that a user's call of a kernel costs beyond looking at the operands, so the
@@ -321,7 +329,7 @@ class _Runner:
     description of the argument types as well, would convert thirteen arguments every time.
     """
 
-    def __init__(self, kernels: Sequence[tuple[int, LaunchStep]]) -> None:
+    def __init__(self, kernels: Sequence[tuple[int, LaunchStep]] = ()) -> None:
         self._launch = _launch_function()
         self._lock = threading.Lock()
         self._arguments = ctypes.create_string_buffer(4096)
@@ -334,7 +342,42 @@ class _Runner:
             ctypes.addressof(self._size),
             _END,
         )
-        self._calls = [
+        self._calls = self._prepared(kernels)
+
+    def __call__(self, arguments: bytes, stream: Any) -> None:
+        """Enqueue the kernels.
+
+        Raises:
+            DriverError: the driver refuses a launch.
+        """
+        if stream.__class__ is not int:
+            self.on_own(arguments, stream)
+            return
+        launch = self._launch
+        with self._lock:  # the driver has copied the arguments when it returns
+            self._arguments.raw = arguments
+            self._size.value = len(arguments)
+            self._stream.value = stream
+            for call_ in self._calls or self._late_calls():
+                status = launch(*call_)
+                if status:
+                    name = load_driver().CUresult(status).name
+                    raise DriverError(f"{name}: cuLaunchKernel failed")
+
+    def on_own(self, arguments: bytes, stream: Any) -> None:
+        """Enqueue the kernels on a stream that this driver has made, or the default one."""
+        self(arguments, _handle(stream))
+
+    def late(self) -> Sequence[tuple[int, LaunchStep]]:
+        """The kernels, where they were not given."""
+        return ()
+
+    def _late_calls(self) -> list[tuple[Any, ...]]:
+        self._calls = self._prepared(self.late())
+        return self._calls
+
+    def _prepared(self, kernels: Sequence[tuple[int, LaunchStep]]) -> list[tuple[Any, ...]]:
+        return [
             (
                 ctypes.c_void_p(function),
                 *map(ctypes.c_uint, (*step.grid, *step.block, step.shared_bytes)),
@@ -344,23 +387,6 @@ class _Runner:
             )
             for function, step in kernels
         ]
-
-    def __call__(self, arguments: bytes, stream: Any) -> None:
-        """Enqueue the kernels.
-
-        Raises:
-            DriverError: the driver refuses a launch.
-        """
-        launch = self._launch
-        with self._lock:  # the driver has copied the arguments when it returns
-            self._arguments.raw = arguments
-            self._size.value = len(arguments)
-            self._stream.value = stream if stream.__class__ is int else _handle(stream)
-            for call_ in self._calls:
-                status = launch(*call_)
-                if status:
-                    name = load_driver().CUresult(status).name
-                    raise DriverError(f"{name}: cuLaunchKernel failed")
 
 
 def _handle(stream: Any) -> int:

@@ -15,14 +15,13 @@ import pycuda.driver as pycuda
 
 from autotune.evaluators.cuda.capture import relaxed
 from autotune.evaluators.cuda.driver import STATIC_SHARED_BYTES, DeviceRows, DriverError
-from autotune.evaluators.cuda.driver_bindings import BindingsDriver, LoadedModule
+from autotune.evaluators.cuda.driver_bindings import BindingsDriver, LoadedModule, Runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from autotune.evaluators.cuda.driver import Run
     from autotune.evaluators.cuda.program import LaunchStep
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
@@ -184,7 +183,7 @@ class _PycudaModule:
         self._foreign: LoadedModule | None = None
         self._lock = threading.Lock()
 
-    def runner(self, steps: Sequence[LaunchStep]) -> Run:
+    def runner(self, steps: Sequence[LaunchStep]) -> _PycudaRunner:
         """See `Module.runner`."""
         attribute = pycuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
         launches: list[tuple[Callable[..., None], LaunchStep]] = []
@@ -194,19 +193,14 @@ class _PycudaModule:
                 function.set_attribute(attribute, step.shared_bytes)
             launches.append((function._launch_kernel, step))
         self._held.append(launches)
-        foreign: Run | None = None
+        return _PycudaRunner(self, steps, launches)
 
-        def run(arguments: bytes, stream: Any) -> None:
-            nonlocal foreign
-            if stream.__class__ is int:
-                if foreign is None:
-                    foreign = self._foreign_runner(steps)
-                foreign(arguments, stream)
-                return
-            for launch, step in launches:
-                launch(step.grid, step.block, arguments, step.shared_bytes, stream)
-
-        return run
+    def foreign(self) -> LoadedModule:
+        """The same binary for streams of other libraries, loaded when first asked for."""
+        with self._lock:
+            if self._foreign is None:
+                self._foreign = LoadedModule(self._cubin)
+            return self._foreign
 
     def unload(self) -> None:
         """See `Module.unload`."""
@@ -214,17 +208,35 @@ class _PycudaModule:
         if self._foreign is not None:
             self._foreign.unload()
 
-    def _foreign_runner(self, steps: Sequence[LaunchStep]) -> Run:
-        with self._lock, relaxed():
-            if self._foreign is None:
-                self._foreign = LoadedModule(self._cubin)
-            return self._foreign.runner(steps)
+
+class _PycudaRunner(Runner):
+    """See `autotune.evaluators.cuda.driver.Run`."""
+
+    def __init__(
+        self,
+        module: _PycudaModule,
+        steps: Sequence[LaunchStep],
+        launches: Sequence[tuple[Callable[..., None], LaunchStep]],
+    ) -> None:
+        super().__init__()
+        self._module = module
+        self._steps = steps
+        self._launches = launches
+
+    def on_own(self, arguments: bytes, stream: Any) -> None:
+        """See `Runner.on_own`."""
+        for launch, step in self._launches:
+            launch(step.grid, step.block, arguments, step.shared_bytes, stream)
+
+    def late(self) -> Sequence[tuple[int, LaunchStep]]:
+        """See `Runner.late`."""
+        with relaxed():
+            return self._module.foreign().functions(self._steps)
 
 
 def _drop(held: list[Any]) -> None:
     """Have PyCUDA give back what only this holds, whoever captures a graph meanwhile."""
     with relaxed():
-        for each in held:
-            if isinstance(each, list):
-                each.clear()
+        for launches in held[1:]:
+            launches.clear()
         held.clear()
