@@ -18,6 +18,7 @@ from autotune.cli.result import CommandResult
 from autotune.cli.table import table
 from autotune.cli.targets import choose_target, read_device, target_options
 from autotune.errors import NotTunedError
+from autotune.interrupt import asked_to_stop
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,6 +77,8 @@ def run(args: argparse.Namespace) -> CommandResult:
         measured = _bench(args, problem, target, families)
         rows.extend(measured)
         texts.append(f"{shapes_text(problem)}\n{_text(measured)}")
+        if asked_to_stop():
+            break
     return CommandResult([row.document() for row in rows], "\n\n".join(texts))
 
 
@@ -109,7 +112,7 @@ def _bench(
         seed=args.seed,
     ) as evaluator:
         rows = ladder.measure(evaluator, problem, contestants, note)
-    if args.ladder and target.name in GPU_TARGETS:
+    if args.ladder and target.name in GPU_TARGETS and not asked_to_stop():
         rows = ladder.measure_host_calls(rows, contestants, families, device, programs, note)
     return rows
 

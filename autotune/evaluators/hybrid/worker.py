@@ -123,7 +123,7 @@ class _Worker:
             expected_s=expected_s,
             budget_s=request.budget_s,
             interval=effort.interval,
-            deadline_s=max(request.budget_s, effort.timeout_s / 4),
+            deadline_s=request.budget_s,
         )
 
     def describe_baseline(self) -> str | None:

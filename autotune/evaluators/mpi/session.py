@@ -133,7 +133,7 @@ class _Work:
                 placed.call,
                 budget_s=request.budget_s,
                 interval=effort.interval,
-                deadline_s=max(request.budget_s, effort.timeout_s / 4),
+                deadline_s=request.budget_s,
                 enough=lambda low_s: False,
             )
 
@@ -212,7 +212,7 @@ class _Work:
                 expected_s=first_s,
                 budget_s=request.budget_s,
                 interval=self._setup.effort.interval,
-                deadline_s=max(request.budget_s, self._setup.effort.timeout_s / 4),
+                deadline_s=request.budget_s,
             )
 
     def visit_gpu(self, request: VisitGpu) -> Series:
@@ -233,7 +233,7 @@ class _Work:
             expected_s=timed(call),
             budget_s=request.budget_s,
             interval=self._setup.effort.interval,
-            deadline_s=max(request.budget_s, self._setup.effort.timeout_s / 4),
+            deadline_s=request.budget_s,
         )
 
 
