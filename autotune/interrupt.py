@@ -100,6 +100,11 @@ class Signals:
         self.handle(number)
 
 
+def asked_to_stop() -> bool:
+    """Whether whoever listens now has heard a request, or been told of one by those inside."""
+    return any(each.requested for each in Signals._entered)
+
+
 class Interrupt(Signals):
     """Turns the first request to stop into `requested`; the second raises `Signalled`.
 

@@ -20,6 +20,7 @@ from autotune.cli.scope import Scope
 from autotune.cli.table import table
 from autotune.cli.targets import placed_target, target_options
 from autotune.errors import InputError, NotTunedError
+from autotune.interrupt import asked_to_stop
 from autotune.offers import refusal
 
 if TYPE_CHECKING:
@@ -87,6 +88,8 @@ def run(args: argparse.Namespace) -> CommandResult:
         measured = _bench(args, job)
         rows.extend(measured)
         texts.append(f"{shapes_text(job.problem)}\n{_text(measured)}")
+        if asked_to_stop():
+            break
     return CommandResult([row.document() for row in rows], "\n\n".join(texts))
 
 
@@ -134,7 +137,7 @@ def _bench(args: argparse.Namespace, job: _Job) -> list[Row]:
         seed=args.seed,
     ) as evaluator:
         rows = ladder.measure(evaluator, job.problem, job.contestants, note)
-    if args.ladder and job.target.name in GPU_TARGETS:
+    if args.ladder and job.target.name in GPU_TARGETS and not asked_to_stop():
         rows = ladder.measure_host_calls(
             rows, job.contestants, job.families, job.device, programs, note
         )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.configuration import Candidate
-from autotune.errors import SpaceError
+from autotune.deadline import Deadline
+from autotune.errors import OutOfTimeError, SpaceError
 from autotune.evaluators.base import Effort
 from autotune.evaluators.processes import Failure
+from autotune.interrupt import Interrupt
 
 if TYPE_CHECKING:
     from autotune.device import Device, DeviceLimits
@@ -101,16 +104,29 @@ def rungs(
 def measure(
     evaluator: Evaluator, problem: Gemm, contestants: Sequence[Contestant], note: Note
 ) -> list[Row]:
-    """Verify and time every kernel; the vendor library, if there is one, is the first row."""
-    candidates = [candidate for _, candidate in contestants]
-    evaluator.prepare(candidates)
+    """Verify and time every kernel; the vendor library, if there is one, is the first row.
+
+    After a request to stop there are rows of what has been measured until then.
+    """
     measurements: list[Measurement] = []
-    for number, (name, candidate) in enumerate(contestants, start=1):
-        measurements.append(evaluator.evaluate(candidate, None))
-        note(f"{number}/{len(contestants)} {name}: {_brief(measurements[-1])}")
-    baseline = evaluator.baseline()
-    near = _near(measurements, baseline)
-    finals = evaluator.finals([candidates[position] for position in near]) if near else None
+    baseline, finals = None, None
+    evaluator.deadline = Deadline()
+    with (
+        Interrupt(evaluator.deadline, "measuring those tried so far once more") as interrupt,
+        contextlib.suppress(OutOfTimeError),
+    ):
+        with contextlib.suppress(OutOfTimeError):
+            evaluator.prepare([candidate for _, candidate in contestants])
+            for number, (name, candidate) in enumerate(contestants, start=1):
+                if interrupt.requested:
+                    break
+                measurements.append(evaluator.evaluate(candidate, None))
+                note(f"{number}/{len(contestants)} {name}: {_brief(measurements[-1])}")
+        evaluator.deadline.reserve_s = 0.0
+        baseline = evaluator.baseline()
+        near = _near(measurements, baseline)
+        finals = evaluator.finals([contestants[each][1] for each in near]) if near else None
+    contestants = contestants[: len(measurements)]
     if finals is not None:
         baseline = finals.baseline or baseline
     ratios = [_ratio(each, baseline) for each in measurements]

@@ -128,8 +128,8 @@ class Evaluator(Protocol):
     Used as a context manager; `close` leaves no process behind.
 
     `prepare`, `evaluate`, `finals` and `baseline` raise OutOfTimeError where the deadline comes
-    before what they wait for; the process that did the work is gone then, and the next request
-    starts another.
+    before what they wait for; a process that was at work is gone then, and the next request starts
+    another.
     """
 
     device: Device

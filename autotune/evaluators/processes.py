@@ -144,9 +144,11 @@ class WorkerProcess:
 
         Raises:
             AutotuneError: the worker does not start.
-            OutOfTimeError: the run was over before it had started.
+            OutOfTimeError: the run was over before it had started; nothing was sent.
         """
         self._run = deadline or Deadline()
+        if self._run.over:
+            raise OutOfTimeError("the run is over: nothing more is asked of a worker")
         self.spawn()
         if self._child is not None and not self._child.ready:
             self._await_start()

@@ -9,8 +9,10 @@ import pytest
 from meddler_family import meddler, write_meddlers
 from suspect_family import suspect, write_suspects
 
+from autotune.deadline import Deadline
 from autotune.device import Device
-from autotune.evaluators.base import Effort, Evaluator
+from autotune.errors import OutOfTimeError
+from autotune.evaluators.base import Effort, Evaluator, Stage, silent
 from autotune.evaluators.cpu import CpuEvaluator
 from autotune.evaluators.cpu.identity import read_cpu
 from autotune.measurement import Outcome
@@ -130,6 +132,29 @@ class EvaluatorConformance:
                 assert measurement.outcome is FAULTS[name]
                 assert ratio is None
         assert finals.baseline is not None
+
+    def test_the_end_of_a_run_is_said_and_the_next_run_goes_on(
+        self, evaluator: Evaluator, candidates: Mapping[str, Candidate]
+    ) -> None:
+        evaluator.deadline = Deadline(0.0)
+        with pytest.raises(OutOfTimeError):
+            evaluator.evaluate(candidates["right"], None)
+        with pytest.raises(OutOfTimeError):
+            evaluator.finals([candidates["right"]])
+        evaluator.deadline = Deadline()
+        self.check_timed(evaluator.evaluate(candidates["right"], None))
+
+    def test_finals_are_reported_round_by_round(
+        self, evaluator: Evaluator, candidates: Mapping[str, Candidate]
+    ) -> None:
+        heard: list[Stage] = []
+        evaluator.report = heard.append
+        evaluator.finals([candidates["right"]])
+        evaluator.report = silent
+        rounds = [stage.step for stage in heard if stage.name == "finals"]
+        assert rounds == list(range(1, len(rounds) + 1))
+        assert len(rounds) >= 1
+        assert evaluator.finals_s > 0
 
     def test_finals_of_nothing(self, evaluator: Evaluator) -> None:
         finals = evaluator.finals([])

@@ -175,7 +175,6 @@ SEARCHES = {
     ("search", "number"),
     [
         ("tune", signal.SIGINT),
-        ("tune", signal.SIGTERM),
         ("tune", signal.SIGHUP),
         ("preset", signal.SIGTERM),
     ],

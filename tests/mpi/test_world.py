@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 from mpiexec import until
 
-from autotune.errors import AutotuneError, MissingDependencyError
+from autotune.deadline import Deadline
+from autotune.errors import AutotuneError, MissingDependencyError, OutOfTimeError
 from autotune.evaluators.base import Effort
 from autotune.evaluators.cpu.baseline import Blas
 from autotune.evaluators.cpu.worker import Evaluated
@@ -110,6 +111,23 @@ def test_a_lost_rank_costs_one_request(
     assert told in reply.reason
     assert "\n" not in reply.reason
     assert gone(before)
+    assert isinstance(world.call(DescribeBlas(), LIMIT_S), Blas)
+
+
+def test_the_end_of_a_run_costs_the_ranks_and_no_time(world: World, tmp_path: Path) -> None:
+    assert world.call(setup(tmp_path), LIMIT_S) is None
+    before = members(world)
+    deadline = Deadline()
+    previous = signal.signal(signal.SIGALRM, lambda *_: deadline.hasten(0.1, grace_s=0.0))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(OutOfTimeError):
+            world.call(doing("while True: pass"), 60.0, deadline)
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    assert gone(before)
+    with pytest.raises(OutOfTimeError):
+        world.call(DescribeBlas(), LIMIT_S, deadline)  # nor are others started
     assert isinstance(world.call(DescribeBlas(), LIMIT_S), Blas)
 
 

@@ -47,9 +47,13 @@ def test_the_first_request_is_noted_and_hastens_the_run(command, number) -> None
 
 @ASKED
 def test_the_second_request_is_obeyed_at_once(command, number) -> None:
-    with pytest.raises(Signalled) as caught, Interrupt():
-        signal.raise_signal(signal.SIGTERM)
-        signal.raise_signal(number)
+    def asked_twice() -> None:
+        with Interrupt():
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(number)
+
+    with pytest.raises(Signalled) as caught:
+        asked_twice()
     assert caught.value.number == number
     assert command.number == signal.SIGTERM
 

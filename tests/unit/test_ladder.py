@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 
 from autotune import Gemm
@@ -9,6 +10,7 @@ from autotune.catalog import load_families
 from autotune.cli.ladder import NEAR, measure, rungs
 from autotune.configuration import Candidate, Configuration
 from autotune.evaluators.base import Baseline, Finals
+from autotune.interrupt import STOP_S
 from autotune.known_gpus import find_gpu
 from autotune.measurement import Measurement, Outcome
 
@@ -90,3 +92,18 @@ def test_rungs_are_all_presets_and_defaults_each_once() -> None:
     defaults = [candidate for name, candidate in found if name.endswith("(default)")]
     presets = [candidate for name, candidate in found if not name.endswith("(default)")]
     assert not set(defaults) & set(presets)
+
+
+def test_a_request_to_stop_leaves_rows_of_what_was_measured() -> None:
+    evaluator = ScriptedEvaluator({0: 1e-3, 1: 1e-3, 2: 1e-3}, VENDOR)
+    notes: list[str] = []
+
+    def note(line: str) -> None:
+        notes.append(line)
+        if len(notes) == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    rows = measure(evaluator, PROBLEM, contestants(3), note)
+    assert [row.kernel for row in rows] == ["vendor 1.0", "k0", "k1"]
+    assert evaluator.finalists == [0, 1]
+    assert evaluator.deadline.left_s <= STOP_S

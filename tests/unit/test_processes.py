@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.errors import AutotuneError
+from autotune.deadline import Deadline
+from autotune.errors import AutotuneError, OutOfTimeError
 from autotune.evaluators.processes import Failure, FailureKind, WorkerPool, WorkerProcess
+from autotune.evaluators.sharing import SharedWorker, Subjects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -259,6 +261,126 @@ def test_a_pool_works_side_by_side() -> None:
         pids = pool.run([("pid", None)] * 2 + [("sleep", 0.3)] * 2, LONG_S)[:2]
         assert len(set(pids)) == 2
     assert all(map(gone, pids))
+
+
+class CountedClock:
+    """Moves on by a second whenever somebody looks."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+def test_the_end_of_a_run_cuts_a_request_off(worker: WorkerProcess) -> None:
+    pid = worker.call(("pid", None), LONG_S)
+    with pytest.raises(OutOfTimeError):
+        worker.call(("hang", None), LONG_S, Deadline(20.0, CountedClock()))
+    assert gone(pid)
+    pid = worker.call(("pid", None), LONG_S, Deadline())
+    with pytest.raises(OutOfTimeError):
+        worker.call(("hang", None), LONG_S, Deadline(0.0))  # which is not even begun
+    assert worker.call(("pid", None), LONG_S) == pid
+
+
+def test_the_end_of_a_run_cuts_a_start_off() -> None:
+    with WorkerProcess(worker_entry) as worker:
+        with pytest.raises(OutOfTimeError):
+            worker.call(("echo", 1), LONG_S, Deadline(2.5, CountedClock()))
+        assert worker.pid is None
+
+
+def test_a_run_that_is_hastened_is_noticed_while_somebody_waits(worker: WorkerProcess) -> None:
+    deadline = Deadline()
+    worker.call(("echo", 1), LONG_S)
+    previous = signal.signal(signal.SIGALRM, lambda *_: deadline.hasten(0.1, grace_s=0.0))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(OutOfTimeError):
+            worker.call(("hang", None), LONG_S, deadline)
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+
+
+def test_a_pool_keeps_what_was_answered_before_the_end_of_the_run() -> None:
+    told: list[int] = []
+    deadline = Deadline()
+
+    def answered(count: int) -> None:
+        told.append(count)
+        if count == 2:
+            deadline.hasten(0.0, grace_s=0.0)
+
+    with WorkerPool(worker_entry, count=2) as pool:
+        requests = [("echo", 0), ("hang", None), ("echo", 2), ("echo", 3)]
+        replies = pool.run(requests, LONG_S, deadline, answered)
+        assert replies[1] is None
+        assert sum(reply is not None for reply in replies) == 2
+        assert told == [0, 1, 2]
+        assert pool.run([("echo", "again")], LONG_S) == ["again"]
+
+
+def subjects_entry(greeting: str, first: str) -> Subjects:
+    """Keeps two subjects, which are weighed by their length."""
+
+    def make(subject: str) -> Callable[[str], Any]:
+        made = time.monotonic_ns()
+        if subject == "impossible":
+            raise ValueError("no room")
+
+        def handle(request: str) -> Any:
+            if request == "crash":
+                os.abort()
+            return greeting, subject, request, made
+
+        return handle
+
+    return Subjects(make, first, weigh=len, limit=6)
+
+
+class TestSharedWorker:
+    @pytest.fixture
+    def shared(self) -> Iterator[SharedWorker]:
+        worker = SharedWorker(subjects_entry, "hello")
+        yield worker
+        worker.close()
+
+    def test_what_a_subject_needs_is_made_once(self, shared: SharedWorker) -> None:
+        one = shared.call("one", "a", LONG_S)
+        pid = shared.pid
+        assert one[:3] == ("hello", "one", "a")
+        two = shared.call("two", "a", LONG_S)
+        assert two[:3] == ("hello", "two", "a")
+        assert shared.call("one", "b", LONG_S)[3] == one[3]
+        assert shared.pid == pid
+        # A third finds no room beside both: the one that waited longest goes.
+        shared.call("six", "a", LONG_S)
+        assert shared.call("one", "c", LONG_S)[3] == one[3]
+        assert shared.call("two", "b", LONG_S)[3] != two[3]
+
+    def test_it_is_made_while_something_else_is_done(self, shared: SharedWorker) -> None:
+        shared.begin("one")
+        shared.begin("two")  # while the process starts there is nothing to ask it for
+        assert shared.call("one", "a", LONG_S)[1] == "one"
+        shared.begin("two")
+        shared.begin("two")
+        assert shared.call("one", "b", LONG_S)[1] == "one"
+        assert shared.call("two", "b", LONG_S)[1] == "two"
+
+    def test_a_lost_process_is_started_for_whom_it_is_needed(self, shared: SharedWorker) -> None:
+        shared.call("one", "a", LONG_S)
+        assert shared.call("two", "crash", LONG_S).kind is FailureKind.DIED
+        assert shared.pid is None
+        assert shared.call("two", "a", LONG_S)[1] == "two"
+        assert shared.call("one", "a", LONG_S)[1] == "one"
+
+    def test_what_cannot_be_made_is_an_error(self, shared: SharedWorker) -> None:
+        shared.call("one", "a", LONG_S)
+        with pytest.raises(AutotuneError, match=r"operands of impossible cannot be made.*no room"):
+            shared.call("impossible", "a", LONG_S)
+        assert shared.call("one", "a", LONG_S)[1] == "one"
 
 
 # How a parent ends, and what it leaves. It prints its child's process id.

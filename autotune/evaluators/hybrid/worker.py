@@ -129,7 +129,7 @@ class _Worker:
             expected_s=expected_s,
             budget_s=request.budget_s,
             interval=effort.interval,
-            deadline_s=max(request.budget_s, effort.timeout_s / 4),
+            deadline_s=request.budget_s,
         )
         if placed is not None:
             verdict = placed.judge(request.accuracy, inputs=False)

@@ -146,7 +146,7 @@ class _Work:
                 placed.call,
                 budget_s=request.budget_s,
                 interval=effort.interval,
-                deadline_s=max(request.budget_s, effort.timeout_s / 4),
+                deadline_s=request.budget_s,
                 enough=lambda low_s: False,
             )
             verdict = self._judge(placed, self._large, request.accuracy)
@@ -259,7 +259,7 @@ class _Work:
                 expected_s=first_s,
                 budget_s=request.budget_s,
                 interval=self._setup.effort.interval,
-                deadline_s=max(request.budget_s, self._setup.effort.timeout_s / 4),
+                deadline_s=request.budget_s,
             )
 
     def visit_gpu(self, request: VisitGpu) -> Series:
@@ -280,7 +280,7 @@ class _Work:
             expected_s=timed(call),
             budget_s=request.budget_s,
             interval=self._setup.effort.interval,
-            deadline_s=max(request.budget_s, self._setup.effort.timeout_s / 4),
+            deadline_s=request.budget_s,
         )
 
 

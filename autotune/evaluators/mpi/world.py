@@ -175,9 +175,11 @@ class World:
 
         Raises:
             AutotuneError: the ranks do not start.
-            OutOfTimeError: the run was over first; the ranks are gone, too.
+            OutOfTimeError: the run was over first; ranks that were asked are gone, too.
         """
         run = deadline or Deadline()
+        if run.over:
+            raise OutOfTimeError("the run is over: nothing more is asked of its ranks")
         self.describe(run)
         started = self._started
         assert started is not None
