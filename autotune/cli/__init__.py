@@ -28,6 +28,7 @@ from autotune.cli import (
 )
 from autotune.cli.result import CommandResult
 from autotune.errors import AutotuneError
+from autotune.printable import printable
 
 _COMMANDS = (
     tune_command,
@@ -57,7 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     try:
         result: CommandResult = args.run(args)
-        print(json.dumps(result.document, indent=2) if args.json else result.text, flush=True)
+        # Names in what is printed are of files that anybody may have written.
+        text = json.dumps(result.document, indent=2) if args.json else printable(result.text)
+        print(text, flush=True)
     except AutotuneError as error:
         print(f"autotune: error: {error}", file=sys.stderr)
         return error.exit_code
