@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from autotune.errors import ProblemError
+from autotune.errors import InputError, ProblemError
 from autotune.formula import Formula
+from autotune.printable import shown
 from autotune.problem import Gemm, gemm_from_key
 from autotune.space import Expression
 
@@ -49,8 +50,18 @@ class Product(Gemm):
 
     @property
     def flops(self) -> int:
-        """Floating-point operations, as the operation counts them."""
-        return int(Expression.parse(self.defined.flops).evaluate(self.sizes))
+        """Floating-point operations, as the operation counts them.
+
+        Raises:
+            InputError: it counts none for these sizes.
+        """
+        count = Expression.parse(self.defined.flops).evaluate(self.sizes)
+        if isinstance(count, str) or not 1 <= count < 2**63:
+            raise InputError(
+                f"flops of operation {self.defined.name!r} must be a number >= 1, "
+                f"got {shown(count)} for {self.label}"
+            )
+        return int(count)
 
     def key(self) -> dict[str, Any]:
         """Every field of a matrix product, and the formula."""

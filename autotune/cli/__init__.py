@@ -22,6 +22,7 @@ from autotune import __version__
 from autotune.cli.parser import Parser, is_common, normalized
 from autotune.errors import AutotuneError
 from autotune.interrupt import CommandSignals
+from autotune.printable import printable
 from autotune.suggestions import must_be
 
 if TYPE_CHECKING:
@@ -67,7 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             result: CommandResult = args.run(args)
             exit_code = result.exit_code
-            print(json.dumps(result.document, indent=2) if args.json else result.text, flush=True)
+            # Names in what is printed are of files that anybody may have written.
+            text = json.dumps(result.document, indent=2) if args.json else printable(result.text)
+            print(text, flush=True)
         except AutotuneError as error:
             print(f"autotune: error: {error}", file=sys.stderr)
             exit_code = error.exit_code

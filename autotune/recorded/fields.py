@@ -6,9 +6,14 @@ import math
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from autotune.errors import InputError
+from autotune.printable import LINE, printable, shown
+from autotune.store.strict_json import INTEGER_LIMIT
 
 if TYPE_CHECKING:
     from autotune.configuration import Value
+
+_LONGEST_LINE = 1000
+_LONGEST_KEY = 200
 
 
 def mapping(value: Any, key: str) -> dict[str, Any]:
@@ -18,7 +23,7 @@ def mapping(value: Any, key: str) -> dict[str, Any]:
         InputError: it is something else.
     """
     if not isinstance(value, dict):
-        raise InputError(f"{key}: expected an object, got {describe(value)}")
+        raise wrong(value, key, "an object")
     return value
 
 
@@ -29,7 +34,7 @@ def sequence(value: Any, key: str) -> list[Any]:
         InputError: it is something else.
     """
     if not isinstance(value, list):
-        raise InputError(f"{key}: expected an array, got {describe(value)}")
+        raise wrong(value, key, "an array")
     return value
 
 
@@ -40,8 +45,20 @@ def text(value: Any, key: str) -> str:
         InputError: it is something else.
     """
     if not isinstance(value, str):
-        raise InputError(f"{key}: expected a text, got {describe(value)}")
+        raise wrong(value, key, "a text")
     return value
+
+
+def line(value: Any, key: str, *, empty: bool = True) -> str:
+    """One line of text that may be printed as it is: a name, a device, a parameter's value.
+
+    Raises:
+        InputError: it is something else, or longer than any name is.
+    """
+    words = text(value, key)
+    if len(words) > _LONGEST_LINE or not LINE.fullmatch(words) or not (words or empty):
+        raise wrong(words, key, f"one line of printable text, at most {_LONGEST_LINE} characters")
+    return words
 
 
 def names(value: Any, key: str) -> list[str]:
@@ -52,7 +69,7 @@ def names(value: Any, key: str) -> list[str]:
     """
     found = [text(name, f"{key}[{number}]") for number, name in enumerate(sequence(value, key))]
     if not found or len(set(found)) < len(found):
-        raise InputError(f"{key}: expected distinct parameter names, got {describe(value)}")
+        raise wrong(value, key, "distinct parameter names")
     return found
 
 
@@ -62,19 +79,24 @@ def scalar(value: Any, key: str) -> Value:
     Raises:
         InputError: it is not a number, a text or a boolean.
     """
-    if isinstance(value, bool | str) or is_number(value):
+    if isinstance(value, (bool, str)) or is_number(value):
         return value
-    raise InputError(f"{key}: expected a number, a text or a boolean, got {describe(value)}")
+    raise wrong(value, key, "a number, a text or a boolean")
 
 
 def is_number(value: Any) -> TypeGuard[int | float]:
-    """Whether it is a finite number; booleans are none."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return False
-    return math.isfinite(value)
+    """Whether it is a finite number, an integer one of 64 bits; booleans are none."""
+    # An integer may be too large for a float, and then for everything else.
+    if type(value) is int:
+        return -INTEGER_LIMIT <= value < INTEGER_LIMIT
+    return isinstance(value, float) and math.isfinite(value)
 
 
-def describe(value: Any) -> str:
-    """A value in a few words, for an error."""
-    words = repr(value)
-    return words if len(words) <= 60 else words[:57] + "..."
+def wrong(value: object, key: str, expected: str) -> InputError:
+    """What is raised for a value: where it is, what was expected there, and what it is.
+
+    Keys are the file's own, and may be anything.
+    """
+    where = key if len(key) <= _LONGEST_KEY else f"{key[: _LONGEST_KEY - 3]}..."
+    where = printable(where).replace("\n", "\\n")
+    return InputError(f"{where}: expected {expected}, got {shown(value)}")

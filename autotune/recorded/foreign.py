@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from autotune.errors import InputError
+from autotune.printable import shown
 from autotune.recorded import fields
 from autotune.recorded.space import Entry, RecordedSpace
 from autotune.statistics import median
@@ -46,13 +47,13 @@ def read_kernel_tuner(document: Mapping[str, Any], name: str) -> RecordedSpace:
     cache = fields.mapping(document["cache"], "cache")
     keys = document.get("tune_params_keys")
     if keys is None:
-        keys = list(fields.mapping(document["tune_params"], "tune_params"))
+        keys = list(fields.mapping(document.get("tune_params"), "tune_params"))
     parameters = fields.names(keys, "tune_params_keys")
     return RecordedSpace.of(
         _cached(cache, parameters),
         name=name,
         unit="ms",
-        device=str(document.get("device_name", "")),
+        device=_label(document.get("device_name")),
         format="Kernel Tuner cache",
     )
 
@@ -63,7 +64,7 @@ def _cached(cache: Mapping[str, Any], parameters: list[str]) -> Iterator[Entry]:
         fields.mapping(stored, where)
         missing = [name for name in parameters if name not in stored]
         if missing:
-            raise InputError(f"{where}: expected the parameter {missing[0]!r}, it is not there")
+            raise fields.wrong(stored, where, f"the parameter {shown(missing[0])}")
         configuration = {
             name: fields.scalar(stored[name], f"{where}.{name}") for name in parameters
         }
@@ -74,9 +75,8 @@ def _cached(cache: Mapping[str, Any], parameters: list[str]) -> Iterator[Entry]:
                 yield Entry(configuration, None)
             continue
         if "__error__" in stored:
-            raise InputError(
-                f"{where}.__error__: expected one of {', '.join(KERNEL_TUNER_ERRORS)}, "
-                f"got {fields.describe(error)}"
+            raise fields.wrong(
+                error, f"{where}.__error__", f"one of {', '.join(KERNEL_TUNER_ERRORS)}"
             )
         yield Entry(configuration, _time(stored.get(OBJECTIVE), f"{where}.{OBJECTIVE}"))
 
@@ -95,9 +95,19 @@ def read_t4(document: Mapping[str, Any], name: str) -> RecordedSpace:
     Raises:
         InputError: a key is missing or not what it should be.
     """
-    unit = "ms"
-    entries = []
-    for number, result in enumerate(fields.sequence(document["results"], "results")):
+    units = ["ms"]
+    recorded = RecordedSpace.of(
+        _results(fields.sequence(document["results"], "results"), units),
+        name=name,
+        device=_label(fields.mapping(document.get("metadata", {}), "metadata").get("device")),
+        format="T4 results",
+    )
+    return replace(recorded, unit=fields.line(units[0], "unit"))
+
+
+def _results(results: list[Any], units: list[str]) -> Iterator[Entry]:
+    """The entries; `units` has the unit of the last time afterwards."""
+    for number, result in enumerate(results):
         where = f"results[{number}]"
         fields.mapping(result, where)
         configuration = {
@@ -108,25 +118,20 @@ def read_t4(document: Mapping[str, Any], name: str) -> RecordedSpace:
         }
         invalidity = result.get("invalidity", "correct")
         if invalidity not in T4_INVALIDITY:
-            raise InputError(
-                f"{where}.invalidity: expected one of {', '.join(T4_INVALIDITY)}, "
-                f"got {fields.describe(invalidity)}"
+            raise fields.wrong(
+                invalidity, f"{where}.invalidity", f"one of {', '.join(T4_INVALIDITY)}"
             )
         if invalidity == "constraints":
             continue
         value = None
         if invalidity == "correct":
-            value, unit = _measured(result, where)
-        entries.append(Entry(configuration, value))
-    metadata = document.get("metadata")
-    device = metadata.get("device", "") if isinstance(metadata, dict) else ""
-    return RecordedSpace.of(
-        entries,
-        name=name,
-        unit=unit,
-        device=device if isinstance(device, str) else "",
-        format="T4 results",
-    )
+            value, units[0] = _measured(result, where)
+        yield Entry(configuration, value)
+
+
+def _label(value: object) -> str:
+    """A device's name, where the file has one."""
+    return value if isinstance(value, str) else ""
 
 
 def _measured(result: Mapping[str, Any], where: str) -> tuple[float | None, str]:
@@ -151,15 +156,13 @@ def _measured(result: Mapping[str, Any], where: str) -> tuple[float | None, str]
     times = result.get("times")
     runs = times.get("runtimes") if isinstance(times, dict) else None
     if isinstance(runs, list) and runs and all(map(fields.is_number, runs)):
-        return median(runs), "ms"
-    raise InputError(
-        f"{where}.measurements: expected one named {' or '.join(dict.fromkeys(names[:2]))}, "
-        f"got {', '.join(found) or 'none'}"
-    )
+        return _time(median(runs), f"{where}.times.runtimes"), "ms"
+    wanted_names = " or ".join(map(shown, dict.fromkeys(names[:2])))
+    raise fields.wrong(list(found), f"{where}.measurements", f"one named {wanted_names}")
 
 
 def _time(value: Any, key: str) -> float | None:
     """A recorded time; None where it stands for a failure."""
     if not fields.is_number(value) or value <= 0:
-        raise InputError(f"{key}: expected a positive time, got {fields.describe(value)}")
+        raise fields.wrong(value, key, "a positive time")
     return None if value >= FAILED_TIME else float(value)

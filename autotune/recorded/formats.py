@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import InputError
+from autotune.printable import printable, shown
 from autotune.recorded import foreign, sweeps
 
 if TYPE_CHECKING:
@@ -13,8 +14,13 @@ if TYPE_CHECKING:
 
     from autotune.recorded.space import RecordedSpace
 
-LARGEST_FILE = 1 << 29
-"""Bytes; parsed, a file takes about ten times the memory."""
+LARGEST_FILE = 1 << 28
+"""Bytes that are read."""
+
+MOST_VALUES = 20_000_000
+"""Values that are read: parsed, each takes up to a hundred bytes, however short it is written."""
+
+_CHUNK = 1 << 20
 
 EXPECTED = (
     "`cache` (a Kernel Tuner cache file), `results` (T4 results), `measurements` (a sweep) or "
@@ -34,22 +40,35 @@ def read_recorded(path: Path) -> RecordedSpace:
             what was expected there.
     """
     try:
-        size = path.stat().st_size
-        if size > LARGEST_FILE:
-            raise InputError(f"{size} bytes are too many, at most {LARGEST_FILE} are read")
-        content = path.read_text(encoding="utf-8-sig")
-        return _read(content, path.stem)
+        with path.open("rb") as file:
+            content = bytearray()  # `read` would make room for all that may come
+            while len(content) <= LARGEST_FILE and (more := file.read(_CHUNK)):
+                content += more
+        if len(content) > LARGEST_FILE:
+            raise InputError(
+                f"a recorded file may have {LARGEST_FILE >> 20} MiB, and this one has more: "
+                "split it, or leave out configurations"
+            )
+        return _read(content.decode("utf-8-sig"), printable(path.stem))
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not a text file in UTF-8 ({error.reason})") from error
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
+    except ValueError as error:  # a path with a null byte
+        raise InputError(f"cannot read {path}: {error}") from error
 
 
 def _read(content: str, name: str) -> RecordedSpace:
     if sweeps.is_csv(content):
         return sweeps.read_csv(content, name)
+    values = sum(content.count(mark) for mark in ",[{")
+    if values > MOST_VALUES:
+        raise InputError(
+            f"a recorded file may have {MOST_VALUES:,} values, and this one has about "
+            f"{values:,}: split it, or leave out configurations"
+        )
     document = _parse(content)
     if isinstance(document, list) and len(document) == 1:
         document = document[0]  # what `sweep --json` prints of one problem
@@ -64,7 +83,7 @@ def _read(content: str, name: str) -> RecordedSpace:
         return sweeps.read_sweep(document, name)
     if sweeps.is_replay(document):
         return sweeps.read_replay(document, name)
-    keys = ", ".join(list(document)[:8]) or "an empty one"
+    keys = shown(list(document)) if document else "an empty one"
     raise InputError(f"expected a JSON object with {EXPECTED}, got one with {keys}")
 
 

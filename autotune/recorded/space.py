@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from array import array
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from autotune.configuration import Candidate, Configuration, Value
 from autotune.errors import InputError
+from autotune.printable import shown
+from autotune.recorded import fields
 from autotune.space import SearchSpace, SpaceUnion
+from autotune.space.listed import ConfigurationList
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from numpy.typing import NDArray
+
+MOST_CONFIGURATIONS = 2_000_000
+"""Configurations that a recorded space may have."""
+_MOST_FAMILIES = 1000
+_MOST_PARAMETERS = 1000
 
 
 class Entry(NamedTuple):
@@ -40,7 +49,6 @@ class RecordedSpace:
         name: what it is called in tables.
         space: exactly the recorded configurations; a union where they name families.
         values: by row of the space, smaller being better; NaN where the configuration failed.
-        entries: what was recorded, in the order in which it was.
         unit: of the values: "ms", "s", or "" where the file does not say.
         device: where it was measured; "" where the file does not say.
         format: what kind of file it came from.
@@ -49,7 +57,6 @@ class RecordedSpace:
     name: str
     space: SearchSpace | SpaceUnion
     values: NDArray[np.float64]
-    entries: tuple[Entry, ...] = field(repr=False)
     unit: str = ""
     device: str = ""
     format: str = ""
@@ -67,38 +74,38 @@ class RecordedSpace:
         """The space of these entries; of repeated configurations the first one counts.
 
         Raises:
-            InputError: there is no entry, none succeeded, or a value is not a positive number.
+            InputError: there is no entry, none succeeded, there are too many, a value is not a
+                positive number, or a name or text cannot be printed.
             SpaceError: the configurations of a family have different parameters.
         """
-        known: dict[str, dict[Configuration, float]] = {}
-        kept = tuple(entries)
-        for entry in kept:
-            value = math.nan if entry.value is None else float(entry.value)
-            if entry.value is not None and not 0 < value < math.inf:
-                raise InputError(
-                    f"values must be positive, finite numbers, got {entry.value} for "
-                    f"{Configuration(entry.configuration)}"
-                )
-            family = known.setdefault(entry.family, {})
-            family.setdefault(Configuration(entry.configuration), value)
-        if not known:
+        families: dict[str, _Family] = {}
+        for count, entry in enumerate(entries, start=1):
+            if count > MOST_CONFIGURATIONS:
+                raise InputError(f"more than {MOST_CONFIGURATIONS:,} configurations are recorded")
+            family = families.get(entry.family)
+            if family is None:
+                if len(families) == _MOST_FAMILIES:
+                    raise InputError(f"more than {_MOST_FAMILIES} families are recorded")
+                family = families[fields.line(entry.family, "family")] = _Family()
+            family.add(entry)
+        if not families:
             raise InputError("no configurations are recorded: a space needs at least one")
-        if all(math.isnan(value) for each in known.values() for value in each.values()):
+        if all(math.isnan(value) for family in families.values() for value in family.values):
             raise InputError("every recorded configuration failed: a replay needs one that ran")
-        spaces = {family: SearchSpace.from_configurations(each) for family, each in known.items()}
-        if known.keys() == {""}:
-            space: SearchSpace | SpaceUnion = spaces[""]
-            values = np.array([known[""][configuration] for configuration in spaces[""]])
-        else:
-            space = SpaceUnion(spaces)
-            values = np.array(
-                [known[family][each] for family in spaces for each in spaces[family]]
-            )
-        return cls(name, space, values, kept, unit, device, format)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Entries are smaller than what is made of them; equal ones in equal order give equal rows.
-        return _restore, (self.entries, self.name, self.unit, self.device, self.format)
+        found = {name: family.space() for name, family in families.items()}
+        space: SearchSpace | SpaceUnion = (
+            found[""][0]
+            if found.keys() == {""}
+            else SpaceUnion({name: each for name, (each, _) in found.items()})
+        )
+        return cls(
+            name=fields.line(name, "name"),
+            space=space,
+            values=np.concatenate([values for _, values in found.values()]),
+            unit=fields.line(unit, "unit"),
+            device=fields.line(device, "device"),
+            format=format,
+        )
 
     @property
     def size(self) -> int:
@@ -144,7 +151,36 @@ class RecordedSpace:
         return None if math.isnan(value) else value
 
 
-def _restore(
-    entries: tuple[Entry, ...], name: str, unit: str, device: str, format: str
-) -> RecordedSpace:
-    return RecordedSpace.of(entries, name=name, unit=unit, device=device, format=format)
+class _Family:
+    """The configurations of one family as they are read, with their values."""
+
+    def __init__(self) -> None:
+        self.values = array("d")
+        self._configurations = ConfigurationList()
+
+    def add(self, entry: Entry) -> None:
+        value = math.nan if entry.value is None else float(entry.value)
+        if entry.value is not None and not 0 < value < math.inf:
+            raise InputError(
+                f"values must be positive, finite numbers, got {shown(entry.value)} for "
+                f"{shown(dict(entry.configuration))}"
+            )
+        if not len(self.values):
+            if len(entry.configuration) > _MOST_PARAMETERS:
+                raise InputError(
+                    f"{len(entry.configuration)} parameters are too many, "
+                    f"at most {_MOST_PARAMETERS}"
+                )
+            for name in entry.configuration:
+                fields.line(name, "a parameter's name", empty=False)
+        self._configurations.add(entry.configuration)
+        self.values.append(value)
+
+    def space(self) -> tuple[SearchSpace, NDArray[np.float64]]:
+        """The space, and the values by its rows."""
+        space, rows = SearchSpace.from_list(self._configurations)
+        for parameter in space.parameters:
+            for value in parameter.values if parameter.has_text else ():
+                if isinstance(value, str):
+                    fields.line(value, f"a value of {parameter.name}")
+        return space, np.frombuffer(self.values)[rows]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from autotune.recorded.space import Entry, RecordedSpace
 from autotune.store import TuningCache
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from autotune.configuration import Candidate
@@ -71,9 +72,19 @@ def read_csv(content: str, name: str) -> RecordedSpace:
     Raises:
         InputError: a field is missing or not what it should be.
     """
-    rows = []
-    for number, row in enumerate(csv.DictReader(io.StringIO(content)), start=2):
+    return _recorded(_csv_rows(content), name, device="", format="sweep (CSV)")
+
+
+def _csv_rows(content: str) -> Iterator[Entry]:
+    rows = csv.DictReader(io.StringIO(content))
+    for number in itertools.count(2):
         where = f"line {number}"
+        try:
+            row = next(rows, None)
+        except csv.Error as error:
+            raise InputError(f"{where}: not usable CSV: {error}") from error
+        if row is None:
+            return
         try:
             configuration = json.loads(row["configuration"] or "")
             median_s = float(row["median_s"]) if row["median_s"] else None
@@ -81,8 +92,7 @@ def read_csv(content: str, name: str) -> RecordedSpace:
             raise InputError(
                 f"{where}: expected a configuration as JSON and a median in seconds ({error})"
             ) from error
-        rows.append(_entry({**row, "configuration": configuration, "median_s": median_s}, where))
-    return _recorded(rows, name, device="", format="sweep (CSV)")
+        yield _entry({**row, "configuration": configuration, "median_s": median_s}, where)
 
 
 def is_sweep(document: Mapping[str, Any]) -> bool:
@@ -97,11 +107,12 @@ def read_sweep(document: Mapping[str, Any], name: str) -> RecordedSpace:
         InputError: a key is missing or not what it should be.
     """
     measurements = fields.sequence(document["measurements"], "measurements")
-    rows = [
+    rows = (
         _entry(fields.mapping(each, f"measurements[{number}]"), f"measurements[{number}]")
         for number, each in enumerate(measurements)
-    ]
-    return _recorded(rows, name, device=str(document.get("device", "")), format="sweep")
+    )
+    device = fields.text(document.get("device", ""), "device")
+    return _recorded(rows, name, device=device, format="sweep")
 
 
 def recorded_from_cache(
@@ -172,27 +183,25 @@ def read_replay(document: Mapping[str, Any], name: str) -> RecordedSpace:
             f"times: expected one for each of {len(configurations)} configurations, "
             f"got {len(times)}"
         )
-    entries = []
+    objective = fields.text(document.get("objective", ""), "objective")
+    return RecordedSpace.of(
+        _replayed(columns, configurations, times),
+        name=fields.text(document.get("name", name), "name"),
+        unit="ms" if "(ms)" in objective else "s" if "(s)" in objective else "",
+        device=fields.text(document.get("device", ""), "device"),
+        format="replay file",
+    )
+
+
+def _replayed(columns: list[str], configurations: list[Any], times: list[Any]) -> Iterator[Entry]:
     for number, (row, time) in enumerate(zip(configurations, times, strict=True)):
         where = f"configurations[{number}]"
         if len(fields.sequence(row, where)) != len(columns):
-            raise InputError(f"{where}: expected {len(columns)} values, got {len(row)}")
+            raise fields.wrong(row, where, f"{len(columns)} values")
         if time is not None and not (fields.is_number(time) and time > 0):
-            raise InputError(
-                f"times[{number}]: expected a positive number or null, got {fields.describe(time)}"
-            )
+            raise fields.wrong(time, f"times[{number}]", "a positive number or null")
         values = zip(columns, row, strict=True)
-        entries.append(
-            Entry({column: fields.scalar(each, f"{where}") for column, each in values}, time)
-        )
-    objective = str(document.get("objective", ""))
-    return RecordedSpace.of(
-        entries,
-        name=str(document.get("name", name)),
-        unit="ms" if "(ms)" in objective else "s" if "(s)" in objective else "",
-        device=str(document.get("device", "")),
-        format="replay file",
-    )
+        yield Entry({column: fields.scalar(each, where) for column, each in values}, time)
 
 
 def _entry(stored: Mapping[str, Any], where: str) -> Entry:
@@ -202,10 +211,7 @@ def _entry(stored: Mapping[str, Any], where: str) -> Entry:
         raise InputError(f"{where}: expected the key `{missing[0]}`")
     outcome = stored["outcome"]
     if outcome not in tuple(Outcome):  # it may be anything, and not hashable
-        raise InputError(
-            f"{where}.outcome: expected one of {', '.join(Outcome)}, "
-            f"got {fields.describe(outcome)}"
-        )
+        raise fields.wrong(outcome, f"{where}.outcome", f"one of {', '.join(Outcome)}")
     configuration = {
         parameter: fields.scalar(value, f"{where}.configuration.{parameter}")
         for parameter, value in fields.mapping(
@@ -217,9 +223,7 @@ def _entry(stored: Mapping[str, Any], where: str) -> Entry:
     # What was abandoned ran too: its time is of its first runs.
     if outcome in (Outcome.OK, Outcome.ABANDONED):
         if not fields.is_number(median_s) or not median_s > 0:
-            raise InputError(
-                f"{where}.median_s: expected positive seconds, got {fields.describe(median_s)}"
-            )
+            raise fields.wrong(median_s, f"{where}.median_s", "positive seconds")
         value = float(median_s)
     return Entry(configuration, value, fields.text(stored.get("family", ""), f"{where}.family"))
 

@@ -97,9 +97,9 @@ class TunableParameter:
             raise SpaceError(f"parameter {self.name}: values: {error}") from None
         if float in map(type, values) and any(value != value for value in values):
             raise SpaceError(f"parameter {self.name}: NaN cannot be a value")
-        if int in map(type, values):
-            for value in values:
-                check_range(f"parameter {self.name}", value)
+        integers = [value for value in values if type(value) is int]
+        for extreme in (min(integers), max(integers)) if integers else ():
+            check_range(f"parameter {self.name}", extreme)
         return values
 
     def position(self, value: Any) -> int | None:

@@ -17,6 +17,7 @@ from autotune.errors import SpaceError
 from autotune.printable import shown
 from autotune.space.diagram import Diagram
 from autotune.space.expression import Expression, UndefinedError, plain_value
+from autotune.space.listed import ConfigurationList, ascending
 from autotune.space.nearest import nearest_row
 from autotune.space.parameter import TunableParameter, check_range
 from autotune.space.product import GroupProduct
@@ -99,30 +100,36 @@ class SearchSpace:
         Raises:
             SpaceError: no configurations, a repeated one, or one with other parameters.
         """
-        rows: list[Mapping[str, Value]] = []
-        for number, row in enumerate(configurations):
-            if not isinstance(row, Mapping):
-                raise SpaceError(f"configuration {number} must be a mapping, got {shown(row)}")
-            rows.append(row)
-            if row.keys() != rows[0].keys():
-                raise SpaceError(
-                    f"configuration {number} has parameters {_listed(row)}, "
-                    f"the first one has {_listed(rows[0])}"
-                )
-        if not rows:
-            raise SpaceError("a space needs at least one configuration")
-        parameters = [_observed(name, [row[name] for row in rows]) for name in rows[0]]
-        space = cls(parameters)
-        codes = [tuple([p.position(row[p.name]) or 0 for p in parameters]) for row in rows]
-        seen: dict[tuple[int, ...], int] = {}
-        for number, key in enumerate(codes):
-            first = seen.setdefault(key, number)
-            if first != number:
-                raise SpaceError(f"configuration {number} repeats configuration {first}")
-        space._listed = Group(
-            tuple(range(len(parameters))), Diagram.of_rows(np.array(codes, dtype=np.intp))
-        )
+        listed = ConfigurationList()
+        for configuration in configurations:
+            listed.add(configuration)
+        space, rows = cls.from_list(listed)
+        if len(rows) < len(listed):
+            _, codes = listed.table()
+            order, first = ascending(codes)
+            number, original = min(
+                (int(row), int(at)) for row, at in zip(order, first, strict=True) if row != at
+            )
+            raise SpaceError(f"configuration {number} repeats configuration {original}")
         return space
+
+    @classmethod
+    def from_list(cls, listed: ConfigurationList) -> tuple[SearchSpace, NDArray[np.intp]]:
+        """The space of the listed configurations, and for each row the first of them that it is.
+
+        Raises:
+            SpaceError: there are none.
+        """
+        if not len(listed):
+            raise SpaceError("a space needs at least one configuration")
+        parameters, codes = listed.table()
+        space = cls(parameters)
+        order, first = ascending(codes)
+        rows = order[order == first]
+        space._listed = Group(
+            tuple(range(len(parameters))), Diagram.of_rows(codes[rows].astype(np.intp))
+        )
+        return space, rows
 
     @cached_property
     def size(self) -> int:
@@ -347,10 +354,6 @@ class SearchSpace:
         return inlined
 
 
-def _listed(names: Iterable[object]) -> list[str]:
-    return sorted(map(str, names))
-
-
 def _parameters(
     parameters: Mapping[str, Sequence[Value]] | Sequence[TunableParameter],
 ) -> tuple[TunableParameter, ...]:
@@ -408,15 +411,3 @@ def _check_names(what: str, expression: Expression, known: Collection[str]) -> N
                 f"{what} {expression.text!r}: unknown name {name!r}; "
                 f"known names: {', '.join(known)}"
             )
-
-
-def _observed(name: str, values: Sequence[Value]) -> TunableParameter:
-    """A parameter with the values that were seen."""
-    try:
-        distinct = tuple(dict.fromkeys(plain_value(value) for value in values))
-    except TypeError as error:
-        raise SpaceError(f"parameter {name}: {error}") from None
-    parameter = TunableParameter(name, distinct)
-    if parameter.is_numeric:
-        return TunableParameter(name, tuple(sorted(distinct)))
-    return parameter

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -195,6 +196,43 @@ def test_of_repeated_configurations_the_first_counts() -> None:
     assert values(RecordedSpace.of(entries, name="r"))["x=1"] == 2.0
 
 
+def test_a_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limits hold before anything is parsed, and each is named with what to do."""
+    path = write(tmp_path / "file.json", REPLAY)
+    monkeypatch.setattr("autotune.recorded.space.MOST_CONFIGURATIONS", 2)
+    with pytest.raises(InputError, match=r"file\.json: more than 2 configurations are recorded"):
+        read_recorded(path)
+    monkeypatch.setattr("autotune.recorded.formats.MOST_VALUES", 10)
+    with pytest.raises(
+        InputError, match=r"may have 10 values, and this one has about 21: split it"
+    ):
+        read_recorded(path)
+    monkeypatch.setattr("autotune.recorded.formats.LARGEST_FILE", 1 << 7)
+    with pytest.raises(InputError, match="may have 0 MiB, and this one has more: split it"):
+        read_recorded(path)
+    monkeypatch.setattr("autotune.recorded.formats.LARGEST_FILE", 1 << 20)
+    with pytest.raises(InputError, match="this one has more"):
+        read_recorded(Path("/dev/zero"))
+
+
+def test_reading_takes_memory_in_proportion_to_the_file(tmp_path: Path) -> None:
+    """Configurations are numbers in columns; an object for each took fifty times the file."""
+    rows = 20_000
+    document = {
+        "columns": ["x"],
+        "configurations": [[n] for n in range(rows)],
+        "times": [1.0 + n for n in range(rows)],
+    }
+    path = write(tmp_path / "many.json", document)
+    tracemalloc.start()
+    recorded = read_recorded(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert recorded.size == rows
+    assert recorded.value({"x": rows - 1}) == float(rows)
+    assert peak < 25 * path.stat().st_size
+
+
 def changed(document: dict[str, Any], *path: Any, to: Any) -> dict[str, Any]:
     copy = json.loads(json.dumps(document))
     place = copy
@@ -204,12 +242,62 @@ def changed(document: dict[str, Any], *path: Any, to: Any) -> dict[str, Any]:
     return copy
 
 
+LONG_FIELD = '"' + '{""x"": ' + " " * 140_000 + '1}"'
 BAD = {
+    "no keys": (
+        {"tune_params_keys": None, "cache": {}},
+        "tune_params: expected an object, got None",
+    ),
+    "escape in a name": (changed(REPLAY, "name", to="\x1b[2J"), r"name: expected one line of pr"),
+    "escape in a device": (changed(KERNEL_TUNER, "device_name", to="a\x9bb"), "device: expected"),
+    "surrogate": (
+        changed(REPLAY, "columns", 0, to="\ud800"),
+        "parameter's name: expected one line",
+    ),
+    "reversed text": (
+        changed(REPLAY, "configurations", 0, 1, to="\u202e"),
+        "a value of mode: exp",
+    ),
+    "long key": (
+        changed(KERNEL_TUNER, "cache", "x" * 10**6, to=1),
+        r"\['x+\.\.\.: expected an object",
+    ),
+    "long integer": (
+        json.dumps(REPLAY).replace("[2, ", "[" + "1" * 4000 + ", ", 1),
+        r"configurations\[1\]: expected a number, .* got an integer of 13285 bits",
+    ),
+    "long time": (
+        json.dumps(REPLAY).replace("3.0", "1" * 400),
+        r"times\[0\]: expected a positive",
+    ),
+    "long field": (
+        f"family,configuration,outcome,median_s\nf,{LONG_FIELD},ok,1\n",
+        r"line 2: not usable CSV: field larger than field limit",
+    ),
+    "null byte": (
+        "family,configuration,outcome,median_s\n\0,{},ok,1\n",
+        r"line 2|family: expected",
+    ),
+    "unit": (
+        {
+            "results": [
+                {
+                    "configuration": {"x": 1},
+                    "measurements": [{"name": "time", "value": 1.0, "unit": "\x07"}],
+                }
+            ]
+        },
+        "unit: expected one line of printable text",
+    ),
+    "many parameters": (
+        {"columns": [f"p{n}" for n in range(1001)], "configurations": [[1] * 1001], "times": [1]},
+        "1001 parameters are too many, at most 1000",
+    ),
     "nothing": ("", "not valid JSON"),
     "text": ("hello", r"not valid JSON.*line 1, column 1"),
     "deep": ("[" * 200_000, "nested too deep"),
     "number": (42, "expected a JSON object with `cache`"),
-    "another object": ({"a": 1}, "got one with a"),
+    "another object": ({"a": 1}, r"got one with \['a'\]"),
     "several sweeps": ([{}, {}], "an array of 2"),
     "long number": ("[" + "9" * 5000 + "]", "not usable JSON"),
     "no columns": ({"configurations": []}, "`columns`"),
@@ -239,7 +327,7 @@ BAD = {
     "no time": (changed(T4, "results", 0, "measurements", to=[]) | {"x": 1}, None),
     "nothing measured": (
         changed(T4, "results", 2, "times", to={}),
-        r"results\[2\]\.measurements: expected one named time",
+        r"results\[2\]\.measurements: expected one named 'time'",
     ),
     "other parameters": (
         changed(T4, "results", 1, "configuration", to={"z": 1}),

@@ -135,10 +135,10 @@ print(said)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot fork here")
 @pytest.mark.parametrize("layer", ["omp", "workqueue"])
 def test_a_child_by_fork_calls_and_loads_threaded_kernels(tmp_path: Path, layer: str) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORKS.format(tests=str(TESTS))]
     for first in ("loaded", "called"):
         finished = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", FORKS.format(tests=str(TESTS))]
-            + [str(tmp_path), first],
+            [*command, str(tmp_path), first],
             env={**os.environ, "NUMBA_THREADING_LAYER": layer},
             capture_output=True,
             text=True,

@@ -91,7 +91,10 @@ layouts = [{quoted["layout"]}]
 
 [parameters]
 sm = {{ values = [16, 32], default = 32 }}
-{quoted["name"]} = {{ values = [{quoted["value"]}], default = {quoted["value"]}, summary = {quoted["about"]} }}
+[parameters.{quoted["name"]}]
+values = [{quoted["value"]}]
+default = {quoted["value"]}
+summary = {quoted["about"]}
 
 [derived]
 rows = {quoted["derived"]}
@@ -165,8 +168,12 @@ def test_no_text_of_a_space_is_source(target: str, place: str, text: str, tmp_pa
         values: dict[str, Value] = {p.name: p.values[0] for p in family.parameters}
         source = render(family, values).text
     except AutotuneError as error:
-        assert "\n" not in str(error)
-        assert len(str(error)) < 1000
+        refusal: AutotuneError | None = error
+    else:
+        refusal = None
+    if refusal is not None:
+        assert "\n" not in str(refusal)
+        assert len(str(refusal)) < 1000
         return
     if place == "reason":
         source = re.sub(r', "[^"\\?\n]*"\);', ', "sizes");', source)
