@@ -239,6 +239,13 @@ def _confirmed(
     return final
 
 
+def faster(baseline: Baseline, turn: Series | Failure) -> Baseline:
+    """A baseline, or the same with the time of one more turn where that was faster."""
+    if isinstance(turn, Failure) or turn.median_s >= baseline.median_s:
+        return baseline
+    return replace(baseline, median_s=turn.median_s, interval_s=turn.interval_s)
+
+
 def judge_failure(reply: Failure) -> Measurement:
     """What a request without a reply says of the candidate it was about."""
     outcomes = {FailureKind.TIMED_OUT: Outcome.TIMEOUT, FailureKind.WRONG: Outcome.WRONG_RESULT}

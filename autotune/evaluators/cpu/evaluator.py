@@ -28,6 +28,7 @@ from autotune.evaluators.rounds import (
     CONFIRM_SHARE,
     Redraw,
     Series,
+    faster,
     hold_rounds,
     judge_failure,
 )
@@ -230,6 +231,13 @@ class CpuEvaluator:
                 threads=self._threads,
                 details=baseline_details(blas),
             )
+            self._processes.baselines[self._problem] = self._baseline
+        return self._baseline
+
+    def check_baseline(self) -> Baseline | None:
+        """NumPy once more; see `Evaluator.check_baseline`."""
+        if self._baseline is not None:
+            self._baseline = faster(self._baseline, self._visit(None, SECOND_LOOK_S))
             self._processes.baselines[self._problem] = self._baseline
         return self._baseline
 
