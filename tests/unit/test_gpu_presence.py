@@ -179,7 +179,7 @@ def test_pycuda_is_taken_where_it_is(fresh: pytest.MonkeyPatch) -> None:
     fresh.setitem(sys.modules, "pycuda", package)
     fresh.setitem(sys.modules, "pycuda.driver", pycuda)
     fresh.delitem(sys.modules, "autotune.evaluators.cuda.driver_pycuda", raising=False)
-    installed(fresh, "pycuda")
+    installed(fresh, "pycuda.driver")
     assert driver.driver().name == "PyCUDA"
     assert driver.driver().errors == (RuntimeError, driver.DriverError)
     assert started == [True]
@@ -189,7 +189,7 @@ def test_pycuda_is_taken_where_it_is(fresh: pytest.MonkeyPatch) -> None:
 def test_a_pycuda_that_does_not_start_is_said(fresh: pytest.MonkeyPatch) -> None:
     fresh.setitem(sys.modules, "pycuda", None)
     fresh.delitem(sys.modules, "autotune.evaluators.cuda.driver_pycuda", raising=False)
-    installed(fresh, "pycuda")
+    installed(fresh, "pycuda.driver")
     with pytest.raises(MissingDependencyError, match="pip uninstall pycuda") as caught:
         driver.driver()
     assert "\n" not in str(caught.value)

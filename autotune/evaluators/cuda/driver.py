@@ -223,6 +223,14 @@ class Driver(Protocol):
         ...
 
 
+def has_pycuda() -> bool:
+    """Whether PyCUDA is installed; it may not start."""
+    try:
+        return importlib.util.find_spec("pycuda.driver") is not None
+    except ModuleNotFoundError:
+        return False
+
+
 @functools.cache
 def driver() -> Driver:
     """The implementation that this process uses.
@@ -232,7 +240,7 @@ def driver() -> Driver:
             does not start.
     """
     load_driver()  # says clearly what is wrong where there is no driver
-    module = "driver_bindings" if importlib.util.find_spec("pycuda") is None else "driver_pycuda"
+    module = "driver_pycuda" if has_pycuda() else "driver_bindings"
     try:
         made: Driver = importlib.import_module(f"autotune.evaluators.cuda.{module}").make()
     except ImportError as error:

@@ -1,25 +1,38 @@
-"""What every implementation of the driver's interface must do."""
+"""What every implementation of the driver's interface must do: on a GPU, and on a stand-in.
+
+The stand-in, `tests/stand_in_driver`, is loaded by a process of its own in place of the driver.
+"""
 
 from __future__ import annotations
 
 import gc
-import importlib.util
+import os
+import shutil
 import struct
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from autotune.evaluators.cuda.driver import DeviceRows, Driver, DriverError, driver
+from autotune.evaluators.cuda.driver import (
+    DeviceRows,
+    Driver,
+    DriverError,
+    driver,
+    has_pycuda,
+)
 from autotune.evaluators.cuda.driver_bindings import BindingsDriver
-from autotune.evaluators.cuda.nvrtc import compile_cuda
 from autotune.evaluators.cuda.program import LaunchStep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autotune.device import Device
+HEADERS = Path("nvidia", "cu13", "include")
+STAND_IN = Path(__file__).parents[1] / "stand_in_driver"
 
 SOURCE = """
 extern "C" __global__ void add(unsigned int* x, unsigned int by, int count) {
@@ -47,8 +60,9 @@ class DriverConformance:
         here.leave()
 
     @pytest.fixture
-    def cubin(self, gpu: Device) -> bytes:
-        return compile_cuda(SOURCE, gpu.limits.architecture).cubin  # type: ignore[attr-defined]
+    def cubin(self) -> bytes:
+        """Of `SOURCE`."""
+        raise NotImplementedError
 
     def test_memory_is_allocated_copied_and_given_back(self, here: Driver) -> None:
         values = np.arange(COUNT, dtype=np.uint32)
@@ -179,7 +193,21 @@ class DriverConformance:
         assert told[1] > 0
 
 
-class TestBindings(DriverConformance):
+class OnGpu:
+    """With the kernel compiled for the GPU that is here."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def cubin(cls) -> bytes:
+        from autotune.evaluators.cuda.identity import read_gpu
+        from autotune.evaluators.cuda.nvrtc import compile_cuda
+
+        architecture: str = read_gpu().limits.architecture  # type: ignore[attr-defined]
+        return compile_cuda(SOURCE, architecture).cubin
+
+
+@pytest.mark.gpu
+class TestBindings(OnGpu, DriverConformance):
     @pytest.fixture(scope="class")
     @classmethod
     def here(cls) -> Driver:
@@ -193,8 +221,9 @@ class TestBindings(DriverConformance):
         assert here.stream(blocking=False, urgent=True).handle
 
 
-@pytest.mark.skipif(importlib.util.find_spec("pycuda") is None, reason="PyCUDA is not installed")
-class TestPycuda(DriverConformance):
+@pytest.mark.gpu
+@pytest.mark.skipif(not has_pycuda(), reason="PyCUDA is not installed")
+class TestPycuda(OnGpu, DriverConformance):
     @pytest.fixture(scope="class")
     @classmethod
     def here(cls) -> Driver:
@@ -203,6 +232,30 @@ class TestPycuda(DriverConformance):
         return make()
 
 
+@pytest.mark.gpu
 def test_pycuda_is_taken_where_it_is_installed() -> None:
-    installed = importlib.util.find_spec("pycuda") is not None
-    assert driver().name == ("PyCUDA" if installed else "cuda-bindings")
+    assert driver().name == ("PyCUDA" if has_pycuda() else "cuda-bindings")
+
+
+def test_the_bindings_on_a_stand_in(tmp_path: Path) -> None:
+    pytest.importorskip("cuda.bindings", reason="pip install 'autotune-kernels[compile]'")
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    places = [Path(place) / HEADERS for place in sys.path]  # of the CUDA runtime's package
+    headers = next((place for place in places if (place / "cuda.h").exists()), None)
+    if compiler is None or headers is None:
+        pytest.skip("a C compiler and cuda.h are needed: pip install '.[numba-cuda]'")
+    library = tmp_path / "libcuda.so.1"
+    options = ("-shared", "-fPIC", "-w", "-Wl,-soname,libcuda.so.1", f"-I{headers}")
+    command = [compiler, *options, "-o", str(library), str(STAND_IN / "driver.c"), "-ldl"]
+    subprocess.run(command, check=True)
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    check = str(STAND_IN / "check_bindings.py")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n0", "-q", "-p", "no:cacheprovider", check],
+        env={**os.environ, "PYTHONPATH": path, "LD_PRELOAD": str(library)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "skipped" not in done.stdout
