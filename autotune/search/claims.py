@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
+from autotune.search.internals import end_as_failed, write_note
 from autotune.search.owner import Owner
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def claim(
     record: dict[str, Any] = {"row": row, "owner": str(Owner.current())}
     if proposed is not None:
         record["proposed"] = dict(proposed)
-    study._storage.set_trial_system_attr(trial._trial_id, CLAIM, record)
+    write_note(study, trial, CLAIM, record)
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         ledger.refresh(study.get_trials(deepcopy=False), but=trial.number)
@@ -160,7 +161,7 @@ def claim(
 
 def withdraw(study: optuna.Study, trial: FrozenTrial) -> None:
     """Give up whatever `trial` claims: there is nothing left for it."""
-    study._storage.set_trial_system_attr(trial._trial_id, CLAIM, None)
+    write_note(study, trial, CLAIM, None)
 
 
 def reclaim_orphans(study: optuna.Study, heartbeats: Mapping[str, float]) -> int:
@@ -174,17 +175,12 @@ def reclaim_orphans(study: optuna.Study, heartbeats: Mapping[str, float]) -> int
         How many were ended.
     """
     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-    return sum(fail(study, t._trial_id, ORPHANED) for t in running if _orphaned(t, heartbeats))
+    return sum(fail(study, t, ORPHANED) for t in running if _orphaned(t, heartbeats))
 
 
-def fail(study: optuna.Study, trial_id: int, reason: str) -> bool:
+def fail(study: optuna.Study, trial: optuna.Trial | FrozenTrial, reason: str) -> bool:
     """End a RUNNING trial that was not measured; False when somebody else has ended it."""
-    try:
-        study._storage.set_trial_user_attr(trial_id, REASON, reason)
-        study._storage.set_trial_state_values(trial_id, TrialState.FAIL)
-    except optuna.exceptions.UpdateFinishedTrialError:
-        return False
-    return True
+    return end_as_failed(study, trial, REASON, reason)
 
 
 def _orphaned(trial: FrozenTrial, heartbeats: Mapping[str, float]) -> bool:

@@ -11,6 +11,14 @@ from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
 
 from autotune.errors import MissingDependencyError, StudyError
 
+_PACKAGES = {
+    "psycopg": "'psycopg[binary]'",
+    "psycopg2": "psycopg2-binary",
+    "MySQLdb": "mysqlclient",
+    "pymysql": "PyMySQL",
+}
+"""What brings the module of a driver."""
+
 _CREATION_RETRIES = 10
 _CREATION_PAUSE_S = 0.1
 
@@ -37,11 +45,24 @@ def open_database(url: str) -> RDBStorage:
         return _created(url, engine)
     except ImportError as error:
         raise MissingDependencyError(
-            f"storage {shown} needs a database driver: pip install {error.name}"
+            f"storage {shown} needs a database driver: {_remedy(error)}"
         ) from error
     except (SQLAlchemyError, RuntimeError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise StudyError(f"cannot open storage {shown}: {reason}") from error
+
+
+def _remedy(error: ImportError) -> str:
+    """What to install; Optuna's own error does not say it, but the one that it was raised from."""
+    cause = error.__cause__ if isinstance(error.__cause__, ImportError) else error
+    module = (cause.name or "").partition(".")[0]
+    if cause.name != module or not module:
+        # The driver is there, and cannot be imported: a library that it needs is not.
+        return str(cause).partition("\n")[0]
+    return (
+        f"pip install {_PACKAGES.get(module, module)}, or name one that is installed in the URL, "
+        "as in postgresql+psycopg2://"
+    )
 
 
 def _created(url: str, engine: dict[str, Any] | None) -> RDBStorage:

@@ -9,6 +9,7 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from autotune.search.internals import trial_id
 from autotune.search.quiet import quiet
 
 if TYPE_CHECKING:
@@ -151,15 +152,15 @@ class MirrorProposer:
                 for name, value in self._params(trial.number, row).items():
                     distribution = self._encoding.distributions[name]
                     self._storage.set_trial_param(
-                        twin._trial_id, name, distribution.to_internal_repr(value), distribution
+                        trial_id(twin), name, distribution.to_internal_repr(value), distribution
                     )
             if trial.state.is_finished():
                 for step, reported in trial.intermediate_values.items():
-                    self._storage.set_trial_intermediate_value(twin._trial_id, step, reported)
+                    self._storage.set_trial_intermediate_value(trial_id(twin), step, reported)
                 self._wishes.pop(trial.number, None)
-                twin = self._storage.get_trial(twin._trial_id)
+                twin = self._storage.get_trial(trial_id(twin))
                 study.sampler.after_trial(study, twin, trial.state, trial.values)
-                self._storage.set_trial_state_values(twin._trial_id, trial.state, trial.values)
+                self._storage.set_trial_state_values(trial_id(twin), trial.state, trial.values)
 
     def _template(self, trial: FrozenTrial, ledger: Ledger) -> FrozenTrial:
         row = ledger.rows.get(trial.number)

@@ -121,11 +121,11 @@ class TuningStudy(Generic[PointT]):
                 self._sampler.space.suggest(lambda name: self._suggest(trial, name))
             except SpaceExhaustedError as error:
                 # Other workers took what was left.
-                fail(self.optuna, trial._trial_id, str(error))
+                fail(self.optuna, trial, str(error))
                 return None
             except BaseException as error:
                 # Nothing was run, whatever it was: the trial must not stay open.
-                fail(self.optuna, trial._trial_id, INTERRUPTED)
+                fail(self.optuna, trial, INTERRUPTED)
                 raise error
             self._sampler.refresh(self.optuna)
             self._running[trial.number] = trial
@@ -188,14 +188,14 @@ class TuningStudy(Generic[PointT]):
         trial = self._running.pop(proposal.number, None)
         if trial is not None:
             with self._storing():
-                fail(self.optuna, trial._trial_id, INTERRUPTED)
+                fail(self.optuna, trial, INTERRUPTED)
 
     def close(self) -> None:
         """Give up what was not told, and let go of the storage; a study without trials goes."""
         with self._storing():
             while self._running:
                 _, trial = self._running.popitem()
-                fail(self.optuna, trial._trial_id, INTERRUPTED)
+                fail(self.optuna, trial, INTERRUPTED)
             if isinstance(self._storage, RDBStorage):
                 self._storage.remove_session()
                 self._storage.engine.dispose()

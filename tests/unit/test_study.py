@@ -227,10 +227,21 @@ class TestOpening:
             opened(tmp_path, storage=url)
         assert "\n" not in str(caught.value)
 
-    def test_a_missing_driver_is_named_and_a_password_is_not_shown(self, tmp_path):
+    @pytest.mark.parametrize(
+        ("url", "module", "package"),
+        [
+            ("postgresql://user:hunter2@host/db", "psycopg", "pip install 'psycopg[binary]', or"),
+            ("postgresql+psycopg2://host/db", "psycopg2", "pip install psycopg2-binary, or"),
+            ("mysql+mysqldb://host/db", "MySQLdb", "pip install mysqlclient, or"),
+        ],
+    )
+    def test_a_missing_driver_is_named_and_a_password_is_not_shown(
+        self, url, module, package, tmp_path, monkeypatch
+    ):
+        monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(MissingDependencyError) as caught:
-            opened(tmp_path, storage="postgresql://user:hunter2@localhost/db")
-        assert "pip install" in str(caught.value)
+            opened(tmp_path, storage=url)
+        assert package in str(caught.value)
         assert "hunter2" not in str(caught.value)
 
     def test_a_folder_that_cannot_be_made(self, tmp_path):

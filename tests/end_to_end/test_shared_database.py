@@ -1,0 +1,178 @@
+"""Two workers share a study through a PostgreSQL server, a real one, started for these tests."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from autotune.errors import CacheError, StudyError
+from autotune.measurement import Measurement, Outcome
+from autotune.search import open_study
+from autotune.space import SearchSpace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SPACE = SearchSpace({"x": range(6), "y": range(4)}, ["x != y"])
+WORKER = """
+    import json, sys
+    from pathlib import Path
+    from autotune.measurement import Measurement, Outcome
+    from autotune.search import open_study
+    from autotune.space import SearchSpace
+
+    space = SearchSpace({"x": range(6), "y": range(4)}, ["x != y"])
+    rows = []
+    with open_study(space, sys.argv[1], "shared", Path("."), "random", int(sys.argv[2])) as study:
+        proposal = study.ask()
+        print("ready", flush=True)
+        sys.stdin.readline()
+        while proposal is not None:
+            seconds = 1e-3 * (1 + space.index(proposal.candidate))
+            study.tell(proposal, Measurement(Outcome.OK, seconds, (seconds, seconds), 3))
+            rows.append(space.index(proposal.candidate))
+            proposal = study.ask()
+    print(json.dumps(rows))
+"""
+
+
+@dataclass
+class Server:
+    """A PostgreSQL server on a socket in a folder of its own; nothing listens on a network."""
+
+    programs: Path
+    folder: Path
+
+    @property
+    def url(self) -> str:
+        return f"postgresql+psycopg://autotune@/postgres?host={self.folder}"
+
+    def run(self, program: str, *arguments: str) -> None:
+        """Run one of its programs; it refuses to be run by root."""
+        as_user: dict[str, Any] = {}
+        if os.getuid() == 0:
+            owner = unprivileged()
+            as_user = {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": []}
+            os.chown(self.folder, owner.pw_uid, owner.pw_gid)
+        done = subprocess.run(
+            [self.programs / program, "-D", self.folder / "data", *arguments],
+            cwd=self.folder,
+            env={"PATH": os.environ["PATH"], "LC_ALL": "C", "HOME": str(self.folder)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=180,
+            check=False,
+            **as_user,
+        )
+        assert done.returncode == 0, done.stderr.decode()
+
+    def start(self) -> None:
+        options = f"-c listen_addresses= -c unix_socket_directories={self.folder} -c fsync=off"
+        log = str(self.folder / "log")
+        self.run("pg_ctl", "-w", "-t", "120", "-l", log, "-o", options, "start")
+
+    def stop(self) -> None:
+        self.run("pg_ctl", "-w", "-t", "120", "-m", "immediate", "stop")
+
+
+def unprivileged() -> pwd.struct_passwd:
+    names = {entry.pw_name: entry for entry in pwd.getpwall()}
+    return names.get("postgres") or names["nobody"]
+
+
+def programs() -> Path | None:
+    """The folder with the server's own programs, which Debian keeps off the PATH."""
+    found = shutil.which("initdb")
+    folders = [Path(found).parent] if found else []
+    folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return next((each for each in folders if (each / "pg_ctl").exists()), None)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    if importlib.util.find_spec("psycopg") is None:
+        pytest.skip("psycopg is not installed")
+    where = programs()
+    if where is None:
+        pytest.skip("PostgreSQL's initdb and pg_ctl are not installed")
+    # Not below pytest's folder, which other users may not enter; and a socket's path is short.
+    with tempfile.TemporaryDirectory(prefix="autotune-pg-", ignore_cleanup_errors=True) as folder:
+        server = Server(where, Path(folder))
+        server.run("initdb", "-A", "trust", "-U", "autotune", "--no-sync", "-E", "UTF8")
+        server.start()
+        yield server
+        if (server.folder / "data" / "postmaster.pid").exists():
+            server.stop()
+
+
+def test_two_workers_share_a_study(server: Server, tmp_path: Path) -> None:
+    """Every configuration is run once, by one of them, and a third sees all that they found."""
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(WORKER), server.url, str(seed)],
+            cwd=tmp_path,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for seed in range(2)
+    ]
+    try:
+        for worker in workers:
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == "ready\n"
+        for worker in workers:
+            assert worker.stdin is not None
+            worker.stdin.write("go\n")
+            worker.stdin.flush()
+        rows = [json.loads(worker.communicate(timeout=300)[0]) for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+            with worker:  # waits, and closes its pipes
+                pass
+    assert sorted(rows[0] + rows[1]) == list(range(len(SPACE)))
+    assert all(rows), "each had a configuration in hand before the other began to measure"
+    with open_study(SPACE, server.url, "shared", tmp_path) as study:
+        assert study.ask() is None
+        best = study.best
+        assert best is not None
+        assert best.candidate == SPACE[0]
+        assert len(study.measured()) == len(SPACE)
+    other = SearchSpace({"x": [1, 2]})
+    with pytest.raises(StudyError, match="belongs to search space"):
+        open_study(other, server.url, "shared", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_that_goes_away_is_one_line(server: Server, tmp_path: Path) -> None:
+    """What was told before is kept, and the study goes on when the server is back."""
+    ok = Measurement(Outcome.OK, 1e-3, (1e-3, 1e-3), 3)
+    study = open_study(SPACE, server.url, "interrupted", tmp_path)
+    proposal = study.ask()
+    assert proposal is not None
+    study.tell(proposal, ok)
+    server.stop()
+    with pytest.raises(CacheError, match="the storage of study 'interrupted' failed") as caught:
+        study.ask()
+    assert "\n" not in str(caught.value)
+    with pytest.raises(StudyError, match="cannot open storage postgresql") as refused:
+        open_study(SPACE, server.url, "interrupted", tmp_path)
+    assert "\n" not in str(refused.value)
+    server.start()
+    with open_study(SPACE, server.url, "interrupted", tmp_path) as again:
+        assert [candidate for candidate, _ in again.measured()] == [proposal.candidate]
+        assert again.ask() is not None
+    study.close()
