@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> CommandResult:
         if getattr(args, option) is not None and len(todo) > 1:
             raise InputError(f"--{option} is for one shape, got {len(todo)}")
     results: list[SweepResult] = []
-    with attached_ranks(target, args.local) as ranks:
+    with attached_ranks(target, args) as ranks:
         placed = placed_target(target, args, ranks)
         for problem in todo:
             results.append(_sweep(args, problem, placed))

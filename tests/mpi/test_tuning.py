@@ -111,6 +111,17 @@ def test_all_ranks_under_mpiexec_tune_together(own_cache: Path) -> None:
     assert document["best"]["family"] == "rows"
 
 
+def test_all_ranks_under_mpiexec_sweep_together(own_cache: Path) -> None:
+    done = run_ranks(
+        2,
+        *("-m", "autotune", "sweep", "--target", "mpi", "--shape", "50x60x40", "--family", "rows"),
+        *("--json", "--quiet", "--cache", str(own_cache)),
+    )
+    assert done.returncode == 0, done.stderr
+    (document,) = json.loads(done.stdout)
+    assert document["complete"]
+
+
 def test_options_that_contradict_mpiexec_end_all_ranks() -> None:
     done = run_ranks(2, "-m", "autotune", "tune", "--target", "mpi", "--ranks", "3")
     assert done.returncode != 0
