@@ -13,7 +13,7 @@ from autotune.deadline import Deadline
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What asks a process to stop: Ctrl-C, an ending session or batch job, a closed terminal."""
 
-STOP_S = 5.0
+STOP_S = 4.0
 """Seconds within which a run that is asked to stop has measured its finalists."""
 
 GRACE_S = 1.0

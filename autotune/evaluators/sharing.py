@@ -108,6 +108,7 @@ class SharedWorker:
         self._watched = watched
         self._process: WorkerProcess | None = None
         self._coming: Any = None
+        self._made: set[Any] = set()
 
     @property
     def pid(self) -> int | None:
@@ -122,7 +123,7 @@ class SharedWorker:
             deadline: of the run.
         """
         if self._process is None or self._process.pid is None:
-            self._coming = None
+            self._coming, self._made = None, {subject}
             self._process = WorkerProcess(
                 self._entry,
                 *self._arguments,
@@ -131,9 +132,10 @@ class SharedWorker:
                 watched=self._watched,
             )
             self._process.spawn()
-        elif self._process.ready and self._coming is None:
+        elif self._process.ready and self._coming is None and subject not in self._made:
             self._process.submit(_Prepare(subject), PREPARE_TIMEOUT_S, deadline)
             self._coming = subject
+            self._made.add(subject)
 
     def call(
         self, subject: Any, request: Any, timeout_s: float, deadline: Deadline | None = None
@@ -148,6 +150,7 @@ class SharedWorker:
         self._arrive()
         reply = self._worker.call(_About(subject, request), timeout_s, deadline)
         if isinstance(reply, _Unprepared):
+            self._made.discard(subject)
             self.begin(subject, deadline)
             self._arrive()
             reply = self._worker.call(_About(subject, request), timeout_s, deadline)
