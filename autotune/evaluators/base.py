@@ -128,7 +128,10 @@ class Evaluator(Protocol):
         ...
 
     def finals(self, candidates: Sequence[Candidate]) -> Finals:
-        """Verify candidates again and time them in rounds, interleaved with the baseline."""
+        """Time candidates in rounds, interleaved with the baseline.
+
+        They are verified before the rounds, and after them on operands that no call has seen.
+        """
         ...
 
     def baseline(self) -> Baseline | None:

@@ -26,6 +26,9 @@ sleep."""
 _BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 """Variables that let an OpenMP library bind the calling thread when it starts its own."""
 
+_SPINNING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+"""Variables that let threads of an OpenMP library wait for work without ever sleeping."""
+
 _ACTION_WORDS = 32
 """More than a `struct sigaction` takes anywhere. The handler is its first word."""
 
@@ -240,6 +243,8 @@ def _threads() -> frozenset[int]:
 
 def _still_computing(before: frozenset[int]) -> bool:
     """Whether threads that were not there before go on computing."""
+    if any(name in os.environ for name in _SPINNING):
+        return False
     deadline = time.monotonic() + SETTLE_S
     while any(map(_is_runnable, _threads() - before)):
         if time.monotonic() > deadline:
