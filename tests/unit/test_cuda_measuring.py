@@ -51,6 +51,7 @@ from autotune.references import Case
 from autotune.rendering import Source
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 LIMITS = find_gpu("h200").limits
