@@ -171,8 +171,9 @@ class Evaluator(Protocol):
         ...
 
     def finals(self, candidates: Sequence[Candidate]) -> Finals:
-        """Verify candidates again and time them in rounds, interleaved with the baseline.
+        """Time candidates in rounds, interleaved with the baseline.
 
+        They are verified before the rounds, and after them on operands that no call has seen.
         There are as many rounds as the deadline allows, and at least one.
         """
         ...

@@ -26,6 +26,9 @@ sleep."""
 _BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 """Variables that let an OpenMP library bind the calling thread when it starts its own."""
 
+_SPINNING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+"""Variables that let threads of an OpenMP library wait for work without ever sleeping."""
+
 _ACTION_WORDS = 32
 """More than a `struct sigaction` takes anywhere. The handler is its first word."""
 
@@ -33,6 +36,9 @@ _SET_CHILD_SUBREAPER = 36
 
 _LIBRARY = ctypes.CDLL(None)
 _Action = ctypes.c_size_t * _ACTION_WORDS
+
+_NOTES = (b"__", b"KMP_")
+"""What the names of variables begin with that OpenMP libraries, and those who load them, set."""
 
 _TASKS = Path("/proc/self/task")
 
@@ -53,8 +59,7 @@ class ProcessState:
         resource_limits: soft and hard, by number.
         working_folder: its path.
         file_mode_mask: the umask.
-        environment: as the C library has it; names that begin with two underscores are notes of
-            libraries to themselves.
+        environment: as the C library has it, without the notes of libraries to themselves.
         temporary_folder: where temporary files go, and the mode of that folder; None when it is
             gone.
         child_processes: their ids; empty where not known.
@@ -94,7 +99,7 @@ class ProcessState:
     def changes_since(self, before: ProcessState) -> list[str]:
         """What differs from an earlier state, in words."""
         return [
-            self._told(field.name)
+            self._told(field.name, before)
             for field in fields(self)
             if getattr(self, field.name) != getattr(before, field.name)
         ]
@@ -108,11 +113,17 @@ class ProcessState:
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(mode)
 
-    def _told(self, name: str) -> str:
+    def _told(self, name: str, before: ProcessState) -> str:
         if name == "arithmetic":
             return ", ".join(each for each in self.arithmetic if each != "as usual")
         if name == "child_processes":
             return "child processes left behind"
+        if name == "environment":
+            changed = self.environment ^ before.environment
+            names = sorted(
+                {entry.partition(b"=")[0].decode(errors="replace") for entry in changed}
+            )
+            return f"environment ({', '.join(names)})"
         return name.replace("_", " ")
 
 
@@ -202,7 +213,7 @@ def _environment() -> frozenset[bytes]:
     found: list[bytes] = []
     while entries and entries[len(found)] is not None:
         found.append(entries[len(found)])
-    return frozenset(entry for entry in found if not entry.startswith(b"__"))
+    return frozenset(entry for entry in found if not entry.startswith(_NOTES))
 
 
 def _temporary_folder() -> tuple[Path, int | None]:
@@ -232,6 +243,8 @@ def _threads() -> frozenset[int]:
 
 def _still_computing(before: frozenset[int]) -> bool:
     """Whether threads that were not there before go on computing."""
+    if any(name in os.environ for name in _SPINNING):
+        return False
     deadline = time.monotonic() + SETTLE_S
     while any(map(_is_runnable, _threads() - before)):
         if time.monotonic() > deadline:

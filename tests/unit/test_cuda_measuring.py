@@ -41,7 +41,7 @@ from autotune.evaluators.cuda.timing import (
     time_batches,
 )
 from autotune.evaluators.processes import Failure, FailureKind
-from autotune.evaluators.rounds import MIN_ROUNDS, Series, conclude, take_turns
+from autotune.evaluators.rounds import MIN_ROUNDS, Series, conclude, hold_rounds, take_turns
 from autotune.guarded import GUARD_BYTES
 from autotune.known_gpus import find_gpu
 from autotune.measurement import Measurement, Outcome
@@ -51,6 +51,7 @@ from autotune.references import Case
 from autotune.rendering import Source
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 LIMITS = find_gpu("h200").limits
@@ -285,6 +286,33 @@ def test_the_rounds_give_medians_and_ratios() -> None:
     assert finals.ratios == (2.0, None, None)
     assert finals.baseline is not None
     assert finals.baseline.median_s == 4.0
+
+
+def test_who_fails_after_the_rounds_has_lost() -> None:
+    right = Measurement(Outcome.OK, 9.0, (9.0, 9.0), 1, 0.1, details={"registers": 40})
+    wrong = Measurement(Outcome.WRONG_RESULT, reason="wrong, in the end")
+    gone = Failure(FailureKind.WRONG, "wrong, in its turn")
+    visited: list[int] = []
+    asked: list[int] = []
+
+    def visit(position: int) -> Callable[[float], Series | Failure]:
+        def take(_: float) -> Series | Failure:
+            assert not asked
+            visited.append(position)
+            return gone if position == 2 else a_series(1.0)
+
+        return take
+
+    def confirm(position: int) -> Measurement:
+        asked.append(position)
+        return wrong if position == 1 else Measurement(Outcome.OK, error=0.4, details={"q": 7})
+
+    visits = {position: visit(position) for position in (0, 1, 2)}
+    finals = hold_rounds([right, right, right, wrong], visits, None, None, 0.3, confirm)
+    assert asked == [0, 1]
+    first, *others = finals.measurements
+    assert (first.median_s, first.error, first.details) == (1.0, 0.4, {"registers": 40, "q": 7})
+    assert others == [wrong, Measurement(Outcome.WRONG_RESULT, reason=gone.reason), wrong]
 
 
 def a_source(body: str) -> Source:

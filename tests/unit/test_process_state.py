@@ -80,8 +80,8 @@ TOLD = {
     "lower a limit": "resource limits",
     "change folder": "working folder",
     "change the mask": "file mode mask",
-    "set a variable": "environment",
-    "unset a variable": "environment",
+    "set a variable": "environment (OMP_NUM_THREADS)",
+    "unset a variable": "environment (PATH)",
     "remove the temporary folder": "temporary folder",
     "leave a child": "child processes left behind",
 }

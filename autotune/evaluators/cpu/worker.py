@@ -191,7 +191,7 @@ class _MeasurementWorker:
             expected_s=warm_s,
             budget_s=request.budget_s,
             interval=self._effort.interval,
-            deadline_s=max(0.0, deadline - time.monotonic()),
+            deadline_s=max(0.0, deadline - time.monotonic() - first_s),
             enough=race.behind,
         )
         # A race between threads shows now and then, not in every call.

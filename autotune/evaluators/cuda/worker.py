@@ -283,7 +283,7 @@ class _MeasurementWorker:
                 min(brief),
                 request.budget_s,
                 self._effort.interval,
-                deadline_s=max(0.0, deadline - time.monotonic()),
+                deadline_s=max(0.0, deadline - time.monotonic() - first_s),
                 enough=race.behind,
             )
         finally:

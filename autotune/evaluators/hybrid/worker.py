@@ -201,7 +201,7 @@ class _Worker:
             expected_s=timed(call),
             budget_s=request.budget_s,
             interval=effort.interval,
-            deadline_s=max(0.0, deadline - time.monotonic()),
+            deadline_s=max(0.0, deadline - time.monotonic() - times[0]),
             enough=race.behind,
         )
         # A copy that overtakes a product shows now and then, not in every call.

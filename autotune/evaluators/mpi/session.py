@@ -207,7 +207,7 @@ class _Work:
             placed.call,
             budget_s=request.budget_s,
             interval=effort.interval,
-            deadline_s=effort.timeout_s / 2,
+            deadline_s=max(0.0, effort.timeout_s / 2 - times[0]),
             enough=race.behind,
         )
         # A message that overtakes another shows now and then, not in every call.
