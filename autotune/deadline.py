@@ -27,6 +27,7 @@ class Deadline:
 
     Attributes:
         limit_s: the seconds given.
+        goal_s: how long the run is meant to take.
         reserve_s: seconds that are kept for what comes last.
     """
 
@@ -37,11 +38,12 @@ class Deadline:
         goal_s: float | None = None,
     ) -> None:
         self.limit_s = seconds
+        self.goal_s = seconds if goal_s is None else min(goal_s, seconds)
         self.reserve_s = 0.0
         self._clock = clock
         self._begun = clock()
         self._end = self._begun + seconds
-        self._goal = self._end if goal_s is None else self._begun + min(goal_s, seconds)
+        self._goal = self._begun + self.goal_s
 
     @property
     def elapsed_s(self) -> float:
@@ -64,6 +66,11 @@ class Deadline:
         return max(0.0, min(self._end, self._goal) - self.reserve_s - self._clock())
 
     @property
+    def expected_s(self) -> float:
+        """Seconds until the goal, the reserve included; never below zero."""
+        return max(0.0, min(self._end, self._goal) - self._clock())
+
+    @property
     def over(self) -> bool:
         """Whether nothing may be begun or waited for any more."""
         return self.remaining_s == 0
@@ -72,9 +79,14 @@ class Deadline:
         """So many seconds, or what remains if that is less."""
         return min(seconds, self.remaining_s)
 
-    def settle(self) -> None:
-        """There is something to show: the goal is the end from now on, if the reserve allows."""
-        self._end = min(self._end, max(self._goal, self._clock() + self.reserve_s))
+    def settle(self, more_s: float) -> None:
+        """There is something to show: the goal is the end from now on.
+
+        Args:
+            more_s: seconds that are well spent before the reserve, should the goal be past.
+        """
+        self._goal = max(self._goal, self._clock() + self.reserve_s + more_s)
+        self._end = min(self._end, self._goal)
 
     def hasten(self, seconds: float, grace_s: float) -> None:
         """Have the run end within so many seconds.

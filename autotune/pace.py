@@ -47,7 +47,7 @@ class Pace:
         """What a run keeps for its end: finals and storing.
 
         Args:
-            limit_s: seconds that the run may take.
+            limit_s: seconds that the run is meant to take.
             finals_s: seconds of the finals beside verifying.
             finalists: how many there may be; 0 where there are no finals.
         """

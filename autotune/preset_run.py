@@ -17,6 +17,7 @@ from autotune.interrupt import Interrupt
 from autotune.pace import Pace
 from autotune.paths import CacheLocations, private_folder
 from autotune.preset_schedule import (
+    MIN_VISIT_S,
     Claim,
     expected_gain,
     first_visit_s,
@@ -272,6 +273,9 @@ class _Rounds:
         self._visit = visit
         self._journal = journal
         self._stopped = ""
+        self._too_little = (
+            f"too little is left of the {deadline.limit_s:g} s: run it again to go on"
+        )
         self._compile_s = 0.0
 
     def hold(self) -> Iterator[PresetResult]:
@@ -282,8 +286,7 @@ class _Rounds:
             weights = [each.weight for each in self._tasks[number:]]
             visit_s = first_visit_s(self._deadline.left_s - kept_s, weights)
             if visit_s is None and not self._stopped:
-                limit_s = self._deadline.limit_s
-                self._stopped = f"too little is left of the {limit_s:g} s: run it again to go on"
+                self._stopped = self._too_little
             if visit_s is None or self._stopped:
                 status = PresetStatus.NOT_REACHED
                 yield PresetResult(task.problem, task.study, status, reason=self._stopped)
@@ -324,6 +327,8 @@ class _Rounds:
             if not self._stopped:
                 self._journal.add(problem.label)
             return PresetResult(problem, study, PresetStatus.TUNED, result.best, result)
+        if not self._stopped and self._deadline.left_s < MIN_VISIT_S:
+            self._stopped = self._too_little
         if self._stopped:
             return PresetResult(problem, study, PresetStatus.NOT_REACHED, reason=self._stopped)
         return PresetResult(problem, study, PresetStatus.FAILED, reason=task.failure)

@@ -81,6 +81,7 @@ class TrialRun:
         self._pace = pace or Pace()
         self._watch = progress or unwatched
         self._best: TrialResult | None = None
+        self._waiting: deque[Proposal[Candidate]] = deque()
         evaluator.deadline = self._deadline
         evaluator.report = self._report
 
@@ -99,18 +100,18 @@ class TrialRun:
                 compiling them all at once takes longer than a short search should wait.
         """
         rungs = iter(rungs)
-        waiting: deque[Proposal[Candidate]] = deque()
+        waiting = self._waiting
         self._keep_reserve()
         try:
             # First: the baseline waits for operands, which are made while compilers work.
-            self._refill(waiting, source, rungs)
+            self._refill(source, rungs)
             begun_s = self._deadline.elapsed_s
             self.baseline = self._evaluator.baseline()
             self._baseline_s = self._deadline.elapsed_s - begun_s
             while waiting and not self._spent:
                 self._report(Stage("trials", 0, 0))
                 self._trial(_first_ready(waiting, self._evaluator))
-                self._refill(waiting, source, rungs)
+                self._refill(source, rungs)
         except OutOfTimeError:
             pass  # what has been measured stands
         for unused in waiting:
@@ -174,16 +175,12 @@ class TrialRun:
         if not self._interrupt.requested:  # which has set what there is
             ok = sum(result.measurement.ok for result in self.results)
             self._deadline.reserve_s = self._pace.reserve_s(
-                self._deadline.limit_s, self._evaluator.finals_s, min(self._finalists, max(1, ok))
+                self._deadline.goal_s, self._evaluator.finals_s, min(self._finalists, max(1, ok))
             )
 
-    def _refill(
-        self,
-        waiting: deque[Proposal[Candidate]],
-        source: Iterator[Candidate] | None,
-        rungs: Iterator[Candidate],
-    ) -> None:
+    def _refill(self, source: Iterator[Candidate] | None, rungs: Iterator[Candidate]) -> None:
         """Have a batch of candidates compiled or compiling ahead of the one to be measured."""
+        waiting = self._waiting
         if self._spent or (waiting and not self._evaluator.compiles_ahead):
             return
         room = self._evaluator.batch - len(waiting)
@@ -218,6 +215,7 @@ class TrialRun:
             self._pace.note_compile(run.elapsed_s - begun_s, len(candidates))
 
     def _trial(self, proposal: Proposal[Candidate]) -> None:
+        first = self._best is None
         best_s = self._best.measurement.median_s if self._best and self._racing else None
         begun_s = self._deadline.elapsed_s
         try:
@@ -244,8 +242,9 @@ class TrialRun:
                 self._best = result
                 self._check_baseline()
         self._keep_reserve()
-        if self._best is not None:
-            self._deadline.settle()
+        if first and self._best is not None:
+            ready = sum(self._evaluator.is_ready(each.candidate) for each in self._waiting)
+            self._deadline.settle(ready * self._pace.trial_s)
         self._report(Stage("trials", 0, 0))
 
     def _check_baseline(self) -> None:
@@ -278,7 +277,7 @@ class TrialRun:
 
     def _left_s(self, stage: Stage) -> float:
         """Seconds that the run will take, as far as is known, and at most those that it may."""
-        may_s = self._deadline.planned_s + self._deadline.reserve_s
+        may_s = self._deadline.expected_s
         finals_s = self._evaluator.finals_s if self._finalists else 0.0
         if stage.name == "finals":
             return min(may_s, finals_s * (stage.steps - stage.step + 1) / max(1, stage.steps))

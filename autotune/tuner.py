@@ -230,7 +230,7 @@ def tune_at(
                 flops=work.problem.flops,
                 counts={},
                 phase="starting",
-                left_s=deadline.left_s,
+                left_s=deadline.expected_s,
             )
         )
     with work.open(
