@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from autotune.errors import ProblemError
+from autotune.printable import shown
 
 if TYPE_CHECKING:
     from autotune.formula import Formula
@@ -185,7 +186,9 @@ def gemm_from_key(key: Mapping[str, Any]) -> Gemm:
     try:
         return Gemm(**key)
     except TypeError as error:
-        raise ProblemError(f"a gemm problem needs m, n, k and known fields, got {key}") from error
+        raise ProblemError(
+            f"a gemm problem needs m, n, k and known fields, got {shown(dict(key))}"
+        ) from error
 
 
 def parse_shape(text: str) -> tuple[int, int, int]:
@@ -199,7 +202,7 @@ def parse_shape(text: str) -> tuple[int, int, int]:
         m, n, k = (int(part) for part in parts)
         if min(m, n, k) >= 1:
             return m, n, k
-    raise ProblemError(f"a shape is MxNxK with three whole numbers >= 1, got {text!r}")
+    raise ProblemError(f"a shape is MxNxK with three whole numbers >= 1, got {shown(text)}")
 
 
 def admits(wanted: str, offered: str) -> bool:
@@ -213,17 +216,17 @@ def _positive(name: str, value: Any) -> int:
     except TypeError:
         number = 0
     if number < 1 or isinstance(value, bool):
-        raise ProblemError(f"{name} must be a whole number >= 1, got {value!r}")
+        raise ProblemError(f"{name} must be a whole number >= 1, got {shown(value)}")
     return number
 
 
 def _dtype(name: str, value: Any) -> str:
     text = value if isinstance(value, str) else getattr(value, "__name__", str(value))
     if text not in ITEM_SIZES:
-        raise ProblemError(f"{name} must be one of {', '.join(ITEM_SIZES)}, got {text!r}")
+        raise ProblemError(f"{name} must be one of {', '.join(ITEM_SIZES)}, got {shown(text)}")
     return str(text)
 
 
 def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise ProblemError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+        raise ProblemError(f"{name} must be one of {', '.join(allowed)}, got {shown(value)}")
