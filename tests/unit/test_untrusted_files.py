@@ -7,13 +7,14 @@ import json
 import math
 import random
 import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from records import record
 
 import autotune
-from autotune.errors import AutotuneError, FamilyError, InputError
+from autotune.errors import AutotuneError, FamilyError, InputError, MissingDependencyError
 from autotune.family_files import read_family
 from autotune.known_gpus import find_gpu
 from autotune.paths import data_dir
@@ -26,12 +27,11 @@ from autotune.toml_table import LARGEST_FILE, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 MUTATIONS = 150
 STRANGE: list[Any] = [
     None, True, False, 0, -1, 2**31, 2**63, 10**400, 10**4000, math.nan, math.inf, 1e308, 5e-324,
-    "", "x", "\x1b[2J", "\ud800", "\0", "\n", "a" * 10_000, "9" * 5000, "{{ 7 * 7 }}", "*/", "../x",
+    "", "x", "\x1b[2J", "\ud800", "\0", "\n", "a" * 10_000, "9" * 5000, "{{ 7 }}", "*/", "../x",
     "sm / 0", "9 ** 9 ** 9", "(" * 90 + "1" + ")" * 90, "'text'", "x and",
     [], [[]], {}, {"a": {}}, [1, 1], [None],
 ]  # fmt: skip
@@ -166,10 +166,7 @@ def test_records_and_interchange_files(tmp_path: Path) -> None:
 
 def test_descriptions_of_gpus(tmp_path: Path) -> None:
     path = tmp_path / "gpu.toml"
-    shipped = data_dir("templates").parent / "known_gpus.toml"
-    if not shipped.exists():
-        shipped = type(path)(autotune.__file__).with_name("known_gpus.toml")
-    document = tomllib.loads(shipped.read_text())
+    document = tomllib.loads(Path(autotune.__file__).with_name("known_gpus.toml").read_text())
     key, gpu = next(iter(document["gpus"].items()))
     # `find_gpu` takes the first of a file that describes one.
     document["gpus"] = {key: gpu}
@@ -204,7 +201,7 @@ def test_a_loop_of_a_template_is_bounded(big: int, tmp_path: Path) -> None:
     path = tmp_path / "big.toml"
     path.write_text(shipped.replace("values = [1, 2, 4, 8, 16], default = 4", f"values = [{big}]"))
     family = read_family(path, (data_dir("templates"),))
-    with pytest.raises(FamilyError, match="too long a loop, at most 4096|invalid Python"):
+    with pytest.raises(FamilyError, match=r"too long a loop, at most 4096|invalid Python"):
         render(family, {"unroll": big, "tx": 1, "threads": 1})
 
 
@@ -239,8 +236,4 @@ def test_what_is_shown_is_short_and_printable() -> None:
 
 def test_errors_show_nothing_that_drives_a_terminal() -> None:
     assert str(InputError("no \x1b]0;title\x07 here")) == r"no \x1b]0;title\x07 here"
-    assert (
-        str(autotune.MissingDependencyError("x\x1b")) == r"x\x1b"
-        if hasattr(autotune, "MissingDependencyError")
-        else True
-    )
+    assert str(MissingDependencyError("no \x1b here")) == r"no \x1b here"
