@@ -12,6 +12,7 @@ from autotune.device import CpuLimits, DeviceLimits
 from autotune.errors import SpaceError
 from autotune.hybrid_limits import HybridLimits
 from autotune.mpi_limits import MpiLimits
+from autotune.printable import shown
 from autotune.problem import Problem, admits
 from autotune.product import Operation
 from autotune.space import (
@@ -248,7 +249,7 @@ class KernelFamily:
             if name not in values or name not in names:
                 state = "missing" if name in names else "unknown"
                 raise SpaceError(
-                    f"family {self.name!r} takes {', '.join(names)}; {name!r} is {state}"
+                    f"family {self.name!r} takes {', '.join(names)}; {shown(name)} is {state}"
                 )
         chosen: dict[str, Value] = {}
         for parameter in self.parameters:
@@ -256,7 +257,7 @@ class KernelFamily:
             if position is None:
                 raise SpaceError(
                     f"{self.name}.{parameter.name} must be one of "
-                    f"{', '.join(map(str, parameter.values))}, got {values[parameter.name]!r}"
+                    f"{', '.join(map(str, parameter.values))}, got {shown(values[parameter.name])}"
                 )
             chosen[parameter.name] = parameter.values[position]
         return Configuration(chosen)

@@ -141,10 +141,13 @@ def _find(top: Table, key: str, name: Any, folders: tuple[Path, ...]) -> Path:
     """The file called `name` in the first of `folders` that has it; nothing outside them."""
     is_path = isinstance(name, str) and _PATH.fullmatch(name)
     roots = [folder.resolve() for folder in folders if is_path]
-    paths: list[Path] = [
-        path for root in roots if (path := (root / name).resolve()).is_relative_to(root)
-    ]
-    found = next((path for path in paths if path.is_file()), None)
+    try:
+        paths: list[Path] = [
+            path for root in roots if (path := (root / name).resolve()).is_relative_to(root)
+        ]
+        found = next((path for path in paths if path.is_file()), None)
+    except (OSError, RuntimeError):  # a name that is too long, a loop of symbolic links
+        found = None
     if found is None:
         places = " or ".join(map(str, folders)) or "a folder of families"
         top.fail(key, f"must be a file in {places}, got {shown(name)}")

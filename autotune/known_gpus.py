@@ -12,6 +12,7 @@ from pathlib import Path
 
 from autotune.cuda_limits import CudaLimits
 from autotune.errors import InputError, UnknownNameError
+from autotune.printable import shown
 from autotune.toml_table import Table
 
 _KIB = 2**10
@@ -61,7 +62,7 @@ def known_gpus() -> dict[str, KnownGpu]:
     architectures, gpus = _shipped()
     for path in os.environ.get("AUTOTUNE_GPUS", "").split(os.pathsep):
         if path:
-            gpus |= _read(Path(path).expanduser(), architectures)
+            gpus |= _read(_path(path), architectures)
     return gpus
 
 
@@ -77,7 +78,7 @@ def find_gpu(name: str) -> KnownGpu:
         InputError: a file of GPUs cannot be read or does not fit the format.
     """
     if name.endswith(".toml"):
-        described = _read(Path(name).expanduser(), _shipped()[0])
+        described = _read(_path(name), _shipped()[0])
         if len(described) != 1:
             raise InputError(
                 f"{name} must describe one GPU to be a device, and describes "
@@ -89,12 +90,19 @@ def find_gpu(name: str) -> KnownGpu:
     for gpu in gpus.values():
         if _plain(name) in (_plain(gpu.key), _plain(gpu.name)):
             return gpu
-    close = difflib.get_close_matches(name.lower(), gpus, 1)
+    close = difflib.get_close_matches(name.lower()[:80], gpus, 1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     raise UnknownNameError(
         f"device must be one of {', '.join(gpus)}, or a TOML file that describes one, "
-        f"got {name!r}{hint}"
+        f"got {shown(name)}{hint}"
     )
+
+
+def _path(name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:  # "~somebody" whom the system does not know
+        raise InputError(f"{name}: {error}") from error
 
 
 def _plain(name: str) -> str:
@@ -140,7 +148,7 @@ def _gpus(table: Table, architectures: Mapping[int, _Architecture]) -> Iterator[
         architecture = architectures.get(_compute_capability(entry, "compute_capability", text))
         if architecture is None:
             known = ", ".join(f"{each // 10}.{each % 10}" for each in sorted(architectures))
-            entry.fail("compute_capability", f"must be one of {known}, got {text!r}")
+            entry.fail("compute_capability", f"must be one of {known}, got {shown(text)}")
         yield KnownGpu(
             key=key,
             name=entry.text("name"),
@@ -153,8 +161,8 @@ def _gpus(table: Table, architectures: Mapping[int, _Architecture]) -> Iterator[
 
 
 def _compute_capability(table: Table, key: str, text: str) -> int:
-    if not re.fullmatch(r"\d+\.\d", text, re.ASCII):
-        table.fail(key, f'must be a compute capability like "9.0", got {text!r}')
+    if not re.fullmatch(r"\d{1,3}\.\d", text, re.ASCII):
+        table.fail(key, f'must be a compute capability like "9.0", got {shown(text)}')
     return int(text.replace(".", ""))
 
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from autotune.errors import ProblemError
+from autotune.printable import shown
 from autotune.suggestions import must_be
 
 if TYPE_CHECKING:
@@ -200,7 +201,9 @@ def gemm_from_key(key: Mapping[str, Any]) -> Gemm:
     try:
         return Gemm(**key)
     except TypeError as error:
-        raise ProblemError(f"a gemm problem needs m, n, k and known fields, got {key}") from error
+        raise ProblemError(
+            f"a gemm problem needs m, n, k and known fields, got {shown(dict(key))}"
+        ) from error
 
 
 def parse_shape(text: str) -> tuple[int, int, int]:
@@ -214,7 +217,7 @@ def parse_shape(text: str) -> tuple[int, int, int]:
         m, n, k = (int(part) for part in parts)
         if min(m, n, k) >= 1:
             return m, n, k
-    raise ProblemError(f"a shape is MxNxK with three whole numbers >= 1, got {text!r}")
+    raise ProblemError(f"a shape is MxNxK with three whole numbers >= 1, got {shown(text)}")
 
 
 def dtype_name(text: str) -> str:
@@ -234,7 +237,7 @@ def _positive(name: str, value: Any) -> int:
     except TypeError:
         number = 0
     if number < 1 or isinstance(value, bool):
-        raise ProblemError(f"{name} must be a whole number >= 1, got {value!r}")
+        raise ProblemError(f"{name} must be a whole number >= 1, got {shown(value)}")
     return number
 
 

@@ -196,7 +196,7 @@ def _check_python(family: KernelFamily, text: str) -> None:
     """Refuse emitted text that is not a Python module with the entry in it."""
     try:
         module = ast.parse(text)
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise FamilyError(f"template {family.template} emits invalid Python: {error}") from error
     functions = {node.name for node in module.body if isinstance(node, ast.FunctionDef)}
     if family.operation not in functions:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable
 
+from autotune.printable import shown
+
 
 def must_be(what: str, given: str, known: Collection[str]) -> str:
     """What something must be, what it is, and what was probably meant."""
-    return f"{what} must be one of {', '.join(known)}, got {given!r}{did_you_mean(given, known)}"
+    return (
+        f"{what} must be one of {', '.join(known)}, got {shown(given)}{did_you_mean(given, known)}"
+    )
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

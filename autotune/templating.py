@@ -27,7 +27,8 @@ _FAULTS = (
     ArithmeticError,
     AttributeError,
     LookupError,
-    RecursionError,
+    MemoryError,
+    RuntimeError,
     TypeError,
     ValueError,
 )
@@ -49,6 +50,17 @@ class Digested:
 _DIGESTED: dict[tuple[str, tuple[Path, ...]], Digested] = {}
 
 
+_LONGEST_LOOP = 4096
+
+
+def _bounded_range(*bounds: int) -> range:
+    """`range` for templates: their numbers are a space's, whose author may be anybody."""
+    loop = range(*bounds)
+    if loop and abs(loop[-1] - loop[0]) // abs(loop.step) >= _LONGEST_LOOP:
+        raise ValueError(f"range{bounds} is too long a loop, at most {_LONGEST_LOOP} steps")
+    return loop
+
+
 @functools.lru_cache(maxsize=32)
 def environment(folders: tuple[Path, ...]) -> Environment:
     """The environment for templates in `folders`, first match wins.
@@ -57,13 +69,15 @@ def environment(folders: tuple[Path, ...]) -> Environment:
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    return Environment(
+    jinja = Environment(
         loader=FileSystemLoader(folders),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    jinja.globals["range"] = _bounded_range
+    return jinja
 
 
 def expand(template: str, folders: tuple[Path, ...], names: dict[str, object]) -> str:

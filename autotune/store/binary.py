@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.errors import InputError
 from autotune.evaluators.cuda.program import LaunchPlan, LaunchStep
+from autotune.printable import shown
 from autotune.store import checks
 
 if TYPE_CHECKING:
@@ -125,13 +126,13 @@ def _step(document: object) -> LaunchStep:
 
 def _extents(name: str, value: object) -> Extents:
     if not isinstance(value, list) or len(value) != 3:
-        raise InputError(f"{name} must be three whole numbers, got {value!r:.60}")
+        raise InputError(f"{name} must be three whole numbers, got {shown(value)}")
     x, y, z = (checks.count(name, each, minimum=1) for each in value)
     if max(x, y, z) >= _GRID_LIMIT:
-        raise InputError(f"{name} must be below {_GRID_LIMIT}, got {value!r:.60}")
+        raise InputError(f"{name} must be below {_GRID_LIMIT}, got {shown(value)}")
     return x, y, z
 
 
 def _digest(name: str, value: object) -> None:
     if not isinstance(value, str) or not _DIGEST.fullmatch(value):
-        raise InputError(f"{name} must be a SHA-256 in hex, got {value!r:.80}")
+        raise InputError(f"{name} must be a SHA-256 in hex, got {shown(value)}")

@@ -6,26 +6,23 @@ Every function takes the field's name, for the message, and the value as it came
 from __future__ import annotations
 
 import math
-import re
-import reprlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import InputError
+from autotune.printable import LINE, shown
 from autotune.store.strict_json import INTEGER_LIMIT
 
 if TYPE_CHECKING:
     from autotune.configuration import Value
 
-# Control characters could drive the terminal that a record is printed on, and lone surrogates
-# cannot be encoded at all.
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_LONGEST_NAME = 120
 
 
 def text(name: str, value: object, *, empty: bool = False) -> str:
     """One line of printable text; `empty` allows the empty one."""
-    if not isinstance(value, str) or _UNPRINTABLE.search(value) or not (value or empty):
+    if not isinstance(value, str) or not LINE.fullmatch(value) or not (value or empty):
         raise _wrong(name, "one line of printable text", value)
     return value
 
@@ -120,4 +117,5 @@ def required(document: Mapping[str, Any], name: str) -> Any:
 
 
 def _wrong(name: str, expected: str, value: object) -> InputError:
-    return InputError(f"{name} must be {expected}, got {reprlib.repr(value)}")
+    where = name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
+    return InputError(f"{where} must be {expected}, got {shown(value)}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from autotune.configuration import Candidate, Configuration
 from autotune.device import DeviceFingerprint
 from autotune.errors import InputError
+from autotune.printable import shown
 from autotune.problem import gemm_from_key
 from autotune.statistics import WIDE, half_width
 from autotune.store import checks, strict_json
@@ -205,7 +206,7 @@ class TuningRecord:
         version = checks.required(fields, "format")
         if type(version) is not int or version != FORMAT:
             raise InputError(
-                f"record format must be {FORMAT}, got {version!r:.40}: "
+                f"record format must be {FORMAT}, got {shown(version)}: "
                 "a newer autotune wrote it, upgrade autotune"
             )
         own = {name: checks.required(fields, name) for name in _PLAIN}
@@ -222,7 +223,7 @@ class TuningRecord:
         )
         if fields.get("id", record.id) != record.id:
             raise InputError(
-                f"id must be that of the content ({record.id}), got {fields['id']!r:.40}: "
+                f"id must be that of the content ({record.id}), got {shown(fields['id'])}: "
                 "the record was altered; remove its id to take it as it is"
             )
         return record

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 # From the bottom up. A name stands for the module or package and everything in it.
 LAYERS = (
-    ("printable", "suggestions"),
+    ("printable",),
+    ("suggestions",),
     ("errors", "forking"),
     ("formula", "schedule"),
     (

@@ -1,0 +1,239 @@
+"""Files of strangers: whatever is in them is read, or refused in one printable line."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import random
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from records import record
+
+import autotune
+from autotune.errors import AutotuneError, FamilyError, InputError, MissingDependencyError
+from autotune.family_files import read_family
+from autotune.known_gpus import find_gpu
+from autotune.paths import data_dir
+from autotune.printable import printable, shown
+from autotune.recorded import read_recorded
+from autotune.rendering import render
+from autotune.store.interchange import export_lines, import_records
+from autotune.store.record import TuningRecord
+from autotune.toml_table import LARGEST_FILE, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+MUTATIONS = 150
+STRANGE: list[Any] = [
+    None, True, False, 0, -1, 2**31, 2**63, 10**400, 10**4000, math.nan, math.inf, 1e308, 5e-324,
+    "", "x", "\x1b[2J", "\ud800", "\0", "\n", "a" * 10_000, "9" * 5000, "{{ 7 }}", "*/", "../x",
+    "sm / 0", "9 ** 9 ** 9", "(" * 90 + "1" + ")" * 90, "'text'", "x and",
+    [], [[]], {}, {"a": {}}, [1, 1], [None],
+]  # fmt: skip
+NAMES = ["\x1b", "a b", "\ud800", "", "n" * 10_000, "lambda", "self", "range", "x.y"]
+RECORDED: list[dict[str, Any]] = [
+    {"columns": ["x"], "configurations": [[1], [2]], "times": [3.0, None], "device": "Some GPU"},
+    {
+        "tune_params_keys": ["x"],
+        "device_name": "Some GPU",
+        "cache": {"1": {"x": 1, "time": 2.0}, "2": {"x": 2, "time": "InvalidConfig"}},
+    },
+    {
+        "metadata": {"device": "Some GPU"},
+        "results": [
+            {
+                "configuration": {"x": 1},
+                "invalidity": "correct",
+                "measurements": [{"name": "time", "value": 1.0, "unit": "ms"}],
+                "objectives": ["time"],
+                "times": {"runtimes": [1.0, 2.0]},
+            }
+        ],
+    },
+    {
+        "device": "Some CPU",
+        "measurements": [
+            {"family": "f", "configuration": {"x": 1}, "outcome": "ok", "median_s": 1e-3}
+        ],
+    },
+]
+
+
+def places(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if path:
+        yield path
+    if isinstance(document, dict):
+        for key, value in document.items():
+            yield from places(value, (*path, key))
+    elif isinstance(document, list):
+        for number, value in enumerate(document[:4]):
+            yield from places(value, (*path, number))
+
+
+def mutated(document: dict[str, Any], source: random.Random) -> dict[str, Any]:
+    """One to three values replaced, keys removed or renamed."""
+    document = copy.deepcopy(document)
+    for _ in range(source.choice([1, 1, 2, 3])):
+        path = source.choice(list(places(document)) or [("empty",)])
+        place: Any = document
+        for key in path[:-1]:
+            place = place[key]
+        kind = source.randrange(6)
+        if kind < 4 or not isinstance(place, dict):
+            place[path[-1]] = copy.deepcopy(source.choice(STRANGE))
+        elif kind == 4:
+            place.pop(path[-1], None)
+        else:
+            place[source.choice(NAMES)] = place.pop(path[-1], None)
+    return document
+
+
+def as_toml(value: Any) -> str:
+    """Python's values as TOML; what it cannot say becomes a date."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case int():
+            return hex(value) if value > 2**64 else str(value)
+        case float():
+            return repr(value)
+        case str():
+            text = json.dumps(value.encode("utf-8", "replace").decode(), ensure_ascii=False)
+            return text.replace("\x7f", "\\u007f")
+        case list():
+            return f"[{', '.join(map(as_toml, value))}]"
+        case dict():
+            return f"{{ {', '.join(f'{as_toml(k)} = {as_toml(v)}' for k, v in value.items())} }}"
+    return "1979-05-27"
+
+
+def toml_text(document: dict[str, Any]) -> str:
+    return "\n".join(f"{as_toml(key)} = {as_toml(value)}" for key, value in document.items())
+
+
+def read_or_refused(read: Callable[[], Any]) -> bool:
+    """Whether it was read; an error of any other kind than ours goes through."""
+    try:
+        read()
+    except AutotuneError as error:
+        refusal = str(error)
+    else:
+        return True
+    assert refusal == printable(refusal)
+    assert "\n" not in refusal
+    assert len(refusal) < 1500
+    refusal.encode()
+    return False
+
+
+def outcomes(read: Callable[[dict[str, Any]], Any], documents: list[dict[str, Any]]) -> set[bool]:
+    source = random.Random(0)
+    return {
+        read_or_refused(lambda: read(mutated(source.choice(documents), source)))
+        for _ in range(MUTATIONS)
+    }
+
+
+def test_recorded_files(tmp_path: Path) -> None:
+    path = tmp_path / "recorded.json"
+
+    def read(document: dict[str, Any]) -> None:
+        path.write_text(json.dumps(document))
+        read_recorded(path)
+
+    assert outcomes(read, RECORDED) == {True, False}
+
+
+def test_records_and_interchange_files(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    header = next(iter(export_lines([])))
+
+    def read(document: dict[str, Any]) -> None:
+        path.write_text(f"{header}\n{json.dumps(document)}\n")
+        was_read = read_or_refused(lambda: import_records(path))
+        TuningRecord.from_json(document)
+        assert was_read
+
+    document = record().to_json()
+    del document["id"]
+    assert outcomes(read, [document]) == {True, False}
+
+
+def test_descriptions_of_gpus(tmp_path: Path) -> None:
+    path = tmp_path / "gpu.toml"
+    document = tomllib.loads(Path(autotune.__file__).with_name("known_gpus.toml").read_text())
+    key, gpu = next(iter(document["gpus"].items()))
+    # `find_gpu` takes the first of a file that describes one.
+    document["gpus"] = {key: gpu}
+
+    def read(document: dict[str, Any]) -> None:
+        path.write_text(toml_text(document))
+        find_gpu(str(path))
+
+    assert outcomes(read, [document]) == {True, False}
+
+
+def test_families(tmp_path: Path) -> None:
+    path = tmp_path / "family.toml"
+    spaces, templates = data_dir("search_spaces"), data_dir("templates")
+    shipped = [
+        tomllib.loads((spaces / "gemm" / name).read_text())
+        for name in ("cpu/simd.toml", "cpu/packed.toml", "cuda/block.toml", "mpi/grid.toml")
+    ]
+
+    def read(document: dict[str, Any]) -> None:
+        path.write_text(toml_text(document))
+        family = read_family(path, (templates,), (spaces,))
+        render(family, {each.name: each.values[-1] for each in family.parameters})
+
+    assert outcomes(read, shipped) == {True, False}
+
+
+@pytest.mark.parametrize("big", [10**9, 4096])
+def test_a_loop_of_a_template_is_bounded(big: int, tmp_path: Path) -> None:
+    """A space's number may be how often a template repeats a line."""
+    shipped = (data_dir("search_spaces") / "gemm" / "cpu" / "unrolled.toml").read_text()
+    path = tmp_path / "big.toml"
+    path.write_text(shipped.replace("values = [1, 2, 4, 8, 16], default = 4", f"values = [{big}]"))
+    family = read_family(path, (data_dir("templates"),))
+    with pytest.raises(FamilyError, match=r"too long a loop, at most 4096|invalid Python"):
+        render(family, {"unroll": big, "tx": 1, "threads": 1})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"x = " + b"1" * 5000, "must be usable TOML: Exceeds the limit"),
+        (b"x = " + b"[" * 5000, "must not be nested deeply|must be valid TOML"),
+        (b"#" * (LARGEST_FILE + 1), "must have at most 262144 bytes"),
+        (b"x = '\xff'", "must be UTF-8"),
+    ],
+    ids=["digits", "deep", "long", "bytes"],
+)
+def test_tables_are_bounded(content: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "table.toml"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        Table.read(path)
+
+
+def test_what_is_shown_is_short_and_printable() -> None:
+    assert shown(10**5000) == "an integer of 16610 bits"
+    assert shown("a\x1b[2J\ud800\u202e") == r"'a\x1b[2J\ud800\u202e'"
+    assert len(shown("x" * 10**6)) <= 60
+    nested: Any = []
+    for _ in range(10_000):
+        nested = [nested]
+    assert len(shown(nested)) <= 60
+    assert printable("a\x1b[2Jb\x9b\u202e\ud800\r") == r"a\x1b[2Jb\x9b\u202e\ud800\r"
+    assert printable("lines\nand\ttabs, Zürich, 行列") == "lines\nand\ttabs, Zürich, 行列"
+
+
+def test_errors_show_nothing_that_drives_a_terminal() -> None:
+    assert str(InputError("no \x1b]0;title\x07 here")) == r"no \x1b]0;title\x07 here"
+    assert str(MissingDependencyError("no \x1b here")) == r"no \x1b here"
