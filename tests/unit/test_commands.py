@@ -62,12 +62,15 @@ def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
-    """The one line that a command says instead of working."""
+    """The one line that a command says instead of working, once it has said what it begins."""
     got, out, err = run(capsys, *arguments)
     assert got == code, err
     assert out == ""
-    assert err.count("\n") == 1, err
-    return err
+    begun, _, told = err.rpartition("autotune: error: ")
+    assert begun.startswith("tuning ") or "\n" not in begun, err
+    assert begun.count("\n") <= 1, err
+    assert told.count("\n") == 1, err
+    return told
 
 
 class TestBeginnings:

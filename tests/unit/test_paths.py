@@ -40,7 +40,7 @@ def found_data(root: Path) -> subprocess.CompletedProcess[str]:
 def test_data_in_the_package_comes_first_and_siblings_need_a_checkout(tmp_path: Path) -> None:
     package = tmp_path / "autotune"
     package.mkdir()
-    for name in ("__init__.py", "errors.py", "paths.py"):
+    for name in ("__init__.py", "errors.py", "paths.py", "printable.py"):
         (package / name).write_text((PACKAGE / name).read_text())
     sibling = tmp_path / "cache"
     sibling.mkdir()
