@@ -19,6 +19,10 @@ FIRST_SHARE = 0.3
 """Of the time for searching, what compiling leaves to the first trials, whatever they take."""
 
 
+SHORT_S = 30.0
+"""Where less is left the first batch is half of one: a busy machine may do no more in time."""
+
+
 @dataclass(slots=True)
 class Pace:
     """Seconds that steps have taken; zero where there was none.
@@ -63,6 +67,8 @@ class Pace:
             remaining_s: seconds of searching.
             wanted: the most.
         """
+        if not self.compile_s and remaining_s < SHORT_S:
+            return (wanted + 1) // 2
         each_s = self.compile_s + self.trial_s
         return wanted if each_s * wanted <= remaining_s else int(remaining_s / each_s)
 

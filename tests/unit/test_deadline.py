@@ -391,7 +391,8 @@ class TestPace:
 
     def test_batches_shrink_to_what_fits(self) -> None:
         pace = Pace()
-        assert pace.batch(1.0, 4) == 4  # nothing is known yet
+        assert pace.batch(100.0, 4) == 4  # nothing is known yet
+        assert pace.batch(10.0, 4) == 2
         pace.note_compile(8.0, 4)
         assert pace.batch(100.0, 4) == 4
         assert pace.batch(5.0, 4) == 2
