@@ -106,7 +106,7 @@ def test_emit_prints_source(capsys) -> None:
 
 def test_device_and_families(capsys) -> None:
     device = document(capsys, "device")
-    assert set(device) == {"fingerprint", "limits", "toolchain", "state"}
+    assert set(device) == {"fingerprint", "limits", "toolchain", "state", "gpus"}
     assert device["limits"]["max_threads"] >= 1
     names = [family["family"] for family in document(capsys, "families")]
     assert names == sorted(names)

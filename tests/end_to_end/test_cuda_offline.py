@@ -155,7 +155,7 @@ def test_numba_families_are_emitted_and_compiled(capsys, family: str) -> None:
 @pytest.mark.parametrize("name", ["h200", "NVIDIA H200", "rtx4090", "t4"])
 def test_a_device_is_described_by_name(capsys, name: str) -> None:
     described = document(capsys, "device", "--device", name)
-    assert set(described) == {"fingerprint", "limits", "toolchain", "state"}
+    assert set(described) == {"fingerprint", "limits", "toolchain", "state", "gpus"}
     assert described["fingerprint"]["kind"] == "cuda"
     assert described["fingerprint"]["name"] == find_gpu(name).name
     assert described["limits"] == find_gpu(name).limits.names()
