@@ -24,6 +24,7 @@ FILE = "facts.sqlite"
 
 _TABLE = "CREATE TABLE IF NOT EXISTS facts (key TEXT PRIMARY KEY, value TEXT NOT NULL)"
 _TIMEOUT_S = 5.0
+_DAMAGED = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
 _log = logging.getLogger(__name__)
 
 
@@ -80,14 +81,18 @@ class Facts:
 
     def put(self, facts: Mapping[str, str]) -> None:
         """Keep texts; a file that is damaged is begun again."""
-        try:
-            self._put(facts)
-        except sqlite3.DatabaseError as error:
-            _log.debug("%s: not written: %s", self.path, error)
-            if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+        for _ in range(2):
+            try:
+                return self._put(facts)
+            except sqlite3.DatabaseError as error:
+                _log.debug("%s: not written: %s", self.path, error)
+                if error.sqlite_errorcode & 0xFF not in _DAMAGED:
+                    return None
                 self.path.unlink(missing_ok=True)
-        except OSError as error:
-            _log.debug("%s: not written: %s", self.path, error)
+            except OSError as error:
+                _log.debug("%s: not written: %s", self.path, error)
+                return None
+        return None
 
     def _put(self, facts: Mapping[str, str]) -> None:
         # SQLite would make it with the umask's mode.

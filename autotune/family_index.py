@@ -11,7 +11,7 @@ from autotune import __version__
 from autotune.errors import CacheError
 from autotune.facts import FILE, Facts, Stamp, stamps_of, unchanged
 from autotune.family_files import read_family
-from autotune.paths import check_trusted
+from autotune.paths import check_trusted, private_folder
 from autotune.templating import Digested, remember
 
 if TYPE_CHECKING:
@@ -158,8 +158,8 @@ def _read(file: FamilyFile) -> FamilyEntry:
 
 def _trusted(folder: Path) -> Facts | None:
     try:
-        check_trusted(folder)
-    except (OSError, CacheError):  # it is not there yet, or whoever writes there is told
+        check_trusted(private_folder(folder))
+    except (OSError, CacheError):  # whoever writes programs there is told
         return None
     return Facts(folder / FILE)
 

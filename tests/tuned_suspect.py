@@ -1,4 +1,4 @@
-"""The family of `suspect_family` with a record in a cache, for programs that load its kernels."""
+"""The family of `suspect_family` with a record in a cache, so that its kernels can be loaded."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class RecordFiles:
         self, operation: str, target: str
     ) -> Iterator[tuple[tuple[str, str], TuningRecord]]:
         files = [self._path]
-        if self._path.is_dir():
+        if self._path.suffix != ".jsonl":
             files = [
                 file
                 for file in sorted(self._path.glob(f"*/{operation}.jsonl"))

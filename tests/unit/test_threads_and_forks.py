@@ -86,7 +86,7 @@ def test_what_a_direct_call_is_lives_as_long_as_it(tmp_path: Path) -> None:
 
 
 FORKS = """
-import faulthandler, logging, multiprocessing, os, sys, threading
+import faulthandler, multiprocessing, os, signal, sys, threading
 from pathlib import Path
 faulthandler.enable()
 sys.path.insert(0, {tests!r})
@@ -115,7 +115,7 @@ def right(_=0):
 def in_child(work):
     child = os.fork()
     if child == 0:
-        faulthandler.dump_traceback_later(100, exit=True)
+        signal.alarm(100)
         os._exit(0 if work() else 1)
     return os.waitpid(child, 0)[1] == 0
 
@@ -135,10 +135,10 @@ print(said)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot fork here")
 @pytest.mark.parametrize("layer", ["omp", "workqueue"])
 def test_a_child_by_fork_calls_and_loads_threaded_kernels(tmp_path: Path, layer: str) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", FORKS.format(tests=str(TESTS))]
+    script = FORKS.format(tests=str(TESTS))
     for first in ("loaded", "called"):
         finished = subprocess.run(
-            [*command, str(tmp_path), first],
+            [sys.executable, "-W", "ignore", "-c", script, str(tmp_path), first],
             env={**os.environ, "NUMBA_THREADING_LAYER": layer},
             capture_output=True,
             text=True,
