@@ -13,7 +13,8 @@ from test_driver import STEP, DriverConformance
 
 from autotune.evaluators.cuda.capture import is_capturing
 from autotune.evaluators.cuda.driver import Driver, DriverError, driver
-from autotune.evaluators.cuda.driver_bindings import BindingsDriver, call
+from autotune.evaluators.cuda.driver_bindings import BindingsDriver
+from autotune.evaluators.cuda.driver_modules import call
 from autotune.evaluators.cuda.identity import load_driver
 from autotune.evaluators.cuda.launch import CudaKernel
 from autotune.evaluators.cuda.program import CudaProgram, LaunchPlan, LaunchStep

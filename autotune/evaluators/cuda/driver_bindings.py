@@ -1,9 +1,7 @@
-"""NVIDIA's driver by its own Python bindings, which are a wheel; launches by ctypes."""
+"""NVIDIA's driver by its own Python bindings, which are a wheel."""
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -11,17 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune.evaluators.cuda.capture import relaxed
-from autotune.evaluators.cuda.driver import STATIC_SHARED_BYTES, DeviceRows, DriverError
+from autotune.evaluators.cuda.driver import DeviceRows, DriverError
+from autotune.evaluators.cuda.driver_modules import LoadedModule, call, handle
 from autotune.evaluators.cuda.identity import load_driver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from numpy.typing import NDArray
 
-    from autotune.evaluators.cuda.program import LaunchStep
-
-_END, _POINTER, _SIZE = 0, 1, 2  # CU_LAUNCH_PARAM_...
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 _NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 _PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTREGISTER_PORTABLE
@@ -34,18 +28,6 @@ _NO_PEERS = (
 def make() -> BindingsDriver:
     """The driver, as `autotune.evaluators.cuda.driver.driver` wants it."""
     return BindingsDriver()
-
-
-def call(name: str, *arguments: Any) -> Any:
-    """Call a function of the driver.
-
-    Raises:
-        DriverError: it fails.
-    """
-    status, *values = getattr(load_driver(), name)(*arguments)
-    if int(status) != 0:
-        raise DriverError(f"{status.name}: {name} failed")
-    return values[0] if len(values) == 1 else values
 
 
 class BindingsDriver:
@@ -173,7 +155,7 @@ class BindingsDriver:
         There is one address space: the driver sees from an address which memory it is in.
         """
         if rows == 1 or target[1] == source[1] == row_bytes:
-            call("cuMemcpyAsync", target[0], source[0], rows * row_bytes, _handle(stream))
+            call("cuMemcpyAsync", target[0], source[0], rows * row_bytes, handle(stream))
             return
         driver = load_driver()
         what = driver.CUDA_MEMCPY2D()
@@ -181,7 +163,7 @@ class BindingsDriver:
         what.dstDevice, what.dstPitch = target
         what.srcDevice, what.srcPitch = source
         what.WidthInBytes, what.Height = row_bytes, rows
-        call("cuMemcpy2DAsync", what, _handle(stream))
+        call("cuMemcpy2DAsync", what, handle(stream))
 
     def copy_across(self, target: DeviceRows, source: DeviceRows, stream: Any) -> None:
         """See `Driver.copy_across`."""
@@ -189,7 +171,7 @@ class BindingsDriver:
         if target.flat and source.flat:
             size = target.rows * target.row_bytes
             ends = target.address, there, source.address, here
-            call("cuMemcpyPeerAsync", *ends, size, _handle(stream))
+            call("cuMemcpyPeerAsync", *ends, size, handle(stream))
             return
         driver = load_driver()
         what = driver.CUDA_MEMCPY3D_PEER()
@@ -199,7 +181,7 @@ class BindingsDriver:
         what.dstDevice, what.dstContext = target.address, driver.CUcontext(there)
         what.dstPitch, what.dstHeight = target.pitch, target.rows
         what.WidthInBytes, what.Height, what.Depth = target.row_bytes, target.rows, 1
-        call("cuMemcpy3DPeerAsync", what, _handle(stream))
+        call("cuMemcpy3DPeerAsync", what, handle(stream))
 
     def let_reach(self, ordinal: int) -> None:
         """See `Driver.let_reach`."""
@@ -247,7 +229,7 @@ class _Event(_Owned):
         super().__init__(int(call("cuEventCreate", flags)), "cuEventDestroy")
 
     def record(self, stream: Any = None) -> _Event:
-        call("cuEventRecord", int(self), _handle(stream))
+        call("cuEventRecord", int(self), handle(stream))
         return self
 
     def query(self) -> bool:
@@ -279,123 +261,6 @@ class _HostElements:
         }
 
 
-class LoadedModule:
-    """See `autotune.evaluators.cuda.driver.Module`. Launches on streams of any library.
-
-    Args:
-        cubin: the binary.
-
-    Raises:
-        DriverError: the driver refuses it.
-    """
-
-    def __init__(self, cubin: bytes) -> None:
-        self._module = call("cuModuleLoadData", cubin)
-
-    def runner(self, steps: Sequence[LaunchStep]) -> Runner:
-        """See `Module.runner`.
-
-        Raises:
-            DriverError: there is no such kernel, or it may not have that much shared memory.
-        """
-        return Runner(self.functions(steps))
-
-    def functions(self, steps: Sequence[LaunchStep]) -> list[tuple[int, LaunchStep]]:
-        """The driver's own of the kernels, with how they are launched.
-
-        Raises:
-            DriverError: as `runner` does.
-        """
-        return [(self._function(step), step) for step in steps]
-
-    def unload(self) -> None:
-        """See `Module.unload`."""
-        load_driver().cuModuleUnload(self._module)
-
-    def _function(self, step: LaunchStep) -> int:
-        function = call("cuModuleGetFunction", self._module, step.kernel.encode())
-        if step.shared_bytes > STATIC_SHARED_BYTES:
-            attributes = load_driver().CUfunction_attribute
-            attribute = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            call("cuFuncSetAttribute", function, attribute, step.shared_bytes)
-        return int(function)
-
-
-class Runner:
-    """See `autotune.evaluators.cuda.driver.Run`.
-
-    The call is all that a user's call of a kernel costs beyond looking at the operands, so the
-    driver is called with objects of ctypes that were made before: the bindings, and a
-    description of the argument types as well, would convert thirteen arguments every time.
-    """
-
-    def __init__(self, kernels: Sequence[tuple[int, LaunchStep]] = ()) -> None:
-        self._launch = _launch_function()
-        self._lock = threading.Lock()
-        self._arguments = ctypes.create_string_buffer(4096)
-        self._size = ctypes.c_size_t()
-        self._stream = ctypes.c_void_p()
-        self._extra = (ctypes.c_void_p * 5)(
-            _POINTER,
-            ctypes.addressof(self._arguments),
-            _SIZE,
-            ctypes.addressof(self._size),
-            _END,
-        )
-        self._calls = self._prepared(kernels)
-
-    def __call__(self, arguments: bytes, stream: Any) -> None:
-        """Enqueue the kernels.
-
-        Raises:
-            DriverError: the driver refuses a launch.
-        """
-        if stream.__class__ is not int:
-            self.on_own(arguments, stream)
-            return
-        launch = self._launch
-        with self._lock:  # the driver has copied the arguments when it returns
-            self._arguments.raw = arguments
-            self._size.value = len(arguments)
-            self._stream.value = stream
-            for call_ in self._calls or self._late_calls():
-                status = launch(*call_)
-                if status:
-                    name = load_driver().CUresult(status).name
-                    raise DriverError(f"{name}: cuLaunchKernel failed")
-
-    def on_own(self, arguments: bytes, stream: Any) -> None:
-        """Enqueue the kernels on a stream that this driver has made, or the default one."""
-        self(arguments, _handle(stream))
-
-    def late(self) -> Sequence[tuple[int, LaunchStep]]:
-        """The kernels, where they were not given."""
-        return ()
-
-    def _late_calls(self) -> list[tuple[Any, ...]]:
-        self._calls = self._prepared(self.late())
-        return self._calls
-
-    def _prepared(self, kernels: Sequence[tuple[int, LaunchStep]]) -> list[tuple[Any, ...]]:
-        return [
-            (
-                ctypes.c_void_p(function),
-                *map(ctypes.c_uint, (*step.grid, *step.block, step.shared_bytes)),
-                self._stream,
-                ctypes.c_void_p(),  # no array of pointers to arguments
-                self._extra,
-            )
-            for function, step in kernels
-        ]
-
-
-def _handle(stream: Any) -> int:
-    """The driver's own of a stream; None is the default one."""
-    if stream is None:
-        return 0
-    return int(stream) if isinstance(stream, int) else int(stream.handle)
-
-
 def _give_back(context: int, release: str, handle: int) -> None:
     """Whatever the thread does: it may be in another context, or in one that is being recorded."""
     driver = load_driver()
@@ -403,9 +268,3 @@ def _give_back(context: int, release: str, handle: int) -> None:
         if int(driver.cuCtxPushCurrent(context)[0]) == 0:
             getattr(driver, release)(handle)
             driver.cuCtxPopCurrent()
-
-
-@functools.cache
-def _launch_function() -> Callable[..., int]:
-    function: Callable[..., int] = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
-    return function

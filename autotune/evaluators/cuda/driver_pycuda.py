@@ -15,7 +15,8 @@ import pycuda.driver as pycuda
 
 from autotune.evaluators.cuda.capture import relaxed
 from autotune.evaluators.cuda.driver import STATIC_SHARED_BYTES, DeviceRows, DriverError
-from autotune.evaluators.cuda.driver_bindings import BindingsDriver, LoadedModule, Runner
+from autotune.evaluators.cuda.driver_bindings import BindingsDriver
+from autotune.evaluators.cuda.driver_modules import LoadedModule, Runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

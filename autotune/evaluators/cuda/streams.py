@@ -12,7 +12,7 @@ from autotune.errors import LaunchError
 from autotune.evaluators.cuda.capture import capture_of, is_capturing
 from autotune.evaluators.cuda.context import activated
 from autotune.evaluators.cuda.driver import DriverError
-from autotune.evaluators.cuda.driver_bindings import call
+from autotune.evaluators.cuda.driver_modules import call
 from autotune.evaluators.cuda.identity import load_driver
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from autotune.evaluators.cuda.driver import driver
-from autotune.evaluators.cuda.driver_bindings import call
+from autotune.evaluators.cuda.driver_modules import call
 from autotune.evaluators.cuda.identity import load_driver
 from autotune.evaluators.rounds import Series
 from autotune.statistics import median, median_interval
