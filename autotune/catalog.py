@@ -11,6 +11,7 @@ from autotune.errors import FamilyError, UnknownNameError
 from autotune.facts import stamps_of
 from autotune.family_index import Families, FamilyEntry, FamilyFile, entries_of
 from autotune.paths import data_dir
+from autotune.printable import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -131,7 +132,10 @@ def _folders(extra: Iterable[str | os.PathLike[str]]) -> Iterator[Path]:
     places += [(Path(folder), " (from $AUTOTUNE_FAMILIES)") for folder in listed if folder]
     seen: set[Path] = set()
     for place, origin in places:
-        folder = place.expanduser().resolve()
+        try:
+            folder = place.expanduser().resolve()
+        except (OSError, RuntimeError) as error:  # a loop of links, a user who is not there
+            raise FamilyError(f"{shown(str(place))}{origin} cannot be found: {error}") from error
         if not folder.is_dir():
             raise FamilyError(f"{place}{origin} must be a folder with kernel families (*.toml)")
         if folder not in seen:
