@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from autotune.errors import FamilyError, UnknownNameError
 from autotune.facts import stamps_of
-from autotune.family_index import Families, FamilyEntry, FamilyFile, entry_of
+from autotune.family_index import Families, FamilyEntry, FamilyFile, entries_of
 from autotune.paths import data_dir
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def find_families(extra: Iterable[str | os.PathLike[str]] = ()) -> list[KernelFa
             define the same one.
     """
     files = [*_shipped("*", "*"), *_own(extra)]
-    return [entry.read() for entry in _unique(entry_of(file) for file in files)]
+    return [entry.read() for entry in _unique(entries_of(files))]
 
 
 def catalog(
@@ -58,7 +58,7 @@ def catalog(
     return Families(
         {
             entry.name: entry
-            for entry in _unique(entry_of(file, keep) for file in files)
+            for entry in _unique(entries_of(files, keep))
             if (entry.target, entry.operation) == (target, operation)
         }
     )

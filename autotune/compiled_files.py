@@ -34,13 +34,14 @@ class CompiledFiles:
         self._path = path
         self._folder = path.parent / "__pycache__"
         self._facts = Facts(path.parent / FILE)
+        self._key = f"compiled {path.name}"
         self._known: Mapping[str, str] = {}
 
     @property
     def known(self) -> Mapping[str, str]:
         """Digests as they were noted, by name of the file."""
         try:
-            noted = json.loads(self._facts.get(f"compiled {self._path.name}") or "{}")
+            noted = json.loads(self._facts.get(self._key).get(self._key, "{}"))
         except ValueError:
             return {}
         return noted if isinstance(noted, dict) else {}
@@ -77,7 +78,7 @@ class CompiledFiles:
         """Note the digests as they are now."""
         found = self._digests()
         if found != self._known:
-            self._facts.put({f"compiled {self._path.name}": json.dumps(found, sort_keys=True)})
+            self._facts.put({self._key: json.dumps(found, sort_keys=True)})
 
     def adopt(self, other: CompiledFiles) -> None:
         """Take over what another place has of the same module, so far as it is as noted there."""

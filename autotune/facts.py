@@ -24,6 +24,7 @@ FILE = "facts.sqlite"
 
 _TABLE = "CREATE TABLE IF NOT EXISTS facts (key TEXT PRIMARY KEY, value TEXT NOT NULL)"
 _TIMEOUT_S = 5.0
+_DAMAGED = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
 _log = logging.getLogger(__name__)
 
 
@@ -63,30 +64,35 @@ class Facts:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def get(self, key: str) -> str | None:
-        """The text under a key; None where there is none, or none that can be read."""
-        if not self.path.exists():
-            return None
+    def get(self, *keys: str) -> dict[str, str]:
+        """The texts under these keys, those that are there and can be read."""
+        if not keys or not self.path.exists():
+            return {}
         # Whoever cannot write there needs no lock either: nobody writes to a read-only place.
         writable = os.access(self.path.parent, os.W_OK)
+        query = f"SELECT key, value FROM facts WHERE key IN ({', '.join('?' * len(keys))})"
         try:
             with closing(self._open("mode=ro" if writable else "mode=ro&immutable=1")) as facts:
-                row = facts.execute("SELECT value FROM facts WHERE key = ?", (key,)).fetchone()
+                rows = facts.execute(query, keys).fetchall()
         except sqlite3.Error as error:
             _log.debug("%s: not read: %s", self.path, error)
-            return None
-        return str(row[0]) if row and isinstance(row[0], str) else None
+            return {}
+        return {key: value for key, value in rows if isinstance(value, str)}
 
     def put(self, facts: Mapping[str, str]) -> None:
         """Keep texts; a file that is damaged is begun again."""
-        try:
-            self._put(facts)
-        except sqlite3.DatabaseError as error:
-            _log.debug("%s: not written: %s", self.path, error)
-            if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+        for _ in range(2):
+            try:
+                return self._put(facts)
+            except sqlite3.DatabaseError as error:
+                _log.debug("%s: not written: %s", self.path, error)
+                if error.sqlite_errorcode & 0xFF not in _DAMAGED:
+                    return None
                 self.path.unlink(missing_ok=True)
-        except OSError as error:
-            _log.debug("%s: not written: %s", self.path, error)
+            except OSError as error:
+                _log.debug("%s: not written: %s", self.path, error)
+                return None
+        return None
 
     def _put(self, facts: Mapping[str, str]) -> None:
         # SQLite would make it with the umask's mode.

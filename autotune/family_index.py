@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from autotune import __version__
 from autotune.errors import CacheError
 from autotune.facts import FILE, Facts, Stamp, stamps_of, unchanged
 from autotune.family_files import read_family
-from autotune.paths import check_trusted
+from autotune.paths import check_trusted, private_folder
 from autotune.templating import Digested, remember
 
 if TYPE_CHECKING:
@@ -113,27 +113,30 @@ class Families(Mapping[str, "KernelFamily"]):
         return name in self._entries
 
 
-def entry_of(file: FamilyFile, folder: Path | None = None) -> FamilyEntry:
-    """What is known of a family file, which is read only where that no longer holds.
+def entries_of(files: Sequence[FamilyFile], folder: Path | None = None) -> list[FamilyEntry]:
+    """What is known of family files; those of which that no longer holds are read.
 
     Args:
-        file: which one.
+        files: which ones.
         folder: where it is kept for other processes; None asks nobody.
 
     Raises:
-        FamilyError: the file does not fit the format.
+        FamilyError: a file does not fit the format.
     """
-    known = _ENTRIES.get(file)
-    if known is not None and known.holds:
-        return known
-    facts = None if folder is None else _trusted(folder)
-    kept = None if facts is None else _parse(file, facts.get(file.key))
-    if kept is None or not kept.holds:
-        kept = _read(file)
-        if facts is not None:
-            facts.put({file.key: _text(kept)})
-    _ENTRIES[file] = kept
-    return kept
+    known = {file: entry for file in files if (entry := _ENTRIES.get(file)) and entry.holds}
+    missing = [file for file in files if file not in known]
+    facts = None if folder is None or not missing else _trusted(folder)
+    kept = {} if facts is None else facts.get(*(file.key for file in missing))
+    fresh: dict[str, str] = {}
+    for file in missing:
+        entry = _parse(file, kept.get(file.key))
+        if entry is None or not entry.holds:
+            entry = _read(file)
+            fresh[file.key] = _text(entry)
+        known[file] = _ENTRIES[file] = entry
+    if facts is not None and fresh:
+        facts.put(fresh)
+    return [known[file] for file in files]
 
 
 def _read(file: FamilyFile) -> FamilyEntry:
@@ -155,8 +158,8 @@ def _read(file: FamilyFile) -> FamilyEntry:
 
 def _trusted(folder: Path) -> Facts | None:
     try:
-        check_trusted(folder)
-    except (OSError, CacheError):  # it is not there yet, or whoever writes there is told
+        check_trusted(private_folder(folder))
+    except (OSError, CacheError):  # whoever writes programs there is told
         return None
     return Facts(folder / FILE)
 

@@ -119,7 +119,7 @@ class ProgramCache:
         """The source that a fact tells of, if it is still there as it was."""
         place = self.folder / target
         for folder in (place, *([self.shared / target] if self.shared else [])):
-            file = Facts(folder / FILE).get(known)
+            file = Facts(folder / FILE).get(known).get(known)
             path = place / str(file)
             if file is None or path.name != file:
                 continue

@@ -538,15 +538,11 @@ def _candidate(
         default = target.default_family(device)
         family = families[default if default in families else next(iter(families))]
         return Candidate(family.name, family.default(problem, device.limits))
-    space, wanted = spaces(found.record.candidate.family), found.record.candidate
-    if space.rejection(wanted.configuration) is None:
-        return wanted
-    row = space.nearest(wanted.configuration, ())
-    if row is None:
-        raise InputError(
-            f"family {wanted.family!r} has no valid configuration for {problem.label}"
-        )
-    return Candidate(wanted.family, space[row])
+    fitted = fitting.fitted(found.record.candidate)
+    if fitted is None:
+        name = found.record.candidate.family
+        raise InputError(f"family {name!r} has no valid configuration for {problem.label}")
+    return fitted
 
 
 def _capped(tuned: Candidate, device: Device) -> str:

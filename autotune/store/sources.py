@@ -96,7 +96,7 @@ class RecordFiles:
         self, operation: str, target: str
     ) -> Iterator[tuple[tuple[str, str], TuningRecord]]:
         files = [self._path]
-        if self._path.is_dir():
+        if self._path.suffix != ".jsonl":
             files = [
                 file
                 for file in sorted(self._path.glob(f"*/{operation}.jsonl"))
@@ -129,12 +129,14 @@ def record_sources(database: Path, kind: str) -> list[RecordSource]:
 
 def _layers(kind: str) -> Iterator[RecordSource]:
     named = [Path(each) for each in os.environ.get(VARIABLE, "").split(os.pathsep) if each]
-    for path in (*(each.expanduser().absolute() for each in named), *_installed(tuple(sys.path))):
+    installed = _installed(tuple(sys.path))
+    for path in (*(each.expanduser().absolute() for each in named), *installed):
         database = path if path.suffix == ".sqlite" else path / "tuning.sqlite"
         if database.is_file():
             yield TuningCache(database, read_only=True)
         elif path.is_dir() or (path.suffix == ".jsonl" and path.is_file()):
-            yield RecordFiles(path, kind)
+            # Code is imported from where distributions are, too.
+            yield RecordFiles(path, kind, trusted=path in installed)
         else:
             _missing(path)
 

@@ -28,7 +28,14 @@ from autotune.family import KernelFamily
 from autotune.paths import CacheLocations
 from autotune.problem import Gemm
 from autotune.program_cache import ProgramCache
-from autotune.store import BinaryRecord, MatchQuality, TuningCache, TuningRecord
+from autotune.store import (
+    BinaryRecord,
+    MatchQuality,
+    TuningCache,
+    TuningRecord,
+    export_records,
+    sources,
+)
 from autotune.targets import (
     CpuTarget,
     CudaTarget,
@@ -308,20 +315,24 @@ def test_shipped_binary_is_found(
     device: Device,
     loaded: list[CudaProgram],
     monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     digest = hashlib.sha256(CUBIN).hexdigest()
     shipped = winner(families, device)
-    monkeypatch.setattr(runtime, "shipped_records", lambda **_: [shipped])
-    monkeypatch.setattr(runtime, "shipped_binary", {digest: CUBIN}.get)
+    folder = tmp_path / shipped.fingerprint.slug
+    folder.mkdir()
+    export_records([shipped], folder / "gemm.jsonl")
+    (folder / f"{digest}.cubin").write_bytes(CUBIN)
+    monkeypatch.setattr(sources, "data_dir", lambda name: tmp_path)
     assert runtime.load(PROBLEM, "cuda").record == shipped
     assert loaded[0].cubin == CUBIN
 
 
 def test_nothing_tuned_takes_the_default_family(
-    device: Device, loaded: list[CudaProgram], monkeypatch: pytest.MonkeyPatch
+    device: Device, loaded: list[CudaProgram], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(loading, "_compile", lambda *_: b"compiled")
-    monkeypatch.setattr(runtime, "shipped_records", lambda **_: iter(()))
+    monkeypatch.setattr(sources, "data_dir", lambda name: tmp_path)  # nothing is shipped
     with pytest.raises(NotTunedError, match="--target cuda"):
         runtime.load(PROBLEM, "cuda")
     kernel = runtime.load(PROBLEM, "cuda", match="nearest")

@@ -478,5 +478,6 @@ def test_python_threads_that_take_turns_are_not_called_directly(
     import numba
 
     monkeypatch.setattr(numba, "threading_layer", lambda: "workqueue")
-    assert direct_call(loader.raw(threads=2), PROBLEM, loader.programs) is None
+    in_turns = CpuKernel(loader.raw(threads=2).program)
+    assert direct_call(in_turns, PROBLEM, loader.programs) is None
     assert direct_call(loader.raw(threads=1), PROBLEM, loader.programs) is not None

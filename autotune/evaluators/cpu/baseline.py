@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import threadpoolctl
+
+from autotune.evaluators.cpu.thread_limits import thread_pools
 
 _NAMES = {"openblas": "OpenBLAS", "mkl": "MKL", "blis": "BLIS", "flexiblas": "FlexiBLAS"}
 
@@ -36,9 +37,7 @@ def numpy_blas() -> Blas:
 
     The one shipped in NumPy's own wheel is preferred where SciPy, say, has loaded another.
     """
-    found = [
-        library for library in threadpoolctl.threadpool_info() if library["user_api"] == "blas"
-    ]
+    found = [library for library in thread_pools() if library["user_api"] == "blas"]
     if not found:
         return Blas()
     library = next((each for each in found if "numpy" in each["filepath"]), found[0])

@@ -15,6 +15,7 @@ import numpy as np
 
 from autotune.compiled_files import CompiledFiles, alone
 from autotune.errors import AutotuneError, CacheError, CompileError
+from autotune.facts import unchanged
 from autotune.forking import LOADING, WORKQUEUE
 from autotune.paths import NO_SPACE, no_space
 
@@ -87,13 +88,13 @@ def write_program(
 
         return render(family, conformed, dtype=problem.dtype, layout=kernel_layout)
 
+    if unchanged(family.template_files):
+        key = (family.operation, family.digest, compiled, problem.dtype, kernel_layout)
+        path = programs.written(family.name, family.target, key, rendered)
+    else:  # the family that was read is not what its template makes now
+        path = programs.write(rendered(), family.name)
     return CpuProgram(
-        path=programs.written(
-            family.name,
-            family.target,
-            (family.operation, family.digest, compiled, problem.dtype, kernel_layout),
-            rendered,
-        ),
+        path=path,
         entry=family.operation,
         dtype=problem.dtype,
         kernel_layout=kernel_layout,

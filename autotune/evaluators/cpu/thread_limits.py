@@ -60,7 +60,7 @@ def pool_limit(pools: Iterable[Mapping[str, Any]] | None = None) -> int | None:
     Returns:
         Threads; None where no pool tells.
     """
-    found = _pools(len(sys.modules)).info() if pools is None else pools
+    found = thread_pools() if pools is None else pools
     return min(
         (
             pool["num_threads"]
@@ -71,9 +71,17 @@ def pool_limit(pools: Iterable[Mapping[str, Any]] | None = None) -> int | None:
     )
 
 
+def thread_pools() -> list[Mapping[str, Any]]:
+    """The libraries with thread pools in this process, as `threadpool_info` describes them.
+
+    What they say is asked for now; which there are, when more modules have been imported.
+    """
+    found: list[Mapping[str, Any]] = _libraries(len(sys.modules)).info()
+    return found
+
+
 @functools.lru_cache(maxsize=1)
-def _pools(modules: int) -> threadpoolctl.ThreadpoolController:
-    """The libraries with thread pools, looked for again when more modules have been imported."""
+def _libraries(modules: int) -> threadpoolctl.ThreadpoolController:
     return threadpoolctl.ThreadpoolController()
 
 

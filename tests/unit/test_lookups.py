@@ -1,0 +1,186 @@
+"""Lookups: how little they read, and what the kernels that they give are as objects."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from tuned_suspect import PROBLEM, store, tuned
+
+from autotune import runtime, templating
+from autotune.errors import InputError, NotTunedError, OperandError, UnknownNameError
+from autotune.evaluators.cpu import kernel as kernel_module
+from autotune.problem import Gemm
+from autotune.runtime import Kernel, load, look_up
+from autotune.store import BaselineRecord, MatchQuality, TuningRecord
+from autotune.toml_table import Table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """How often templates are digested, TOML files read, records parsed and modules imported."""
+    counted: dict[str, int] = {}
+
+    def count(owner: Any, name: str) -> None:
+        real = getattr(owner, name)
+        counted[name] = 0
+
+        def counting(*arguments: Any) -> Any:
+            counted[name] += 1
+            return real(*arguments)
+
+        monkeypatch.setattr(owner, name, counting)
+
+    count(templating, "_digest")
+    count(Table, "read")
+    count(TuningRecord, "from_json")
+    count(kernel_module, "_import")
+    return counted
+
+
+def test_a_new_shape_reads_nothing_again(tmp_path: Path, counts: dict[str, int]) -> None:
+    elsewhere = replace(tuned(tmp_path).fingerprint, name="Another CPU")
+    other = [replace(tuned(tmp_path, Gemm(64 * n, 8, 4)), fingerprint=elsewhere) for n in (1, 2)]
+    far = [tuned(tmp_path, Gemm(2**n, 2**n, 2**n)) for n in (8, 9, 10)]
+    store(tmp_path, tuned(tmp_path), *far, *other)
+    load(PROBLEM, "cpu", extra_families=[tmp_path])
+    counts.update(dict.fromkeys(counts, 0))
+    kernels = [
+        load(Gemm(m, 8, 4), "cpu", match="nearest", extra_families=[tmp_path])
+        for m in range(10, 15)
+    ]
+    assert {kernel.match for kernel in kernels} == {MatchQuality.NEAREST}
+    # The nearest record alone, each time; one compiled kernel for all.
+    assert counts == {"_digest": 0, "read": 0, "from_json": 5, "_import": 0}
+
+
+def test_an_edited_family_is_seen(tmp_path: Path) -> None:
+    store(tmp_path)
+    assert look_up(PROBLEM, "cpu", match="exact", extra_families=[tmp_path]).match.record
+    template = tmp_path / "suspect.py.j2"
+    template.write_text(template.read_text() + "# edited\n")
+    with pytest.raises(NotTunedError, match=r'family suspect .* or load with match="stale"$'):
+        look_up(PROBLEM, "cpu", match="exact", extra_families=[tmp_path])
+
+
+FIRST = """
+import sys
+from autotune import Gemm, load
+print(load(Gemm(16, 8, 4), "cpu", extra_families=[sys.argv[1]]).match, "jinja2" in sys.modules)
+"""
+
+
+def test_the_first_load_of_a_process_renders_nothing_that_was(
+    tmp_path: Path, own_cache: Path
+) -> None:
+    store(tmp_path)
+    command = [sys.executable, "-c", FIRST, str(tmp_path)]
+    subprocess.run(command, capture_output=True, check=True)
+    facts = own_cache / "programs" / "cpu" / "facts.sqlite"
+    for damage, jinja in ((None, "False"), (b"no database", "True"), (None, "False")):
+        if damage:
+            facts.write_bytes(damage)
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stdout == f"EXACT {jinja}\n", done.stderr
+
+
+def test_the_message_names_all_it_takes_to_tune(tmp_path: Path) -> None:
+    store(tmp_path)
+    with pytest.raises(NotTunedError) as caught:
+        load(Gemm(9, 9, 9), "cpu", cache=tmp_path / "my cache", extra_families=[tmp_path])
+    assert f"--cache '{tmp_path}/my cache' --families {tmp_path}" in str(caught.value)
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Kernel:
+    store(tmp_path)
+    return load(PROBLEM, "cpu", extra_families=[tmp_path])
+
+
+def test_a_kernel_is_one_line(kernel: Kernel) -> None:
+    assert kernel.record is not None
+    expected = (
+        "<Kernel suspect: fault=none step=1 threads=1; 16x8x4-float32 on cpu, EXACT, "
+        f"record {kernel.record.id}>"
+    )
+    assert repr(kernel) == str(kernel) == expected
+
+
+def test_a_kernel_is_loaded_again_where_it_is_unpickled(kernel: Kernel) -> None:
+    again = pickle.loads(pickle.dumps(kernel))
+    assert repr(again) == repr(kernel)
+    a, b = np.ones((16, 8), "f4"), np.ones((8, 4), "f4")
+    assert (again(a, b) == 8).all()
+    assert copy.copy(kernel) is copy.deepcopy(kernel) is kernel
+    script = (
+        "import pickle, sys; import numpy as np; kernel = pickle.load(sys.stdin.buffer);"
+        "print((kernel(np.ones((16, 8), 'f4'), np.ones((8, 4), 'f4')) == 8).all())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], input=pickle.dumps(kernel), stdout=-1, check=True
+    )
+    assert done.stdout == b"True\n"
+
+
+def test_a_kernel_of_a_communicator_is_not_pickled(kernel: Kernel) -> None:
+    bound = replace(kernel, target="mpi", _request=None)
+    with pytest.raises(InputError, match="bound to its communicator and cannot be pickled"):
+        pickle.dumps(bound)
+
+
+# --- the library instead ---
+
+
+def slower(folder: Path, problem: Gemm = PROBLEM) -> TuningRecord:
+    return tuned(folder, problem, baseline=BaselineRecord("NumPy 2.4 (OpenBLAS)", 1e-6, 0.5))
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_a_faster_library_computes_where_that_is_asked_for(tmp_path: Path, layout: str) -> None:
+    problem = replace(PROBLEM, layout=layout)
+    store(tmp_path, slower(tmp_path, problem))
+    options: Any = {"extra_families": [tmp_path]}
+    assert load(problem, "cpu", **options).library == ""
+    kernel = load(problem, "cpu", fallback="library", **options)
+    assert kernel.library == "NumPy"
+    assert kernel.reason == "suspect is at 0.50x NumPy here: NumPy computes"
+    assert repr(kernel).startswith("<Kernel NumPy instead of suspect: ")
+    random = np.random.default_rng(0)
+    a, b = (random.random(shape, np.float32) for shape in (problem.a_shape, problem.b_shape))
+    expected = (a.T if layout[0] == "t" else a) @ (b.T if layout[1] == "t" else b)
+    out = np.full(problem.c_shape, np.nan, np.float32)
+    assert kernel(a, b, out) is out
+    np.testing.assert_allclose(out, expected, rtol=1e-5)
+    kernel(a, b, out, alpha=2.0, beta=-1.0)
+    np.testing.assert_allclose(out, expected, rtol=1e-5)
+    with pytest.raises(OperandError, match="a must have shape"):
+        kernel(a[1:], b)
+    with pytest.raises(OperandError, match="out overlaps"):
+        load(Gemm(4, 4, 4), "cpu", match="nearest", **options)(*[np.ones((4, 4), "f4")] * 3)
+    with pytest.raises(UnknownNameError, match="fallback must be None or 'library'"):
+        load(problem, "cpu", fallback="numpy")
+
+
+def test_what_was_tuned_for_other_sizes_says_nothing_of_the_library(tmp_path: Path) -> None:
+    store(tmp_path, slower(tmp_path))
+    options: Any = {"match": "nearest", "extra_families": [tmp_path]}
+    kernel = load(Gemm(32, 8, 4), "cpu", fallback="library", **options)
+    assert (kernel.match, kernel.library) == (MatchQuality.NEAREST, "")
+
+
+def test_matmul_takes_the_faster_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store(tmp_path, slower(tmp_path))
+    monkeypatch.setenv("AUTOTUNE_FAMILIES", str(tmp_path))
+    runtime.forget()
+    kernel = runtime._kernel_for((16, 8), (8, 4), np.dtype("f4"), "cpu")
+    assert kernel.library == "NumPy"
+    runtime.forget()

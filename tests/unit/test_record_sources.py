@@ -1,0 +1,123 @@
+"""Records of the user, of read-only layers, and shipped: what is read, and in which order."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from records import DEVICE, FINGERPRINT, record
+
+from autotune.problem import Gemm
+from autotune.store import (
+    TuningCache,
+    TuningRecord,
+    export_records,
+    pools,
+    record_sources,
+    sources,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def nothing_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "data_dir", lambda name: tmp_path / "nothing shipped")
+
+
+PROBLEM = Gemm(64, 64, 64)
+
+
+def found(user: Path, problem: Gemm = PROBLEM) -> list[list[TuningRecord]]:
+    return list(pools(record_sources(user, "cpu"), problem, "cpu", DEVICE.fingerprint))
+
+
+def test_layers_lie_under_the_users_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [
+        record(median_s=second, interval_s=(second, second)) for second in (4.0, 3.0, 2.0, 1.0)
+    ]
+    user, site = tmp_path / "user.sqlite", tmp_path / "site"
+    TuningCache(user).add(made[0])
+    TuningCache(site / "tuning.sqlite").add(made[1])
+    folder = tmp_path / "files" / FINGERPRINT.slug
+    folder.mkdir(parents=True)
+    export_records([made[2]], folder / "gemm.jsonl")
+    export_records([made[3]], tmp_path / "one.jsonl")
+    layers = (site, folder.parent, tmp_path / "one.jsonl")
+    monkeypatch.setenv("AUTOTUNE_RECORDS", os.pathsep.join(map(str, layers)))
+    assert found(user)[0] == made
+
+
+def test_a_distribution_brings_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "site-packages" / "their_records"
+    folder = package / FINGERPRINT.slug
+    folder.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    export_records([record()], folder / "gemm.jsonl")
+    (folder / f"{hashlib.sha256(b'kernel').hexdigest()}.cubin").write_bytes(b"kernel")
+    about = tmp_path / "site-packages" / "their_records-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Name: their-records\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[autotune.records]\nours = their_records\n")
+    monkeypatch.syspath_prepend(tmp_path / "site-packages")
+    monkeypatch.delitem(sys.modules, "their_records", raising=False)
+    assert found(tmp_path / "none.sqlite")[0] == [record()]
+    binaries = [
+        source.binary(hashlib.sha256(b"kernel").hexdigest())
+        for source in record_sources(tmp_path / "none.sqlite", "cpu")
+    ]
+    assert b"kernel" in binaries
+
+
+def test_a_layer_that_is_not_there_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_RECORDS", str(tmp_path / "gone"))
+    with caplog.at_level(logging.WARNING):
+        assert found(tmp_path / "none.sqlite") == [[]]
+        assert found(tmp_path / "none.sqlite") == [[]]
+    assert [each.getMessage() for each in caplog.records] == [
+        f"{tmp_path}/gone: no such cache, or file or folder of records: left out"
+    ]
+
+
+def test_binaries_of_a_folder_that_others_may_write_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    digest = hashlib.sha256(b"kernel").hexdigest()
+    (tmp_path / "layer").mkdir()
+    (tmp_path / "layer" / f"{digest}.cubin").write_bytes(b"kernel")
+    (tmp_path / "layer").chmod(0o777)
+    monkeypatch.setenv("AUTOTUNE_RECORDS", str(tmp_path / "layer"))
+    layer = record_sources(tmp_path / "none.sqlite", "cpu")[1]
+    assert layer.binary(digest) is None
+    assert "everybody may write (mode 777)" in caplog.text
+
+
+def test_a_read_only_layer_gets_no_files_beside_it(tmp_path: Path) -> None:
+    database = tmp_path / "tuning.sqlite"
+    TuningCache(database).add(record())
+    layer = TuningCache(database, read_only=True)
+    assert layer.problems("gemm", "cpu") == [record().key[0:3:2]]
+    assert [each.name for each in tmp_path.iterdir() if each.is_file()] == ["tuning.sqlite"]
+
+
+def test_few_records_are_read_the_nearest_first(tmp_path: Path) -> None:
+    user = tmp_path / "user.sqlite"
+    sizes = [record(size, size, size) for size in (64, 128, 512, 2048, 4096)]
+    other = replace(record(), fingerprint=replace(FINGERPRINT, name="Another"))
+    TuningCache(user).add(*sizes, record(problem=Gemm(64, 64, 64, "float64")), other)
+    read = found(user)
+    assert read[0] == sizes[:1]
+    assert read[1] == sizes[:2]
+    assert [len(pool) for pool in read] == [1, 2, 4, 5, 6]
+    assert read[-1][-1] == other
+    assert found(user, Gemm(500, 500, 500))[:2] == [[], [sizes[2]]]
