@@ -109,9 +109,15 @@ def test_a_record_of_another_layout_is_not_taken(own_cache: Path) -> None:
     found = look_up(PROBLEM, target, match="exact", device="h200")
     assert found.candidate.configuration == configuration
     for other, options in (
-        (HybridTarget(4, "blocks"), "--target hybrid --operands blocks --dtype float64`"),
-        (HybridTarget(2, "device"), "--target hybrid --operands device --dtype float64`"),
-        (HybridTarget(2, "host"), "--target hybrid --dtype float64`"),
+        (
+            HybridTarget(4, "blocks"),
+            "--target hybrid --operands blocks --dtype float64 --device h200`",
+        ),
+        (
+            HybridTarget(2, "device"),
+            "--target hybrid --operands device --dtype float64 --device h200`",
+        ),
+        (HybridTarget(2, "host"), "--target hybrid --dtype float64 --device h200`"),
     ):
         with pytest.raises(NotTunedError) as caught:
             look_up(PROBLEM, other, match="exact", device="h200")
