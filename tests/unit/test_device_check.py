@@ -33,15 +33,15 @@ class Allocation:
 class HostDriver:
     """What of a driver moves memory."""
 
-    mem_alloc = Allocation
+    allocate = Allocation
 
     @staticmethod
-    def memcpy_htod(to: Any, values: NDArray[Any]) -> None:
-        ctypes.memmove(int(to), values.ctypes.data, values.nbytes)
+    def upload(target: int, values: NDArray[Any]) -> None:
+        ctypes.memmove(target, values.ctypes.data, values.nbytes)
 
     @staticmethod
-    def memcpy_dtod(to: Any, source: Any, size: int) -> None:
-        ctypes.memmove(int(to), int(source), size)
+    def duplicate(target: int, source: int, size: int) -> None:
+        ctypes.memmove(target, source, size)
 
 
 class HostSupport:
@@ -89,7 +89,7 @@ def multiply(check: DeviceCheck, base: int) -> None:
 @pytest.fixture
 def check(monkeypatch: pytest.MonkeyPatch) -> DeviceCheck:
     for module in (device_check, memory):
-        monkeypatch.setattr(module, "pycuda_driver", HostDriver)
+        monkeypatch.setattr(module, "driver", HostDriver)
     monkeypatch.setattr(device_check, "upload", upload)
     rng = np.random.default_rng(0)
     return DeviceCheck(CASE, "float32", "nn", rng, HostSupport(), others=("normal",))
@@ -97,7 +97,7 @@ def check(monkeypatch: pytest.MonkeyPatch) -> DeviceCheck:
 
 def upload(values: NDArray[Any]) -> Allocation:
     allocation = Allocation(values.nbytes)
-    HostDriver.memcpy_htod(allocation, np.ascontiguousarray(values))
+    HostDriver.upload(int(allocation), np.ascontiguousarray(values))
     return allocation
 
 

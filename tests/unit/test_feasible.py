@@ -214,16 +214,16 @@ class TestClaims:
     def test_what_was_interrupted_is_free_again(self):
         study, (first, _), (mine, _) = self.workers()
         assert claim(study, first, mine, row=4, proposed=None)
-        assert fail(study, first._trial_id, INTERRUPTED)
+        assert fail(study, first, INTERRUPTED)
         mine.refresh(study.trials)
         assert mine.visited == set()
-        assert not fail(study, first._trial_id, INTERRUPTED)
+        assert not fail(study, first, INTERRUPTED)
 
     def test_what_was_orphaned_twice_is_visited(self):
         study, frozen, (mine, _) = self.workers()
         for expected, trial in zip([set(), {4}], frozen, strict=True):
             assert claim(study, trial, mine, row=4, proposed=None)
-            assert fail(study, trial._trial_id, ORPHANED)
+            assert fail(study, trial, ORPHANED)
             mine.refresh(study.trials)
             assert mine.visited == expected
 
@@ -243,7 +243,7 @@ class TestClaims:
         study._storage.set_trial_system_attr(first._trial_id, CLAIM, {"row": 1, "owner": owner})
         now = first.datetime_start.timestamp() + 50_000
         monkeypatch.setattr("autotune.search.claims.time.time", lambda: now)
-        fail(study, study.trials[1]._trial_id, INTERRUPTED)
+        fail(study, study.trials[1], INTERRUPTED)
         assert reclaim_orphans(study, {owner: now - heard_s_ago}) == orphaned
         assert study.trials[0].user_attrs.get(REASON) == (ORPHANED if orphaned else None)
 

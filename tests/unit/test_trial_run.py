@@ -9,7 +9,7 @@ import pytest
 
 from autotune.configuration import Candidate, Configuration
 from autotune.measurement import Measurement, Outcome
-from autotune.trials import TrialRun
+from autotune.trial_run import TrialRun
 
 
 class KilledError(BaseException):
@@ -32,7 +32,7 @@ def test_a_result_is_stored_before_it_is_told() -> None:
             problem=None,
         ),
         SimpleNamespace(name="study", tell=killed),
-        SimpleNamespace(evaluate=lambda *_: measurement),
+        SimpleNamespace(evaluate=lambda *_: measurement, finals_s=0.0),
         trials=1,
     )
     with pytest.raises(KilledError):
