@@ -6,10 +6,9 @@ import contextlib
 import hashlib
 import json
 import re
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from optuna.storages import BaseStorage, JournalStorage
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 
 from autotune.errors import CacheError, StudyError
@@ -57,6 +56,13 @@ def open_storage(url: str | None, name: str, folder: Path) -> BaseStorage:
             return _open_journal(folder / f"{slug(name)}.log")
         except OSError as error:
             raise CacheError(f"cannot keep studies in {folder}: {error.strerror}") from error
+
+
+def close_storage(storage: BaseStorage) -> None:
+    """Let go of what a storage keeps open: the connections to a database."""
+    if isinstance(storage, RDBStorage):
+        storage.remove_session()
+        storage.engine.dispose()
 
 
 def slug(name: str) -> str:
@@ -123,7 +129,7 @@ class StudyJournal(JournalStorage):
 
     def remove_unless_shared(self) -> None:
         """Remove the file of a study without trials, unless another worker has opened it, too."""
-        with suppress(OSError, *_REPLAY_ERRORS):  # then it stays
+        with contextlib.suppress(OSError, *_REPLAY_ERRORS):  # then it stays
             self._journal.remove_unless_shared()
 
 

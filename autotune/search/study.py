@@ -11,7 +11,7 @@ from autotune.errors import StudyError
 from autotune.search.interrupts import deferred_interrupt
 from autotune.search.quiet import quiet
 from autotune.search.samplers import make_sampler
-from autotune.search.storage import open_storage
+from autotune.search.storage import close_storage, open_storage
 from autotune.search.subject import Subject
 from autotune.search.tuning_study import TuningStudy
 
@@ -85,11 +85,15 @@ def open_study(
     """
     feasible = make_sampler(sampler, space, seed, prior)
     opened = open_storage(storage, name, folder)
-    with quiet(), deferred_interrupt():
-        study = optuna.create_study(
-            storage=opened, study_name=name, sampler=feasible, load_if_exists=True
-        )
-        _check(study, space.digest, subject)
+    try:
+        with quiet(), deferred_interrupt():
+            study = optuna.create_study(
+                storage=opened, study_name=name, sampler=feasible, load_if_exists=True
+            )
+            _check(study, space.digest, subject)
+    except BaseException:
+        close_storage(opened)
+        raise
     return TuningStudy(study, feasible, opened)
 
 

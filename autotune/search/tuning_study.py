@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Self, cast
 
 import optuna
-from optuna.storages import BaseStorage, RDBStorage
+from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.errors import CacheError, SpaceError, StudyError
@@ -19,7 +19,7 @@ from autotune.search.interrupts import deferred_interrupt
 from autotune.search.owner import Owner
 from autotune.search.quiet import quiet
 from autotune.search.records import TIMED, TrialRecord, attributes, trial_record
-from autotune.search.storage import StudyJournal
+from autotune.search.storage import StudyJournal, close_storage
 from autotune.search.study_space import PointT
 
 if TYPE_CHECKING:
@@ -196,11 +196,9 @@ class TuningStudy(Generic[PointT]):
             while self._running:
                 _, trial = self._running.popitem()
                 fail(self.optuna, trial, INTERRUPTED)
-            if isinstance(self._storage, RDBStorage):
-                self._storage.remove_session()
-                self._storage.engine.dispose()
-            elif isinstance(self._storage, StudyJournal) and not self._sampler.ledger.trials:
+            if isinstance(self._storage, StudyJournal) and not self._sampler.ledger.trials:
                 self._storage.remove_unless_shared()
+            close_storage(self._storage)
 
     @property
     def size(self) -> int:
