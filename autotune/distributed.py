@@ -16,11 +16,12 @@ from autotune.evaluators.mpi.meeting import check_same, meet, share_error
 from autotune.evaluators.mpi.ranks import Together, describe
 from autotune.grid import Block
 from autotune.local_product import choose_gpu_local, mpi_program
+from autotune.lookup import look_up
 from autotune.mpi_target import MpiTarget
 from autotune.paths import CacheLocations
 from autotune.problem import Gemm
 from autotune.program_cache import ProgramCache
-from autotune.runtime import Kernel, look_up
+from autotune.runtime import Kernel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

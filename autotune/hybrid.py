@@ -14,11 +14,12 @@ from autotune.evaluators.hybrid.loading import HybridProgram, make_plan
 from autotune.evaluators.hybrid.machine import GpuMachine
 from autotune.evaluators.hybrid.products import LocalKernel, Products
 from autotune.local_product import cache_of
+from autotune.lookup import binary_of, look_up
 from autotune.paths import CacheLocations
 from autotune.problem import Gemm
 from autotune.program_cache import ProgramCache
 from autotune.rendering import render
-from autotune.runtime import Kernel, binary_of, look_up
+from autotune.runtime import Kernel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

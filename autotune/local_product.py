@@ -12,8 +12,8 @@ from autotune.errors import CompileError
 from autotune.evaluators.cpu.kernel import write_program
 from autotune.evaluators.mpi.evaluator import local_problem
 from autotune.evaluators.mpi.messages import GpuKernel, GpuProduct, LocalProduct, MpiProgram
+from autotune.lookup import look_up
 from autotune.rendering import render
-from autotune.runtime import look_up
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

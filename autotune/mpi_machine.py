@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.cost_model import NOMINAL, Machine
 from autotune.errors import AutotuneError, CacheError
+from autotune.lookup import look_up
 from autotune.paths import CacheLocations
-from autotune.runtime import look_up
 from autotune.store import MatchQuality
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune import runtime
+from autotune import lookup, runtime
 from autotune.configuration import Candidate
 from autotune.deadline import Deadline
 from autotune.deciding import FINALISTS, decide
@@ -276,7 +276,7 @@ def tune_at(
 def _incumbent(work: Workplace) -> Match | None:
     """The record that serves the problem as things are; None where none does."""
     try:
-        found = runtime.look_up(
+        found = lookup.look_up(
             work.problem,
             work.target,
             match="stale",

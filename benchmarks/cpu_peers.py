@@ -264,7 +264,7 @@ def problem_of(job: Job) -> Any:
 
 def tune_missing(jobs: Sequence[Job], timeout: float) -> None:
     from autotune import NotTunedError, tune
-    from autotune.runtime import look_up
+    from autotune.lookup import look_up
 
     for job in jobs:
         try:

@@ -34,11 +34,11 @@ from autotune.evaluators.mpi.attached import under_mpiexec
 from autotune.evaluators.mpi.timing import timed_together
 from autotune.evaluators.mpi.world import find_mpiexec, launch_command
 from autotune.local_product import choose_local
+from autotune.lookup import look_up
 from autotune.mpi_target import MpiTarget
 from autotune.paths import CacheLocations
 from autotune.program_cache import ProgramCache
 from autotune.rendering import render
-from autotune.runtime import look_up
 from autotune.statistics import median, median_interval
 
 TRIED = 3

@@ -151,7 +151,7 @@ def _tuned(
     families: Mapping[str, KernelFamily],
 ) -> list[Contestant]:
     """The tuned kernel, where there is one of these families."""
-    from autotune.runtime import look_up
+    from autotune.lookup import look_up
 
     try:
         candidate = look_up(

@@ -10,7 +10,7 @@ from stopwatch import Stopwatch
 from autotune import Gemm, TuneResult, TuningRecord, deciding, tune
 from autotune.evaluators.cpu.identity import read_cpu
 from autotune.evaluators.noise import Competition, disagreement, throttling
-from autotune.runtime import look_up
+from autotune.lookup import look_up
 from autotune.store import TuningCache
 from autotune.targets import CpuTarget
 

@@ -28,12 +28,13 @@ from autotune.evaluators.hybrid.machine import DeviceMatrix
 from autotune.evaluators.hybrid.operands import PlacedCheck
 from autotune.evaluators.hybrid.products import fitting
 from autotune.hybrid_target import HybridTarget
+from autotune.lookup import look_up
 from autotune.paths import CacheLocations
 from autotune.problem import Gemm
 from autotune.program_cache import ProgramCache
 from autotune.references import Case
 from autotune.rendering import render
-from autotune.runtime import load, look_up
+from autotune.runtime import load
 from autotune.store import MatchQuality, TuningCache
 from autotune.targets import CudaTarget, make_target
 from autotune.verification import Check

@@ -76,6 +76,7 @@ LAYERS = (
         "trial_run",
         "tuner",
         "sweeper",
+        "lookup",
         "runtime",
         "library",
         "preset_run",

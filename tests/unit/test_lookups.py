@@ -16,8 +16,9 @@ from tuned_suspect import PROBLEM, store, tuned
 from autotune import runtime, templating
 from autotune.errors import InputError, NotTunedError, OperandError, UnknownNameError
 from autotune.evaluators.cpu import kernel as kernel_module
+from autotune.lookup import look_up
 from autotune.problem import Gemm
-from autotune.runtime import Kernel, load, look_up
+from autotune.runtime import Kernel, load
 from autotune.store import BaselineRecord, MatchQuality, TuningRecord
 from autotune.toml_table import Table
 

@@ -23,9 +23,9 @@ from autotune.evaluators.cpu.thread_limits import (
     read_quota,
     usable_threads,
 )
+from autotune.lookup import look_up
 from autotune.paths import CacheLocations
 from autotune.problem import Gemm
-from autotune.runtime import look_up
 from autotune.store import TuningCache
 from autotune.targets import CpuTarget
 
