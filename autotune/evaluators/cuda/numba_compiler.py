@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 _INSTALL = "pip install 'autotune-kernels[numba-cuda]'"
 
+_FITS_NUMPY_2_5 = (0, 31)
+"""Releases of numba-cuda before this one use `numpy.row_stack`, which NumPy 2.5 has removed."""
+
 _ENTRY = re.compile(r"^\.visible \.entry (\w+)\(", re.MULTILINE)
 _NUMBERED = re.compile(r"\b(?:_ZN\w+|_cudapy_smem_\d+)\b")
 
@@ -97,9 +100,19 @@ def check_numba() -> None:
     """
     if importlib.util.find_spec("numba_cuda") is None:
         raise MissingDependencyError(f"the numba-cuda target needs numba-cuda: {_INSTALL}")
+    numba, numpy = metadata.version("numba-cuda"), metadata.version("numpy")
+    if _release(numba) < _FITS_NUMPY_2_5 and _release(numpy) >= (2, 5):
+        raise MissingDependencyError(
+            f"numba-cuda {numba} uses a function that NumPy {numpy} has removed: {_INSTALL}, "
+            "which brings a NumPy before 2.5"
+        )
     _nvjitlink()
     _bindings("nvvm", "NVVM", "version")
     _bindings("runtime", "the CUDA runtime", "getLocalRuntimeVersion")
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 
 def _nvjitlink() -> Any:
