@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
@@ -347,6 +348,7 @@ def _where(**wanted: str | None) -> tuple[str, tuple[str, ...]]:
     return (f" WHERE {clause}" if clause else ""), tuple(given.values())
 
 
+@functools.lru_cache(maxsize=1024)
 def _record(document: str) -> TuningRecord:
     return TuningRecord.from_json(strict_json.parse(document))
 
