@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import importlib.util
 import threading
 from collections.abc import Iterator
 
@@ -19,6 +20,17 @@ from autotune.evaluators.cuda.identity import load_driver
 from autotune.evaluators.cuda.launch import CudaKernel
 from autotune.evaluators.cuda.program import CudaProgram, LaunchPlan, LaunchStep
 from autotune.evaluators.cuda.streams import Retained, wait
+
+
+_find_spec = importlib.util.find_spec
+
+
+def find_spec(name: str, package: str | None = None) -> object:
+    """As if PyCUDA were not installed: it knows the stand-in for what it is."""
+    return None if name == "pycuda" else _find_spec(name, package)
+
+
+importlib.util.find_spec = find_spec
 
 
 class TestStandIn(DriverConformance):

@@ -125,6 +125,7 @@ class _MeasurementWorker:
         self._large.bases = self._sets.bases
         self._contestants: dict[str, _Contestant] = {}
         self._cublas: Cublas | None = None
+        self._lost: CudaKernel | None = None
         self._busy_at = -math.inf
 
     def handle(self, request: Request) -> Evaluated | Series | str | None:
@@ -165,7 +166,9 @@ class _MeasurementWorker:
             lost = not self._alive()
             return Evaluated(Measurement(Outcome.LAUNCH_FAILED, reason=reason), lost=lost)
         finally:
-            if kernel is not None and not lost:
+            if lost:
+                self._lost = kernel  # to unload it would wait until it ends
+            elif kernel is not None:
                 kernel.close()
             self._busy_at = time.monotonic()
 
