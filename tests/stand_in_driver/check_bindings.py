@@ -21,7 +21,6 @@ from autotune.evaluators.cuda.launch import CudaKernel
 from autotune.evaluators.cuda.program import CudaProgram, LaunchPlan, LaunchStep
 from autotune.evaluators.cuda.streams import Retained, wait
 
-
 _find_spec = importlib.util.find_spec
 
 
