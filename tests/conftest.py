@@ -7,7 +7,9 @@ import functools
 import importlib.util
 import os
 import shutil
+import signal
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,8 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from xdist.remote import Producer
     from xdist.scheduler import Scheduling
 
@@ -30,6 +34,25 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("AUTOTUNE_CACHE", str(cache))
     monkeypatch.delenv("AUTOTUNE_FAMILIES", raising=False)
     return cache
+
+
+@pytest.fixture(autouse=True)
+def heard_signals() -> Iterator[None]:
+    """Requests to stop are heard: shells have what they start in the background ignore them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ignored = [
+        number
+        for number in (signal.SIGINT, signal.SIGHUP)
+        if signal.getsignal(number) is signal.SIG_IGN
+    ]
+    for number in ignored:
+        heard = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        signal.signal(number, heard)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
 
 
 @pytest.fixture

@@ -148,6 +148,8 @@ INDEXED = """
 extern "C" __global__ void gemm(float* c, int n) {
   float local[100];
   for (int i = 0; i < 100; i++) local[i] = c[i * n];
+  // Written where nobody knows before: it cannot be kept in registers, or read again from C.
+  for (int i = 0; i < n; i++) local[(i * n) % 100] += local[(i + n) % 100];
   c[threadIdx.x] = local[n] + local[n + threadIdx.x];
 }
 """
