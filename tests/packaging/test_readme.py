@@ -51,8 +51,8 @@ def test_there_are_two_commands() -> None:
 
 def test_the_first_command_tunes(checkout: Path, tmp_path: Path) -> None:
     cache = str(tmp_path / "cache")
-    # In a third of the time: what it prints and stores is the same.
-    done = shell(f"{COMMANDS[0]} --timeout 20", checkout, AUTOTUNE_CACHE=cache)
+    # In less than its minute, which on a machine that is busy with other tests is enough.
+    done = shell(f"{COMMANDS[0]} --timeout 40", checkout, AUTOTUNE_CACHE=cache)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "C[1024x1024]" in done.stdout
     assert "x the speed of NumPy" in done.stdout

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import importlib.util
 import threading
 from collections.abc import Iterator
 
 import pytest
 from test_driver import STEP, DriverConformance
 
+from autotune.evaluators.cuda import driver as driver_module
 from autotune.evaluators.cuda.capture import is_capturing
 from autotune.evaluators.cuda.driver import Driver, DriverError, driver
 from autotune.evaluators.cuda.driver_bindings import BindingsDriver
@@ -21,15 +21,8 @@ from autotune.evaluators.cuda.launch import CudaKernel
 from autotune.evaluators.cuda.program import CudaProgram, LaunchPlan, LaunchStep
 from autotune.evaluators.cuda.streams import Retained, wait
 
-_find_spec = importlib.util.find_spec
-
-
-def find_spec(name: str, package: str | None = None) -> object:
-    """As if PyCUDA were not installed: it knows the stand-in for what it is."""
-    return None if name == "pycuda" else _find_spec(name, package)
-
-
-importlib.util.find_spec = find_spec
+# PyCUDA, where it is installed, knows the stand-in for what it is.
+driver_module.has_pycuda = lambda: False
 
 
 class TestStandIn(DriverConformance):
