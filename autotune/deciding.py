@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from autotune.problem import Gemm
     from autotune.store import EffortRecord, Match
     from autotune.trial_run import TrialRun
-    from autotune.trials import TrialResult, Workplace
+    from autotune.trials import Workplace
 
 FINALISTS = 5
 """How many of the best candidates are measured again, interleaved."""
@@ -89,7 +89,7 @@ def decide(
     measured = list(measured)
     chosen = finalists(measured)
     if not chosen:
-        raise TuningFailedError(_nothing_valid(work.problem, run.results))
+        raise TuningFailedError(_nothing_valid(work.problem, run))
     old = None if incumbent is None else incumbent.record
     if old is not None and old.candidate not in chosen:
         chosen.insert(1, old.candidate)  # before those that there may be no time for
@@ -295,7 +295,8 @@ def _ties(winner: int, interval: tuple[float, float], measurements: Sequence[Mea
     )
 
 
-def _nothing_valid(problem: Gemm, results: Sequence[TrialResult]) -> str:
+def _nothing_valid(problem: Gemm, run: TrialRun) -> str:
+    results = run.results
     counts = Counter(result.measurement.outcome for result in results)
     reasons = Counter(result.measurement.reason for result in results if result.measurement.reason)
     text = f"no candidate of {problem.label} was valid after {len(results)} trials"
@@ -304,5 +305,5 @@ def _nothing_valid(problem: Gemm, results: Sequence[TrialResult]) -> str:
     if reasons:
         text += f"; most often: {reasons.most_common(1)[0][0]}"
     if not results:
-        text += ": allow more time with --timeout"
+        text += ": it was stopped" if run.interrupted else ": allow more time with --timeout"
     return text

@@ -152,6 +152,11 @@ class TrialRun:
         return Finals(measurements, ratios, self.baseline)
 
     @property
+    def interrupted(self) -> bool:
+        """Whether somebody asked for an end."""
+        return self._interrupt.requested
+
+    @property
     def can_repeat_finals(self) -> bool:
         """Whether there is time to hold the finals once more."""
         return not self._interrupt.requested and self._deadline.remaining_s > self._finals_s
