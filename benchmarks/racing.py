@@ -20,12 +20,12 @@ from environment import describe
 
 from autotune import Gemm, Outcome
 from autotune.configuration import Candidate
+from autotune.deciding import finalists
 from autotune.evaluators.base import Evaluator
 from autotune.measurement import Measurement
 from autotune.program_cache import ProgramCache
 from autotune.sweeper import shuffled_rows
 from autotune.trials import Workplace
-from autotune.tuner import finalists
 
 
 @dataclass
