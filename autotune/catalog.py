@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from autotune.facts import stamps_of
 from autotune.family_index import Families, FamilyEntry, FamilyFile, entries_of
 from autotune.paths import data_dir
 from autotune.printable import shown
+from autotune.suggestions import must_be
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -118,10 +118,7 @@ def select_families(
     """
     for name in names:
         if name not in families:
-            close = difflib.get_close_matches(name, families, 1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            known = ", ".join(families) or "(none found)"
-            raise UnknownNameError(f"family must be one of {known}, got {name!r}{hint}")
+            raise UnknownNameError(must_be("family", name, families or ["(none found)"]))
     return {name: families[name] for name in names or families}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ from pathlib import Path
 from autotune.cuda_limits import CudaLimits
 from autotune.errors import InputError, UnknownNameError
 from autotune.printable import shown
+from autotune.suggestions import did_you_mean
 from autotune.toml_table import Table
 
 _KIB = 2**10
@@ -90,11 +90,9 @@ def find_gpu(name: str) -> KnownGpu:
     for gpu in gpus.values():
         if _plain(name) in (_plain(gpu.key), _plain(gpu.name)):
             return gpu
-    close = difflib.get_close_matches(name.lower()[:80], gpus, 1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
     raise UnknownNameError(
         f"device must be one of {', '.join(gpus)}, or a TOML file that describes one, "
-        f"got {shown(name)}{hint}"
+        f"got {shown(name)}{did_you_mean(name[:80], gpus)}"
     )
 
 

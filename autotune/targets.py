@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ from autotune.errors import InputError, MissingDependencyError, OperandError, Un
 from autotune.hybrid_target import HybridTarget
 from autotune.known_gpus import find_gpu
 from autotune.mpi_target import MpiTarget
+from autotune.suggestions import must_be
 
 if TYPE_CHECKING:
     from autotune.configuration import Candidate
@@ -353,9 +353,7 @@ def make_target(name: str | Target | None) -> Target:
     if not isinstance(name, str):
         return name
     if name not in _TARGETS:
-        close = difflib.get_close_matches(name, _TARGETS, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise UnknownNameError(f"target must be one of {', '.join(_TARGETS)}, got {name!r}{hint}")
+        raise UnknownNameError(must_be("target", name, _TARGETS))
     return _TARGETS[name]()
 
 

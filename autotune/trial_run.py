@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from autotune.deadline import Deadline
 from autotune.errors import OutOfTimeError
-from autotune.evaluators.base import Baseline, Evaluator, Finals, Stage
+from autotune.evaluators.base import Baseline, Evaluator, Finals, Stage, relative_speed
 from autotune.interrupt import Interrupt
 from autotune.measurement import Measurement, Outcome
 from autotune.pace import CLOSING_S, FIRST_SHARE, Pace
@@ -148,7 +148,7 @@ class TrialRun:
             self._finals_s = self._deadline.elapsed_s - begun_s
         found = dict(self._study.measured())
         measurements = tuple(found.get(each, late) for each in candidates)
-        ratios = tuple(_ratio(each, self.baseline) for each in measurements)
+        ratios = tuple(relative_speed(each, self.baseline) for each in measurements)
         return Finals(measurements, ratios, self.baseline)
 
     @property
@@ -290,13 +290,6 @@ class TrialRun:
         if not done:
             return may_s
         return min(may_s, (self._trials - done) * self._deadline.elapsed_s / done + finals_s)
-
-
-def _ratio(measurement: Measurement, baseline: Baseline | None) -> float | None:
-    """Speed relative to the baseline, each measured by itself."""
-    if baseline is None or not measurement.ok or measurement.median_s is None:
-        return None
-    return baseline.median_s / measurement.median_s
 
 
 def _first_ready(waiting: deque[Proposal[Candidate]], evaluator: Evaluator) -> Proposal[Candidate]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.configuration import Candidate
 from autotune.deadline import Deadline
 from autotune.errors import OutOfTimeError, SpaceError
-from autotune.evaluators.base import Effort
+from autotune.evaluators.base import Effort, relative_speed
 from autotune.evaluators.processes import Failure
 from autotune.interrupt import Interrupt
 
@@ -129,7 +129,7 @@ def measure(
     contestants = contestants[: len(measurements)]
     if finals is not None:
         baseline = finals.baseline or baseline
-    ratios = [_ratio(each, baseline) for each in measurements]
+    ratios = [relative_speed(each, baseline) for each in measurements]
     if finals is not None:
         for position, measurement, ratio in zip(
             near, finals.measurements, finals.ratios, strict=True
@@ -197,12 +197,6 @@ def _near(measurements: Sequence[Measurement], baseline: Baseline | None) -> lis
     }
     yardstick = min([*medians.values(), *([baseline.median_s] if baseline else [])], default=0.0)
     return [position for position, median in medians.items() if median <= NEAR * yardstick]
-
-
-def _ratio(measurement: Measurement, baseline: Baseline | None) -> float | None:
-    if baseline is None or not measurement.ok or measurement.median_s is None:
-        return None
-    return baseline.median_s / measurement.median_s
 
 
 def _brief(measurement: Measurement) -> str:

@@ -60,6 +60,13 @@ class Baseline:
     details: Mapping[str, str]
 
 
+def relative_speed(measurement: Measurement, baseline: Baseline | None) -> float | None:
+    """Speed relative to the baseline, each measured by itself; None where either failed."""
+    if baseline is None or not measurement.ok or measurement.median_s is None:
+        return None
+    return baseline.median_s / measurement.median_s
+
+
 @dataclass(frozen=True, slots=True)
 class Finals:
     """The finalists, measured interleaved with the baseline.

@@ -99,8 +99,8 @@ class TuningCache:
     def add(self, *records: TuningRecord, binaries: Iterable[bytes] = ()) -> int:
         """Store records in one transaction and return how many were new.
 
-        A record that is there already (same id) is left as it is. Older records of a key are
-        kept: lookups take the newest.
+        A record that is there already (same id) is left as it is. The others of a key are
+        kept: lookups take the best.
 
         Args:
             records: what to store.

@@ -93,14 +93,14 @@ def find(
         The best usable record, or quality DEFAULT without one.
     """
     sizes = problem_sizes(problem)
-    fixed = _without(problem.key(), sizes)
+    fixed = without(problem.key(), sizes)
     fitting = [
         record
         for record in records
         if record.operation == problem.operation
         and record.target == target
         and record.fingerprint.kind == device.fingerprint.kind
-        and _without(record.problem, sizes) == fixed
+        and without(record.problem, sizes) == fixed
     ]
     order = preference(fitting)
 
@@ -246,7 +246,8 @@ def problem_sizes(problem: Problem) -> dict[str, int]:
     return {name: value for name, value in problem.key().items() if name.upper() in names}
 
 
-def _without(key: Mapping[str, Any], names: Container[str]) -> dict[str, Any]:
+def without(key: Mapping[str, Any], names: Container[str]) -> dict[str, Any]:
+    """A problem's key less some of its fields."""
     return {name: value for name, value in key.items() if name not in names}
 
 

@@ -16,7 +16,7 @@ from autotune.facts import stamps_of
 from autotune.paths import check_trusted, data_dir
 from autotune.store import strict_json
 from autotune.store.cache import TuningCache
-from autotune.store.matching import problem_sizes, size_distance
+from autotune.store.matching import problem_sizes, size_distance, without
 from autotune.store.shipped import read_records, shipped_binary
 
 if TYPE_CHECKING:
@@ -192,13 +192,13 @@ def pools(
     pool = _records(sources, [(here, wanted)], operation, target)
     yield pool
     sizes = problem_sizes(problem)
-    fixed = _without(problem.key(), sizes)
+    fixed = without(problem.key(), sizes)
     by_distance: defaultdict[float, dict[tuple[str, str], None]] = defaultdict(dict)
     elsewhere: dict[tuple[str, str], None] = {}
     for source in sources:
         for key in source.problems(operation, target):
             fields = _fields(key[1])
-            if fields is None or key == (here, wanted) or _without(fields, sizes) != fixed:
+            if fields is None or key == (here, wanted) or without(fields, sizes) != fixed:
                 continue
             if key[0] != here:
                 elsewhere[key] = None
@@ -237,7 +237,3 @@ def _fields(problem: str) -> Mapping[str, Any] | None:
     except ValueError:
         return None
     return fields if isinstance(fields, dict) else None
-
-
-def _without(fields: Mapping[str, Any], names: Mapping[str, int]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if name not in names}
