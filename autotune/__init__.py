@@ -17,59 +17,60 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from autotune.core.version import __version__ as __version__
+
 if TYPE_CHECKING:
-    from autotune.catalog import find_operation as find_operation
-    from autotune.configuration import Candidate as Candidate
-    from autotune.configuration import Configuration as Configuration
-    from autotune.device import Device as Device
-    from autotune.device import DeviceFingerprint as DeviceFingerprint
-    from autotune.errors import AutotuneError as AutotuneError
-    from autotune.errors import NotTunedError as NotTunedError
-    from autotune.measurement import Measurement as Measurement
-    from autotune.measurement import Outcome as Outcome
-    from autotune.problem import Gemm as Gemm
-    from autotune.product import Product as Product
-    from autotune.runtime import Kernel as Kernel
-    from autotune.runtime import load as load
-    from autotune.runtime import matmul as matmul
+    from autotune.core.configuration import Candidate as Candidate
+    from autotune.core.configuration import Configuration as Configuration
+    from autotune.core.device import Device as Device
+    from autotune.core.device import DeviceFingerprint as DeviceFingerprint
+    from autotune.core.errors import AutotuneError as AutotuneError
+    from autotune.core.errors import NotTunedError as NotTunedError
+    from autotune.core.measurement import Measurement as Measurement
+    from autotune.core.measurement import Outcome as Outcome
+    from autotune.families.catalog import find_operation as find_operation
+    from autotune.operations.problem import Gemm as Gemm
+    from autotune.operations.product import Product as Product
+    from autotune.runtime.loading import Kernel as Kernel
+    from autotune.runtime.loading import load as load
+    from autotune.runtime.loading import matmul as matmul
     from autotune.search import Searcher as Searcher
     from autotune.space import SearchSpace as SearchSpace
     from autotune.space import SpaceUnion as SpaceUnion
     from autotune.store import MatchQuality as MatchQuality
     from autotune.store import TuningCache as TuningCache
     from autotune.store import TuningRecord as TuningRecord
-    from autotune.sweeper import SweepResult as SweepResult
-    from autotune.sweeper import sweep as sweep
-    from autotune.tuner import TuneResult as TuneResult
-    from autotune.tuner import tune as tune
+    from autotune.tuning.sweeper import SweepResult as SweepResult
+    from autotune.tuning.sweeper import sweep as sweep
+    from autotune.tuning.tuner import TuneResult as TuneResult
+    from autotune.tuning.tuner import tune as tune
 
-__version__ = "0.1.0"
 
 _HOME = {
-    "AutotuneError": "errors",
-    "Candidate": "configuration",
-    "Configuration": "configuration",
-    "Device": "device",
-    "DeviceFingerprint": "device",
-    "Gemm": "problem",
+    "AutotuneError": "core.errors",
+    "Candidate": "core.configuration",
+    "Configuration": "core.configuration",
+    "Device": "core.device",
+    "DeviceFingerprint": "core.device",
+    "Gemm": "operations.problem",
     "Kernel": "runtime",
     "MatchQuality": "store",
-    "Measurement": "measurement",
-    "NotTunedError": "errors",
-    "Outcome": "measurement",
-    "Product": "product",
+    "Measurement": "core.measurement",
+    "NotTunedError": "core.errors",
+    "Outcome": "core.measurement",
+    "Product": "operations.product",
     "SearchSpace": "space",
     "Searcher": "search",
     "SpaceUnion": "space",
-    "SweepResult": "sweeper",
-    "TuneResult": "tuner",
+    "SweepResult": "tuning.sweeper",
+    "TuneResult": "tuning.tuner",
     "TuningCache": "store",
     "TuningRecord": "store",
-    "find_operation": "catalog",
+    "find_operation": "families.catalog",
     "load": "runtime",
     "matmul": "runtime",
-    "sweep": "sweeper",
-    "tune": "tuner",
+    "sweep": "tuning.sweeper",
+    "tune": "tuning.tuner",
 }
 
 __all__ = [*_HOME, "__version__"]

@@ -264,7 +264,7 @@ def problem_of(job: Job) -> Any:
 
 def tune_missing(jobs: Sequence[Job], timeout: float) -> None:
     from autotune import NotTunedError, tune
-    from autotune.lookup import look_up
+    from autotune.targets.lookup import look_up
 
     for job in jobs:
         try:
@@ -351,8 +351,8 @@ def main() -> None:
 
     from environment import describe
 
-    from autotune.evaluators.cpu.identity import read_cpu
-    from autotune.problem import parse_shape
+    from autotune.operations.problem import parse_shape
+    from autotune.targets.cpu.identity import read_cpu
 
     usable = read_cpu().limits.names()["max_threads"]
     print(describe())

@@ -8,7 +8,7 @@ import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
-from autotune.evaluators.cpu.identity import read_cpu
+from autotune.targets.cpu.identity import read_cpu
 
 
 def describe() -> str:

@@ -19,17 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from environment import describe
+from thread_schedule import SCHEDULES, ThreadSchedule
 
 from autotune import Gemm
-from autotune.catalog import find_operation, load_families
-from autotune.configuration import Candidate, Configuration, Value
-from autotune.device import CpuLimits
-from autotune.evaluators.base import Effort
-from autotune.family import KernelFamily
-from autotune.product import Product
-from autotune.program_cache import ProgramCache
-from autotune.schedule import SCHEDULES, ThreadSchedule
-from autotune.targets import make_target
+from autotune.core.configuration import Candidate, Configuration, Value
+from autotune.core.limits import CpuLimits
+from autotune.families.catalog import find_operation, load_families
+from autotune.families.family import KernelFamily
+from autotune.families.program_cache import ProgramCache
+from autotune.measuring.evaluator import Effort
+from autotune.operations.product import Product
+from autotune.targets.registry import make_target
 
 TRIANGULAR = Path(__file__).parent.parent / "examples" / "triangular"
 

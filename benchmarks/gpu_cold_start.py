@@ -16,8 +16,8 @@ from collections import Counter
 from gpu_environment import GpuWatch, describe_gpu, read_gpu
 
 from autotune import Gemm, tune
-from autotune.problem import parse_shape
-from autotune.progress import Progress
+from autotune.operations.problem import parse_shape
+from autotune.tuning.progress import Progress
 
 MOMENTS_S = (2, 5, 10, 15, 20, 30, 45, 60)
 

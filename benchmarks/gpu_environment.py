@@ -11,9 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from autotune.device import Device
-from autotune.evaluators.cuda.identity import read_gpu
-from autotune.evaluators.cuda.nvml import GpuMonitor
+from autotune.core.device import Device
+from autotune.targets.cuda.device.identity import read_gpu
+from autotune.targets.cuda.device.nvml import GpuMonitor
 
 INTERVAL_S = 0.1
 

@@ -24,20 +24,20 @@ from gpu_environment import GpuWatch, describe_gpu
 from numpy.typing import NDArray
 
 from autotune import Gemm
-from autotune.catalog import load_families
-from autotune.configuration import Configuration
-from autotune.evaluators.cuda.baseline import CublasError
-from autotune.evaluators.hybrid.baseline import CublasXt, OneGpu
-from autotune.evaluators.hybrid.identity import read_gpus
-from autotune.evaluators.hybrid.loading import HybridProgram, Plan, make_plan
-from autotune.evaluators.hybrid.machine import DeviceMatrix, GpuMachine
-from autotune.evaluators.hybrid.products import LocalKernel, Products
-from autotune.hybrid import choose_local
-from autotune.paths import CacheLocations
-from autotune.program_cache import ProgramCache
-from autotune.references import Tolerance
-from autotune.rendering import render
-from autotune.statistics import median, median_interval
+from autotune.core.configuration import Configuration
+from autotune.core.paths import CacheLocations
+from autotune.core.statistics import median, median_interval
+from autotune.families.catalog import load_families
+from autotune.families.program_cache import ProgramCache
+from autotune.families.rendering import render
+from autotune.operations.references import Tolerance
+from autotune.targets.cuda.measure.baseline import CublasError
+from autotune.targets.hybrid.baseline import CublasXt, OneGpu
+from autotune.targets.hybrid.bind import choose_local
+from autotune.targets.hybrid.identity import read_gpus
+from autotune.targets.hybrid.loading import HybridProgram, Plan, make_plan
+from autotune.targets.hybrid.machine import DeviceMatrix, GpuMachine
+from autotune.targets.hybrid.products import LocalKernel, Products
 
 FAMILIES = load_families(target="hybrid")
 DTYPE = "float32"

@@ -17,19 +17,19 @@ from collections.abc import Iterator, Sequence
 from environment import describe
 
 from autotune import Gemm
-from autotune.catalog import load_families, select_families
-from autotune.configuration import Candidate
-from autotune.cost_model import Machine, distributed_cost, root_cost
-from autotune.evaluators.base import Effort
-from autotune.evaluators.mpi.evaluator import MpiEvaluator, grid_of
-from autotune.evaluators.mpi.messages import MeasureNetwork, Network
-from autotune.evaluators.mpi.world import World
-from autotune.grid import ProcessGrid
-from autotune.local_product import choose_local
-from autotune.mpi_target import MpiTarget
-from autotune.paths import CacheLocations
-from autotune.program_cache import ProgramCache
+from autotune.core.configuration import Candidate
+from autotune.core.grid import ProcessGrid
+from autotune.core.paths import CacheLocations
+from autotune.families.catalog import load_families, select_families
+from autotune.families.program_cache import ProgramCache
+from autotune.measuring.evaluator import Effort
 from autotune.space import SearchSpace
+from autotune.targets.mpi.cost_model import Machine, distributed_cost, root_cost
+from autotune.targets.mpi.evaluator import MpiEvaluator, grid_of
+from autotune.targets.mpi.local import choose_local
+from autotune.targets.mpi.messages import MeasureNetwork, Network
+from autotune.targets.mpi.ranks.world import World
+from autotune.targets.mpi.target import MpiTarget
 
 
 def main() -> None:

@@ -21,17 +21,17 @@ from gpu_environment import describe_gpu
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from autotune.catalog import load_families
-from autotune.configuration import Configuration
-from autotune.distributed import tuned_product
-from autotune.evaluators.cuda.identity import read_gpu
-from autotune.evaluators.mpi.evaluator import grid_of
-from autotune.evaluators.mpi.gpu_matrix import GpuMatrix
-from autotune.evaluators.mpi.gpu_rank import GpuRank
-from autotune.evaluators.mpi.ranks import describe
-from autotune.grid import factorisations
-from autotune.rendering import render
-from autotune.statistics import median, median_interval
+from autotune.core.configuration import Configuration
+from autotune.core.grid import factorisations
+from autotune.core.statistics import median, median_interval
+from autotune.families.catalog import load_families
+from autotune.families.rendering import render
+from autotune.targets.cuda.device.identity import read_gpu
+from autotune.targets.mpi.evaluator import grid_of
+from autotune.targets.mpi.gpu.matrix import GpuMatrix
+from autotune.targets.mpi.gpu.rank import GpuRank
+from autotune.targets.mpi.load import tuned_product
+from autotune.targets.mpi.ranks.ranks import describe
 
 FAMILIES = load_families(target="mpi")
 DTYPE = "float32"

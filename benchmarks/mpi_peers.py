@@ -27,19 +27,20 @@ from environment import describe
 from scalapack_gemm import Product, Scalapack, variants
 
 from autotune import Gemm
-from autotune.catalog import load_families
-from autotune.configuration import Candidate, Configuration
-from autotune.evaluators.cpu.kernel import CpuKernel, load_module
-from autotune.evaluators.mpi.attached import under_mpiexec
-from autotune.evaluators.mpi.timing import timed_together
-from autotune.evaluators.mpi.world import find_mpiexec, launch_command
-from autotune.local_product import choose_local
-from autotune.lookup import look_up
-from autotune.mpi_target import MpiTarget
-from autotune.paths import CacheLocations
-from autotune.program_cache import ProgramCache
-from autotune.rendering import render
-from autotune.statistics import median, median_interval
+from autotune.core.configuration import Candidate, Configuration
+from autotune.core.paths import CacheLocations
+from autotune.core.statistics import median, median_interval
+from autotune.families.catalog import load_families
+from autotune.families.modules import load_module
+from autotune.families.program_cache import ProgramCache
+from autotune.families.rendering import render
+from autotune.targets.cpu.kernel import CpuKernel
+from autotune.targets.lookup import look_up
+from autotune.targets.mpi.local import choose_local
+from autotune.targets.mpi.ranks.attached import under_mpiexec
+from autotune.targets.mpi.ranks.timing import timed_together
+from autotune.targets.mpi.ranks.world import find_mpiexec, launch_command
+from autotune.targets.mpi.target import MpiTarget
 
 TRIED = 3
 """Rounds of all variants of ScaLAPACK, of which the fastest are chosen."""

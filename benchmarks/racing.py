@@ -19,13 +19,13 @@ from pathlib import Path
 from environment import describe
 
 from autotune import Gemm, Outcome
-from autotune.configuration import Candidate
-from autotune.deciding import finalists
-from autotune.evaluators.base import Evaluator
-from autotune.measurement import Measurement
-from autotune.program_cache import ProgramCache
-from autotune.sweeper import shuffled_rows
-from autotune.trials import Workplace
+from autotune.core.configuration import Candidate
+from autotune.core.measurement import Measurement
+from autotune.families.program_cache import ProgramCache
+from autotune.measuring.evaluator import Evaluator
+from autotune.tuning.deciding import finalists
+from autotune.tuning.sweeper import shuffled_rows
+from autotune.tuning.trials import Workplace
 
 
 @dataclass

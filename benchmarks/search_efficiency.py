@@ -25,8 +25,8 @@ import numpy as np
 from environment import describe
 from search_peers import contestant_worker, peers
 
-from autotune.errors import InputError
-from autotune.evaluators.processes import Failure, WorkerPool
+from autotune.core.errors import InputError
+from autotune.measuring.processes import Failure, WorkerPool
 from autotune.recorded import RecordedSpace, Summary, read_recorded, summarise
 from autotune.recorded.replay import ONE_THREAD
 

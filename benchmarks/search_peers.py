@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.configuration import Value
+from autotune.core.configuration import Value
 from autotune.recorded import RecordedSpace, Run, read_recorded, run_sampler
 
 KERNEL_TUNER_STRATEGIES = (

@@ -9,14 +9,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from autotune.paths import data_dir
-from autotune.store import (
-    TuningCache,
-    TuningRecord,
-    export_lines,
-    shipped_records,
-    superseded,
-)
+from autotune.core.paths import data_dir
+from autotune.store import TuningCache, TuningRecord, export_lines, shipped_records, superseded
 
 
 def main() -> None:

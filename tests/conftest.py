@@ -58,8 +58,8 @@ def heard_signals() -> Iterator[None]:
 @pytest.fixture
 def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
     """No measurement counts as noisy, for tests of what follows: machines that run tests are."""
-    from autotune import deciding
     from autotune.store import record
+    from autotune.tuning import deciding
 
     monkeypatch.setattr(deciding, "_noise", lambda *arguments: "")
     monkeypatch.setattr(record, "WIDE", float("inf"))

@@ -48,7 +48,7 @@ class Stream:
 
 
 class NumpyMachine:
-    """See `autotune.evaluators.hybrid.machine.Machine`.
+    """See `autotune.targets.hybrid.machine.Machine`.
 
     Args:
         devices: GPUs.

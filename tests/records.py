@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.configuration import Candidate, Configuration
-from autotune.device import CpuLimits, Device, DeviceFingerprint
-from autotune.problem import Gemm
+from autotune.core.configuration import Candidate, Configuration
+from autotune.core.device import Device, DeviceFingerprint
+from autotune.core.limits import CpuLimits
+from autotune.operations.problem import Gemm
 from autotune.store import BaselineRecord, EffortRecord, TuningRecord
 
 FINGERPRINT = DeviceFingerprint(

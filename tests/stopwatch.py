@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from autotune.evaluators.base import Baseline, Finals
-from autotune.measurement import Measurement, Outcome
+from autotune.core.measurement import Measurement, Outcome
+from autotune.measuring.evaluator import Baseline, Finals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autotune.configuration import Candidate
-    from autotune.device import Device
+    from autotune.core.configuration import Candidate
+    from autotune.core.device import Device
 
 ROUNDS = 15
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from records import record
 from suspect_family import suspect, write_suspects
 
-from autotune.evaluators.cpu.identity import read_cpu
-from autotune.paths import CacheLocations
-from autotune.problem import Gemm
+from autotune.core.paths import CacheLocations
+from autotune.operations.problem import Gemm
 from autotune.store import TuningCache, TuningRecord
+from autotune.targets.cpu.identity import read_cpu
 
 if TYPE_CHECKING:
     from pathlib import Path

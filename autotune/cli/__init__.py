@@ -18,12 +18,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from autotune import __version__
 from autotune.cli.parser import Parser, is_common, normalized
-from autotune.errors import AutotuneError
-from autotune.interrupt import CommandSignals
-from autotune.printable import printable
-from autotune.suggestions import must_be
+from autotune.core.errors import AutotuneError
+from autotune.core.interrupt import CommandSignals
+from autotune.core.printable import printable
+from autotune.core.suggestions import must_be
+from autotune.core.version import __version__
 
 if TYPE_CHECKING:
     from autotune.cli.result import CommandResult

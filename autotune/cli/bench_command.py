@@ -19,18 +19,18 @@ from autotune.cli.result import CommandResult
 from autotune.cli.scope import Scope
 from autotune.cli.table import table
 from autotune.cli.targets import placed_target, target_options
-from autotune.errors import InputError, NotTunedError
-from autotune.interrupt import asked_to_stop
-from autotune.offers import refusal
+from autotune.core.errors import InputError, NotTunedError
+from autotune.core.interrupt import asked_to_stop
+from autotune.families.offers import refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autotune.cli.ladder import Contestant, Row
-    from autotune.device import Device
-    from autotune.family import KernelFamily
-    from autotune.problem import Gemm
-    from autotune.targets import Target
+    from autotune.core.device import Device
+    from autotune.families.family import KernelFamily
+    from autotune.operations.problem import Gemm
+    from autotune.targets.base import Target
 
 LADDER_SHAPES = ("1024x1024x1024", "2048x2048x2048", "4096x4096x4096")
 """Shapes of a GPU's ladder, unless others are given."""
@@ -76,7 +76,7 @@ class _Job:
 
 def run(args: argparse.Namespace) -> CommandResult:
     """Check that every problem can be measured, then measure them."""
-    from autotune.family import GPU_TARGETS
+    from autotune.families.family import GPU_TARGETS
 
     scope = Scope.of(args, args.family)
     is_gpu_ladder = args.ladder and scope.target in GPU_TARGETS
@@ -101,7 +101,7 @@ def _job(args: argparse.Namespace, problem: Gemm, scope: Scope) -> _Job:
         NotTunedError: there is nothing to measure.
     """
     from autotune.cli import ladder
-    from autotune.targets import make_target
+    from autotune.targets.registry import make_target
 
     if (reason := refusal(scope.chosen, problem)) is not None:
         raise InputError(reason)
@@ -121,9 +121,9 @@ def _job(args: argparse.Namespace, problem: Gemm, scope: Scope) -> _Job:
 
 def _bench(args: argparse.Namespace, job: _Job) -> list[Row]:
     from autotune.cli import ladder
-    from autotune.family import GPU_TARGETS
-    from autotune.paths import CacheLocations
-    from autotune.program_cache import ProgramCache
+    from autotune.core.paths import CacheLocations
+    from autotune.families.family import GPU_TARGETS
+    from autotune.families.program_cache import ProgramCache
 
     programs = ProgramCache(CacheLocations.at(args.cache).programs)
     note: ladder.Note = (lambda line: None) if args.quiet else ladder.to_stderr
@@ -151,7 +151,7 @@ def _tuned(
     families: Mapping[str, KernelFamily],
 ) -> list[Contestant]:
     """The tuned kernel, where there is one of these families."""
-    from autotune.lookup import look_up
+    from autotune.targets.lookup import look_up
 
     try:
         candidate = look_up(

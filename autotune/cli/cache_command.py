@@ -13,10 +13,10 @@ from autotune.cli.records import find_record, shipped, user_cache
 from autotune.cli.result import CommandResult
 from autotune.cli.table import table
 from autotune.cli.targets import target_options
-from autotune.errors import InputError, MissingDependencyError, UnknownNameError
-from autotune.paths import CacheLocations
-from autotune.problem import gemm_from_key
-from autotune.product import problem_from_key
+from autotune.core.errors import InputError, MissingDependencyError, UnknownNameError
+from autotune.core.paths import CacheLocations
+from autotune.operations.problem import gemm_from_key
+from autotune.operations.product import problem_from_key
 from autotune.store import (
     TuningRecord,
     export_lines,
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Mapping
 
-    from autotune.device import Device
-    from autotune.family import KernelFamily
-    from autotune.problem import Gemm
+    from autotune.core.device import Device
+    from autotune.families.family import KernelFamily
+    from autotune.operations.problem import Gemm
 
 
 _MAX_DAYS = 36500
@@ -210,14 +210,14 @@ class _Here:
         return is_current(record, device, {family.name: family.digest})
 
     def _load_families(self, target: str, operation: str) -> Mapping[str, KernelFamily]:
-        from autotune.catalog import load_families
-        from autotune.targets import make_target
+        from autotune.families.catalog import load_families
+        from autotune.targets.registry import make_target
 
         make_target(target)
         return load_families(target=target, operation=operation, extra=self._extra_families)
 
     def _read_device(self, target: str, problem: Gemm) -> Device:
-        from autotune.targets import make_target
+        from autotune.targets.registry import make_target
 
         return make_target(target).device(problem)
 

@@ -25,7 +25,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> CommandResult:
     """Read the device, or describe one that is known by name; list the GPUs that are here."""
-    from autotune.evaluators.cuda.presence import look
+    from autotune.targets.cuda.device.presence import look
 
     found = look()
     device = read_device(choose_target(args), args)

@@ -14,14 +14,14 @@ from autotune.cli.records import find_record, user_cache
 from autotune.cli.result import CommandResult
 from autotune.cli.scope import Scope
 from autotune.cli.targets import read_device, target_options
-from autotune.configuration import Configuration, Value
-from autotune.errors import AutotuneError, InputError, SpaceError, UnknownNameError
-from autotune.suggestions import must_be
+from autotune.core.configuration import Configuration, Value
+from autotune.core.errors import AutotuneError, InputError, SpaceError, UnknownNameError
+from autotune.core.suggestions import must_be
 
 if TYPE_CHECKING:
-    from autotune.device import Device, DeviceLimits
-    from autotune.family import KernelFamily
-    from autotune.problem import Gemm
+    from autotune.core.device import Device, DeviceLimits
+    from autotune.families.family import KernelFamily
+    from autotune.operations.problem import Gemm
     from autotune.store import TuningRecord
 
 
@@ -77,8 +77,8 @@ class _Choice:
 def run(args: argparse.Namespace) -> CommandResult:
     """Render one configuration; for a GPU also compile it, where there is a compiler."""
     from autotune.cli import resources
-    from autotune.family import GPU_TARGETS
-    from autotune.rendering import render
+    from autotune.families.family import GPU_TARGETS
+    from autotune.families.rendering import render
 
     choice = _of_family(args) if args.record is None else _of_record(args)
     family, configuration, problem = choice.family, choice.configuration, choice.problem
@@ -148,8 +148,8 @@ _OF_RECORDS = (
 
 def _of_record(args: argparse.Namespace) -> _Choice:
     """The winner of a record, for its own problem."""
-    from autotune.catalog import load_families
-    from autotune.product import problem_from_key
+    from autotune.families.catalog import load_families
+    from autotune.operations.product import problem_from_key
 
     for option in _OF_RECORDS:
         if value := getattr(args, option):
@@ -184,8 +184,8 @@ def _of_record(args: argparse.Namespace) -> _Choice:
 
 def _device_of(record: TuningRecord, args: argparse.Namespace, problem: Gemm) -> Device:
     """The device that a record was tuned on, or one like it."""
-    from autotune.family import GPU_TARGETS
-    from autotune.invocation import Invocation
+    from autotune.families.family import GPU_TARGETS
+    from autotune.targets.invocation import Invocation
 
     invocation = Invocation.of(problem, record.target, record.fingerprint, device=args.device)
     gpu = None

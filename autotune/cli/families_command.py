@@ -13,8 +13,8 @@ from autotune.cli.targets import choose_target, read_device, target_options
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.device import DeviceLimits
-    from autotune.family import KernelFamily
+    from autotune.core.device import DeviceLimits
+    from autotune.families.family import KernelFamily
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -31,8 +31,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> CommandResult:
     """List the families of a target, or those named wherever they are."""
-    from autotune.catalog import find_families, select_families
-    from autotune.family import GPU_TARGETS, LIMIT_NAMES
+    from autotune.families.catalog import find_families, select_families
+    from autotune.families.family import GPU_TARGETS, LIMIT_NAMES
 
     target = choose_target(args)
     limits: DeviceLimits | None = None

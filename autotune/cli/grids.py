@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.table import table
-from autotune.cost_model import best_grids, least_words
-from autotune.mpi_limits import MpiLimits
+from autotune.core.limits import MpiLimits
+from autotune.targets.mpi.cost_model import best_grids, least_words
 
 if TYPE_CHECKING:
-    from autotune.device import Device
-    from autotune.problem import Gemm
+    from autotune.core.device import Device
+    from autotune.operations.problem import Gemm
 
 
 def predicted_grids(
@@ -28,7 +28,7 @@ def predicted_grids(
     limits = device.limits
     if not isinstance(limits, MpiLimits) or limits.gpus:
         return [], ""
-    from autotune.mpi_machine import known_machine
+    from autotune.targets.mpi.machine import known_machine
 
     known = known_machine(problem, device, cache)
     machine = known.machine

@@ -8,21 +8,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from autotune.configuration import Candidate
-from autotune.deadline import Deadline
-from autotune.errors import OutOfTimeError, SpaceError
-from autotune.evaluators.base import Effort, relative_speed
-from autotune.evaluators.processes import Failure
-from autotune.interrupt import Interrupt
+from autotune.core.configuration import Candidate
+from autotune.core.deadline import Deadline
+from autotune.core.errors import OutOfTimeError, SpaceError
+from autotune.core.interrupt import Interrupt
+from autotune.measuring.evaluator import Effort, relative_speed
+from autotune.measuring.processes import Failure
 
 if TYPE_CHECKING:
-    from autotune.device import Device, DeviceLimits
-    from autotune.evaluators.base import Baseline, Evaluator
-    from autotune.evaluators.cuda.host_call import HostCall
-    from autotune.family import KernelFamily
-    from autotune.measurement import Measurement
-    from autotune.problem import Gemm
-    from autotune.program_cache import ProgramCache
+    from autotune.core.device import Device, DeviceLimits
+    from autotune.core.measurement import Measurement
+    from autotune.families.family import KernelFamily
+    from autotune.families.program_cache import ProgramCache
+    from autotune.measuring.evaluator import Baseline, Evaluator
+    from autotune.operations.problem import Gemm
+    from autotune.targets.cuda.measure.host_call import HostCall
 
 NEAR = 4.0
 """Kernels up to this many times slower than the fastest take turns with the vendor library. Of the
@@ -161,7 +161,7 @@ def measure_host_calls(
     note: Note,
 ) -> list[Row]:
     """The rows with the whole call from host arrays to host result, for CUDA kernels that ran."""
-    from autotune.evaluators.cuda.host_call import HostCalls
+    from autotune.targets.cuda.measure.host_call import HostCalls
 
     by_name = dict(contestants)
     measured = []

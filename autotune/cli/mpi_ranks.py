@@ -5,14 +5,14 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from autotune import __version__
-from autotune.errors import AutotuneError
+from autotune.core.errors import AutotuneError
+from autotune.core.version import __version__
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from autotune.evaluators.mpi.attached import AttachedRanks
+    from autotune.targets.mpi.ranks.attached import AttachedRanks
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def attached_ranks(target: str, args: argparse.Namespace) -> Iterator[AttachedRa
     Raises:
         AutotuneError: the ranks were given different options, or cannot be used.
     """
-    from autotune.evaluators.mpi.attached import AttachedRanks, attach, is_first, under_mpiexec
+    from autotune.targets.mpi.ranks.attached import AttachedRanks, attach, is_first, under_mpiexec
 
     if target != "mpi" or not under_mpiexec():
         yield None

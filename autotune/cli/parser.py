@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from autotune.suggestions import did_you_mean, must_be
+from autotune.core.suggestions import did_you_mean, must_be
 
 _LEADING = ("--json", "-q", "--quiet", "--cache")
 """Options that every command has: they may come before it."""

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from autotune.errors import ProblemError
-from autotune.offers import dtypes_of, unoffered
-from autotune.problem import LAYOUTS, Gemm, dtype_name, parse_shape
-from autotune.product import Product
+from autotune.core.errors import ProblemError
+from autotune.families.offers import dtypes_of, unoffered
+from autotune.operations.problem import LAYOUTS, Gemm, dtype_name, parse_shape
+from autotune.operations.product import Product
 
 if TYPE_CHECKING:
     from autotune.cli.scope import Scope

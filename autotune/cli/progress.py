@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.evaluators.base import Baseline
-    from autotune.progress import Progress
+    from autotune.measuring.evaluator import Baseline
+    from autotune.tuning.progress import Progress
 
 LOG_INTERVAL_S = 5.0
 """Seconds between lines where stderr is not a terminal."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.errors import UnknownNameError
-from autotune.paths import CacheLocations, data_dir
+from autotune.core.errors import UnknownNameError
+from autotune.core.paths import CacheLocations, data_dir
 from autotune.store import TuningCache, shipped_records
 
 if TYPE_CHECKING:

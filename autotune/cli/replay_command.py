@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from autotune.cli.options import common
 from autotune.cli.result import CommandResult
 from autotune.cli.table import table
-from autotune.errors import InputError
+from autotune.core.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,7 +76,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> CommandResult:
     """Replay every file with every sampler."""
-    from autotune.paths import CacheLocations
+    from autotune.core.paths import CacheLocations
     from autotune.recorded import read_recorded, recorded_from_cache, replay
 
     if not (args.files or args.study):

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune.cuda_limits import CudaLimits
-from autotune.errors import MissingDependencyError
-from autotune.occupancy import blocks_per_multiprocessor
+from autotune.core.errors import MissingDependencyError
+from autotune.core.limits import CudaLimits
+from autotune.families.occupancy import blocks_per_multiprocessor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autotune.configuration import Configuration, Value
-    from autotune.device import Device
-    from autotune.family import KernelFamily
-    from autotune.problem import Gemm
-    from autotune.rendering import Source
+    from autotune.core.configuration import Configuration, Value
+    from autotune.core.device import Device
+    from autotune.families.family import KernelFamily
+    from autotune.families.rendering import Source
+    from autotune.operations.problem import Gemm
 
 
 def estimates(
@@ -44,8 +44,8 @@ def compiled(
     limits = device.limits
     if not isinstance(limits, CudaLimits) or family.launch is None:
         return None, f"families for {family.target} are compiled when they are run"
-    from autotune.evaluators.cuda.compiling import compile_source
-    from autotune.evaluators.cuda.gate import gate
+    from autotune.targets.cuda.compile.compiling import compile_source
+    from autotune.targets.cuda.compile.gate import gate
 
     try:
         binary = compile_source(source, family.name, limits.architecture)

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.cli.targets import choose_target
-from autotune.errors import InputError, UnknownNameError
-from autotune.suggestions import did_you_mean, must_be
+from autotune.core.errors import InputError, UnknownNameError
+from autotune.core.suggestions import did_you_mean, must_be
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
 
-    from autotune.family import KernelFamily
-    from autotune.product import Operation
+    from autotune.families.family import KernelFamily
+    from autotune.operations.product import Operation
 
 _DEFAULT_OPERATION = "gemm"
 
@@ -55,7 +55,12 @@ class Scope:
             UnknownNameError: there is no such target, operation or family.
             InputError: several targets or operations have the families.
         """
-        from autotune.catalog import find_families, load_families, operation_of, select_families
+        from autotune.families.catalog import (
+            find_families,
+            load_families,
+            operation_of,
+            select_families,
+        )
 
         target, operation = choose_target(args), args.operation or _DEFAULT_OPERATION
         if named or operation != _DEFAULT_OPERATION:
@@ -82,7 +87,7 @@ def _place(
     args: argparse.Namespace, default: str, every: Sequence[KernelFamily], named: Sequence[str]
 ) -> tuple[str, str]:
     """The target and the operation of which there are all the families named."""
-    from autotune.family import GPU_TARGETS, LIMIT_NAMES
+    from autotune.families.family import GPU_TARGETS, LIMIT_NAMES
 
     _check_operation(args.operation, every)
     owned = {(family.target, family.operation, family.name) for family in every}

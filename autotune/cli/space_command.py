@@ -18,9 +18,9 @@ from autotune.cli.targets import read_device, target_options
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autotune.device import Device
-    from autotune.family import KernelFamily
-    from autotune.problem import Gemm
+    from autotune.core.device import Device
+    from autotune.families.family import KernelFamily
+    from autotune.operations.problem import Gemm
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

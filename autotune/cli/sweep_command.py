@@ -13,12 +13,12 @@ from autotune.cli.problems import operation_argument, problem_options, problems,
 from autotune.cli.result import CommandResult
 from autotune.cli.scope import Scope
 from autotune.cli.targets import placed_target, target_options
-from autotune.errors import InputError
+from autotune.core.errors import InputError
 
 if TYPE_CHECKING:
-    from autotune.problem import Gemm
-    from autotune.sweeper import SweepResult
-    from autotune.targets import Target
+    from autotune.operations.problem import Gemm
+    from autotune.targets.base import Target
+    from autotune.tuning.sweeper import SweepResult
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> CommandResult:
 
 def _sweep(args: argparse.Namespace, problem: Gemm, target: str | Target) -> SweepResult:
     from autotune.cli.progress import ProgressLine
-    from autotune.sweeper import sweep
+    from autotune.tuning.sweeper import sweep
 
     name = target if isinstance(target, str) else target.name
     line = ProgressLine(f"sweeping {shapes_text(problem)} on target {name}")

@@ -6,13 +6,13 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.errors import InputError
+from autotune.core.errors import InputError
 
 if TYPE_CHECKING:
-    from autotune.device import Device
-    from autotune.evaluators.mpi.world import Ranks
-    from autotune.problem import Gemm
-    from autotune.targets import Target
+    from autotune.core.device import Device
+    from autotune.operations.problem import Gemm
+    from autotune.targets.base import Target
+    from autotune.targets.mpi.ranks.world import Ranks
 
 
 def target_options(*, device: bool = True) -> argparse.ArgumentParser:
@@ -85,8 +85,8 @@ def choose_target(args: argparse.Namespace) -> str:
         UnknownNameError: there is no such target.
         InputError: a device is named for a target without any.
     """
-    from autotune.family import GPU_TARGETS, LIMIT_NAMES
-    from autotune.targets import make_target
+    from autotune.families.family import GPU_TARGETS, LIMIT_NAMES
+    from autotune.targets.registry import make_target
 
     if args.target is None:
         return make_target(None).name if args.device is None else "cuda"
@@ -115,8 +115,8 @@ def placed_target(
     Raises:
         InputError: the options are for another target, or not those of the attached ranks.
     """
-    from autotune.hybrid_target import HybridTarget
-    from autotune.mpi_target import MpiTarget
+    from autotune.targets.hybrid.target import HybridTarget
+    from autotune.targets.mpi.target import MpiTarget
 
     for name, value, owners in (
         ("ranks", args.ranks, ("mpi",)),
@@ -148,6 +148,6 @@ def read_device(target: str, args: argparse.Namespace, problem: Gemm | None = No
         UnknownNameError: there is no such device.
         MissingDependencyError: a package or the device itself is missing.
     """
-    from autotune.targets import make_target
+    from autotune.targets.registry import make_target
 
     return make_target(placed_target(target, args)).device(problem, args.device)

@@ -13,17 +13,17 @@ from autotune.cli.result import CommandResult
 from autotune.cli.scope import Scope
 from autotune.cli.table import folded, width
 from autotune.cli.targets import placed_target, target_options
-from autotune.errors import InputError
-from autotune.invocation import Invocation
+from autotune.core.errors import InputError
 from autotune.store import export_records
+from autotune.targets.invocation import Invocation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autotune.problem import Gemm
+    from autotune.operations.problem import Gemm
     from autotune.store import TuningRecord
-    from autotune.targets import Target
-    from autotune.tuner import TuneResult
+    from autotune.targets.base import Target
+    from autotune.tuning.tuner import TuneResult
 
 DEFAULT_TRIALS = 200
 DEFAULT_TIMEOUT_S = 60.0
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> CommandResult:
 
 def _tune(args: argparse.Namespace, problem: Gemm, target: str | Target) -> TuneResult:
     from autotune.cli.progress import ProgressLine
-    from autotune.tuner import tune
+    from autotune.tuning.tuner import tune
 
     trials = DEFAULT_TRIALS if args.trials is None else args.trials
     timeout = DEFAULT_TIMEOUT_S if args.timeout is None else args.timeout

@@ -12,20 +12,20 @@ from autotune.cli.problems import shapes_text
 from autotune.cli.result import CommandResult
 from autotune.cli.table import table
 from autotune.cli.tune_command import document, winner
-from autotune.errors import InputError
+from autotune.core.errors import InputError
 from autotune.store import export_records
 
 if TYPE_CHECKING:
-    from autotune.preset_run import PresetResult
-    from autotune.presets import TuningPreset
-    from autotune.problem import Gemm
-    from autotune.progress import Watcher
+    from autotune.operations.problem import Gemm
+    from autotune.tuning.preset_run import PresetResult
+    from autotune.tuning.presets import TuningPreset
+    from autotune.tuning.progress import Watcher
 
 
 def run_named(args: argparse.Namespace) -> CommandResult:
     """Tune the preset that ``--preset`` names."""
-    from autotune.preset_run import PresetStatus, run_preset
-    from autotune.presets import find_preset
+    from autotune.tuning.preset_run import PresetStatus, run_preset
+    from autotune.tuning.presets import find_preset
 
     preset = find_preset(args.preset)
     for option in (

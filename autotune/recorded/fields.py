@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from autotune.errors import InputError
-from autotune.printable import LINE, printable, shown
+from autotune.core.errors import InputError
+from autotune.core.printable import LINE, printable, shown
 from autotune.store.strict_json import INTEGER_LIMIT
 
 if TYPE_CHECKING:
-    from autotune.configuration import Value
+    from autotune.core.configuration import Value
 
 _LONGEST_LINE = 1000
 _LONGEST_KEY = 200

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from autotune.printable import shown
+from autotune.core.printable import shown
+from autotune.core.statistics import median
 from autotune.recorded import fields
 from autotune.recorded.space import Entry, RecordedSpace
-from autotune.statistics import median
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

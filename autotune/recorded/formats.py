@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from autotune.errors import InputError
-from autotune.printable import printable, shown
+from autotune.core.errors import InputError
+from autotune.core.printable import printable, shown
 from autotune.recorded import foreign, sweeps
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.errors import AutotuneError, InputError
-from autotune.evaluators.processes import Failure, WorkerPool
+from autotune.core.errors import AutotuneError, InputError
+from autotune.measuring.processes import Failure, WorkerPool
 from autotune.recorded.score import Summary, summarise
 from autotune.search import Searcher, make_sampler
 from autotune.search.model import MeasuredPrior

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from autotune.configuration import Candidate, Configuration, Value
-from autotune.errors import InputError
-from autotune.printable import shown
+from autotune.core.configuration import Candidate, Configuration, Value
+from autotune.core.errors import InputError
+from autotune.core.printable import shown
 from autotune.recorded import fields
 from autotune.space import SearchSpace, SpaceUnion
 from autotune.space.listed import ConfigurationList

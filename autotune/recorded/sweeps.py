@@ -8,8 +8,8 @@ import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
-from autotune.errors import InputError
-from autotune.measurement import Outcome
+from autotune.core.errors import InputError
+from autotune.core.measurement import Outcome
 from autotune.recorded import fields
 from autotune.recorded.space import Entry, RecordedSpace
 from autotune.store import TuningCache
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from autotune.configuration import Candidate
-    from autotune.measurement import Measurement
-    from autotune.problem import Problem
+    from autotune.core.configuration import Candidate
+    from autotune.core.measurement import Measurement
+    from autotune.operations.problem import Problem
 
 CSV_COLUMNS = ("family", "configuration", "outcome", "median_s", "low_s", "high_s", "reason")
 """The configuration is one JSON object: families have different parameters."""

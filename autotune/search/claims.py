@@ -27,7 +27,7 @@ from autotune.search.internals import end_as_failed, write_note
 from autotune.search.owner import Owner
 
 if TYPE_CHECKING:
-    from autotune.configuration import Value
+    from autotune.core.configuration import Value
     from autotune.search.study_space import StudySpace
 
 CLAIM = "autotune:claim"
@@ -35,7 +35,7 @@ CLAIM = "autotune:claim"
 
 OUTCOME = "outcome"
 REASON = "reason"
-"""Trial attributes: how a trial ended and why, as `autotune.measurement` has them."""
+"""Trial attributes: how a trial ended and why, as `autotune.core.measurement` has them."""
 
 ORPHANED = "orphaned"
 INTERRUPTED = "interrupted"

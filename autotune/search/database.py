@@ -9,7 +9,7 @@ from optuna.storages import RDBStorage
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
 
-from autotune.errors import MissingDependencyError, StudyError
+from autotune.core.errors import MissingDependencyError, StudyError
 
 _PACKAGES = {
     "psycopg": "'psycopg[binary]'",

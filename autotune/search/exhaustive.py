@@ -11,7 +11,7 @@ from autotune.search.mirror import trial_seed
 if TYPE_CHECKING:
     from collections.abc import Set
 
-    from autotune.configuration import Value
+    from autotune.core.configuration import Value
     from autotune.search.claims import Ledger
     from autotune.search.study_space import StudySpace
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import optuna
 from optuna.samplers import BaseSampler
 
-from autotune.errors import AutotuneError, SpaceError
+from autotune.core.errors import AutotuneError, SpaceError
 from autotune.search.claims import Ledger, claim, withdraw
 from autotune.search.mirror import Encoding, MirrorProposer
 from autotune.search.study_space import StudySpace
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial, TrialState
 
-    from autotune.configuration import Value
+    from autotune.core.configuration import Value
     from autotune.space import SearchSpace, SpaceUnion
 
 _ENQUEUED = "fixed_params"

@@ -7,7 +7,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from autotune.interrupt import SIGNALS
+from autotune.core.interrupt import SIGNALS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

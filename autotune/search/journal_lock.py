@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from optuna.storages.journal import JournalFileOpenLock
 
-from autotune.errors import StudyError
+from autotune.core.errors import StudyError
 
 if TYPE_CHECKING:
     from pathlib import Path

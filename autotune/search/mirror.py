@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from optuna.samplers import BaseSampler
 
-    from autotune.configuration import Value
+    from autotune.core.configuration import Value
     from autotune.search.claims import Ledger
     from autotune.search.study_space import StudySpace
 

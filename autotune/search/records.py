@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Generic
 
-from autotune.errors import InputError
-from autotune.measurement import Measurement, Outcome
+from autotune.core.errors import InputError
+from autotune.core.measurement import Measurement, Outcome
 from autotune.search.claims import OUTCOME, REASON, claim_of
 from autotune.search.study_space import PointT
 

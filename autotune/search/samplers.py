@@ -11,15 +11,15 @@ import numpy as np
 import optuna
 from optuna.samplers import BaseSampler
 
-from autotune.errors import InputError, MissingDependencyError, UnknownNameError
-from autotune.printable import shown
+from autotune.core.errors import InputError, MissingDependencyError, UnknownNameError
+from autotune.core.printable import shown
+from autotune.core.suggestions import did_you_mean
 from autotune.search.exhaustive import ExhaustiveProposer, RandomProposer
 from autotune.search.feasible import FeasibleSampler, Proposer
 from autotune.search.mirror import Encoding, MirrorProposer
 from autotune.search.model import ModelProposer
 from autotune.search.quiet import quiet
 from autotune.search.study_space import StudySpace
-from autotune.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Generic, cast, overload
 import optuna
 from optuna.trial import TrialState, create_trial
 
-from autotune.errors import InputError
-from autotune.printable import shown
+from autotune.core.errors import InputError
+from autotune.core.printable import shown
 from autotune.search.quiet import quiet
 from autotune.search.samplers import make_sampler
 from autotune.search.study_space import PointT
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from optuna.samplers import BaseSampler
 
-    from autotune.configuration import Candidate, Configuration, Value
+    from autotune.core.configuration import Candidate, Configuration, Value
     from autotune.search.feasible import FeasibleSampler
     from autotune.search.model import Prior
 

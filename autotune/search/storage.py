@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 
-from autotune.errors import CacheError, StudyError
+from autotune.core.errors import CacheError, StudyError
 from autotune.search.journal_lock import JournalLock
 from autotune.search.quiet import quiet
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, overload
 import optuna
 from optuna.study import StudyDirection
 
-from autotune.errors import StudyError
+from autotune.core.errors import StudyError
 from autotune.search.interrupts import deferred_interrupt
 from autotune.search.quiet import quiet
 from autotune.search.samplers import make_sampler
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from autotune.configuration import Candidate, Configuration
+    from autotune.core.configuration import Candidate, Configuration
     from autotune.search.model import Prior
     from autotune.space import SearchSpace, SpaceUnion
 

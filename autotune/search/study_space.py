@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
-from autotune.configuration import Candidate, Configuration, Value
-from autotune.errors import SpaceError
-from autotune.printable import shown
+from autotune.core.configuration import Candidate, Configuration, Value
+from autotune.core.errors import SpaceError
+from autotune.core.printable import shown
 from autotune.space import SearchSpace, SpaceUnion
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import optuna
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from autotune.errors import CacheError, SpaceError, StudyError
-from autotune.measurement import Measurement, Outcome
+from autotune.core.errors import CacheError, SpaceError, StudyError
+from autotune.core.measurement import Measurement, Outcome
 from autotune.search.claims import INTERRUPTED, fail, reclaim_orphans
 from autotune.search.feasible import FeasibleSampler, SpaceExhaustedError
 from autotune.search.interrupts import deferred_interrupt
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import TracebackType
 
-    from autotune.configuration import Value
+    from autotune.core.configuration import Value
 
 _HEARTBEAT = "autotune:heartbeat:"
 _HEARTBEAT_S = 60.0

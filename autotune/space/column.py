@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from autotune.errors import InputError
+from autotune.core.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from autotune.configuration import Value
+    from autotune.core.configuration import Value
 
 Mask: TypeAlias = "NDArray[np.bool_] | None"
 """Rows that count; None means all of them."""

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.errors import ExpressionError
-from autotune.printable import shown
+from autotune.core.errors import ExpressionError
+from autotune.core.printable import shown
 from autotune.space import nodes, operators, parsing
 from autotune.space.column import Column, MisuseError, UndefinedError
 from autotune.space.nodes import Apply, Constant, Name, Node
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from autotune.configuration import Value
+    from autotune.core.configuration import Value
 
 __all__ = ["Expression", "UndefinedError"]
 

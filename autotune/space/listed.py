@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.errors import SpaceError
-from autotune.printable import shown
+from autotune.core.errors import SpaceError
+from autotune.core.printable import shown
 from autotune.space.expression import plain_value
 from autotune.space.parameter import TunableParameter
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from autotune.configuration import Value
+    from autotune.core.configuration import Value
 
 
 class ConfigurationList:

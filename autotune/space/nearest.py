@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from autotune.configuration import Value
+    from autotune.core.configuration import Value
     from autotune.space.diagram import Diagram, Layer
     from autotune.space.parameter import TunableParameter
     from autotune.space.product import GroupProduct

@@ -12,7 +12,7 @@ from autotune.space.column import Column, both, elementwise
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from autotune.configuration import Value
+    from autotune.core.configuration import Value
     from autotune.space.column import Mask
     from autotune.space.operators import Operator
 

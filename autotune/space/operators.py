@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.printable import shown
+from autotune.core.printable import shown
 from autotune.space.column import (
     INT32_MAX,
     INT64_MAX,
@@ -28,7 +28,7 @@ from autotune.space.column import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.configuration import Value
+    from autotune.core.configuration import Value
 
 _FLOAT_EXACT = 2**53  # integers up to here convert to float64 without rounding
 _FAST_EXPONENT = 64

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.errors import SpaceError
-from autotune.printable import shown
+from autotune.core.errors import SpaceError
+from autotune.core.printable import shown
 from autotune.space.column import INT32_MAX, INT64_MAX, Column
 from autotune.space.expression import plain_value
 from autotune.space.operators import LARGEST_BITS
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from autotune.configuration import Value
+    from autotune.core.configuration import Value
 
 _PLAIN = {bool, int, float, str}
 _MOST_VALUES = 2**24

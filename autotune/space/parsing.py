@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from autotune.errors import ExpressionError
+from autotune.core.errors import ExpressionError
 from autotune.space import operators
 from autotune.space.nodes import Apply, Constant, Junction, Name, Node, measure
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autotune.configuration import Value
+    from autotune.core.configuration import Value
     from autotune.space.expression import Expression
 
 

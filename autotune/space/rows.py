@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import index
 from typing import TYPE_CHECKING, SupportsIndex, TypeVar
 
-from autotune.errors import SpaceError
+from autotune.core.errors import SpaceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

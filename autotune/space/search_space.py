@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, cast, overload
 
 import numpy as np
 
-from autotune.configuration import Configuration, Value
-from autotune.errors import SpaceError
-from autotune.printable import shown
+from autotune.core.configuration import Configuration, Value
+from autotune.core.errors import SpaceError
+from autotune.core.printable import shown
 from autotune.space.diagram import Diagram
 from autotune.space.expression import Expression, UndefinedError, plain_value
 from autotune.space.listed import ConfigurationList, ascending

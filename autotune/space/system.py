@@ -7,7 +7,7 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, TypeVar
 
-from autotune.errors import ExpressionError
+from autotune.core.errors import ExpressionError
 from autotune.space.building import Dimension, TooManyError, build
 from autotune.space.diagram import Diagram
 from autotune.space.terms import Term, TermTable
@@ -15,7 +15,7 @@ from autotune.space.terms import Term, TermTable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from autotune.configuration import Value
+    from autotune.core.configuration import Value
     from autotune.space.expression import Expression
     from autotune.space.parameter import TunableParameter
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.errors import ExpressionError
+from autotune.core.errors import ExpressionError
 from autotune.space.column import Column, MisuseError
 from autotune.space.nodes import Apply, Constant, Junction, Name, Node, applied, joined, walk
 from autotune.space.operators import NOT, TAKES_TEXT
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from autotune.configuration import Value
+    from autotune.core.configuration import Value
     from autotune.space.expression import Expression
 
 

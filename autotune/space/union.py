@@ -11,8 +11,8 @@ from itertools import accumulate
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
-from autotune.configuration import Candidate, Configuration, Value
-from autotune.errors import SpaceError
+from autotune.core.configuration import Candidate, Configuration, Value
+from autotune.core.errors import SpaceError
 from autotune.space.rows import row_number, row_slice
 
 if TYPE_CHECKING:

@@ -2,12 +2,7 @@
 
 from autotune.store.binary import BinaryRecord
 from autotune.store.cache import MeasuredProblem, StoredMeasurement, TuningCache
-from autotune.store.interchange import (
-    export_lines,
-    export_records,
-    import_records,
-    parse_record,
-)
+from autotune.store.interchange import export_lines, export_records, import_records, parse_record
 from autotune.store.matching import (
     Match,
     MatchQuality,

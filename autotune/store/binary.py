@@ -8,14 +8,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from autotune.errors import InputError
-from autotune.evaluators.cuda.program import LaunchPlan, LaunchStep
-from autotune.printable import shown
+from autotune.core.errors import InputError
+from autotune.core.printable import shown
+from autotune.families.launch import LaunchPlan, LaunchStep
 from autotune.store import checks
 
 if TYPE_CHECKING:
-    from autotune.evaluators.base import Binary
-    from autotune.evaluators.cuda.program import Extents
+    from autotune.families.launch import Binary, Extents
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 _STEPS_LIMIT = 16

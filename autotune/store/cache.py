@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from autotune.configuration import Candidate, Configuration
-from autotune.errors import CacheError, InputError, UnknownNameError
-from autotune.measurement import Measurement, Outcome
+from autotune.core.configuration import Candidate, Configuration
+from autotune.core.errors import CacheError, InputError, UnknownNameError
+from autotune.core.measurement import Measurement, Outcome
 from autotune.store import checks, schema, strict_json
 from autotune.store.record import TuningRecord
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from autotune.device import DeviceFingerprint
-    from autotune.problem import Problem
+    from autotune.core.device import DeviceFingerprint
+    from autotune.operations.problem import Problem
 
 _log = logging.getLogger(__name__)
 

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from autotune.errors import InputError
-from autotune.printable import LINE, shown
+from autotune.core.errors import InputError
+from autotune.core.printable import LINE, shown
 from autotune.store.strict_json import INTEGER_LIMIT
 
 if TYPE_CHECKING:
-    from autotune.configuration import Value
+    from autotune.core.configuration import Value
 
 _LONGEST_NAME = 120
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.errors import CacheError, InputError
+from autotune.core.errors import CacheError, InputError
 from autotune.store import checks, strict_json
 from autotune.store.record import TuningRecord
 

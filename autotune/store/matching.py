@@ -13,9 +13,9 @@ from autotune.store.ranking import preference
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Sequence
 
-    from autotune.configuration import Candidate
-    from autotune.device import Device, DeviceFingerprint
-    from autotune.problem import Problem
+    from autotune.core.configuration import Candidate
+    from autotune.core.device import Device, DeviceFingerprint
+    from autotune.operations.problem import Problem
     from autotune.store.record import TuningRecord
 
 

@@ -7,12 +7,12 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from autotune.configuration import Candidate, Configuration
-from autotune.device import DeviceFingerprint
-from autotune.errors import InputError
-from autotune.printable import shown
-from autotune.problem import gemm_from_key
-from autotune.statistics import WIDE, half_width
+from autotune.core.configuration import Candidate, Configuration
+from autotune.core.device import DeviceFingerprint
+from autotune.core.errors import InputError
+from autotune.core.printable import shown
+from autotune.core.statistics import WIDE, half_width
+from autotune.operations.problem import gemm_from_key
 from autotune.store import checks, strict_json
 from autotune.store.binary import BinaryRecord
 

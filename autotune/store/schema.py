@@ -12,8 +12,8 @@ import sqlite3
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from autotune.errors import CacheError
-from autotune.paths import private_folder
+from autotune.core.errors import CacheError
+from autotune.core.paths import private_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -6,8 +6,8 @@ import hashlib
 import logging
 from typing import TYPE_CHECKING
 
-from autotune.errors import InputError
-from autotune.paths import data_dir
+from autotune.core.errors import InputError
+from autotune.core.paths import data_dir
 from autotune.store.interchange import parse_record, read_lines
 
 if TYPE_CHECKING:

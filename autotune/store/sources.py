@@ -11,9 +11,9 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from autotune.errors import CacheError
-from autotune.facts import stamps_of
-from autotune.paths import check_trusted, data_dir
+from autotune.core.errors import CacheError
+from autotune.core.facts import stamps_of
+from autotune.core.paths import check_trusted, data_dir
 from autotune.store import strict_json
 from autotune.store.cache import TuningCache
 from autotune.store.matching import problem_sizes, size_distance, without
@@ -22,8 +22,8 @@ from autotune.store.shipped import read_records, shipped_binary
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from autotune.device import DeviceFingerprint
-    from autotune.problem import Problem
+    from autotune.core.device import DeviceFingerprint
+    from autotune.operations.problem import Problem
     from autotune.store.record import TuningRecord
 
 VARIABLE = "AUTOTUNE_RECORDS"

@@ -11,7 +11,7 @@ import json
 import math
 from typing import Any
 
-from autotune.errors import InputError
+from autotune.core.errors import InputError
 
 INTEGER_LIMIT = 2**63
 """Whole numbers must lie in [-INTEGER_LIMIT, INTEGER_LIMIT)."""

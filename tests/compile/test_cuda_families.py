@@ -10,14 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from autotune.catalog import load_families
-from autotune.configuration import Configuration, Value
-from autotune.cuda_limits import CudaLimits
-from autotune.evaluators.cuda.nvrtc import Compiled, compile_cuda, supported_architectures
-from autotune.family import KernelFamily
-from autotune.known_gpus import find_gpu
-from autotune.problem import Gemm
-from autotune.rendering import render
+from autotune.core.configuration import Configuration, Value
+from autotune.core.limits import CudaLimits
+from autotune.families.catalog import load_families
+from autotune.families.family import KernelFamily
+from autotune.families.rendering import render
+from autotune.operations.problem import Gemm
+from autotune.targets.cuda.compile.nvrtc import Compiled, compile_cuda, supported_architectures
+from autotune.targets.cuda.device.known_gpus import find_gpu
 
 pytestmark = pytest.mark.slow
 

@@ -9,14 +9,14 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="pip install 'autotune-kernels[numba-cuda]'")
 
-from autotune.catalog import load_families
-from autotune.evaluators.cuda.compiling import compile_source
-from autotune.evaluators.cuda.gate import SPILL_LIMIT
-from autotune.evaluators.cuda.program import plan_launch
-from autotune.family import KernelFamily
-from autotune.known_gpus import find_gpu
-from autotune.problem import Gemm
-from autotune.rendering import render
+from autotune.families.catalog import load_families
+from autotune.families.family import KernelFamily
+from autotune.families.launch import plan_launch
+from autotune.families.rendering import render
+from autotune.operations.problem import Gemm
+from autotune.targets.cuda.compile.compiling import compile_source
+from autotune.targets.cuda.compile.gate import SPILL_LIMIT
+from autotune.targets.cuda.device.known_gpus import find_gpu
 
 pytestmark = pytest.mark.slow
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from records import FINGERPRINT, record
 
-from autotune.configuration import Candidate, Configuration
-from autotune.device import DeviceFingerprint
-from autotune.errors import CacheError, UnknownNameError
-from autotune.measurement import Measurement, Outcome
-from autotune.problem import Gemm
+from autotune.core.configuration import Candidate, Configuration
+from autotune.core.device import DeviceFingerprint
+from autotune.core.errors import CacheError, UnknownNameError
+from autotune.core.measurement import Measurement, Outcome
+from autotune.operations.problem import Gemm
 from autotune.store import TuningCache, TuningRecord
 
 if TYPE_CHECKING:
@@ -375,7 +375,7 @@ def test_write_that_fails_half_way_loses_nothing(tmp_path: Path) -> None:
         check=False,
     )
     assert child.returncode == 1
-    assert "autotune.errors.CacheError: cannot " in child.stderr
+    assert "autotune.core.errors.CacheError: cannot " in child.stderr
     assert cache.records() == [record()]
     assert cache.damage() == []
 

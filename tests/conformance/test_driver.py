@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from autotune.evaluators.cuda.driver import (
+from autotune.families.launch import LaunchStep
+from autotune.targets.cuda.driver.bindings import BindingsDriver
+from autotune.targets.cuda.driver.interface import (
     DeviceRows,
     Driver,
     DriverError,
     driver,
     has_pycuda,
 )
-from autotune.evaluators.cuda.driver_bindings import BindingsDriver
-from autotune.evaluators.cuda.program import LaunchStep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -199,8 +199,8 @@ class OnGpu:
     @pytest.fixture(scope="class")
     @classmethod
     def cubin(cls) -> bytes:
-        from autotune.evaluators.cuda.identity import read_gpu
-        from autotune.evaluators.cuda.nvrtc import compile_cuda
+        from autotune.targets.cuda.compile.nvrtc import compile_cuda
+        from autotune.targets.cuda.device.identity import read_gpu
 
         architecture: str = read_gpu().limits.architecture  # type: ignore[attr-defined]
         return compile_cuda(SOURCE, architecture).cubin
@@ -227,7 +227,7 @@ class TestPycuda(OnGpu, DriverConformance):
     @pytest.fixture(scope="class")
     @classmethod
     def here(cls) -> Driver:
-        from autotune.evaluators.cuda.driver_pycuda import make
+        from autotune.targets.cuda.driver.pycuda_driver import make
 
         return make()
 

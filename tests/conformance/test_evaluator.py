@@ -9,21 +9,21 @@ import pytest
 from meddler_family import meddler, write_meddlers
 from suspect_family import suspect, write_suspects
 
-from autotune.deadline import Deadline
-from autotune.device import Device
-from autotune.errors import OutOfTimeError
-from autotune.evaluators.base import Effort, Evaluator, Stage, silent
-from autotune.evaluators.cpu import CpuEvaluator
-from autotune.evaluators.cpu.identity import read_cpu
-from autotune.measurement import Outcome
-from autotune.problem import Gemm
-from autotune.program_cache import ProgramCache
+from autotune.core.deadline import Deadline
+from autotune.core.device import Device
+from autotune.core.errors import OutOfTimeError
+from autotune.core.measurement import Outcome
+from autotune.families.program_cache import ProgramCache
+from autotune.measuring.evaluator import Effort, Evaluator, Stage, silent
+from autotune.operations.problem import Gemm
+from autotune.targets.cpu import CpuEvaluator
+from autotune.targets.cpu.identity import read_cpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from autotune.configuration import Candidate
-    from autotune.measurement import Measurement
+    from autotune.core.configuration import Candidate
+    from autotune.core.measurement import Measurement
 
 FAULTS = {
     "invalid": Outcome.REJECTED,

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.configuration import Candidate, Configuration
-from autotune.measurement import Measurement, Outcome
+from autotune.core.configuration import Candidate, Configuration
+from autotune.core.measurement import Measurement, Outcome
 from autotune.search import Searcher, make_sampler, open_study, sampler_names
 from autotune.space import SearchSpace, SpaceUnion
 

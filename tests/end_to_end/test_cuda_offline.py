@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from autotune import Gemm
-from autotune.catalog import load_families
 from autotune.cli import main
-from autotune.errors import MissingDependencyError
-from autotune.evaluators.cuda import nvrtc
-from autotune.known_gpus import find_gpu, known_gpus
+from autotune.core.errors import MissingDependencyError
+from autotune.families.catalog import load_families
+from autotune.targets.cuda.compile import nvrtc
+from autotune.targets.cuda.device.known_gpus import find_gpu, known_gpus
 
 FAMILIES = {"block", "naive", "pipelined", "tiled", "volkov"}
 H200 = ["--target", "cuda", "--device", "h200"]
@@ -229,7 +229,7 @@ def _live() -> str:
     """Names of the GPUs that are here, for tests on machines that have one."""
     if importlib.util.find_spec("cuda") is None:
         return ""
-    from autotune.evaluators.cuda.identity import read_gpu
+    from autotune.targets.cuda.device.identity import read_gpu
 
     try:
         return read_gpu().fingerprint.name.lower()

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.errors import CacheError, StudyError
-from autotune.measurement import Measurement, Outcome
+from autotune.core.errors import CacheError, StudyError
+from autotune.core.measurement import Measurement, Outcome
 from autotune.search import open_study
 from autotune.space import SearchSpace
 
@@ -29,7 +29,7 @@ SPACE = SearchSpace({"x": range(6), "y": range(4)}, ["x != y"])
 WORKER = """
     import json, sys
     from pathlib import Path
-    from autotune.measurement import Measurement, Outcome
+    from autotune.core.measurement import Measurement, Outcome
     from autotune.search import open_study
     from autotune.space import SearchSpace
 

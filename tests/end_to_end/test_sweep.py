@@ -15,10 +15,10 @@ import pytest
 
 from autotune import Gemm, Outcome, TuningCache, sweep
 from autotune.cli import main
-from autotune.errors import InputError
-from autotune.evaluators.base import Effort
+from autotune.core.errors import InputError
+from autotune.measuring.evaluator import Effort
 from autotune.recorded import read_recorded, recorded_from_cache
-from autotune.sweeper import LARGEST_SWEEP, SweepResult, shuffled_rows
+from autotune.tuning.sweeper import LARGEST_SWEEP, SweepResult, shuffled_rows
 
 pytestmark = pytest.mark.slow
 

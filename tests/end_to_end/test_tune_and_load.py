@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from autotune import Gemm, MatchQuality, NotTunedError, Outcome, load, tune
-from autotune.configuration import Candidate, Configuration
-from autotune.errors import InputError, StudyError, UnknownNameError
-from autotune.evaluators.base import Effort
-from autotune.interrupt import SIGNALS
+from autotune.core.configuration import Candidate, Configuration
+from autotune.core.errors import InputError, StudyError, UnknownNameError
+from autotune.core.interrupt import SIGNALS
+from autotune.measuring.evaluator import Effort
 from autotune.store import TuningCache
 
 pytestmark = pytest.mark.slow

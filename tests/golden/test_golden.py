@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from autotune.catalog import load_families
-from autotune.configuration import Value
-from autotune.rendering import render
+from autotune.families.catalog import load_families
+from autotune.core.configuration import Value
+from autotune.families.rendering import render
 
 TILES = {"sm": 128, "sn": 128, "sk": 128}
 UNSHARED = {"threads": 1, "schedule": "static", "chunk": 0}

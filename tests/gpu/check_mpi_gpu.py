@@ -12,16 +12,16 @@ import numpy as np
 from mpi4py import MPI
 
 from autotune import Gemm, load
-from autotune.catalog import load_families
-from autotune.configuration import Configuration
-from autotune.distributed import tuned_product
-from autotune.errors import OperandError
-from autotune.evaluators.mpi.evaluator import grid_of
-from autotune.evaluators.mpi.gpus import take_gpu
-from autotune.evaluators.mpi.ranks import describe
-from autotune.family import KernelFamily
-from autotune.mpi_limits import MpiLimits
-from autotune.rendering import render
+from autotune.core.configuration import Configuration
+from autotune.core.errors import OperandError
+from autotune.core.limits import MpiLimits
+from autotune.families.catalog import load_families
+from autotune.families.family import KernelFamily
+from autotune.families.rendering import render
+from autotune.targets.mpi.evaluator import grid_of
+from autotune.targets.mpi.gpu.gpus import take_gpu
+from autotune.targets.mpi.load import tuned_product
+from autotune.targets.mpi.ranks.ranks import describe
 
 comm = MPI.COMM_WORLD
 root = comm.rank == 0

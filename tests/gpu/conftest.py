@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from autotune.device import Device
+    from autotune.core.device import Device
 
 HERE = Path(__file__).parent
 # The suspects' family, and the tests that every evaluator must pass.
@@ -24,6 +24,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def gpu() -> Device:
-    from autotune.evaluators.cuda.identity import read_gpu
+    from autotune.targets.cuda.device.identity import read_gpu
 
     return read_gpu()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.configuration import Candidate, Configuration
-from autotune.family_files import read_family
+from autotune.core.configuration import Candidate, Configuration
+from autotune.families.reading import read_family
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.family import KernelFamily
+    from autotune.families.family import KernelFamily
 
 FAMILY = """\
 family = "suspect"

@@ -11,29 +11,30 @@ import pytest
 from cuda_suspects import suspect, write_suspects
 from test_evaluator import EvaluatorConformance
 
-from autotune.catalog import load_families
-from autotune.configuration import Candidate
-from autotune.errors import LaunchError
-from autotune.evaluators.base import Effort, Evaluator
-from autotune.evaluators.cuda.compiling import CompileRequest, compile_kept
-from autotune.evaluators.cuda.context import activated
-from autotune.evaluators.cuda.driver import driver
-from autotune.evaluators.cuda.evaluator import CudaEvaluator
-from autotune.evaluators.cuda.launch import CudaKernel
-from autotune.evaluators.cuda.nvrtc import Compiled
-from autotune.evaluators.cuda.program import CudaProgram, kernel_layout, plan_launch
-from autotune.evaluators.cuda.support import support_source
-from autotune.measurement import Outcome
-from autotune.problem import Gemm
-from autotune.program_cache import ProgramCache
-from autotune.rendering import render
+from autotune.core.configuration import Candidate
+from autotune.core.errors import LaunchError
+from autotune.core.measurement import Outcome
+from autotune.families.catalog import load_families
+from autotune.families.launch import kernel_layout, plan_launch
+from autotune.families.program_cache import ProgramCache
+from autotune.families.rendering import render
+from autotune.measuring.evaluator import Effort, Evaluator
+from autotune.operations.problem import Gemm
+from autotune.targets.cuda.compile.compiling import CompileRequest, compile_kept
+from autotune.targets.cuda.compile.nvrtc import Compiled
+from autotune.targets.cuda.driver.context import activated
+from autotune.targets.cuda.driver.interface import driver
+from autotune.targets.cuda.launch.launch import CudaKernel
+from autotune.targets.cuda.launch.program import CudaProgram
+from autotune.targets.cuda.launch.support_source import support_source
+from autotune.targets.cuda.measure.evaluator import CudaEvaluator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from autotune.device import Device
-    from autotune.family import KernelFamily
+    from autotune.core.device import Device
+    from autotune.families.family import KernelFamily
 
 QUICK = Effort(budget_s=0.02, finals_s=0.2, timeout_s=20.0)
 FAMILIES = sorted(load_families(target="cuda"))
@@ -187,7 +188,7 @@ def test_the_baseline_is_cublas(family: KernelFamily, gpu: Device, programs: Pro
 
 def test_reading_the_gpu_does_not_occupy_it() -> None:
     script = (
-        "from autotune.evaluators.cuda.identity import load_driver, read_gpu\n"
+        "from autotune.targets.cuda.device.identity import load_driver, read_gpu\n"
         "read_gpu()\n"
         "driver = load_driver()\n"
         "print(int(driver.cuCtxGetCurrent()[1]))\n"

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 import pytest
 from cuda_suspects import suspect, write_suspects
 
-from autotune.evaluators.base import Effort
-from autotune.evaluators.cuda.evaluator import CudaEvaluator
-from autotune.measurement import Outcome
-from autotune.problem import Gemm
-from autotune.program_cache import ProgramCache
+from autotune.core.measurement import Outcome
+from autotune.families.program_cache import ProgramCache
+from autotune.measuring.evaluator import Effort
+from autotune.operations.problem import Gemm
+from autotune.targets.cuda.measure.evaluator import CudaEvaluator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autotune.configuration import Candidate
-    from autotune.device import Device
+    from autotune.core.configuration import Candidate
+    from autotune.core.device import Device
 
 FAULTS = {
     "hung kernel": (suspect("hangs"), Outcome.TIMEOUT, "still running after 2 s"),

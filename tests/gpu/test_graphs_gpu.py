@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from autotune import Gemm, matmul
-from autotune.catalog import load_families
-from autotune.configuration import Candidate
-from autotune.program_cache import ProgramCache
-from autotune.targets import make_target
+from autotune.core.configuration import Candidate
+from autotune.families.catalog import load_families
+from autotune.families.program_cache import ProgramCache
+from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from autotune.device import Device
+    from autotune.core.device import Device
 
 # Of libraries while they are imported.
 pytestmark = [

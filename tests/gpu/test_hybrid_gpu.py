@@ -8,26 +8,26 @@ import numpy as np
 import pytest
 
 from autotune import Gemm, load, tune
-from autotune.catalog import load_families
-from autotune.errors import OperandError
-from autotune.evaluators.base import Effort
-from autotune.evaluators.cuda.context import activated
-from autotune.evaluators.cuda.presence import look
-from autotune.evaluators.hybrid.loading import HybridProgram, make_plan
-from autotune.evaluators.hybrid.machine import DeviceMatrix, GpuMachine
-from autotune.evaluators.hybrid.products import LocalKernel, Products
-from autotune.hybrid import HybridKernel, choose_local
-from autotune.hybrid_limits import HybridLimits
-from autotune.hybrid_target import HybridTarget
-from autotune.program_cache import ProgramCache
-from autotune.rendering import render
+from autotune.core.errors import OperandError
+from autotune.core.limits import HybridLimits
+from autotune.families.catalog import load_families
+from autotune.families.program_cache import ProgramCache
+from autotune.families.rendering import render
+from autotune.measuring.evaluator import Effort
+from autotune.targets.cuda.device.presence import look
+from autotune.targets.cuda.driver.context import activated
+from autotune.targets.hybrid.bind import HybridKernel, choose_local
+from autotune.targets.hybrid.loading import HybridProgram, make_plan
+from autotune.targets.hybrid.machine import DeviceMatrix, GpuMachine
+from autotune.targets.hybrid.products import LocalKernel, Products
+from autotune.targets.hybrid.target import HybridTarget
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from autotune.configuration import Configuration
+    from autotune.core.configuration import Configuration
 
 FAMILIES = load_families(target="hybrid")
 SIZES = (517, 643, 389)

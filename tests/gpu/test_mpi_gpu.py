@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from autotune.cli import main
-from autotune.errors import MissingDependencyError
-from autotune.evaluators.mpi.gpus import count_gpus
-from autotune.evaluators.mpi.world import find_mpiexec, launch_command
+from autotune.core.errors import MissingDependencyError
+from autotune.targets.mpi.gpu.gpus import count_gpus
+from autotune.targets.mpi.ranks.world import find_mpiexec, launch_command
 
 ROOT = Path(__file__).parents[2]
 CHECK = Path(__file__).with_name("check_mpi_gpu.py")

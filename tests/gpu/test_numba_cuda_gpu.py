@@ -16,18 +16,18 @@ from test_runtime_gpu import Library, check, operands, product
 pytest.importorskip("numba_cuda", reason="pip install 'autotune-kernels[numba-cuda]'")
 
 from autotune import Gemm, MatchQuality, load, tune
-from autotune.catalog import load_families
 from autotune.cli import main
-from autotune.configuration import Candidate
-from autotune.device import Device
-from autotune.evaluators.base import Effort
-from autotune.evaluators.cpu.kernel import load_module
-from autotune.evaluators.cuda.context import activated
-from autotune.evaluators.cuda.program import plan_launch
-from autotune.measurement import Outcome
-from autotune.program_cache import ProgramCache
-from autotune.rendering import render
-from autotune.targets import NumbaCudaTarget
+from autotune.core.configuration import Candidate
+from autotune.core.device import Device
+from autotune.core.measurement import Outcome
+from autotune.families.catalog import load_families
+from autotune.families.launch import plan_launch
+from autotune.families.modules import load_module
+from autotune.families.program_cache import ProgramCache
+from autotune.families.rendering import render
+from autotune.measuring.evaluator import Effort
+from autotune.targets.cuda.driver.context import activated
+from autotune.targets.cuda.target import NumbaCudaTarget
 
 PROBLEM = Gemm(129, 200, 67)
 FAMILIES = load_families(target="numba-cuda")

@@ -17,23 +17,23 @@ import numpy as np
 import pytest
 
 from autotune import Gemm, Kernel, MatchQuality, load, matmul, tune
-from autotune.catalog import load_families
-from autotune.configuration import Candidate
-from autotune.errors import OperandError
-from autotune.evaluators.base import Effort
-from autotune.evaluators.cuda.context import activated
-from autotune.evaluators.cuda.driver import driver
-from autotune.evaluators.cuda.identity import load_driver
-from autotune.evaluators.cuda.nvrtc import compile_cuda
-from autotune.program_cache import ProgramCache
-from autotune.targets import make_target
+from autotune.core.configuration import Candidate
+from autotune.core.errors import OperandError
+from autotune.families.catalog import load_families
+from autotune.families.program_cache import ProgramCache
+from autotune.measuring.evaluator import Effort
+from autotune.targets.cuda.compile.nvrtc import compile_cuda
+from autotune.targets.cuda.device.identity import load_driver
+from autotune.targets.cuda.driver.context import activated
+from autotune.targets.cuda.driver.interface import driver
+from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
-    from autotune.device import Device
+    from autotune.core.device import Device
 
 PROBLEM = Gemm(129, 200, 67)
 SPIN_NS = 2 * 10**9
@@ -296,7 +296,7 @@ def spinner(gpu: Device) -> Spinner:
 
 
 def handle(stream: Any) -> int:
-    from autotune.device_libraries import stream_handle
+    from autotune.targets.cuda.arrays.libraries import stream_handle
 
     return stream_handle(stream)
 

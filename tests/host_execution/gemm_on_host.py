@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from host_execution import HostProgram, guarded
 
-from autotune.configuration import Value
-from autotune.cuda_limits import CudaLimits
-from autotune.family import AuxiliaryKernel, KernelFamily
-from autotune.problem import Gemm
-from autotune.rendering import render
+from autotune.core.configuration import Value
+from autotune.core.limits import CudaLimits
+from autotune.families.family import AuxiliaryKernel, KernelFamily
+from autotune.families.rendering import render
+from autotune.operations.problem import Gemm
 from autotune.space import Expression
 
 

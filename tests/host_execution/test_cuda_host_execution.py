@@ -16,11 +16,11 @@ import pytest
 from gemm_on_host import Case, relative_error
 from host_execution import AVAILABLE
 
-from autotune.catalog import load_families
-from autotune.configuration import Configuration
-from autotune.cuda_limits import CudaLimits
-from autotune.known_gpus import find_gpu
-from autotune.problem import Gemm
+from autotune.core.configuration import Configuration
+from autotune.core.limits import CudaLimits
+from autotune.families.catalog import load_families
+from autotune.operations.problem import Gemm
+from autotune.targets.cuda.device.known_gpus import find_gpu
 
 pytestmark = [
     pytest.mark.slow,

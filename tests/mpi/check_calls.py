@@ -9,9 +9,9 @@ import numpy as np
 from mpi4py import MPI
 
 from autotune import Gemm, load
-from autotune.distributed import load_distributed
-from autotune.errors import NotTunedError, OperandError
+from autotune.core.errors import NotTunedError, OperandError
 from autotune.store import MatchQuality
+from autotune.targets.mpi.load import load_distributed
 
 comm = MPI.COMM_WORLD
 root = comm.rank == 0

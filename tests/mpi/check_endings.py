@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 
 from autotune import Gemm, load
-from autotune.catalog import load_families
-from autotune.errors import OperandError
-from autotune.evaluators.base import Effort
-from autotune.evaluators.mpi.attached import AttachedRanks, attach
-from autotune.evaluators.mpi.kernel import DistributedKernel
-from autotune.evaluators.mpi.messages import Evaluate, MpiProgram, Setup
-from autotune.evaluators.mpi.patience import VARIABLE
-from autotune.rendering import Source, render
+from autotune.core.errors import OperandError
+from autotune.families.catalog import load_families
+from autotune.families.rendering import Source, render
+from autotune.measuring.evaluator import Effort
+from autotune.targets.mpi.kernel import DistributedKernel
+from autotune.targets.mpi.messages import Evaluate, MpiProgram, Setup
+from autotune.targets.mpi.ranks.attached import AttachedRanks, attach
+from autotune.targets.mpi.ranks.patience import VARIABLE
 
 RANK = int(os.environ["PMI_RANK"])
 PROBLEM = Gemm(6, 5, 4, dtype="float64")

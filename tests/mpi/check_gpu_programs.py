@@ -10,16 +10,17 @@ import numpy as np
 from emitted import comm, drawn, error_of, load
 from slow_machine import SlowMachine
 
-from autotune.catalog import load_families
-from autotune.configuration import Configuration
-from autotune.evaluators.mpi import transports, transports_shared
-from autotune.evaluators.mpi.evaluator import grid_of
-from autotune.evaluators.mpi.gpu_rank import GpuRank
-from autotune.family import KernelFamily
-from autotune.grid import BlockPartition
-from autotune.mpi_limits import MpiLimits
-from autotune.problem import Gemm
-from autotune.rendering import render
+from autotune.core.configuration import Configuration
+from autotune.core.grid import BlockPartition
+from autotune.core.limits import MpiLimits
+from autotune.families.catalog import load_families
+from autotune.families.family import KernelFamily
+from autotune.families.rendering import render
+from autotune.operations.problem import Gemm
+from autotune.targets.mpi.evaluator import grid_of
+from autotune.targets.mpi.gpu.rank import GpuRank
+from autotune.targets.mpi.gpu.transports import base as transports
+from autotune.targets.mpi.gpu.transports import shared as transports_shared
 
 # One that most grids divide, one that none does, and one with fewer rows than ranks; the panels
 # of the first are many.

@@ -12,8 +12,8 @@ from types import ModuleType
 import numpy as np
 from mpi4py import MPI
 
-from autotune.configuration import Configuration
-from autotune.evaluators.mpi.evaluator import grid_of
+from autotune.core.configuration import Configuration
+from autotune.targets.mpi.evaluator import grid_of
 
 comm = MPI.COMM_WORLD
 

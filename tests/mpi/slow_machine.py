@@ -16,7 +16,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from autotune.evaluators.mpi.gpu_matrix import GpuMatrix
+from autotune.targets.mpi.gpu.matrix import GpuMatrix
 
 
 class Stream:
@@ -46,7 +46,7 @@ class Allocation:
 
 
 class SlowMachine:
-    """See `autotune.evaluators.mpi.gpu_matrix.Machine`."""
+    """See `autotune.targets.mpi.gpu.matrix.Machine`."""
 
     def __init__(self) -> None:
         self.compute = Stream()
@@ -129,7 +129,7 @@ class SlowMachine:
 
 
 class MpiForNccl:
-    """See `autotune.evaluators.mpi.gpu_matrix.Collective`: by MPI, when the stream comes to it."""
+    """See `autotune.targets.mpi.gpu.matrix.Collective`: by MPI, when the stream comes to it."""
 
     def __init__(self, mpi: MPI.Intracomm, machine: SlowMachine) -> None:
         self._mpi = mpi.Dup()

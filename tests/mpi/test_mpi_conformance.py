@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 from test_evaluator import EvaluatorConformance
 
-from autotune.configuration import Candidate, Configuration
-from autotune.evaluators.base import Effort, Evaluator
-from autotune.family_files import read_family
-from autotune.mpi_target import MpiTarget
-from autotune.problem import Gemm
-from autotune.program_cache import ProgramCache
+from autotune.core.configuration import Candidate, Configuration
+from autotune.families.program_cache import ProgramCache
+from autotune.families.reading import read_family
+from autotune.measuring.evaluator import Effort, Evaluator
+from autotune.operations.problem import Gemm
+from autotune.targets.mpi.target import MpiTarget
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from mpiexec import run_ranks
 
-from autotune.catalog import load_families
-from autotune.configuration import Configuration
-from autotune.errors import FamilyError
-from autotune.evaluators.mpi.evaluator import grid_of
-from autotune.grid import factorisations
-from autotune.mpi_limits import MpiLimits
-from autotune.problem import Gemm
-from autotune.rendering import render
+from autotune.core.configuration import Configuration
+from autotune.core.errors import FamilyError
+from autotune.core.grid import factorisations
+from autotune.core.limits import MpiLimits
+from autotune.families.catalog import load_families
+from autotune.families.rendering import render
+from autotune.operations.problem import Gemm
+from autotune.targets.mpi.evaluator import grid_of
 
 CHECK = Path(__file__).with_name("check_programs.py")
 FAMILIES = {

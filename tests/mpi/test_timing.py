@@ -9,7 +9,7 @@ from mpiexec import run_ranks
 SCRIPT = """
 import json, time
 from mpi4py import MPI
-from autotune.evaluators.mpi.timing import timed_together, time_together
+from autotune.targets.mpi.ranks.timing import timed_together, time_together
 comm = MPI.COMM_WORLD
 lengths = 0.0, 0.02, 0.04
 seconds = timed_together(comm, lambda: time.sleep(lengths[comm.rank]))

@@ -11,20 +11,20 @@ from pathlib import Path
 import pytest
 from mpiexec import run_ranks
 
-from autotune.catalog import load_families
 from autotune.cli import main
-from autotune.configuration import Candidate, Configuration
-from autotune.errors import InputError
-from autotune.evaluators.base import Effort
-from autotune.evaluators.mpi.identity import parse_library
-from autotune.measurement import Outcome
-from autotune.mpi_target import MpiTarget
-from autotune.paths import CacheLocations
-from autotune.problem import Gemm
-from autotune.program_cache import ProgramCache
-from autotune.runtime import load
+from autotune.core.configuration import Candidate, Configuration
+from autotune.core.errors import InputError
+from autotune.core.measurement import Outcome
+from autotune.core.paths import CacheLocations
+from autotune.families.catalog import load_families
+from autotune.families.program_cache import ProgramCache
+from autotune.measuring.evaluator import Effort
+from autotune.operations.problem import Gemm
+from autotune.runtime.loading import load
 from autotune.store import TuningCache
-from autotune.tuner import tune
+from autotune.targets.mpi.identity import parse_library
+from autotune.targets.mpi.target import MpiTarget
+from autotune.tuning.tuner import tune
 
 BRIEF = Effort(budget_s=0.02, interval=0.5, finals_s=0.05)
 CALLS = Path(__file__).with_name("check_calls.py")
@@ -211,6 +211,8 @@ def test_libraries_are_told_apart(text: str, expected: tuple[str, str, str]) -> 
 
 
 def test_nothing_of_mpi_is_imported_to_describe_ranks() -> None:
-    script = "import sys; from autotune.mpi_target import MpiTarget; MpiTarget(2).device(); "
+    script = (
+        "import sys; from autotune.targets.mpi.target import MpiTarget; MpiTarget(2).device(); "
+    )
     script += "sys.exit('mpi4py.MPI' in sys.modules)"
     assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", script]) == 0

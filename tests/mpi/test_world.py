@@ -15,18 +15,18 @@ from pathlib import Path
 import pytest
 from mpiexec import until
 
-from autotune.deadline import Deadline
-from autotune.errors import AutotuneError, MissingDependencyError, OutOfTimeError
-from autotune.evaluators.base import Effort
-from autotune.evaluators.cpu.baseline import Blas
-from autotune.evaluators.cpu.worker import Evaluated
-from autotune.evaluators.mpi.leftovers import SEGMENTS, mapped, sweep, unlink
-from autotune.evaluators.mpi.messages import DescribeBlas, Evaluate, MpiProgram, Refused, Setup
-from autotune.evaluators.mpi.world import World, find_mpiexec
-from autotune.evaluators.processes import Failure, FailureKind
-from autotune.measurement import Outcome
-from autotune.problem import Gemm
-from autotune.rendering import Source
+from autotune.core.deadline import Deadline
+from autotune.core.errors import AutotuneError, MissingDependencyError, OutOfTimeError
+from autotune.core.measurement import Outcome
+from autotune.families.rendering import Source
+from autotune.measuring.evaluator import Effort
+from autotune.measuring.processes import Failure, FailureKind
+from autotune.operations.problem import Gemm
+from autotune.targets.cpu.baseline import Blas
+from autotune.targets.cpu.worker import Evaluated
+from autotune.targets.mpi.messages import DescribeBlas, Evaluate, MpiProgram, Refused, Setup
+from autotune.targets.mpi.ranks.leftovers import SEGMENTS, mapped, sweep, unlink
+from autotune.targets.mpi.ranks.world import World, find_mpiexec
 
 RANKS = 2
 LIMIT_S = 5.0
@@ -174,7 +174,7 @@ def test_no_rank_outlives_a_parent_that_is_killed_at_their_start(tmp_path: Path)
     script = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from autotune.evaluators.mpi import world\n"
+        "from autotune.targets.mpi.ranks import world\n"
         "world.find_mpiexec = lambda: Path(sys.argv[1])\n"
         "world.World(2).describe()\n"
     )
@@ -220,7 +220,7 @@ def test_a_rank_that_is_lost_at_the_start_is_started_again(
 ) -> None:
     """Once, that is: not where a rank is lost every time."""
     lost = starter(tmp_path, deed)
-    monkeypatch.setattr("autotune.evaluators.mpi.world.find_mpiexec", lambda: lost)
+    monkeypatch.setattr("autotune.targets.mpi.ranks.world.find_mpiexec", lambda: lost)
     if deed == "-STOP":
         monkeypatch.setenv("AUTOTUNE_MPI_TIMEOUT", "1")
     told = "Killed" if deed == "-KILL" else "within 1 s: see whether one is stopped"
@@ -317,6 +317,6 @@ def test_ranks_that_do_not_start_say_why(monkeypatch: pytest.MonkeyPatch, tmp_pa
     broken = tmp_path / "mpiexec"
     broken.write_text("#!/bin/sh\necho out of luck >&2\nexit 4\n")
     broken.chmod(0o700)
-    monkeypatch.setattr("autotune.evaluators.mpi.world.find_mpiexec", lambda: broken)
+    monkeypatch.setattr("autotune.targets.mpi.ranks.world.find_mpiexec", lambda: broken)
     with pytest.raises(AutotuneError, match=r"did not start: .*4: out of luck"):
         World(RANKS).describe()

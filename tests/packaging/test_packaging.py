@@ -17,8 +17,8 @@ DESCRIBE = """
 import json
 from pathlib import Path
 import autotune
-from autotune.catalog import find_families
-from autotune.paths import data_dir
+from autotune.families.catalog import find_families
+from autotune.core.paths import data_dir
 
 names = ("templates", "search_spaces", "cache")
 print(json.dumps({

@@ -11,15 +11,16 @@ from collections.abc import Iterator
 import pytest
 from test_driver import STEP, DriverConformance
 
-from autotune.evaluators.cuda import driver as driver_module
-from autotune.evaluators.cuda.capture import is_capturing
-from autotune.evaluators.cuda.driver import Driver, DriverError, driver
-from autotune.evaluators.cuda.driver_bindings import BindingsDriver
-from autotune.evaluators.cuda.driver_modules import call
-from autotune.evaluators.cuda.identity import load_driver
-from autotune.evaluators.cuda.launch import CudaKernel
-from autotune.evaluators.cuda.program import CudaProgram, LaunchPlan, LaunchStep
-from autotune.evaluators.cuda.streams import Retained, wait
+from autotune.families.launch import LaunchPlan, LaunchStep
+from autotune.targets.cuda.device.identity import load_driver
+from autotune.targets.cuda.driver import interface as driver_module
+from autotune.targets.cuda.driver.bindings import BindingsDriver
+from autotune.targets.cuda.driver.capture import is_capturing
+from autotune.targets.cuda.driver.interface import Driver, DriverError, driver
+from autotune.targets.cuda.driver.modules import call
+from autotune.targets.cuda.driver.streams import Retained, wait
+from autotune.targets.cuda.launch.launch import CudaKernel
+from autotune.targets.cuda.launch.program import CudaProgram
 
 # PyCUDA, where it is installed, knows the stand-in for what it is.
 driver_module.has_pycuda = lambda: False

@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 from records import record
 
-from autotune.errors import InputError
-from autotune.evaluators.base import Binary
-from autotune.evaluators.cuda.program import LaunchPlan, LaunchStep
+from autotune.core.errors import InputError
+from autotune.families.launch import Binary, LaunchPlan, LaunchStep
 from autotune.store import (
     BinaryRecord,
     TuningCache,

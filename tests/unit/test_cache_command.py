@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 import pytest
 from records import FINGERPRINT, record
 
-from autotune.catalog import load_families
 from autotune.cli.cache_command import add_parser
-from autotune.configuration import Candidate, Configuration
-from autotune.errors import InputError, UnknownNameError
-from autotune.measurement import Measurement, Outcome
-from autotune.paths import CacheLocations
-from autotune.problem import Gemm
+from autotune.core.configuration import Candidate, Configuration
+from autotune.core.errors import InputError, UnknownNameError
+from autotune.core.measurement import Measurement, Outcome
+from autotune.core.paths import CacheLocations
+from autotune.families.catalog import load_families
+from autotune.operations.problem import Gemm
 from autotune.store import TuningCache, import_records
-from autotune.targets import make_target
+from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:
     from pathlib import Path

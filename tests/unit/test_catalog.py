@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from autotune.catalog import find_families, load_families, select_families
-from autotune.errors import FamilyError, UnknownNameError
-from autotune.paths import data_dir
-from autotune.rendering import render
+from autotune.core.errors import FamilyError, UnknownNameError
+from autotune.core.paths import data_dir
+from autotune.families.catalog import find_families, load_families, select_families
+from autotune.families.rendering import render
 
 TOML = """\
 family = "{name}"

@@ -14,22 +14,23 @@ from typing import Any
 import pytest
 from records import record
 
-from autotune.catalog import load_families
 from autotune.cli import main
 from autotune.cli.records import shipped
 from autotune.cli.table import folded, table
-from autotune.configuration import Candidate
-from autotune.device import Device
-from autotune.errors import MissingDependencyError
-from autotune.family import KernelFamily
-from autotune.measurement import Measurement, Outcome
-from autotune.paths import CacheLocations
-from autotune.problem import Gemm
-from autotune.rendering import render
+from autotune.core.configuration import Candidate
+from autotune.core.device import Device
+from autotune.core.errors import MissingDependencyError
+from autotune.core.measurement import Measurement, Outcome
+from autotune.core.paths import CacheLocations
+from autotune.families.catalog import load_families
+from autotune.families.family import KernelFamily
+from autotune.families.rendering import render
+from autotune.operations.problem import Gemm
 from autotune.search import open_study
 from autotune.store import TuningCache
-from autotune.targets import CpuTarget, make_target
-from autotune.trials import Workplace
+from autotune.targets.cpu.target import CpuTarget
+from autotune.targets.registry import make_target
+from autotune.tuning.trials import Workplace
 
 ROOT = Path(__file__).parents[2]
 TRIANGULAR = str(ROOT / "examples" / "triangular")
@@ -360,7 +361,7 @@ class TestOwnOperations:
 
     @staticmethod
     def stored(family: KernelFamily) -> str:
-        from autotune.product import Product
+        from autotune.operations.product import Product
 
         assert family.defines is not None
         problem = Product(64, 64, 64, defined=family.defines)

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.cost_model import (
+from autotune.core.grid import BlockPartition, ProcessGrid, factorisations
+from autotune.targets.mpi.cost_model import (
     NOMINAL,
     Machine,
     best_grids,
@@ -13,7 +14,6 @@ from autotune.cost_model import (
     least_words_of_memory,
     root_cost,
 )
-from autotune.grid import BlockPartition, ProcessGrid, factorisations
 
 extents = st.integers(1, 4)
 grids = st.builds(ProcessGrid, extents, extents, extents)

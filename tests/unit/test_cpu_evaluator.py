@@ -12,25 +12,26 @@ import numpy as np
 import pytest
 from suspect_family import suspect, write_suspects
 
-from autotune import forking
-from autotune.catalog import load_families
-from autotune.configuration import Candidate, Configuration
-from autotune.device import CpuLimits, Device
-from autotune.errors import CompileError, FamilyError
-from autotune.evaluators.base import Effort
-from autotune.evaluators.cpu import CpuEvaluator, CpuKernel, load_kernel
-from autotune.evaluators.cpu.identity import read_cpu
-from autotune.evaluators.cpu.timing import MIN_CALLS, time_calls, timed
-from autotune.measurement import Outcome
-from autotune.problem import Gemm
-from autotune.program_cache import ProgramCache
+from autotune.core import forking
+from autotune.core.configuration import Candidate, Configuration
+from autotune.core.device import Device
+from autotune.core.errors import CompileError, FamilyError
+from autotune.core.limits import CpuLimits
+from autotune.core.measurement import Outcome
+from autotune.families.catalog import load_families
+from autotune.families.program_cache import ProgramCache
+from autotune.measuring.evaluator import Effort
+from autotune.measuring.timing import MIN_CALLS, time_calls, timed
+from autotune.operations.problem import Gemm
+from autotune.targets.cpu import CpuEvaluator, CpuKernel, load_kernel
+from autotune.targets.cpu.identity import read_cpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from autotune.family import KernelFamily
+    from autotune.families.family import KernelFamily
 
 QUICK = Effort(budget_s=0.01, finals_s=0.1)
 
@@ -209,7 +210,7 @@ import sys, threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import numba, numpy as np
-from autotune.evaluators.cpu import CpuKernel, CpuProgram
+from autotune.targets.cpu import CpuKernel, CpuProgram
 made = CpuKernel(CpuProgram(Path(sys.argv[1]), "gemm", "float32", "nn", "nn", (1,), 2))
 a, b = np.ones((40, 50), "float32"), np.ones((50, 60), "float32")
 def use(_):
@@ -274,7 +275,7 @@ def test_a_second_process_loads_what_the_first_compiled(
     path = make_kernel(family, programs).program.path
     script = (
         "import sys; from pathlib import Path\n"
-        "from autotune.evaluators.cpu.kernel import load_module\n"
+        "from autotune.targets.cpu.kernel import load_module\n"
         "print(sum(load_module(Path(sys.argv[1])).gemm.stats.cache_hits.values()))\n"
     )
     output = subprocess.check_output([sys.executable, "-c", script, str(path)], text=True)

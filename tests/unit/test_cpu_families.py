@@ -17,13 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from autotune.catalog import load_families
-from autotune.configuration import Configuration, Value
-from autotune.device import CpuLimits
-from autotune.evaluators.cpu.kernel import load_module
-from autotune.problem import Gemm
-from autotune.program_cache import ProgramCache
-from autotune.rendering import Source, render
+from autotune.core.configuration import Configuration, Value
+from autotune.core.limits import CpuLimits
+from autotune.families.catalog import load_families
+from autotune.families.modules import load_module
+from autotune.families.program_cache import ProgramCache
+from autotune.families.rendering import Source, render
+from autotune.operations.problem import Gemm
 
 FAMILIES = load_families(target="cpu", operation="gemm")
 NAMES = ("loops", "unrolled", "blocked", "simd", "packed", "goto", "divide", "strassen")
@@ -304,7 +304,7 @@ def test_a_second_process_compiles_nothing(threads: int, tmp_path: Path) -> None
     path = ProgramCache(tmp_path / "programs").write(_source(case), case.family)
     script = (
         "import pathlib, sys\n"
-        "from autotune.evaluators.cpu.kernel import load_module\n"
+        "from autotune.targets.cpu.kernel import load_module\n"
         "stats = load_module(pathlib.Path(sys.argv[1])).gemm.stats\n"
         "print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))\n"
     )
@@ -322,10 +322,10 @@ import sys
 from pathlib import Path
 import numpy as np
 from autotune import Gemm
-from autotune.catalog import load_families
-from autotune.configuration import Candidate
-from autotune.program_cache import ProgramCache
-from autotune.targets import make_target
+from autotune.families.catalog import load_families
+from autotune.core.configuration import Candidate
+from autotune.families.program_cache import ProgramCache
+from autotune.targets.registry import make_target
 
 target, programs = make_target("cpu"), ProgramCache(Path(sys.argv[1]))
 problem = Gemm(150, 131, 170, accuracy="strassen", threads=1)

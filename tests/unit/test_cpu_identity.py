@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.device import CpuLimits
-from autotune.evaluators.cpu import identity
-from autotune.evaluators.cpu.baseline import Blas, baseline_name, numpy_blas
-from autotune.evaluators.cpu.identity import (
+from autotune.core.limits import CpuLimits
+from autotune.targets.cpu import identity
+from autotune.targets.cpu.baseline import Blas, baseline_name, numpy_blas
+from autotune.targets.cpu.identity import (
     CpuCaches,
     CpuModel,
     feature_digest,
@@ -178,7 +178,7 @@ def test_a_machine_that_shows_nothing_still_reads(monkeypatch: pytest.MonkeyPatc
 
 def test_reading_imports_no_compiler() -> None:
     script = (
-        "import sys; from autotune.evaluators.cpu.identity import read_cpu; read_cpu()\n"
+        "import sys; from autotune.targets.cpu.identity import read_cpu; read_cpu()\n"
         "print([m for m in ('numba', 'optuna', 'jinja2') if m in sys.modules])\n"
     )
     assert subprocess.check_output([sys.executable, "-c", script], text=True) == "[]\n"

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.errors import InputError
-from autotune.evaluators.cuda.cubin import KernelResources, read_cubin
-from autotune.evaluators.cuda.nvrtc import Compiled, compile_cuda, supported_architectures
+from autotune.core.errors import InputError
+from autotune.targets.cuda.compile.cubin import KernelResources, read_cubin
+from autotune.targets.cuda.compile.nvrtc import Compiled, compile_cuda, supported_architectures
 
 SOURCE = """
 extern "C" __global__ void __launch_bounds__(16 * 8) bounded(float* c, int n) {

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from autotune.configuration import Configuration
-from autotune.errors import FamilyError, SpaceError
-from autotune.family import KernelFamily
-from autotune.family_files import read_family
-from autotune.known_gpus import find_gpu
-from autotune.occupancy import blocks_per_multiprocessor
-from autotune.problem import Gemm
+from autotune.core.configuration import Configuration
+from autotune.core.errors import FamilyError, SpaceError
+from autotune.families.family import KernelFamily
+from autotune.families.occupancy import blocks_per_multiprocessor
+from autotune.families.reading import read_family
+from autotune.operations.problem import Gemm
+from autotune.targets.cuda.device.known_gpus import find_gpu
 
 TEXT = """\
 family = "tiled"

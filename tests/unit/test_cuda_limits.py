@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from autotune.cuda_limits import CudaLimits
-from autotune.errors import InputError, UnknownNameError
-from autotune.family import LIMIT_NAMES
-from autotune.known_gpus import find_gpu, known_gpus
+from autotune.core.errors import InputError, UnknownNameError
+from autotune.core.limits import CudaLimits
+from autotune.families.family import LIMIT_NAMES
+from autotune.targets.cuda.device.known_gpus import find_gpu, known_gpus
 
 KIB = 1024
 

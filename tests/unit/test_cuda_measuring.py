@@ -11,21 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.catalog import load_families
-from autotune.errors import AutotuneError, SpaceError
-from autotune.evaluators.base import Baseline
-from autotune.evaluators.cuda import compiling
-from autotune.evaluators.cuda.compiling import (
-    CompilePool,
-    CompileRequest,
-    Refused,
-    compile_kept,
-)
-from autotune.evaluators.cuda.memory import lay_out, rotation_sets
-from autotune.evaluators.cuda.messages import CASES
-from autotune.evaluators.cuda.nvrtc import Compiled
-from autotune.evaluators.cuda.program import (
-    CudaProgram,
+from autotune.core.errors import AutotuneError, SpaceError
+from autotune.core.measurement import Measurement, Outcome
+from autotune.families.catalog import load_families
+from autotune.families.launch import (
     LaunchPlan,
     LaunchStep,
     is_valid,
@@ -33,22 +22,35 @@ from autotune.evaluators.cuda.program import (
     plan_launch,
     resident_blocks,
 )
-from autotune.evaluators.cuda.support import pack_signs, support_source
-from autotune.evaluators.cuda.timing import (
+from autotune.families.program_cache import ProgramCache
+from autotune.families.rendering import Source
+from autotune.measuring.evaluator import Baseline
+from autotune.measuring.processes import Failure, FailureKind
+from autotune.measuring.rounds import MIN_ROUNDS, Series, conclude, hold_rounds, take_turns
+from autotune.operations.guarded import GUARD_BYTES
+from autotune.operations.problem import Gemm
+from autotune.operations.references import Case
+from autotune.targets.cuda.compile import compiling
+from autotune.targets.cuda.compile.compiling import (
+    CompilePool,
+    CompileRequest,
+    Refused,
+    compile_kept,
+)
+from autotune.targets.cuda.compile.nvrtc import Compiled
+from autotune.targets.cuda.device.known_gpus import find_gpu
+from autotune.targets.cuda.launch.program import CudaProgram
+from autotune.targets.cuda.launch.support_source import support_source
+from autotune.targets.cuda.measure.memory import rotation_sets
+from autotune.targets.cuda.measure.messages import CASES
+from autotune.targets.cuda.measure.placement import lay_out
+from autotune.targets.cuda.measure.support import pack_signs
+from autotune.targets.cuda.measure.timing import (
     GRAPH_LAUNCHES,
     MIN_SAMPLES,
     batch_launches,
     time_batches,
 )
-from autotune.evaluators.processes import Failure, FailureKind
-from autotune.evaluators.rounds import MIN_ROUNDS, Series, conclude, hold_rounds, take_turns
-from autotune.guarded import GUARD_BYTES
-from autotune.known_gpus import find_gpu
-from autotune.measurement import Measurement, Outcome
-from autotune.problem import Gemm
-from autotune.program_cache import ProgramCache
-from autotune.references import Case
-from autotune.rendering import Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable

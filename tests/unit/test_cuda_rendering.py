@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.c_expression import c_text
-from autotune.errors import CompileError, FamilyError
-from autotune.evaluators.cuda.nvrtc import compile_cuda
-from autotune.family import KernelFamily
-from autotune.family_files import read_family
-from autotune.paths import data_dir
-from autotune.rendering import render
+from autotune.core.errors import CompileError, FamilyError
+from autotune.core.paths import data_dir
+from autotune.families.c_expression import c_text
+from autotune.families.family import KernelFamily
+from autotune.families.reading import read_family
+from autotune.families.rendering import render
 from autotune.space import Expression, UndefinedError
+from autotune.targets.cuda.compile.nvrtc import compile_cuda
 
 TOML = """\
 family = "tiny"

@@ -13,21 +13,18 @@ from typing import Any
 import pytest
 from records import record
 
-from autotune import runtime
-from autotune.catalog import load_families
-from autotune.configuration import Candidate
-from autotune.cuda_limits import CudaLimits
-from autotune.device import Device
-from autotune.errors import InputError, NotTunedError, UnknownNameError
-from autotune.evaluators.base import Binary, Effort
-from autotune.evaluators.cuda import launch, loading, presence
-from autotune.evaluators.cuda.cubin import read_cubin
-from autotune.evaluators.cuda.loading import make_program
-from autotune.evaluators.cuda.program import CudaProgram, LaunchPlan, LaunchStep, plan_launch
-from autotune.family import KernelFamily
-from autotune.paths import CacheLocations
-from autotune.problem import Gemm
-from autotune.program_cache import ProgramCache
+from autotune.core.configuration import Candidate
+from autotune.core.device import Device
+from autotune.core.errors import InputError, NotTunedError, UnknownNameError
+from autotune.core.limits import CudaLimits
+from autotune.core.paths import CacheLocations
+from autotune.families.catalog import load_families
+from autotune.families.family import KernelFamily
+from autotune.families.launch import Binary, LaunchPlan, LaunchStep, plan_launch
+from autotune.families.program_cache import ProgramCache
+from autotune.measuring.evaluator import Effort
+from autotune.operations.problem import Gemm
+from autotune.runtime import loading as runtime
 from autotune.store import (
     BinaryRecord,
     MatchQuality,
@@ -36,13 +33,14 @@ from autotune.store import (
     export_records,
     sources,
 )
-from autotune.targets import (
-    CpuTarget,
-    CudaTarget,
-    NumbaCudaTarget,
-    make_target,
-    target_names,
-)
+from autotune.targets.cpu.target import CpuTarget
+from autotune.targets.cuda.compile.cubin import read_cubin
+from autotune.targets.cuda.device import presence
+from autotune.targets.cuda.launch import launch, loading
+from autotune.targets.cuda.launch.loading import make_program
+from autotune.targets.cuda.launch.program import CudaProgram
+from autotune.targets.cuda.target import CudaTarget, NumbaCudaTarget
+from autotune.targets.registry import make_target, target_names
 
 PROBLEM = Gemm(256, 192, 320)
 CUBIN = b"\x7fELF of the winner"
@@ -63,7 +61,7 @@ def test_best_target(monkeypatch: pytest.MonkeyPatch, usable: bool, chosen: type
 
 def test_looking_for_a_gpu_imports_nothing_heavy() -> None:
     script = (
-        "import sys; from autotune.targets import make_target; make_target(None); "
+        "import sys; from autotune.targets.registry import make_target; make_target(None); "
         "print(*({'pycuda', 'pynvml', 'cuda.bindings', 'numba', 'optuna'} & sys.modules.keys()))"
     )
     done = subprocess.run(

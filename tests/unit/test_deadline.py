@@ -12,25 +12,26 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
-from autotune import Gemm, tuner
-from autotune.deadline import Deadline
-from autotune.errors import OutOfTimeError, TuningFailedError
-from autotune.evaluators.base import Baseline, Effort, Finals, silent
-from autotune.evaluators.cpu.identity import read_cpu
-from autotune.evaluators.rounds import Series, hold_rounds, take_turns
-from autotune.interrupt import GRACE_S, STOP_S, Interrupt
-from autotune.measurement import Measurement, Outcome
-from autotune.pace import Pace
+from autotune import Gemm
+from autotune.core.deadline import Deadline
+from autotune.core.errors import OutOfTimeError, TuningFailedError
+from autotune.core.interrupt import GRACE_S, STOP_S, Interrupt
+from autotune.core.measurement import Measurement, Outcome
+from autotune.core.pace import Pace
+from autotune.measuring.evaluator import Baseline, Effort, Finals, silent
+from autotune.measuring.rounds import Series, hold_rounds, take_turns
 from autotune.search.storage import open_storage
 from autotune.store import TuningCache
-from autotune.targets import CpuTarget
-from autotune.trials import Workplace
-from autotune.tuner import TuneResult
+from autotune.targets.cpu.identity import read_cpu
+from autotune.targets.cpu.target import CpuTarget
+from autotune.tuning import tuner
+from autotune.tuning.trials import Workplace
+from autotune.tuning.tuner import TuneResult
 
 if TYPE_CHECKING:
-    from autotune.configuration import Candidate
-    from autotune.evaluators.base import Report
-    from autotune.progress import Progress
+    from autotune.core.configuration import Candidate
+    from autotune.measuring.evaluator import Report
+    from autotune.tuning.progress import Progress
 
 
 class Clock:

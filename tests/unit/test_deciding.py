@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING
 import pytest
 from stopwatch import Stopwatch
 
-from autotune import Gemm, TuneResult, TuningRecord, deciding, tune
-from autotune.evaluators.cpu.identity import read_cpu
-from autotune.evaluators.noise import Competition, disagreement, throttling
-from autotune.lookup import look_up
+from autotune import Gemm, TuneResult, TuningRecord, tune
+from autotune.measuring.noise import Competition, disagreement, throttling
 from autotune.store import TuningCache
-from autotune.targets import CpuTarget
+from autotune.targets.cpu.identity import read_cpu
+from autotune.targets.cpu.target import CpuTarget
+from autotune.targets.lookup import look_up
+from autotune.tuning import deciding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from autotune.configuration import Candidate
+    from autotune.core.configuration import Candidate
 
 PROBLEM = Gemm(48, 48, 48, threads=1)
 FAMILIES = ["blocked", "loops"]

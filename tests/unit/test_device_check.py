@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from autotune.evaluators.cuda import device_check, memory
-from autotune.evaluators.cuda.device_check import DeviceCheck
-from autotune.evaluators.cuda.memory import OperandSets, Placement, operands
-from autotune.references import Case
+from autotune.operations.references import Case
+from autotune.targets.cuda.measure import device_check, memory
+from autotune.targets.cuda.measure.device_check import DeviceCheck
+from autotune.targets.cuda.measure.memory import OperandSets, operands
+from autotune.targets.cuda.measure.placement import Placement
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -23,14 +23,14 @@ from device_arrays import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune import device_libraries
-from autotune.device_kernel import DeviceKernel
-from autotune.device_libraries import in_device_memory, library_of, stream_handle
-from autotune.device_operands import overlap
-from autotune.errors import OperandError
-from autotune.evaluators.cuda import streams
-from autotune.operands import check_operands
-from autotune.problem import Gemm
+from autotune.core.errors import OperandError
+from autotune.operations.problem import Gemm
+from autotune.targets.cuda.arrays import libraries as device_libraries
+from autotune.targets.cuda.arrays.kernel import DeviceKernel
+from autotune.targets.cuda.arrays.libraries import in_device_memory, library_of, stream_handle
+from autotune.targets.cuda.arrays.operands import overlap
+from autotune.targets.cuda.driver import streams
+from autotune.targets.host_operands import check_operands
 
 PROBLEM = Gemm(4, 5, 6)
 KINDS = ("torch", "cupy", "interface", "dlpack", "old dlpack")

@@ -11,8 +11,8 @@ ROOT = Path(__file__).parents[2]
 
 CHECK = """
 import experiments
-from autotune.catalog import load_families
-from autotune.device import CpuLimits
+from autotune.families.catalog import load_families
+from autotune.core.limits import CpuLimits
 
 limits = CpuLimits(4, 512, 32, 49152, 1048576, 33554432, 64)
 for name, parts in experiments.EXPERIMENTS.items():

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from autotune.errors import ExpressionError
+from autotune.core.errors import ExpressionError
 from autotune.space import Expression, UndefinedError
 
 UNDEFINED = object()

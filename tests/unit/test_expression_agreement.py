@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autotune.errors import ExpressionError
+from autotune.core.errors import ExpressionError
 from autotune.space import Expression, SearchSpace, UndefinedError
 from autotune.space.operators import LARGEST_BITS
 

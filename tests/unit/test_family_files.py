@@ -4,16 +4,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.configuration import Configuration, Value
-from autotune.device import CpuLimits
-from autotune.errors import FamilyError, SpaceError
-from autotune.family_files import read_family
-from autotune.problem import Gemm
+from autotune.core.configuration import Configuration, Value
+from autotune.core.errors import FamilyError, SpaceError
+from autotune.core.limits import CpuLimits
+from autotune.families.reading import read_family
+from autotune.operations.problem import Gemm
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.family import KernelFamily
+    from autotune.families.family import KernelFamily
 
 LIMITS = CpuLimits(
     max_threads=2,

@@ -4,8 +4,8 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from autotune.configuration import Configuration
-from autotune.errors import AutotuneError, SpaceError
+from autotune.core.configuration import Configuration
+from autotune.core.errors import AutotuneError, SpaceError
 from autotune.search import FeasibleSampler, SpaceExhaustedError, make_sampler
 from autotune.search.claims import (
     CLAIM,

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from autotune.errors import ExpressionError
-from autotune.formula import Formula
+from autotune.core.errors import ExpressionError
+from autotune.operations.formula import Formula
 
 TRIANGULAR = Formula("alpha * tril(A) @ B + beta * C")
 OTHERS = (

@@ -20,13 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from autotune.catalog import load_families
-from autotune.configuration import Configuration
-from autotune.device import CpuLimits
-from autotune.evaluators.cpu.kernel import load_module
-from autotune.problem import Gemm
-from autotune.program_cache import ProgramCache
-from autotune.rendering import render
+from autotune.core.configuration import Configuration
+from autotune.core.limits import CpuLimits
+from autotune.families.catalog import load_families
+from autotune.families.modules import load_module
+from autotune.families.program_cache import ProgramCache
+from autotune.families.rendering import render
+from autotune.operations.problem import Gemm
 
 FAMILY = load_families(target="cpu", operation="gemm")["goto"]
 
@@ -285,7 +285,7 @@ SECOND_PROCESS = """
 import sys
 from pathlib import Path
 import numpy as np
-from autotune.evaluators.cpu.kernel import load_module
+from autotune.families.modules import load_module
 
 gemm = load_module(Path(sys.argv[1])).gemm
 assert sum(gemm.stats.cache_hits.values()) == 1, "compiled again"

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.errors import InputError
-from autotune.grid import BlockPartition, ProcessGrid, factorisations, grids, span
+from autotune.core.errors import InputError
+from autotune.core.grid import BlockPartition, ProcessGrid, factorisations, grids, span
 
 extents = st.integers(1, 5)
 sizes = st.integers(1, 23)

@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from suspect_family import suspect, write_suspects
 
-from autotune.errors import OperandError
-from autotune.evaluators.cpu import CpuKernel, CpuProgram, load_kernel
-from autotune.evaluators.cpu import direct as direct_module
-from autotune.evaluators.cpu.direct import direct_call, write_call
-from autotune.evaluators.cpu.kernel import load_module
-from autotune.host_kernel import HostKernel
-from autotune.problem import Gemm
-from autotune.program_cache import ProgramCache
+from autotune.core.errors import OperandError
+from autotune.families.modules import load_module
+from autotune.families.program_cache import ProgramCache
+from autotune.operations.problem import Gemm
+from autotune.targets.cpu import CpuKernel, CpuProgram, load_kernel
+from autotune.targets.cpu import direct as direct_module
+from autotune.targets.cpu.call import HostKernel
+from autotune.targets.cpu.direct import direct_call, write_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from autotune.family import KernelFamily
+    from autotune.families.family import KernelFamily
 
 PROBLEM = Gemm(4, 5, 6)
 
@@ -401,7 +401,7 @@ def test_a_module_of_calls_is_loaded_from_the_cache_before_any_kernel(loader: Lo
     program = loader.raw(threads=2).program
     path = write_call(program, loader.programs)
     load_module(path)
-    program = "from autotune.evaluators.cpu.kernel import load_module; from pathlib import Path; "
+    program = "from autotune.targets.cpu.kernel import load_module; from pathlib import Path; "
     program += f"print(load_module(Path({str(path)!r})).call.cache_hits)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr

@@ -14,30 +14,31 @@ from hypothesis import strategies as st
 from numpy_machine import NumpyMachine
 from records import record
 
-from autotune.catalog import load_families
 from autotune.cli import main
-from autotune.configuration import Candidate, Configuration
-from autotune.cuda_limits import CudaLimits
-from autotune.device_operands import DeviceArray
-from autotune.errors import InputError, MissingDependencyError, NotTunedError, OperandError
-from autotune.evaluators.cuda.program import is_valid
-from autotune.evaluators.hybrid.evaluator import local_problem
-from autotune.evaluators.hybrid.identity import check_alike
-from autotune.evaluators.hybrid.kernel import HybridCall
-from autotune.evaluators.hybrid.machine import DeviceMatrix
-from autotune.evaluators.hybrid.operands import PlacedCheck
-from autotune.evaluators.hybrid.products import fitting
-from autotune.hybrid_target import HybridTarget
-from autotune.lookup import look_up
-from autotune.paths import CacheLocations
-from autotune.problem import Gemm
-from autotune.program_cache import ProgramCache
-from autotune.references import Case
-from autotune.rendering import render
-from autotune.runtime import load
+from autotune.core.configuration import Candidate, Configuration
+from autotune.core.errors import InputError, MissingDependencyError, NotTunedError, OperandError
+from autotune.core.limits import CudaLimits
+from autotune.core.paths import CacheLocations
+from autotune.families.catalog import load_families
+from autotune.families.launch import is_valid
+from autotune.families.program_cache import ProgramCache
+from autotune.families.rendering import render
+from autotune.operations.problem import Gemm
+from autotune.operations.references import Case
+from autotune.operations.verification import Check
+from autotune.runtime.loading import load
 from autotune.store import MatchQuality, TuningCache
-from autotune.targets import CudaTarget, make_target
-from autotune.verification import Check
+from autotune.targets.cuda.arrays.operands import DeviceArray
+from autotune.targets.cuda.target import CudaTarget
+from autotune.targets.hybrid.evaluator import local_problem
+from autotune.targets.hybrid.identity import check_alike
+from autotune.targets.hybrid.kernel import HybridCall
+from autotune.targets.hybrid.machine import DeviceMatrix
+from autotune.targets.hybrid.operands import PlacedCheck
+from autotune.targets.hybrid.products import fitting
+from autotune.targets.hybrid.target import HybridTarget
+from autotune.targets.lookup import look_up
+from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from numpy_machine import Matrix, NumpyMachine
 
-from autotune.catalog import load_families
-from autotune.configuration import Configuration
-from autotune.hybrid_limits import HybridLimits
-from autotune.problem import Gemm
-from autotune.rendering import render
+from autotune.core.configuration import Configuration
+from autotune.core.limits import HybridLimits
+from autotune.families.catalog import load_families
+from autotune.families.rendering import render
+from autotune.operations.problem import Gemm
 
 FAMILIES = load_families(target="hybrid")
 PLACES = ("host", "device", "blocks")
@@ -296,7 +296,7 @@ def test_a_program_tries_itself(
     ) -> contextlib.AbstractContextManager[NumpyMachine]:
         return contextlib.nullcontext(NumpyMachine(devices, dtype))
 
-    monkeypatch.setattr("autotune.hybrid.open_machine", open_machine)
+    monkeypatch.setattr("autotune.targets.hybrid.bind.open_machine", open_machine)
     configuration = FAMILIES[name].default(Gemm(1024, 1024, 1024), limits("host"))
     text = emitted(name, dict(configuration), "float32")
     load(text).main(["70", "90", "50"])

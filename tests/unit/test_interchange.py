@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from records import FINGERPRINT, record
 
-from autotune.errors import CacheError, InputError
+from autotune.core.errors import CacheError, InputError
 from autotune.store import (
     TuningRecord,
     export_lines,

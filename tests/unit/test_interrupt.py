@@ -10,8 +10,8 @@ import threading
 
 import pytest
 
-from autotune.deadline import Deadline
-from autotune.interrupt import SIGNALS, STOP_S, CommandSignals, Interrupt, Signalled
+from autotune.core.deadline import Deadline
+from autotune.core.interrupt import SIGNALS, STOP_S, CommandSignals, Interrupt, Signalled
 from autotune.search.interrupts import deferred_interrupt
 
 ASKED = pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
@@ -87,7 +87,7 @@ def test_a_program_that_is_to_terminate_does_so_afterwards(number) -> None:
 def test_it_terminates_by_the_signal_where_nobody_listens() -> None:
     code = (
         "import signal\n"
-        "from autotune.interrupt import Interrupt\n"
+        "from autotune.core.interrupt import Interrupt\n"
         "with Interrupt():\n"
         "    signal.raise_signal(signal.SIGTERM)\n"
         "    print('kept', flush=True)\n"

@@ -12,22 +12,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from records import DEVICE
 
-from autotune.catalog import find_operation
 from autotune.cli import parse
 from autotune.cli.problems import problems
 from autotune.cli.scope import Scope
 from autotune.cli.targets import placed_target
-from autotune.device import Device, DeviceFingerprint
-from autotune.errors import NotTunedError
-from autotune.evaluators.mpi.identity import device_of
-from autotune.evaluators.mpi.messages import GpuSet, RankSet
-from autotune.hybrid_target import HybridTarget
-from autotune.invocation import Invocation
-from autotune.mpi_target import MpiTarget
-from autotune.problem import Gemm
-from autotune.product import Product
-from autotune.runtime import load
-from autotune.targets import CudaTarget
+from autotune.core.device import Device, DeviceFingerprint
+from autotune.core.errors import NotTunedError
+from autotune.families.catalog import find_operation
+from autotune.operations.problem import Gemm
+from autotune.operations.product import Product
+from autotune.runtime.loading import load
+from autotune.targets.cuda.target import CudaTarget
+from autotune.targets.hybrid.target import HybridTarget
+from autotune.targets.invocation import Invocation
+from autotune.targets.mpi.identity import device_of
+from autotune.targets.mpi.messages import GpuSet, RankSet
+from autotune.targets.mpi.target import MpiTarget
 
 TRIANGULAR = Path(__file__).parents[2] / "examples" / "triangular"
 MPI = "mpi"

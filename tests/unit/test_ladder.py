@@ -6,13 +6,13 @@ import signal
 from collections.abc import Sequence
 
 from autotune import Gemm
-from autotune.catalog import load_families
 from autotune.cli.ladder import NEAR, measure, rungs
-from autotune.configuration import Candidate, Configuration
-from autotune.evaluators.base import Baseline, Finals
-from autotune.interrupt import STOP_S
-from autotune.known_gpus import find_gpu
-from autotune.measurement import Measurement, Outcome
+from autotune.core.configuration import Candidate, Configuration
+from autotune.core.interrupt import STOP_S
+from autotune.core.measurement import Measurement, Outcome
+from autotune.families.catalog import load_families
+from autotune.measuring.evaluator import Baseline, Finals
+from autotune.targets.cuda.device.known_gpus import find_gpu
 
 PROBLEM = Gemm(64, 64, 64)
 VENDOR = Baseline("vendor 1.0", 1e-3, (1e-3, 1e-3), 1, {})

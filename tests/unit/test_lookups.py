@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from tuned_suspect import PROBLEM, store, tuned
 
-from autotune import runtime, templating
-from autotune.errors import InputError, NotTunedError, OperandError, UnknownNameError
-from autotune.evaluators.cpu import kernel as kernel_module
-from autotune.lookup import look_up
-from autotune.problem import Gemm
-from autotune.runtime import Kernel, load
+from autotune.core.errors import InputError, NotTunedError, OperandError, UnknownNameError
+from autotune.core.toml_table import Table
+from autotune.families import modules, templating
+from autotune.operations.problem import Gemm
+from autotune.runtime import loading as runtime
+from autotune.runtime.loading import Kernel, load
 from autotune.store import BaselineRecord, MatchQuality, TuningRecord
-from autotune.toml_table import Table
+from autotune.targets.lookup import look_up
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +44,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     count(templating, "_digest")
     count(Table, "read")
     count(TuningRecord, "from_json")
-    count(kernel_module, "_import")
+    count(modules, "_import")
     return counted
 
 

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from records import DEVICE, FINGERPRINT, TOOLCHAIN, record
 
-from autotune.configuration import Candidate, Configuration
-from autotune.device import Device, DeviceFingerprint
-from autotune.evaluators.cuda.program import LaunchPlan, LaunchStep
-from autotune.problem import Gemm
+from autotune.core.configuration import Candidate, Configuration
+from autotune.core.device import Device, DeviceFingerprint
+from autotune.families.launch import LaunchPlan, LaunchStep
+from autotune.operations.problem import Gemm
 from autotune.store import (
     BinaryRecord,
     Match,

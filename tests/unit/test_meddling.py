@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 from meddler_family import meddler, write_meddlers
 
-from autotune.evaluators.base import Effort
-from autotune.evaluators.child import MARK
-from autotune.evaluators.cpu import CpuEvaluator
-from autotune.evaluators.cpu.identity import read_cpu
-from autotune.measurement import Outcome
-from autotune.problem import Gemm
-from autotune.program_cache import ProgramCache
-from autotune.references import Case
-from autotune.verification import Check
+from autotune.core.measurement import Outcome
+from autotune.families.program_cache import ProgramCache
+from autotune.measuring.child import MARK
+from autotune.measuring.evaluator import Effort
+from autotune.operations.problem import Gemm
+from autotune.operations.references import Case
+from autotune.operations.verification import Check
+from autotune.targets.cpu import CpuEvaluator
+from autotune.targets.cpu.identity import read_cpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autotune.evaluators.base import Evaluator
+    from autotune.measuring.evaluator import Evaluator
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.configuration import Candidate
+from autotune.core.configuration import Candidate
 from autotune.search.model.features import FeatureMap
 from autotune.search.model.response import informative, response
 from autotune.search.model.success import SuccessModel

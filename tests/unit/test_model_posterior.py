@@ -12,8 +12,8 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from autotune.search.model.acquisition import log_expected_improvement
+from autotune.search.model.covariance import Kernel, _Evidence, fit
 from autotune.search.model.features import Points
-from autotune.search.model.kernel import Kernel, _Evidence, fit
 from autotune.search.model.posterior import Posterior
 
 COLUMNS = 3

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.configuration import Candidate
-from autotune.errors import InputError
-from autotune.measurement import Measurement, Outcome
+from autotune.core.configuration import Candidate
+from autotune.core.errors import InputError
+from autotune.core.measurement import Measurement, Outcome
 from autotune.search import Searcher, open_study
 from autotune.search.claims import Ledger
 from autotune.search.model import EstimatedPrior, MeasuredPrior, ModelProposer

@@ -14,25 +14,25 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="pip install 'autotune-kernels[numba-cuda]'")
 
-from autotune.catalog import load_families
-from autotune.cuda_limits import CudaLimits
-from autotune.errors import CompileError, MissingDependencyError
-from autotune.evaluators.cuda import cubin, numba_compiler
-from autotune.evaluators.cuda.compiling import (
+from autotune.core.errors import CompileError, MissingDependencyError
+from autotune.core.limits import CudaLimits
+from autotune.families.catalog import load_families
+from autotune.families.program_cache import ProgramCache
+from autotune.families.rendering import Source, render
+from autotune.operations.problem import Gemm
+from autotune.targets.cuda.compile import cubin, numba_compiler
+from autotune.targets.cuda.compile.compiling import (
     CompilePool,
     CompileRequest,
     Refused,
     compile_kept,
     compile_source,
 )
-from autotune.evaluators.cuda.loading import make_program
-from autotune.evaluators.cuda.numba_compiler import compile_numba, toolchain
-from autotune.evaluators.cuda.nvrtc import Compiled
-from autotune.known_gpus import find_gpu
-from autotune.problem import Gemm
-from autotune.program_cache import ProgramCache
-from autotune.rendering import Source, render
-from autotune.targets import NumbaCudaTarget
+from autotune.targets.cuda.compile.numba_compiler import compile_numba, toolchain
+from autotune.targets.cuda.compile.nvrtc import Compiled
+from autotune.targets.cuda.device.known_gpus import find_gpu
+from autotune.targets.cuda.launch.loading import make_program
+from autotune.targets.cuda.target import NumbaCudaTarget
 
 KERNEL_PARAMETER = 0x17  # attribute of a binary: a parameter's number, offset and size
 
@@ -181,7 +181,7 @@ def test_a_part_that_is_missing_is_named(
 def test_the_simulator_compiles_nothing(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path;"
-        "from autotune.evaluators.cuda.numba_compiler import compile_numba;"
+        "from autotune.targets.cuda.compile.numba_compiler import compile_numba;"
         "compile_numba(Path(sys.argv[1]), 'gemm', 'sm_90')"
     )
     done = subprocess.run(
@@ -195,7 +195,7 @@ def test_the_simulator_compiles_nothing(tmp_path: Path) -> None:
 
 def test_versions_without_numba() -> None:
     script = (
-        "import sys; from autotune.evaluators.cuda.numba_compiler import toolchain;"
+        "import sys; from autotune.targets.cuda.compile.numba_compiler import toolchain;"
         "print(toolchain()); print('numba' in sys.modules)"
     )
     done = subprocess.run(

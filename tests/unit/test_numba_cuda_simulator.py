@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autotune.catalog import load_families
-from autotune.configuration import Configuration
-from autotune.cuda_limits import CudaLimits
-from autotune.family import KernelFamily
-from autotune.known_gpus import find_gpu
-from autotune.problem import Gemm
-from autotune.rendering import render
+from autotune.core.configuration import Configuration
+from autotune.core.limits import CudaLimits
+from autotune.families.catalog import load_families
+from autotune.families.family import KernelFamily
+from autotune.families.rendering import render
+from autotune.operations.problem import Gemm
+from autotune.targets.cuda.device.known_gpus import find_gpu
 
 CONFIGURATIONS = 4
 """Per family and dtype."""

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from autotune.cuda_limits import CudaLimits
-from autotune.errors import CompileError, MissingDependencyError
-from autotune.evaluators.cuda import nvrtc
-from autotune.evaluators.cuda.gate import SPILL_LIMIT, gate
-from autotune.evaluators.cuda.nvrtc import Compiled, check_driver, compile_cuda
-from autotune.known_gpus import find_gpu
+from autotune.core.errors import CompileError, MissingDependencyError
+from autotune.core.limits import CudaLimits
+from autotune.targets.cuda.compile import nvrtc
+from autotune.targets.cuda.compile.gate import SPILL_LIMIT, gate
+from autotune.targets.cuda.compile.nvrtc import Compiled, check_driver, compile_cuda
+from autotune.targets.cuda.device.known_gpus import find_gpu
 
 SOURCE = """
 extern "C" __global__ void __launch_bounds__(128) gemm(float* c, int n) {

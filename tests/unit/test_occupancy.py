@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.cuda_limits import CudaLimits
-from autotune.errors import ExpressionError
-from autotune.known_gpus import find_gpu, known_gpus
-from autotune.occupancy import blocks_per_multiprocessor, limit_restrictions
+from autotune.core.errors import ExpressionError
+from autotune.core.limits import CudaLimits
+from autotune.families.occupancy import blocks_per_multiprocessor, limit_restrictions
+from autotune.targets.cuda.device.known_gpus import find_gpu, known_gpus
 
 GPUS = {gpu.limits.compute_capability: gpu.limits for gpu in known_gpus().values()}
 

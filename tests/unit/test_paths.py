@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import stat
 import subprocess
 import sys
@@ -9,8 +10,8 @@ import platformdirs
 import pytest
 
 import autotune
-from autotune.errors import AutotuneError, CacheError, InputError
-from autotune.paths import CacheLocations, data_dir, private_folder
+from autotune.core.errors import AutotuneError, CacheError, InputError
+from autotune.core.paths import CacheLocations, data_dir, private_folder
 
 PACKAGE = Path(autotune.__file__).parent
 
@@ -28,7 +29,11 @@ def test_missing_data_is_a_clear_error() -> None:
 def found_data(root: Path) -> subprocess.CompletedProcess[str]:
     """Where a copy of the package under `root` looks for its templates."""
     return subprocess.run(
-        [sys.executable, "-c", "from autotune.paths import data_dir; print(data_dir('cache'))"],
+        [
+            sys.executable,
+            "-c",
+            "from autotune.core.paths import data_dir; print(data_dir('cache'))",
+        ],
         env={"PYTHONPATH": str(root)},
         cwd=root,
         capture_output=True,
@@ -40,8 +45,8 @@ def found_data(root: Path) -> subprocess.CompletedProcess[str]:
 def test_data_in_the_package_comes_first_and_siblings_need_a_checkout(tmp_path: Path) -> None:
     package = tmp_path / "autotune"
     package.mkdir()
-    for name in ("__init__.py", "errors.py", "paths.py", "printable.py"):
-        (package / name).write_text((PACKAGE / name).read_text())
+    shutil.copytree(PACKAGE / "core", package / "core")
+    (package / "__init__.py").touch()
     sibling = tmp_path / "cache"
     sibling.mkdir()
 

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from autotune import Gemm, load, preset_run, tune
-from autotune.errors import InputError, UnknownNameError
-from autotune.evaluators.base import Effort
-from autotune.preset_run import PresetResult, PresetStatus, run_preset
-from autotune.preset_schedule import (
+from autotune import Gemm, load, tune
+from autotune.core.errors import InputError, UnknownNameError
+from autotune.measuring.evaluator import Effort
+from autotune.operations.problem import parse_shape
+from autotune.store import TuningCache
+from autotune.tuning import preset_run
+from autotune.tuning.preset_run import PresetResult, PresetStatus, run_preset
+from autotune.tuning.preset_schedule import (
     MIN_VISIT_S,
     SECOND_SHARE,
     Claim,
@@ -23,10 +26,8 @@ from autotune.preset_schedule import (
     second_round_s,
     second_visits,
 )
-from autotune.presets import TuningPreset, find_preset, read_presets, tuning_presets
-from autotune.problem import parse_shape
-from autotune.progress import Progress
-from autotune.store import TuningCache
+from autotune.tuning.presets import TuningPreset, find_preset, read_presets, tuning_presets
+from autotune.tuning.progress import Progress
 
 SQUARES = [f"{size}x{size}x{size}" for size in (128, 256, 512, 1000, 1024, 2048, 4096, 8192)]
 OTHERS = ["2047x2051x2049", "16x4096x4096", "4096x4096x128", "64x65536x64"]

@@ -10,20 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.catalog import load_families
-from autotune.configuration import Candidate
-from autotune.cuda_limits import CudaLimits
-from autotune.family import KernelFamily
-from autotune.known_gpus import find_gpu
-from autotune.measurement import Measurement, Outcome
-from autotune.occupancy import blocks_per_multiprocessor, resident_blocks
-from autotune.priors import known_priors
-from autotune.problem import Gemm
-from autotune.resource_model import expected_log_time
+from autotune.core.configuration import Candidate
+from autotune.core.limits import CudaLimits
+from autotune.core.measurement import Measurement, Outcome
+from autotune.families.catalog import load_families
+from autotune.families.family import KernelFamily
+from autotune.families.occupancy import blocks_per_multiprocessor, resident_blocks
+from autotune.families.resource_model import expected_log_time
+from autotune.operations.problem import Gemm
 from autotune.search import make_sampler
 from autotune.search.model import EstimatedPrior, MeasuredPrior
 from autotune.store import TuningCache
-from autotune.targets import make_target
+from autotune.targets.cuda.device.known_gpus import find_gpu
+from autotune.targets.registry import make_target
+from autotune.tuning.priors import known_priors
 
 FAMILIES = load_families(target="cuda", operation="gemm")
 

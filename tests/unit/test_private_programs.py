@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from autotune import program_cache
-from autotune.compiled_files import CompiledFiles
-from autotune.errors import CacheError, CompileError
-from autotune.evaluators.cpu.kernel import load_module
-from autotune.program_cache import ProgramCache
-from autotune.rendering import Source
+from autotune.core.errors import CacheError, CompileError
+from autotune.families import program_cache
+from autotune.families.compiled_files import CompiledFiles
+from autotune.families.modules import load_module
+from autotune.families.program_cache import ProgramCache
+from autotune.families.rendering import Source
 
 TEXT = """
 from numba import njit
@@ -29,9 +29,9 @@ LOAD = """
 import os, sys
 from pathlib import Path
 os.umask(0)
-from autotune.evaluators.cpu.kernel import load_module
-from autotune.program_cache import ProgramCache
-from autotune.rendering import Source
+from autotune.families.modules import load_module
+from autotune.families.program_cache import ProgramCache
+from autotune.families.rendering import Source
 path = ProgramCache(Path(sys.argv[1])).write(Source(sys.argv[2], "gemm", (), "cpu"), "tiny")
 module = load_module(path)
 print(module.gemm(1), sum(module.gemm.stats.cache_hits.values()))
@@ -150,9 +150,9 @@ from pathlib import Path
 site, home = map(Path, sys.argv[1:])
 import numpy as np
 from autotune import matmul, load, Gemm
-from autotune.evaluators.cpu.kernel import load_module
-from autotune.program_cache import ProgramCache
-from autotune.rendering import Source
+from autotune.families.modules import load_module
+from autotune.families.program_cache import ProgramCache
+from autotune.families.rendering import Source
 def add(text):
     path = ProgramCache(site / "programs").write(Source(text, "gemm", (), "cpu"), "tiny")
     return path, load_module(path)

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from autotune.errors import ProblemError
-from autotune.problem import Gemm, admits, gemm_from_key, parse_shape
+from autotune.core.errors import ProblemError
+from autotune.operations.problem import Gemm, admits, gemm_from_key, parse_shape
 
 
 def test_shapes_follow_the_layout() -> None:

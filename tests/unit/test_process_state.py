@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.evaluators.process_state import ProcessState
-from autotune.evaluators.processes import Failure, FailureKind, WorkerProcess
+from autotune.measuring.process_state import ProcessState
+from autotune.measuring.processes import Failure, FailureKind, WorkerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

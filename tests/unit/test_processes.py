@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.deadline import Deadline
-from autotune.errors import AutotuneError, OutOfTimeError
-from autotune.evaluators.processes import Failure, FailureKind, WorkerPool, WorkerProcess
-from autotune.evaluators.sharing import SharedWorker, Subjects
+from autotune.core.deadline import Deadline
+from autotune.core.errors import AutotuneError, OutOfTimeError
+from autotune.measuring.processes import Failure, FailureKind, WorkerPool, WorkerProcess
+from autotune.measuring.sharing import SharedWorker, Subjects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -388,7 +388,7 @@ PARENT = textwrap.dedent("""
     import os, sys
     sys.path.insert(0, {tests!r})
     from test_processes import worker_entry
-    from autotune.evaluators.processes import WorkerProcess
+    from autotune.measuring.processes import WorkerProcess
     worker = WorkerProcess(worker_entry)
     print(worker.call(("pid", None), 60), worker.call(("main", None), 60), flush=True)
     {ending}

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 from autotune import load, tune
-from autotune.catalog import find_operation, load_families
 from autotune.cli import main
-from autotune.configuration import Candidate
-from autotune.errors import FamilyError, NotTunedError, UnknownNameError
-from autotune.evaluators.base import Effort
-from autotune.evaluators.cpu import CpuEvaluator
-from autotune.family import KernelFamily
-from autotune.measurement import Outcome
-from autotune.product import Product
-from autotune.program_cache import ProgramCache
-from autotune.targets import make_target
+from autotune.core.configuration import Candidate
+from autotune.core.errors import FamilyError, NotTunedError, UnknownNameError
+from autotune.core.measurement import Outcome
+from autotune.families.catalog import find_operation, load_families
+from autotune.families.family import KernelFamily
+from autotune.families.program_cache import ProgramCache
+from autotune.measuring.evaluator import Effort
+from autotune.operations.product import Product
+from autotune.targets.cpu import CpuEvaluator
+from autotune.targets.registry import make_target
 
 FOLDER = Path(__file__).parents[2] / "examples" / "triangular"
 QUICK = Effort(budget_s=0.02, finals_s=0.1)

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.cli.progress import LOG_INTERVAL_S, ProgressLine, status
-from autotune.configuration import Candidate, Configuration
-from autotune.evaluators.base import Baseline
-from autotune.measurement import Outcome
-from autotune.progress import Progress
+from autotune.core.configuration import Candidate, Configuration
+from autotune.core.measurement import Outcome
+from autotune.measuring.evaluator import Baseline
+from autotune.tuning.progress import Progress
 
 BEGIN = Progress(
     trial=0,

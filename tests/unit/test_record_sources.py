@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from records import DEVICE, FINGERPRINT, record
 
-from autotune.problem import Gemm
+from autotune.operations.problem import Gemm
 from autotune.store import (
     TuningCache,
     TuningRecord,

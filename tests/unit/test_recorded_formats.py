@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from records import FINGERPRINT
 
 from autotune import Candidate, Configuration, Gemm, Measurement, Outcome, TuningCache
-from autotune.errors import InputError
+from autotune.core.errors import InputError
 from autotune.recorded import Entry, RecordedSpace, read_recorded, recorded_from_cache, sweeps
 
 REPLAY: dict[str, Any] = {

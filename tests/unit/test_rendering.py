@@ -12,15 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import autotune
-from autotune.catalog import load_families
-from autotune.errors import CacheError, FamilyError, ProblemError, SpaceError
-from autotune.family_files import read_family
-from autotune.program_cache import ProgramCache
-from autotune.rendering import Source, render
+from autotune.core.errors import CacheError, FamilyError, ProblemError, SpaceError
+from autotune.families.catalog import load_families
+from autotune.families.program_cache import ProgramCache
+from autotune.families.reading import read_family
+from autotune.families.rendering import Source, render
 
 if TYPE_CHECKING:
-    from autotune.configuration import Value
-    from autotune.family import KernelFamily
+    from autotune.core.configuration import Value
+    from autotune.families.family import KernelFamily
 
 TOML = """\
 family = "tiny"
@@ -226,8 +226,8 @@ def test_shipped_families_render_for_whatever_they_declare(
 
 def test_the_source_does_not_depend_on_the_process(tmp_path: Path) -> None:
     script = (
-        "from autotune.catalog import load_families\n"
-        "from autotune.rendering import render\n"
+        "from autotune.families.catalog import load_families\n"
+        "from autotune.families.rendering import render\n"
         "for f in load_families(target='cpu').values():\n"
         "    for p in ({p.name: p.values[0] for p in f.parameters},):\n"
         "        print(f.name, f.digest, render(f, p).digest)\n"
@@ -324,8 +324,8 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(
 WRITER = """
 import sys
 from pathlib import Path
-from autotune.program_cache import ProgramCache
-from autotune.rendering import Source
+from autotune.families.program_cache import ProgramCache
+from autotune.families.rendering import Source
 
 cache = ProgramCache(Path(sys.argv[1]))
 sys.stdin.read()

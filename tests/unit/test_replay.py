@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from autotune.cli import main
-from autotune.errors import InputError, UnknownNameError
+from autotune.core.errors import InputError, UnknownNameError
 from autotune.recorded import Entry, RecordedSpace, replay, run_sampler, summarise
 
 SAMPLERS = ["auto", "tpe", "random", "exhaustive", "optuna.samplers.RandomSampler"]

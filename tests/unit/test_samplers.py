@@ -6,7 +6,7 @@ from collections import Counter
 import optuna
 import pytest
 
-from autotune.errors import InputError, MissingDependencyError, UnknownNameError
+from autotune.core.errors import InputError, MissingDependencyError, UnknownNameError
 from autotune.search import FeasibleSampler, Searcher, make_sampler, sampler_names
 from autotune.search.claims import Ledger
 from autotune.search.exhaustive import RandomProposer

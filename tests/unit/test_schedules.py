@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from thread_schedule import SCHEDULES, ThreadSchedule
 
-from autotune.errors import InputError
-from autotune.evaluators.cpu.kernel import CpuKernel, load_kernel
-from autotune.family_files import read_family
-from autotune.paths import data_dir
-from autotune.problem import Gemm
-from autotune.program_cache import ProgramCache
-from autotune.schedule import SCHEDULES, ThreadSchedule
+from autotune.core.errors import InputError
+from autotune.core.paths import data_dir
+from autotune.families.program_cache import ProgramCache
+from autotune.families.reading import read_family
+from autotune.operations.problem import Gemm
+from autotune.targets.cpu.kernel import CpuKernel, load_kernel
 
 COUNTS = st.integers(0, 300)
 THREADS = st.integers(1, 9)
@@ -223,7 +223,7 @@ ON_A_LAYER = """
 import sys
 import numpy as np
 from pathlib import Path
-from autotune.evaluators.cpu.kernel import load_module
+from autotune.families.modules import load_module
 import numba
 for path in sys.argv[1:]:
     entry = load_module(Path(path)).gemm

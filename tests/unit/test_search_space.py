@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.configuration import Configuration
-from autotune.errors import ExpressionError, SpaceError
+from autotune.core.configuration import Configuration
+from autotune.core.errors import ExpressionError, SpaceError
 from autotune.space import Expression, Rejection, Restriction, SearchSpace, TunableParameter
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "spaces"

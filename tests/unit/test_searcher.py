@@ -5,8 +5,8 @@ import math
 import optuna
 import pytest
 
-from autotune.configuration import Candidate, Configuration
-from autotune.errors import InputError, SpaceError, UnknownNameError
+from autotune.core.configuration import Candidate, Configuration
+from autotune.core.errors import InputError, SpaceError, UnknownNameError
 from autotune.search import Searcher
 from autotune.space import SearchSpace, SpaceUnion
 

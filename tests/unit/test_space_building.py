@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.configuration import Configuration
-from autotune.errors import ExpressionError
+from autotune.core.configuration import Configuration
+from autotune.core.errors import ExpressionError
 from autotune.space import SearchSpace
 
 Parameters = dict[str, list[Any]]

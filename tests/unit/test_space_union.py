@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.configuration import Candidate, Configuration
-from autotune.errors import SpaceError
+from autotune.core.configuration import Candidate, Configuration
+from autotune.core.errors import SpaceError
 from autotune.space import SearchSpace, SpaceUnion
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from autotune.statistics import median, median_interval
+from autotune.core.statistics import median, median_interval
 
 samples = st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=60)
 

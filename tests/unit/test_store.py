@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from records import FINGERPRINT, record
 
-from autotune.configuration import Candidate, Configuration
-from autotune.device import DeviceFingerprint
-from autotune.errors import InputError
-from autotune.problem import Gemm
+from autotune.core.configuration import Candidate, Configuration
+from autotune.core.device import DeviceFingerprint
+from autotune.core.errors import InputError
+from autotune.operations.problem import Gemm
 from autotune.store import BaselineRecord, EffortRecord, TuningRecord, strict_json, superseded
 
 TEXT = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=20)

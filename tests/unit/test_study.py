@@ -16,9 +16,9 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from autotune.configuration import Candidate, Configuration
-from autotune.errors import CacheError, InputError, MissingDependencyError, StudyError
-from autotune.measurement import Measurement, Outcome
+from autotune.core.configuration import Candidate, Configuration
+from autotune.core.errors import CacheError, InputError, MissingDependencyError, StudyError
+from autotune.core.measurement import Measurement, Outcome
 from autotune.search import Subject, journal_lock, open_study
 from autotune.search.claims import CLAIM
 from autotune.search.interrupts import deferred_interrupt

@@ -14,20 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from records import record
 
-from autotune.catalog import load_families
-from autotune.configuration import Candidate, Configuration
-from autotune.evaluators.cpu.identity import read_cpu
-from autotune.evaluators.cpu.thread_limits import (
-    parse_quota,
-    pool_limit,
-    read_quota,
-    usable_threads,
-)
-from autotune.lookup import look_up
-from autotune.paths import CacheLocations
-from autotune.problem import Gemm
+from autotune.core.configuration import Candidate, Configuration
+from autotune.core.paths import CacheLocations
+from autotune.families.catalog import load_families
+from autotune.operations.problem import Gemm
 from autotune.store import TuningCache
-from autotune.targets import CpuTarget
+from autotune.targets.cpu.identity import read_cpu
+from autotune.targets.cpu.target import CpuTarget
+from autotune.targets.cpu.thread_limits import parse_quota, pool_limit, read_quota, usable_threads
+from autotune.targets.lookup import look_up
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -148,7 +143,7 @@ def test_threadpoolctls_limits_are_seen() -> None:
 READ = """\
 import os
 {before}
-from autotune.evaluators.cpu.identity import read_cpu
+from autotune.targets.cpu.identity import read_cpu
 device = read_cpu()
 print(device.fingerprint.digest, device.limits.max_threads, device.state["affinity"])
 """

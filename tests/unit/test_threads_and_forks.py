@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from suspect_family import suspect, write_suspects
 
-from autotune import forking
-from autotune.device import CpuLimits
-from autotune.evaluators.cpu import kernel as kernel_module
-from autotune.host_kernel import host_kernel
-from autotune.problem import Gemm
-from autotune.program_cache import ProgramCache
+from autotune.core import forking
+from autotune.core.limits import CpuLimits
+from autotune.families.program_cache import ProgramCache
+from autotune.operations.problem import Gemm
+from autotune.targets.cpu import kernel as kernel_module
+from autotune.targets.cpu.call import host_kernel
 
 TESTS = Path(__file__).parents[1]
 LIMITS = CpuLimits(2, 256, 16, 32768, 524288, 0, 64)
@@ -30,11 +30,11 @@ faulthandler.enable()
 sys.path.insert(0, {tests!r})
 import numpy as np
 from suspect_family import suspect, write_suspects
-from autotune.evaluators.cpu import kernel as module
-from autotune.device import CpuLimits
-from autotune.host_kernel import host_kernel
-from autotune.problem import Gemm
-from autotune.program_cache import ProgramCache
+from autotune.families import modules as module
+from autotune.core.limits import CpuLimits
+from autotune.targets.cpu.call import host_kernel
+from autotune.operations.problem import Gemm
+from autotune.families.program_cache import ProgramCache
 
 folder = Path(sys.argv[1])
 family, programs = write_suspects(folder), ProgramCache(folder / "programs")
@@ -73,7 +73,7 @@ def test_threads_that_want_one_kernel_at_once_get_it(tmp_path: Path) -> None:
 
 
 def test_what_a_direct_call_is_lives_as_long_as_it(tmp_path: Path) -> None:
-    from autotune.evaluators.cpu.direct import direct_call
+    from autotune.targets.cpu.direct import direct_call
 
     family, programs = write_suspects(tmp_path), ProgramCache(tmp_path / "programs")
     made = kernel_module.load_kernel(family, suspect().configuration, Gemm(4, 5, 6), programs)
@@ -92,10 +92,10 @@ faulthandler.enable()
 sys.path.insert(0, {tests!r})
 import numpy as np
 from suspect_family import suspect, write_suspects
-from autotune.device import CpuLimits
-from autotune.host_kernel import host_kernel
-from autotune.problem import Gemm
-from autotune.program_cache import ProgramCache
+from autotune.core.limits import CpuLimits
+from autotune.targets.cpu.call import host_kernel
+from autotune.operations.problem import Gemm
+from autotune.families.program_cache import ProgramCache
 
 folder, call_first = Path(sys.argv[1]), sys.argv[2] == "called"
 family, programs = write_suspects(folder), ProgramCache(folder / "programs")
@@ -182,10 +182,10 @@ def test_without_a_configuration_of_one_thread_numpy_computes(
     family, programs = write_suspects(tmp_path), ProgramCache(tmp_path / "programs")
     text = (tmp_path / "suspect.toml").read_text().replace("[1, 2, 64], default = 1", "[2, 64]")
     (tmp_path / "suspect.toml").write_text(text)
-    from autotune.family_files import read_family
+    from autotune.families.reading import read_family
 
     family = read_family(tmp_path / "suspect.toml", (tmp_path,))
-    monkeypatch.setattr("autotune.host_kernel.threads_are_lost", lambda: True)
+    monkeypatch.setattr("autotune.targets.cpu.call.threads_are_lost", lambda: True)
     problem = Gemm(4, 5, 6)
     call = host_kernel(family, suspect(threads=2).configuration, problem, LIMITS, programs)
     assert (call(np.ones((4, 5), "f4"), np.ones((5, 6), "f4")) == 5).all()

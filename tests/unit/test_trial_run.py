@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from autotune.configuration import Candidate, Configuration
-from autotune.measurement import Measurement, Outcome
-from autotune.trial_run import TrialRun
+from autotune.core.configuration import Candidate, Configuration
+from autotune.core.measurement import Measurement, Outcome
+from autotune.tuning.trial_run import TrialRun
 
 
 class KilledError(BaseException):

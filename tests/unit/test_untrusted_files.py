@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from records import record
 
-import autotune
-from autotune.errors import AutotuneError, FamilyError, InputError, MissingDependencyError
-from autotune.family_files import read_family
-from autotune.known_gpus import find_gpu
-from autotune.paths import data_dir
-from autotune.printable import printable, shown
+from autotune.core.errors import AutotuneError, FamilyError, InputError, MissingDependencyError
+from autotune.core.paths import data_dir
+from autotune.core.printable import printable, shown
+from autotune.core.toml_table import LARGEST_FILE, Table
+from autotune.families.reading import read_family
+from autotune.families.rendering import render
 from autotune.recorded import read_recorded
-from autotune.rendering import render
 from autotune.store.interchange import export_lines, import_records
 from autotune.store.record import TuningRecord
-from autotune.toml_table import LARGEST_FILE, Table
+from autotune.targets.cuda.device import known_gpus
+from autotune.targets.cuda.device.known_gpus import find_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -166,7 +166,7 @@ def test_records_and_interchange_files(tmp_path: Path) -> None:
 
 def test_descriptions_of_gpus(tmp_path: Path) -> None:
     path = tmp_path / "gpu.toml"
-    document = tomllib.loads(Path(autotune.__file__).with_name("known_gpus.toml").read_text())
+    document = tomllib.loads(Path(known_gpus.__file__).with_suffix(".toml").read_text())
     key, gpu = next(iter(document["gpus"].items()))
     # `find_gpu` takes the first of a file that describes one.
     document["gpus"] = {key: gpu}

@@ -11,18 +11,18 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from autotune.catalog import load_families
-from autotune.errors import AutotuneError, FamilyError, SpaceError
-from autotune.family_files import read_family
-from autotune.paths import data_dir
-from autotune.rendering import WORD, render
+from autotune.core.errors import AutotuneError, FamilyError, SpaceError
+from autotune.core.paths import data_dir
+from autotune.families.catalog import load_families
+from autotune.families.reading import read_family
+from autotune.families.rendering import WORD, render
 from autotune.space import Expression, TunableParameter
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.configuration import Value
-    from autotune.family import KernelFamily
+    from autotune.core.configuration import Value
+    from autotune.families.family import KernelFamily
 
 CPU = '''\
 """{{ banner }}

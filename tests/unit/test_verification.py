@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune import references
-from autotune.errors import InputError
-from autotune.guarded import LINE_OFFSET, GuardedMatrix
-from autotune.references import SMALL_CASES, Case, Tolerance
-from autotune.verification import Check
+from autotune.core.errors import InputError
+from autotune.operations import references
+from autotune.operations.guarded import LINE_OFFSET, GuardedMatrix
+from autotune.operations.references import SMALL_CASES, Case, Tolerance
+from autotune.operations.verification import Check
 
 LAYOUTS = ["nn", "nt", "tn", "tt"]
 
@@ -325,7 +325,7 @@ def test_a_guarded_matrix_lies_where_large_arrays_do(
 
 WRITES_SEALED = """\
 import ctypes, sys
-from autotune.guarded import GuardedMatrix
+from autotune.operations.guarded import GuardedMatrix
 matrix = GuardedMatrix(3, 5, "float32")
 matrix.seal()
 with matrix.unsealed() as array:

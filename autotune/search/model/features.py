@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.configuration import Candidate
+from autotune.core.configuration import Candidate
 from autotune.space import SearchSpace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from autotune.configuration import Value
+    from autotune.core.configuration import Value
     from autotune.search.study_space import StudySpace
     from autotune.space import SpaceUnion
 

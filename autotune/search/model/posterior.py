@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.search.model.kernel import NUGGET
+from autotune.search.model.covariance import NUGGET
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from autotune.search.model.covariance import Kernel
     from autotune.search.model.features import Points
-    from autotune.search.model.kernel import Kernel
 
 _BLOCK = 8192
 """Candidates that are solved for together: what is kept of a block stays in the cache."""

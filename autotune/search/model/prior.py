@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.configuration import Candidate
-from autotune.errors import InputError
+from autotune.core.configuration import Candidate
+from autotune.core.errors import InputError
+from autotune.search.model.covariance import fit
 from autotune.search.model.features import FeatureMap
-from autotune.search.model.kernel import fit
 from autotune.search.model.posterior import Posterior
 from autotune.search.model.response import informative, response
 
 if TYPE_CHECKING:
-    from autotune.configuration import Value
+    from autotune.core.configuration import Value
     from autotune.search.study_space import StudySpace
 
 Expectation: TypeAlias = Callable[[Sequence[int]], NDArray[np.float64]]

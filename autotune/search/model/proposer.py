@@ -23,7 +23,7 @@ from autotune.search.model.surrogate import Surrogate
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from autotune.configuration import Value
+    from autotune.core.configuration import Value
     from autotune.search.claims import Ledger
     from autotune.search.model.prior import Expectation, Prior
     from autotune.search.study_space import StudySpace

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.search.model.kernel import fit
+from autotune.search.model.covariance import fit
 from autotune.search.model.posterior import Posterior
 from autotune.search.model.schedule import LONGEST_STEP, refit_at
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.search.model.acquisition import log_expected_improvement
-from autotune.search.model.kernel import fit
+from autotune.search.model.covariance import fit
 from autotune.search.model.posterior import Posterior
 from autotune.search.model.response import informative, response
 from autotune.search.model.schedule import LONGEST_STEP

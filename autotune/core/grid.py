@@ -1,0 +1,232 @@
+"""Process grids, and how the blocks of a matrix product are divided among their ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from autotune.core.errors import InputError
+
+Span: TypeAlias = tuple[int, int]
+"""First index, and one past the last; equal for a span with nothing in it."""
+
+
+def span(extent: int, parts: int, index: int) -> Span:
+    """Part `index` of `extent` elements in `parts`, whose lengths differ by one at most.
+
+    Nothing is padded: a length that does not divide gives some ranks one row more than others,
+    where blocks of one size would leave whole ranks with padding only (9 rows on 4 ranks: 3, 2, 2
+    and 2, not 3, 3, 3 and 0). Parts nest: those of ``2 * parts`` halve those of ``parts``.
+    """
+    return extent * index // parts, extent * (index + 1) // parts
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ProcessGrid:
+    """Ranks arranged over rows of C, columns of C and the reduction.
+
+    Rank ``(layer * rows + row) * columns + column`` is at (row, column, layer); ranks from `size`
+    on are idle.
+
+    Attributes:
+        rows: parts that M is divided into.
+        columns: parts that K is divided into.
+        reduction: parts that N is divided into: layers, each with a partial sum of all of C.
+
+    Raises:
+        InputError: an extent is less than 1.
+    """
+
+    rows: int
+    columns: int
+    reduction: int = 1
+
+    def __post_init__(self) -> None:
+        if min(self.rows, self.columns, self.reduction) < 1:
+            raise InputError(f"a grid's extents must be at least 1, got {self}")
+
+    def __str__(self) -> str:
+        layers = f"x{self.reduction}" if self.reduction > 1 else ""
+        return f"{self.rows}x{self.columns}{layers}"
+
+    @property
+    def size(self) -> int:
+        """How many ranks it has."""
+        return self.rows * self.columns * self.reduction
+
+    def place(self, rank: int) -> tuple[int, int, int] | None:
+        """Row, column and layer of a rank; None for one that is idle."""
+        if rank >= self.size:
+            return None
+        rest, column = divmod(rank, self.columns)
+        layer, row = divmod(rest, self.rows)
+        return row, column, layer
+
+    def rank(self, row: int, column: int, layer: int = 0) -> int:
+        """The rank at a place."""
+        return (layer * self.rows + row) * self.columns + column
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A rectangle of a matrix.
+
+    Attributes:
+        rows: its rows.
+        columns: its columns.
+    """
+
+    rows: Span
+    columns: Span
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns it has."""
+        return self.rows[1] - self.rows[0], self.columns[1] - self.columns[0]
+
+    @property
+    def size(self) -> int:
+        """Elements in it."""
+        rows, columns = self.shape
+        return rows * columns
+
+    @property
+    def slices(self) -> tuple[slice, slice]:
+        """What it is of a NumPy array."""
+        return slice(*self.rows), slice(*self.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPartition:
+    """Who computes and who keeps which block of C[M x K] = A[M x N] B[N x K] on a grid.
+
+    The rank at (i, j, l) multiplies A(i, l) by B(l, j): a partial sum of C(i, j) over slice l of
+    the reduction. Where the operands are distributed, what it multiplies is kept in pieces, with
+    no element on two ranks: A(i, l) in columns by the ranks of its row, B(l, j) in rows by those
+    of its column, C(i, j) by the layers: all of it by layer 0, or a part of its rows by each.
+
+    Idle ranks, and those whose part has no elements, have empty blocks.
+
+    Attributes:
+        grid: the ranks.
+        m: rows of A and C.
+        n: the reduction.
+        k: columns of B and C.
+        scattered: whether every layer keeps a part of C, and not layer 0 all of it.
+    """
+
+    grid: ProcessGrid
+    m: int
+    n: int
+    k: int
+    scattered: bool = field(default=False, kw_only=True)
+
+    def task_a(self, rank: int) -> Block:
+        """What the rank multiplies of A."""
+        row, _, layer = self._place(rank)
+        return Block(self._rows(row), self._slice(layer))
+
+    def task_b(self, rank: int) -> Block:
+        """What the rank multiplies of B."""
+        _, column, layer = self._place(rank)
+        return Block(self._slice(layer), self._columns(column))
+
+    def task_c(self, rank: int) -> Block:
+        """What the rank computes of C, over its slice of the reduction."""
+        row, column, _ = self._place(rank)
+        return Block(self._rows(row), self._columns(column))
+
+    def home_a(self, rank: int) -> Block:
+        """What the rank keeps of A."""
+        row, column, layer = self._place(rank)
+        grid = self.grid
+        piece = span(self.n, grid.reduction * grid.columns, layer * grid.columns + column)
+        return Block(self._rows(row), piece if self._works(rank) else (0, 0))
+
+    def home_b(self, rank: int) -> Block:
+        """What the rank keeps of B."""
+        row, column, layer = self._place(rank)
+        grid = self.grid
+        piece = span(self.n, grid.reduction * grid.rows, layer * grid.rows + row)
+        return Block(piece if self._works(rank) else (0, 0), self._columns(column))
+
+    def home_c(self, rank: int) -> Block:
+        """What the rank keeps of C."""
+        row, column, layer = self._place(rank)
+        grid = self.grid
+        if self.scattered:
+            part = span(self.m, grid.rows * grid.reduction, row * grid.reduction + layer)
+            return Block(part if self._works(rank) else (0, 0), self._columns(column))
+        return Block(self._rows(row) if layer == 0 else (0, 0), self._columns(column))
+
+    def from_root(self, rank: int) -> int:
+        """Elements that travel between root and a rank: its A and B there, C back from layer 0.
+
+        For rank 0, which is the root, that is nothing.
+        """
+        if rank == 0 or not self._works(rank):
+            return 0
+        back = self.home_c(rank).size
+        return self.task_a(rank).size + self.task_b(rank).size + back
+
+    def received(self, rank: int) -> int:
+        """Elements of A and B that a rank needs and does not keep, and of partial sums it adds.
+
+        A sum over r layers is counted as r - 1 times the block it leaves: what a ring or a tree
+        of additions brings to those who keep the sum, all together.
+        """
+        if not self._works(rank):
+            return 0
+        inputs = self.task_a(rank).size - self.home_a(rank).size
+        inputs += self.task_b(rank).size - self.home_b(rank).size
+        return inputs + (self.grid.reduction - 1) * self.home_c(rank).size
+
+    def _works(self, rank: int) -> bool:
+        return rank < self.grid.size
+
+    def _place(self, rank: int) -> tuple[int, int, int]:
+        """The rank's place; one past the last in every direction, where all is empty, if idle."""
+        if rank < 0:
+            raise InputError(f"a rank must be at least 0, got {rank}")
+        grid = self.grid
+        return grid.place(rank) or (grid.rows, grid.columns, grid.reduction)
+
+    def _rows(self, row: int) -> Span:
+        return span(self.m, self.grid.rows, row) if row < self.grid.rows else (0, 0)
+
+    def _columns(self, column: int) -> Span:
+        return span(self.k, self.grid.columns, column) if column < self.grid.columns else (0, 0)
+
+    def _slice(self, layer: int) -> Span:
+        return span(self.n, self.grid.reduction, layer) if layer < self.grid.reduction else (0, 0)
+
+
+def factorisations(ranks: int, *, layers: bool = True) -> Iterator[ProcessGrid]:
+    """Every grid of exactly `ranks` ranks, in order of layers, then rows.
+
+    Args:
+        ranks: how many there are, at least 1.
+        layers: whether the reduction may be divided too.
+    """
+    if ranks < 1:
+        raise InputError(f"ranks must be at least 1, got {ranks}")
+    for reduction in _divisors(ranks) if layers else (1,):
+        for rows in _divisors(ranks // reduction):
+            yield ProcessGrid(rows, ranks // reduction // rows, reduction)
+
+
+def grids(ranks: int, *, layers: bool = True) -> Iterator[ProcessGrid]:
+    """Every grid of at most `ranks` ranks, smallest first.
+
+    Args:
+        ranks: how many there are, at least 1.
+        layers: whether the reduction may be divided too.
+    """
+    for used in range(1, ranks + 1):
+        yield from factorisations(used, layers=layers)
+
+
+def _divisors(number: int) -> list[int]:
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return small + [number // d for d in reversed(small) if d * d != number]

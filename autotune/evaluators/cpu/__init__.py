@@ -1,8 +1,0 @@
-"""Emitted Numba modules on the processor of this machine."""
-
-from __future__ import annotations
-
-from autotune.evaluators.cpu.evaluator import CpuEvaluator
-from autotune.evaluators.cpu.kernel import CpuKernel, CpuProgram, load_kernel
-
-__all__ = ["CpuEvaluator", "CpuKernel", "CpuProgram", "load_kernel"]

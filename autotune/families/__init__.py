@@ -1,0 +1,1 @@
+"""Kernel families: two files each, from which source text, a search space and launches follow."""

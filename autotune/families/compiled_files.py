@@ -1,0 +1,119 @@
+"""What Numba and Python keep of an emitted module: loaded only if it is what was written here.
+
+They unpickle those files, so every one must have the digest that was noted when it was made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from autotune.core.facts import FILE, Facts
+from autotune.core.paths import check_trusted, private_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+_log = logging.getLogger(__name__)
+
+
+class CompiledFiles:
+    """The files in ``__pycache__`` that belong to one module.
+
+    Args:
+        path: the module.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._folder = path.parent / "__pycache__"
+        self._facts = Facts(path.parent / FILE)
+        self._key = f"compiled {path.name}"
+        self._known: Mapping[str, str] = {}
+
+    @property
+    def known(self) -> Mapping[str, str]:
+        """Digests as they were noted, by name of the file."""
+        try:
+            noted = json.loads(self._facts.get(self._key).get(self._key, "{}"))
+        except ValueError:
+            return {}
+        return noted if isinstance(noted, dict) else {}
+
+    def check(self) -> None:
+        """Make the folder private, and remove the module's files if one is not as it was noted.
+
+        Raises:
+            CacheError: the folder is not the user's, or others may write it.
+        """
+        private_folder(self._folder)
+        status = self._folder.lstat()
+        if (
+            status.st_uid == os.geteuid()
+            and status.st_mode & 0o077
+            and not self._folder.is_symlink()
+        ):
+            self._folder.chmod(0o700)  # Python or Numba made it: its files are looked at below
+        check_trusted(self._folder)
+        self._known = self.known
+        found = self._digests()
+        wrong = sorted(name for name, digest in found.items() if digest != self._known.get(name))
+        if not wrong:
+            return
+        if any(name in self._known for name in wrong):
+            _log.warning(
+                "%s: %s was altered since it was compiled: compiled again", self._folder, wrong[0]
+            )
+        for name in found:
+            with contextlib.suppress(FileNotFoundError):
+                (self._folder / name).unlink()
+
+    def note(self) -> None:
+        """Note the digests as they are now."""
+        found = self._digests()
+        if found != self._known:
+            self._facts.put({self._key: json.dumps(found, sort_keys=True)})
+
+    def adopt(self, other: CompiledFiles) -> None:
+        """Take over what another place has of the same module, so far as it is as noted there."""
+        known = other.known
+        private_folder(self._folder)
+        for name, content in other.contents():
+            if hashlib.sha256(content).hexdigest() != known.get(name):
+                return
+            (self._folder / name).write_bytes(content)
+        self.note()
+
+    def contents(self) -> Iterator[tuple[str, bytes]]:
+        """Name and content of every file."""
+        with contextlib.suppress(FileNotFoundError):
+            for entry in os.scandir(self._folder):
+                if entry.name.startswith(f"{self._path.stem}."):
+                    with contextlib.suppress(FileNotFoundError):
+                        yield entry.name, (self._folder / entry.name).read_bytes()
+
+    def _digests(self) -> dict[str, str]:
+        return {name: hashlib.sha256(content).hexdigest() for name, content in self.contents()}
+
+
+@contextlib.contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Keep other processes from compiling a module at the same time, where files can be locked.
+
+    The lock ends with the process that has it.
+    """
+    with contextlib.ExitStack() as stack:
+        if sys.platform != "win32":
+            import fcntl
+
+            with contextlib.suppress(OSError):
+                handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                stack.callback(os.close, handle)
+                fcntl.flock(handle, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,247 @@
+"""Emitted sources on disk: tracebacks show them, and compilers cache their work beside them."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import platformdirs
+
+from autotune.core.errors import CacheError
+from autotune.core.facts import FILE, Facts
+from autotune.core.paths import NO_SPACE, can_write, check_trusted, no_space, private_folder
+from autotune.core.version import __version__
+from autotune.families.compiled_files import CompiledFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autotune.families.rendering import Source
+
+
+_SUFFIXES = {"cuda": ".cu"}
+_log = logging.getLogger(__name__)
+
+
+class ProgramCache:
+    """A folder of emitted sources, ``<target>/<family>_<digest>.py``, private to its owner.
+
+    What compilers make of them lies beside them. CUDA sources end in ``.cu``.
+
+    The sources are run, so the folder is trusted code: one that others may write is refused. Where
+    this process may not write, the programs go to a folder of the user's own, or, where there is
+    none either, to a temporary one of the process; what is in the folder is used from there.
+
+    Args:
+        folder: where the programs are to be.
+
+    Attributes:
+        folder: where the sources go; created when the first one is written.
+        shared: the folder that was given, where that cannot be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        own = can_write(folder)
+        self.folder = folder if own else _own_folder(os.getpid())
+        self.shared = None if own else folder
+
+    @property
+    def place(self) -> Path:
+        """The folder that was given: the cache that it is part of has the records, too."""
+        return self.shared or self.folder
+
+    def path(self, source: Source, family_name: str) -> Path:
+        """Where a source is, or would be written."""
+        suffix = _SUFFIXES.get(source.target, ".py")
+        return self.folder / source.target / f"{family_name}_{source.digest[:16]}{suffix}"
+
+    def binary(self, source: Source, family_name: str, variant: str) -> Path:
+        """Where something that a compiler made of a source is, or would be kept.
+
+        Args:
+            source: what was compiled.
+            family_name: whose source it is.
+            variant: for what and with what it was compiled, and its suffix.
+
+        Raises:
+            CacheError: the folder cannot be written, or others can write it.
+        """
+        path = self.path(source, family_name).with_suffix(f".{variant}")
+        for each in (path, path.with_suffix(".json")):  # with what its compiler said of it
+            self._adopt(each)
+        return path
+
+    def write(self, source: Source, family_name: str) -> Path:
+        """Make sure that a source is on disk and return its path.
+
+        A file that holds the source already is left as it is: compilers keep their work with it.
+        A file that holds anything else is replaced. Either way the file appears whole or not at
+        all, however many processes write it at once.
+
+        Raises:
+            CacheError: the folder cannot be written, or others can write it.
+        """
+        path = self.path(source, family_name)
+        self._adopt(path)
+        self.keep(path, source.text.encode())
+        return path
+
+    def written(self, name: str, target: str, key: object, render: Callable[[], Source]) -> Path:
+        """The path of a source, which is rendered only if it was not before.
+
+        Args:
+            name: whose source it is.
+            target: what it is source for.
+            key: all that the source depends on, beside the code of this package, as JSON.
+            render: makes it.
+
+        Raises:
+            CacheError: as `write`.
+        """
+        text = json.dumps([name, target, key, _renderer()], sort_keys=True)
+        known = f"source {hashlib.sha256(text.encode()).hexdigest()}"
+        path = _WRITTEN.get((self.folder, known))
+        if path is None or not path.exists():
+            path = self._kept(known, target) or self._rendered(known, name, render)
+            _WRITTEN[self.folder, known] = path
+        return path
+
+    def _kept(self, known: str, target: str) -> Path | None:
+        """The source that a fact tells of, if it is still there as it was."""
+        place = self.folder / target
+        for folder in (place, *([self.shared / target] if self.shared else [])):
+            file = Facts(folder / FILE).get(known).get(known)
+            path = place / str(file)
+            if file is None or path.name != file:
+                continue
+            self._adopt(path)
+            if _is_named_by_its_digest(path):
+                self._check(path)
+                return path
+        return None
+
+    def _rendered(self, known: str, name: str, render: Callable[[], Source]) -> Path:
+        path = self.write(render(), name)
+        Facts(path.parent / FILE).put({known: path.name})
+        return path
+
+    def keep(self, path: Path, content: bytes) -> None:
+        """Make sure that a file of this folder has a content; see `write`.
+
+        Raises:
+            CacheError: the folder cannot be written, or others can write it.
+        """
+        try:
+            private_folder(path.parent)
+            self._check(path)
+            if not _holds(path, content):
+                _publish(path, content)
+        except OSError as error:
+            raise _unwritable(path, error) from error
+
+    def _check(self, path: Path) -> None:
+        """Every folder on the way to a program, that of the cache excepted, is the user's own."""
+        for folder in (self.folder, path.parent):
+            check_trusted(folder)
+
+    def _adopt(self, path: Path) -> None:
+        """Take over a file of the shared folder, and what its compiler made of it."""
+        if self.shared is None or path.exists():
+            return
+        shared = self.shared / path.relative_to(self.folder)
+        try:
+            content = shared.read_bytes()
+            for folder in (self.shared, shared.parent):
+                check_trusted(folder)
+        except OSError:
+            return
+        self.keep(path, content)
+        if path.suffix == ".py":
+            CompiledFiles(path).adopt(CompiledFiles(shared))
+
+
+_WRITTEN: dict[tuple[Path, str], Path] = {}
+"""Sources by folder and fact, as this process has found or written them."""
+
+
+@functools.cache
+def _renderer() -> list[object]:
+    """What renders: the same key is another source after this code has changed."""
+    package = Path(__file__).parent
+    stamps = [(package / name).stat() for name in ("rendering.py", "templating.py")]
+    return [__version__, *([stamp.st_mtime_ns, stamp.st_size] for stamp in stamps)]
+
+
+def _is_named_by_its_digest(path: Path) -> bool:
+    """Whether a source is what was rendered under its name."""
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return False
+    return path.stem.rpartition("_")[2] == digest[:16]
+
+
+@functools.cache
+def _own_folder(process: int) -> Path:
+    """Where a process keeps programs that it may not keep where they should be."""
+    folder = platformdirs.user_cache_path("autotune", appauthor=False) / "programs"
+    if can_write(folder):
+        with contextlib.suppress(CacheError, OSError):
+            check_trusted(private_folder(folder))
+            return folder
+    temporary = Path(tempfile.mkdtemp(prefix="autotune-programs-"))
+    atexit.register(_remove, temporary, process)
+    _log.warning(
+        "no cache folder can be written: programs are compiled into %s, for this process alone; "
+        "AUTOTUNE_CACHE names a folder that can",
+        temporary,
+    )
+    return temporary
+
+
+def _remove(folder: Path, process: int) -> None:
+    if os.getpid() == process:  # not in a child by fork
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _unwritable(path: Path, error: OSError) -> CacheError:
+    if error.errno in NO_SPACE:
+        return CacheError(f"cannot write the program {path}: {no_space(path)}")
+    return CacheError(
+        f"cannot write the program {path} ({error.strerror or error}): "
+        "give a writable folder with --cache or AUTOTUNE_CACHE"
+    )
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    try:
+        return path.read_bytes() == content
+    except FileNotFoundError:
+        return False
+
+
+def _publish(path: Path, content: bytes) -> None:
+    """Write a temporary file and give it the final name in one step."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        # Where the name is taken a link fails, and the first writer's file stays; compiled code is
+        # keyed by its time. Some file systems have no links at all.
+        with contextlib.suppress(OSError):
+            path.hardlink_to(temporary)
+        if not _holds(path, content):
+            temporary.replace(path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()

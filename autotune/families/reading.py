@@ -1,0 +1,362 @@
+"""Reading a kernel family from its TOML file. Data only: nothing in the file is executed."""
+
+from __future__ import annotations
+
+import hashlib
+import keyword
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+from autotune.core.configuration import Configuration
+from autotune.core.errors import ExpressionError
+from autotune.core.printable import shown
+from autotune.core.toml_table import NAME, Table, listing
+from autotune.families.family import (
+    GPU_TARGETS,
+    LIMIT_NAMES,
+    SIZE_NAMES,
+    AuxiliaryKernel,
+    KernelFamily,
+    Launch,
+    Preset,
+)
+from autotune.families.occupancy import limit_restrictions
+from autotune.families.rendering import WORD, reserved_names
+from autotune.families.templating import template_digest, template_exists
+from autotune.operations.formula import Formula
+from autotune.operations.problem import ACCURACIES, ITEM_SIZES, LAYOUTS
+from autotune.operations.product import Operation
+from autotune.space import Expression, Restriction, TunableParameter
+from autotune.space.nodes import Constant, Name
+from autotune.space.restriction import whole_divisions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from autotune.core.configuration import Value
+
+_PATH = re.compile(r"(?=.{1,200}$)\w[\w.+-]*(/\w[\w.+-]*)*", re.ASCII)
+_FUNCTIONS = frozenset({"min", "max", "ceildiv", "ispow2"})
+_JINJA_NAMES = frozenset({"true", "false", "none", "self", "loop", "caller", "super"})
+_PRESET_KEYS = frozenset({"summary"})
+_DEFAULT_DTYPES = ("float32", "float64")
+_DEFAULT_LAYOUTS = ("nn",)
+_BLOCK_NEEDS = ("threads", "registers", "shared_bytes")
+
+
+def read_family(
+    path: Path, template_folders: tuple[Path, ...], fragment_folders: tuple[Path, ...] = ()
+) -> KernelFamily:
+    """Read one family.
+
+    Args:
+        path: the TOML file.
+        template_folders: where its template and their partials are looked up, first match wins.
+        fragment_folders: where the fragments it includes are looked up, first match wins.
+
+    Raises:
+        FamilyError: the file cannot be read or does not fit the format; the message names the
+            file, the key, and what was expected.
+    """
+    top = Table.read(path)
+    target = top.choice("target", LIMIT_NAMES)
+    operation = top.name("operation")
+    if target != "cpu" and operation != "gemm":
+        top.fail(
+            "operation", f"must be gemm on {target}: others are for cpu, got {shown(operation)}"
+        )
+    scope = _Scope(SIZE_NAMES | LIMIT_NAMES[target], reserved_names(operation, target))
+    fragments = tuple(_fragments(top, fragment_folders))
+    # A family's expressions may use a fragment's parameters, and a fragment's all of the family's.
+    parts = (top, *fragments)
+    parameters = tuple(each for part in parts for each in _parameters(part, scope))
+    derived = {name: text for part in parts for name, text in _derived(part, scope)}
+    restrictions = tuple(each for part in parts for each in _restrictions(part, scope))
+    launch = None
+    if target in GPU_TARGETS:
+        for parameter in parameters:
+            if parameter.runtime:
+                key = f"parameters.{parameter.name}.runtime"
+                top.fail(key, "must be false: GPU kernels take no parameters at the call")
+        launch = _launch(top.table("launch"), scope)
+        restrictions = (*_gpu_restrictions(launch, derived, top, scope), *restrictions)
+    template = top.text("template")
+    if not _PATH.fullmatch(template) or not template_exists(template, template_folders):
+        top.fail(
+            "template",
+            f"must be a file in {' or '.join(map(str, template_folders))}, got {shown(template)}",
+        )
+    templates = template_digest(template, template_folders)
+    family = KernelFamily(
+        name=top.name("family"),
+        operation=operation,
+        target=target,
+        template=template,
+        accuracy=top.choice("accuracy", ACCURACIES),
+        summary=top.text("summary"),
+        dtypes=top.choices("dtypes", ITEM_SIZES, _DEFAULT_DTYPES),
+        layouts=top.choices("layouts", LAYOUTS, _DEFAULT_LAYOUTS),
+        parameters=parameters,
+        derived=derived,
+        restrictions=restrictions,
+        launch=launch,
+        path=path,
+        template_folders=template_folders,
+        template_digest=templates.digest,
+        digest=_digest(top, templates.digest, *(fragment.source for fragment in fragments)),
+        files=tuple(part.path for part in parts),
+        template_files=templates.stamps,
+        presets=dict(_presets(top.table("presets", {}), parameters)),
+        defines=_defined(top, operation) if operation != "gemm" else None,
+    )
+    for part in parts:
+        part.close()
+    return family
+
+
+def _defined(top: Table, name: str) -> Operation:
+    """The operation that a file defines because the engine does not know it."""
+    try:
+        formula = Formula(top.text("formula"))
+    except ExpressionError as error:
+        top.fail("formula", f"must say what C becomes: {error}")
+    flops = _Scope(SIZE_NAMES, frozenset()).expression(
+        top, "flops", top.text("flops"), exact_division=True
+    )
+    return Operation(name, formula, flops.text)
+
+
+def _fragments(top: Table, folders: tuple[Path, ...]) -> Iterator[Table]:
+    """The files that a family includes: parameters, derived names and restrictions to share."""
+    names = top.items("include") if "include" in top else []
+    for number, name in enumerate(names, start=1):
+        if name in names[: number - 1]:
+            top.fail(f"include[{number}]", f"must not repeat a file, got {shown(name)}")
+        yield Table.read(_find(top, f"include[{number}]", name, folders))
+
+
+def _find(top: Table, key: str, name: Any, folders: tuple[Path, ...]) -> Path:
+    """The file called `name` in the first of `folders` that has it; nothing outside them."""
+    is_path = isinstance(name, str) and _PATH.fullmatch(name)
+    roots = [folder.resolve() for folder in folders if is_path]
+    try:
+        paths: list[Path] = [
+            path for root in roots if (path := (root / name).resolve()).is_relative_to(root)
+        ]
+        found = next((path for path in paths if path.is_file()), None)
+    except (OSError, RuntimeError):  # a name that is too long, a loop of symbolic links
+        found = None
+    if found is None:
+        places = " or ".join(map(str, folders)) or "a folder of families"
+        top.fail(key, f"must be a file in {places}, got {shown(name)}")
+    return found
+
+
+def _digest(top: Table, *parts: str) -> str:
+    return hashlib.sha256("\0".join((top.source, *parts)).encode()).hexdigest()[:16]
+
+
+class _Scope:
+    """The names that expressions may use; it grows as the file is read."""
+
+    def __init__(self, names: frozenset[str], reserved: frozenset[str]) -> None:
+        self._names = set(names)
+        self._texts: set[str] = set()
+        self._reserved = names | reserved | _FUNCTIONS | _JINJA_NAMES | _PRESET_KEYS
+
+    def define(self, table: Table, name: str) -> None:
+        """Add a parameter or a derived name."""
+        if not NAME.fullmatch(name) or keyword.iskeyword(name):
+            table.fail(name, "must be a Python name that starts with a letter, no keyword")
+        if name in self._reserved:
+            table.fail(
+                name, "is the name of a size, a limit, a function or something templates get"
+            )
+        if name in self._names:
+            table.fail(name, "is defined twice: as a parameter and as a derived name")
+        self._names.add(name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def define_text(self, name: str) -> None:
+        """Note that a defined name stands for texts."""
+        self._texts.add(name)
+
+    def is_text(self, expression: Expression) -> bool:
+        """Whether an expression is a text: no operator makes one, so it is one literal or name."""
+        match expression.root:
+            case Constant(value=str()):
+                return True
+            case Name(name=name):
+                return name in self._texts
+        return False
+
+    def expression(self, table: Table, key: str, text: Any, *, exact_division: bool) -> Expression:
+        """Parse the expression under `key` and check its names."""
+        if not isinstance(text, str):
+            table.fail(key, f"must be an expression in quotes, got {shown(text)}")
+        try:
+            expression = Expression.parse(text, exact_division=exact_division)
+        except ExpressionError as error:
+            table.fail(key, f"is not an expression: {error}")
+        for name in sorted(expression.names - self._names):
+            known = listing(sorted(self._names), name)
+            table.fail(key, f"= {shown(text)} uses {shown(name)}; the names there are: {known}")
+        return expression
+
+
+def _parameters(part: Table, scope: _Scope) -> Iterator[TunableParameter]:
+    table = part.table("parameters")
+    if not list(table):
+        table.fail("*", "is missing: a family has at least one parameter")
+    for name in table:
+        scope.define(table, name)
+        entry = table.table(name)
+        values = tuple(entry.items("values"))
+        _check_values(entry, values)
+        if isinstance(values[0], str):
+            scope.define_text(name)
+        default = entry.value("default")
+        if default is not None:
+            _check_choice(entry, "default", default, values)
+        runtime = entry.flag("runtime")
+        if runtime and type(values[0]) is not int:
+            entry.fail("runtime", "parameters are passed as integers; its values are not")
+        summary = entry.text("summary") if "summary" in entry else ""
+        entry.close()
+        yield TunableParameter(name, values, default, summary, runtime)
+
+
+def _check_choice(table: Table, key: str, value: Any, values: tuple[Value, ...]) -> None:
+    if type(value) is not type(values[0]) or value not in values:
+        table.fail(key, f"must be one of its values {_plain(values)}, got {shown(value)}")
+
+
+def _check_values(entry: Table, values: tuple[Value, ...]) -> None:
+    kind = type(values[0])
+    for value in values:
+        if type(value) is not kind or kind not in (bool, int, float, str):
+            entry.fail(
+                "values", f"must be all integers, floats, strings or booleans, got {shown(value)}"
+            )
+        if isinstance(value, float) and not math.isfinite(value):
+            entry.fail("values", f"must be finite, got {shown(value)}")
+        if isinstance(value, int) and abs(value) >= 2**63:
+            entry.fail("values", f"must fit 64 bits, got {shown(value)}")
+        # Texts end up in the emitted source, which is run.
+        if isinstance(value, str) and not WORD.fullmatch(value):
+            entry.fail(
+                "values",
+                f"must be words: letters, digits and underscores, joined by single hyphens, "
+                f"got {shown(value)}",
+            )
+    if len(set(values)) < len(values):
+        entry.fail("values", f"must not repeat a value, got {_plain(values)}")
+
+
+def _derived(part: Table, scope: _Scope) -> Iterator[tuple[str, Expression]]:
+    table = part.table("derived", {})
+    for name in table:
+        expression = scope.expression(table, name, table.value(name), exact_division=True)
+        if scope.is_text(expression):
+            # What a template inserts is a number, or a value that a parameter declares.
+            table.fail(name, f"must be a number, and {shown(expression.text)} is a text")
+        scope.define(table, name)
+        yield name, expression
+
+
+def _restrictions(part: Table, scope: _Scope) -> Iterator[Restriction]:
+    for table in part.tables("restrictions"):
+        text = table.text("expr")
+        reason = table.text("reason")
+        yield Restriction(scope.expression(table, "expr", text, exact_division=False), reason)
+        table.close()
+
+
+def _presets(
+    table: Table, parameters: tuple[TunableParameter, ...]
+) -> Iterator[tuple[str, Preset]]:
+    """Presets; parameters that one does not mention take their declared defaults."""
+    for name in table:
+        entry = table.table(name)
+        summary = entry.text("summary")
+        chosen: dict[str, Value] = {}
+        stated = frozenset(each.name for each in parameters if each.name in entry)
+        for parameter in parameters:
+            value = entry.value(parameter.name)
+            if value is None:
+                value = parameter.default
+            if value is None:
+                entry.fail(parameter.name, "is missing, and the parameter declares no default")
+            _check_choice(entry, parameter.name, value, parameter.values)
+            chosen[parameter.name] = value
+        entry.close()
+        yield name, Preset(name, summary, Configuration(chosen), stated)
+
+
+def _launch(table: Table, scope: _Scope) -> Launch:
+    workspace = None
+    if "workspace_bytes" in table:
+        workspace = _size(table, "workspace_bytes", scope)
+    launch = Launch(
+        grid=_extents(table, "grid", scope),
+        block=_extents(table, "block", scope),
+        shared_bytes=_size(table, "shared_bytes", scope),
+        resident_blocks=(
+            _size(table, "resident_blocks", scope)
+            if "resident_blocks" in table
+            else Expression.parse("1")
+        ),
+        workspace_bytes=workspace,
+        before=tuple(_auxiliary(entry, scope) for entry in table.tables("before")),
+        after=tuple(_auxiliary(entry, scope) for entry in table.tables("after")),
+    )
+    table.close()
+    return launch
+
+
+def _auxiliary(table: Table, scope: _Scope) -> AuxiliaryKernel:
+    when = scope.expression(table, "when", table.text("when"), exact_division=False)
+    kernel = AuxiliaryKernel(
+        kernel=table.name("kernel"),
+        when=when,
+        grid=_extents(table, "grid", scope),
+        block=_extents(table, "block", scope),
+    )
+    table.close()
+    return kernel
+
+
+def _size(table: Table, key: str, scope: _Scope) -> Expression:
+    return scope.expression(table, key, table.text(key), exact_division=True)
+
+
+def _extents(table: Table, key: str, scope: _Scope) -> tuple[Expression, ...]:
+    texts = table.items(key)
+    if len(texts) != 3:
+        table.fail(key, f"must be three expressions, for x, y and z, got {shown(texts)}")
+    return tuple(scope.expression(table, key, text, exact_division=True) for text in texts)
+
+
+def _gpu_restrictions(
+    launch: Launch, derived: Mapping[str, Expression], top: Table, scope: _Scope
+) -> Iterator[Restriction]:
+    """What the device demands of one block, and whole divisions in the launch."""
+    for name in _BLOCK_NEEDS:
+        if name not in scope:
+            top.fail(f"derived.{name}", "is missing: device limits are checked against it")
+    yield from limit_restrictions(launch.resident_blocks.text)
+    sizes = {f"launch.grid[{i}]": each for i, each in enumerate(launch.grid)}
+    sizes |= {f"launch.block[{i}]": each for i, each in enumerate(launch.block)}
+    sizes["launch.shared_bytes"] = launch.shared_bytes
+    implied = {restriction.text for restriction in whole_divisions(derived)}
+    for restriction in whole_divisions(sizes):
+        if restriction.text not in implied:
+            yield restriction
+
+
+def _plain(values: Iterable[Value]) -> str:
+    return ", ".join(map(shown, values))

@@ -1,0 +1,87 @@
+"""How fast a GPU kernel can be expected to be, from what it asks of the device.
+
+A model to rank configurations with before any is measured, in the spirit of the roofline
+(Williams, Waterman and Patterson, "Roofline: an insightful visual performance model", 2009): a
+multiprocessor multiplies, reads fragments from shared memory and tiles from the level-2 cache; the
+slowest of the three counts, for as many waves of blocks as the device needs. It knows nothing of
+the instructions that were emitted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.core.limits import CudaLimits
+from autotune.families.occupancy import resident_blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    from autotune.families.family import KernelFamily
+    from autotune.operations.problem import Gemm
+
+    Columns = Mapping[str, NDArray[Any]]
+
+_NEEDED = ("threads", "registers", "shared_bytes")
+"""Names that a family derives: what one block needs."""
+
+_LATENCY_PRODUCTS = 16 * 32
+"""Independent products in flight that keep a multiprocessor busy: four schedulers, four cycles."""
+
+_SHARED_COST = 4.0
+"""Cycles of shared memory per element read, in products that could be computed meanwhile."""
+
+_CACHE_COST = 16.0
+"""The same for elements read from the level-2 cache."""
+
+
+def expected_log_time(
+    family: KernelFamily, problem: Gemm, limits: CudaLimits
+) -> Callable[[Columns], NDArray[np.float64]] | None:
+    """What the model says of a family's configurations.
+
+    Returns:
+        A function of columns of parameter values: expected logarithms of times, up to a constant;
+        NaN where a configuration cannot be launched. None for a family that does not say what a
+        block needs.
+    """
+    launch = family.launch
+    if launch is None or not set(_NEEDED) <= family.derived.keys():
+        return None
+    grid = launch.grid
+    m, n, k = problem.m, problem.n, problem.k
+
+    def expected(columns: Columns) -> NDArray[np.float64]:
+        names: dict[str, Any] = {**problem.sizes, **limits.names(), **columns}
+        for name, expression in family.derived.items():
+            names[name], _ = expression.evaluate_columns(names)
+        blocks = np.ones(1)
+        for extent in grid:
+            blocks = blocks * extent.evaluate_columns(names)[0].astype(np.float64)
+        threads, registers, shared_bytes = (
+            np.asarray(names[name], dtype=np.int64) for name in _NEEDED
+        )
+        resident = resident_blocks(
+            limits,
+            threads=np.maximum(threads, 1),
+            registers=np.maximum(registers, 1),
+            shared_bytes=shared_bytes,
+        )
+        with np.errstate(divide="ignore", invalid="ignore"):
+            waves = np.ceil(blocks / (limits.multiprocessor_count * resident))
+            products = m * n * k / blocks  # of one block
+            own = np.maximum(m * k / blocks / threads, 1.0)  # elements of C of one thread
+            steps = products / (own * threads)
+            in_flight = resident * threads * np.minimum(own, 16.0)
+            compute = np.maximum(1.0, _LATENCY_PRODUCTS / in_flight)
+            shared = _SHARED_COST * 2.0 / np.sqrt(own)
+            cache = _CACHE_COST * 2.0 / np.sqrt(own * threads)
+            slowest = np.maximum(np.maximum(compute, shared), cache)
+            cost = waves * resident * own * threads * steps * slowest
+            return np.asarray(np.where(resident > 0, np.log(cost), np.nan), dtype=np.float64)
+
+    return expected

@@ -1,0 +1,197 @@
+"""The Jinja environment of the kernel templates: how they are found, digested and blamed.
+
+Jinja is imported late: a program that loads what was rendered before needs none of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import traceback
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotune.core.errors import FamilyError
+from autotune.core.facts import Stamp, stamps_of, unchanged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from jinja2 import Environment, nodes
+
+# What an expression inside a template can raise, beside Jinja's own errors.
+_FAULTS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Digested:
+    """The digest of a template and of all it includes, while none of the files changes.
+
+    Attributes:
+        digest: sixteen hex digits.
+        stamps: the files, as they were.
+    """
+
+    digest: str
+    stamps: tuple[Stamp, ...]
+
+
+_DIGESTED: dict[tuple[str, tuple[Path, ...]], Digested] = {}
+
+
+_LONGEST_LOOP = 4096
+
+
+def _bounded_range(*bounds: int) -> range:
+    """`range` for templates: their numbers are a space's, whose author may be anybody."""
+    loop = range(*bounds)
+    if loop and abs(loop[-1] - loop[0]) // abs(loop.step) >= _LONGEST_LOOP:
+        raise ValueError(f"range{bounds} is too long a loop, at most {_LONGEST_LOOP} steps")
+    return loop
+
+
+@functools.lru_cache(maxsize=32)
+def environment(folders: tuple[Path, ...]) -> Environment:
+    """The environment for templates in `folders`, first match wins.
+
+    Nothing is escaped: what is emitted is source code, not markup.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    jinja = Environment(
+        loader=FileSystemLoader(folders),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    jinja.globals["range"] = _bounded_range
+    return jinja
+
+
+def expand(template: str, folders: tuple[Path, ...], names: dict[str, object]) -> str:
+    """Render a template with `names` in scope.
+
+    Raises:
+        FamilyError: the template is at fault; the message names its file and line.
+    """
+    with _blaming(template, folders):
+        return environment(folders).get_template(template).render(names)
+
+
+def template_digest(template: str, folders: tuple[Path, ...]) -> Digested:
+    """The digest of a template and every partial it includes, imports or extends.
+
+    It is worked out again only where one of those files has changed.
+
+    Raises:
+        FamilyError: a template is missing, malformed or not UTF-8, or includes a computed name.
+    """
+    known = _DIGESTED.get((template, folders))
+    if known is None or not _holds(known, folders):
+        known = _DIGESTED[template, folders] = _digest(template, folders)
+    return known
+
+
+def remember(template: str, folders: tuple[Path, ...], digested: Digested) -> None:
+    """Take a digest that was worked out before, in another process."""
+    _DIGESTED[template, folders] = digested
+
+
+def _holds(digested: Digested, folders: tuple[Path, ...]) -> bool:
+    if not unchanged(digested.stamps):
+        return False
+    # A new file in an earlier folder would be found before the one that was digested.
+    for path, _, _ in digested.stamps:
+        for number, folder in enumerate(folders):
+            if Path(path).is_relative_to(folder):
+                name = Path(path).relative_to(folder)
+                if any((earlier / name).is_file() for earlier in folders[:number]):
+                    return False
+                break
+    return True
+
+
+def _digest(template: str, folders: tuple[Path, ...]) -> Digested:
+    jinja = environment(folders)
+    assert jinja.loader is not None
+    sources: dict[str, str] = {}
+    files: list[Path] = []
+    waiting = [template]
+    while waiting:
+        name = waiting.pop()
+        if name in sources:
+            continue
+        with _blaming(name, folders):
+            sources[name], path, _ = jinja.loader.get_source(jinja, name)
+            tree = jinja.parse(sources[name], name, path)
+        files.append(Path(str(path)))
+        for line, reference in _references(tree):
+            where = f"{path}:{line}: an included template"
+            if reference is None:
+                raise FamilyError(
+                    f"{where} must be named by a plain string, so that the digest covers its text"
+                )
+            if not template_exists(reference, folders):
+                raise FamilyError(
+                    f"{where} must be in {_listed(folders)}, and {reference!r} is not"
+                )
+            waiting.append(reference)
+    text = json.dumps(sources, sort_keys=True)
+    return Digested(hashlib.sha256(text.encode()).hexdigest()[:16], stamps_of(files))
+
+
+def _references(tree: nodes.Template) -> Iterator[tuple[int, str | None]]:
+    """Line and name of every template that `tree` refers to; None for a computed name."""
+    from jinja2 import meta, nodes
+
+    for node in tree.find_all((nodes.Extends, nodes.FromImport, nodes.Import, nodes.Include)):
+        for name in meta.find_referenced_templates(nodes.Template([node])):
+            yield node.lineno, name
+
+
+def template_exists(template: str, folders: tuple[Path, ...]) -> bool:
+    """Whether one of `folders` has the template."""
+    return any((folder / template).is_file() for folder in folders)
+
+
+def _listed(folders: tuple[Path, ...]) -> str:
+    return " or ".join(map(str, folders))
+
+
+@contextmanager
+def _blaming(template: str, folders: tuple[Path, ...]) -> Iterator[None]:
+    """Turn whatever a template raises into a FamilyError that names file and line."""
+    from jinja2 import TemplateError, TemplateNotFound, TemplateSyntaxError
+
+    try:
+        yield
+    except TemplateSyntaxError as error:
+        raise FamilyError(f"{error.filename}:{error.lineno}: {error.message}") from error
+    except TemplateNotFound as error:
+        raise FamilyError(
+            f"template {error.name!r} must be in {_listed(folders)}, and is not"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise FamilyError(f"template {template!r} must be UTF-8: {error}") from error
+    except (TemplateError, *_FAULTS) as error:
+        # Jinja gives its frames the template's file name and line.
+        frames = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if any(Path(frame.filename).is_relative_to(folder) for folder in folders)
+        ]
+        where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else template
+        kind = "" if isinstance(error, TemplateError) else f"{type(error).__name__}: "
+        raise FamilyError(f"{where}: {kind}{error}") from error

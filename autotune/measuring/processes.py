@@ -1,0 +1,405 @@
+"""Worker processes that may hang, crash or be killed without taking the parent along.
+
+A worker is a fresh interpreter, neither forked nor `multiprocessing`'s: nothing is inherited but
+the environment, `sys.path` and one socket, and the parent's ``__main__`` is never run again, so
+that scripts without a guard, notebooks and ``python -`` work alike.
+
+Requests and replies are pickled; they travel only between a parent and its own child, over a
+socket no other process has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from multiprocessing.connection import Connection, wait
+from typing import TYPE_CHECKING, Any, Self
+
+from autotune.core.deadline import Deadline
+from autotune.core.errors import AutotuneError, OutOfTimeError
+from autotune.measuring.child import Child
+from autotune.measuring.process_state import ProcessWatch
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+START_TIMEOUT_S = 120.0
+"""Seconds a set of ranks has to start; an mpiexec may hang."""
+
+PREPARE_TIMEOUT_S = 600.0
+"""Seconds a worker has to start, or to draw operands: imports, references of large problems, on a
+machine that others keep busy. All of it is code of ours, which ends."""
+
+STARTS = 2
+"""How often a worker is started that dies, or is killed, before it is ready."""
+
+LOOK_S = 0.1
+"""Seconds after which whoever waits looks whether the run is to end sooner than it was."""
+
+Handler = Callable[[Any], Any]
+"""What a worker's entry returns: called with each request, returns the reply."""
+
+
+class FailureKind(StrEnum):
+    """How a request failed."""
+
+    TIMED_OUT = "timed out"
+    DIED = "died"
+    RAISED = "raised"
+    CHANGED = "changed its process"
+    WRONG = "gave a wrong result"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A reply that did not come.
+
+    Attributes:
+        kind: how it failed.
+        reason: one line: the time limit, the signal or exit code, or the exception.
+        trace: the worker's traceback, where it raised.
+    """
+
+    kind: FailureKind
+    reason: str
+    trace: str = ""
+
+
+class WorkerProcess:
+    """One child process that answers requests, started when first needed and again after a loss.
+
+    On Linux the child also dies with the *thread* that started it (the kernel's rule for
+    PR_SET_PDEATHSIG), so a worker belongs to one thread; one lost that way is started again.
+
+    Args:
+        entry: an importable function, called in the child with `arguments`; it returns the
+            handler that is called with each request.
+        arguments: picklable.
+        environment: variables to set for the child on top of the inherited ones.
+        watched: whether a request fails that changes the child's process
+            (`autotune.measuring.process_state`), which is then replaced.
+    """
+
+    def __init__(
+        self,
+        entry: Callable[..., Handler],
+        *arguments: Any,
+        environment: Mapping[str, str] | None = None,
+        watched: bool = False,
+    ) -> None:
+        self._entry = entry
+        self._arguments = arguments
+        self._environment = dict(environment or {})
+        self._watched = watched
+        self._child: Child | None = None
+        self._until = 0.0
+        self._timeout_s = 0.0
+        self._run = Deadline()
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id; None while there is no child."""
+        return None if self._child is None else self._child.process.pid
+
+    @property
+    def ready(self) -> bool:
+        """Whether the child has started, as far as is known."""
+        return self._child is not None and self._child.ready
+
+    @property
+    def connection(self) -> Connection[Any, Any] | None:
+        """The parent's end of the socket: readable once the reply to `submit` is there."""
+        return None if self._child is None else self._child.connection
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds left for the request submitted last, and of its run; never below zero."""
+        return min(max(0.0, self._until - time.monotonic()), self._run.remaining_s)
+
+    def spawn(self) -> None:
+        """Start the child unless it runs; does not wait for it to be ready."""
+        if self._child is not None and self._child.process.poll() is not None:
+            self.close()
+        if self._child is None:
+            self._child = Child(self._environment, self._watched)
+            self._send((self._entry, self._arguments))
+
+    def submit(self, request: Any, timeout_s: float, deadline: Deadline | None = None) -> None:
+        """Send a request; its time limit runs from here, not from the start of the process.
+
+        Args:
+            request: picklable.
+            timeout_s: its time limit.
+            deadline: of the run that it is made for.
+
+        Raises:
+            AutotuneError: the worker does not start.
+            OutOfTimeError: the run was over before it had started; nothing was sent.
+        """
+        self._run = deadline or Deadline()
+        if self._run.over:
+            raise OutOfTimeError("the run is over: nothing more is asked of a worker")
+        self.spawn()
+        if self._child is not None and not self._child.ready:
+            self._await_start()
+        self._limit(timeout_s)
+        self._send(request)
+
+    def collect(self) -> Any:
+        """Wait for the reply to the request submitted last.
+
+        Returns:
+            The reply, or a `Failure`. Unless the handler raised, the child is gone after a
+            failure, with every process it started, and the next request starts another.
+
+        Raises:
+            OutOfTimeError: the run was over first; the child is gone, too.
+        """
+        child = self._child
+        if child is None:
+            return Failure(FailureKind.DIED, "the worker process was closed")
+        try:
+            while not child.connection.poll(min(LOOK_S, self.remaining_s)):
+                if self._run.over:
+                    raise OutOfTimeError("the run was over before a worker had answered")
+                if self.remaining_s == 0:
+                    self.close(grace_s=0)
+                    limit = f"no result within {self._timeout_s:g} s: killed"
+                    return Failure(FailureKind.TIMED_OUT, limit)
+            reply = child.connection.recv()
+            if isinstance(reply, Failure) and reply.kind is FailureKind.CHANGED:
+                self.close(grace_s=0)
+            return reply
+        except OutOfTimeError:
+            self.close(grace_s=0)
+            raise
+        except Exception:
+            # Usually EOFError. A process boundary: a child whose memory a kernel has overwritten
+            # can send anything, and unpickling that can raise anything.
+            reason = child.epitaph()
+            self.close(grace_s=0)
+            return Failure(FailureKind.DIED, reason)
+        except BaseException:
+            # The reply is still to come and would answer the next request.
+            self.close(grace_s=0)
+            raise
+
+    def call(self, request: Any, timeout_s: float, deadline: Deadline | None = None) -> Any:
+        """Send a request and wait for its reply.
+
+        Returns:
+            The reply, or a `Failure`.
+
+        Raises:
+            AutotuneError: the worker does not start.
+            OutOfTimeError: the run that it is made for was over first.
+        """
+        self.submit(request, timeout_s, deadline)
+        return self.collect()
+
+    def close(self, grace_s: float = 1.0) -> None:
+        """End the child: ask, wait up to `grace_s` seconds, then kill it with its group."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.end(grace_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(grace_s=1.0 if kind is None else 0.0)
+
+    def _await_start(self) -> None:
+        reasons: list[str] = []
+        while len(reasons) < STARTS:
+            self.spawn()
+            self._limit(PREPARE_TIMEOUT_S)
+            started = self.collect()
+            if self._child is not None and not isinstance(started, Failure):
+                self._child.ready = True
+                return
+            self.close()
+            reasons.append(started.reason)
+            if started.kind is not FailureKind.DIED:
+                break  # it would do so again
+        told = ", then ".join(dict.fromkeys(reasons))
+        raise AutotuneError(f"a worker process did not start: {told}")
+
+    def _limit(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._until = time.monotonic() + timeout_s
+
+    def _send(self, message: Any) -> None:
+        if self._child is not None:
+            # A child that is gone already shows in `collect`, which knows how it ended.
+            with contextlib.suppress(OSError):
+                self._child.connection.send(message)
+
+
+class WorkerPool:
+    """Several workers with one entry, for requests that do not depend on each other.
+
+    Args:
+        entry: as for `WorkerProcess`.
+        arguments: as for `WorkerProcess`.
+        count: how many workers at most.
+        environment: as for `WorkerProcess`.
+        watched: as for `WorkerProcess`.
+    """
+
+    def __init__(
+        self,
+        entry: Callable[..., Handler],
+        *arguments: Any,
+        count: int,
+        environment: Mapping[str, str] | None = None,
+        watched: bool = False,
+    ) -> None:
+        self._workers = [
+            WorkerProcess(entry, *arguments, environment=environment, watched=watched)
+            for _ in range(count)
+        ]
+
+    def spawn(self, count: int) -> None:
+        """Start so many workers, or all there are; does not wait for them to be ready."""
+        for worker in self._workers[:count]:
+            worker.spawn()
+
+    def run(
+        self,
+        requests: Sequence[Any],
+        timeout_s: float,
+        deadline: Deadline | None = None,
+        told: Callable[[int], None] = lambda answered: None,
+    ) -> list[Any]:
+        """Answer all requests.
+
+        Args:
+            requests: picklable.
+            timeout_s: limit for each request.
+            deadline: of the run that they are made for.
+            told: called before the first reply and after each with the number of those that came.
+
+        Returns:
+            A reply or a `Failure` for each request, in their order; None for those that the end of
+            the run came before.
+
+        Raises:
+            AutotuneError: a worker does not start.
+        """
+        replies: list[Any] = [None] * len(requests)
+        answered = 0
+        waiting = deque(range(len(requests)))
+        idle = self._workers[: len(requests)]
+        busy: dict[WorkerProcess, int] = {}
+        self.spawn(len(requests))  # all start at once; `submit` waits for each
+        try:
+            if requests:
+                told(answered)
+            while waiting or busy:
+                while waiting and idle:
+                    worker, index = idle.pop(), waiting.popleft()
+                    worker.submit(requests[index], timeout_s, deadline)
+                    busy[worker] = index
+                connections = [worker.connection for worker in busy if worker.connection]
+                ready = wait(connections, min(LOOK_S, *(worker.remaining_s for worker in busy)))
+                for worker in list(busy):
+                    if worker.connection in ready or worker.remaining_s == 0:
+                        replies[busy[worker]] = worker.collect()
+                        del busy[worker]
+                        idle.append(worker)
+                        answered += 1
+                        told(answered)
+        except OutOfTimeError:
+            for worker in busy:
+                worker.close(grace_s=0)
+        except BaseException:
+            self.close(grace_s=0)  # replies to requests that nobody waits for any more
+            raise
+        return replies
+
+    def close(self, grace_s: float = 1.0) -> None:
+        """End all workers, as `WorkerProcess.close` does."""
+        for worker in self._workers:
+            worker.close(grace_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(grace_s=1.0 if kind is None else 0.0)
+
+
+def serve(descriptor: int, parent: int, watched: int) -> None:
+    """Be a worker: build the handler, then answer requests until the parent is gone.
+
+    Args:
+        descriptor: of the inherited socket.
+        parent: the parent's process id.
+        watched: whether requests may not change this process.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # crashes are expected here
+    _die_with(parent)
+    os.set_inheritable(descriptor, False)
+    connection: Connection[Any, Any] = Connection(descriptor)
+    with contextlib.suppress(EOFError, OSError):
+        entry, arguments = connection.recv()
+        handler: Handler | None = None
+        try:
+            handler = entry(*arguments)
+            reply: Any = None
+        except Exception as error:  # a process boundary: the parent raises it
+            reply = _raised(error)
+        connection.send(reply)
+        watch = ProcessWatch() if watched else None
+        while handler is not None:
+            request = connection.recv()
+            if watch is not None:
+                watch.begin()
+            try:
+                reply = handler(request)
+            except Exception as error:  # a process boundary: the parent decides what it means
+                reply = _raised(error)
+            if watch is not None and (changes := watch.end()):
+                reply = Failure(FailureKind.CHANGED, changes)
+            connection.send(reply)
+
+
+def _raised(error: Exception) -> Failure:
+    message = " ".join(str(error).split())[:300]
+    name = type(error).__name__
+    return Failure(
+        FailureKind.RAISED,
+        f"{name}: {message}" if message else name,
+        "".join(traceback.format_exception(error)),
+    )
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies, even while it hangs."""
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died before that
+        os._exit(1)

@@ -1,0 +1,81 @@
+"""Timing calls until the median is known well enough or the time is spent."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+from autotune.core.statistics import median, median_interval
+from autotune.measuring.rounds import Series
+
+BATCH_S = 20e-6
+"""Calls shorter than this are timed several at a time, so that the clock's resolution and the
+loop around them do not count."""
+
+MIN_SPAN_S = 0.01
+"""The least time a series spans: neighbouring calls agree more than they would a moment later."""
+
+MIN_CALLS = 5
+"""Timed calls behind any median, unless the deadline comes first."""
+
+Clock = Callable[[], int]
+"""Nanoseconds from a fixed point."""
+
+
+def _never(low_s: float) -> bool:
+    return False
+
+
+def timed(call: Callable[[], object], clock: Clock = time.perf_counter_ns) -> float:
+    """Seconds that one call takes."""
+    start = clock()
+    call()
+    return (clock() - start) / 1e9
+
+
+def time_calls(
+    call: Callable[[], object],
+    *,
+    expected_s: float,
+    budget_s: float,
+    interval: float,
+    deadline_s: float,
+    enough: Callable[[float], bool] = _never,
+    clock: Clock = time.perf_counter_ns,
+) -> Series:
+    """Time a call that has been warmed up.
+
+    Stops once the 95% confidence interval of the median is narrower than `interval` times the
+    median, or `enough` (both after `MIN_SPAN_S` at the earliest), or after `budget_s` seconds and
+    at least `MIN_CALLS` calls, or after `deadline_s` seconds and at least one call.
+
+    Args:
+        call: what to time.
+        expected_s: about how long it takes.
+        budget_s: seconds to spend.
+        interval: relative width of the confidence interval that is narrow enough.
+        deadline_s: seconds after which even `MIN_CALLS` do not matter.
+        enough: whether the interval with this lower end, in seconds, says enough.
+        clock: the clock, in nanoseconds.
+    """
+    batch = max(1, math.ceil(BATCH_S / max(expected_s, 1e-9)))
+    samples: list[float] = []
+    start = clock()
+    next_look = MIN_CALLS + 1  # the fewest samples that can give a 95% interval
+    while True:
+        before = clock()
+        for _ in range(batch):
+            call()
+        now = clock()
+        samples.append((now - before) / 1e9 / batch)
+        elapsed_s = (now - start) / 1e9
+        if elapsed_s >= deadline_s or (elapsed_s >= budget_s and len(samples) >= MIN_CALLS):
+            break
+        if len(samples) >= next_look and elapsed_s >= min(MIN_SPAN_S, budget_s):
+            low, high = median_interval(samples)
+            if high - low <= interval * median(samples) or enough(low):
+                break
+            # Sorting at every sample would cost more than short calls do.
+            next_look = math.ceil(1.2 * len(samples))
+    return Series(median(samples), median_interval(samples), len(samples) * batch)

@@ -1,0 +1,1 @@
+"""What is computed: problems, their references, and verification."""

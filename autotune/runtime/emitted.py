@@ -1,0 +1,8 @@
+"""What emitted programs import.
+
+Sources that `autotune emit` printed, or that somebody exported, go on working: whatever moves
+within the package, these names stay here.
+"""
+
+from autotune.targets.hybrid.bind import open_machine as open_machine
+from autotune.targets.mpi.load import tuned_product as tuned_product

@@ -1,0 +1,143 @@
+"""The vendor's library in place of a tuned kernel: same call, same checks, same errors."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from autotune.targets.cpu.call import numpy_kernel
+from autotune.targets.cuda.arrays.libraries import Cupy, Torch, library_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autotune.operations.problem import Gemm
+    from autotune.targets.base import BoundKernel
+    from autotune.targets.cuda.arrays.libraries import Library
+
+_TF32 = ("", "0")
+"""Values of CUPY_TF32 that leave CuPy's products exact."""
+
+
+def library_kernel(
+    target: str, problem: Gemm, tuned: Callable[[], BoundKernel]
+) -> BoundKernel | None:
+    """The product of the library that operands of a target belong to; None where there is none.
+
+    Args:
+        target: where it runs.
+        problem: what it computes.
+        tuned: makes the kernel for calls that the library has nothing for.
+    """
+    if target == "cpu":
+        return numpy_kernel(problem).__call__
+    if target in ("cuda", "numba-cuda"):
+        return DeviceLibrary(problem, tuned)
+    return None
+
+
+class DeviceLibrary:
+    """``kernel(a, b, out, alpha, beta, stream)``: PyTorch's or CuPy's product on its stream.
+
+    The tuned kernel takes every other call: operands of other libraries, of several, or that do
+    not fit, a stream of the caller's own, and a library that is set to round its inputs. It is
+    loaded when it is first needed.
+
+    Args:
+        problem: what it computes.
+        tuned: makes the tuned kernel.
+    """
+
+    def __init__(self, problem: Gemm, tuned: Callable[[], BoundKernel]) -> None:
+        self._problem = problem
+        self._make = tuned
+        self._tuned: BoundKernel | None = None
+        self._lock = threading.Lock()
+
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        out: Any = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Any = None,
+    ) -> Any:
+        """See `autotune.runtime.loading.Kernel`."""
+        library = library_of(a)
+        numbers = isinstance(alpha, int | float) and isinstance(beta, int | float)
+        if stream is None and numbers and self._fits(library, a, b, out, beta):
+            flip_a, flip_b = (stored == "t" for stored in self._problem.layout)
+            left, right = a.T if flip_a else a, b.T if flip_b else b
+            if isinstance(library, Torch):
+                return _by_torch(left, right, out, alpha, beta)
+            return _by_cupy(left, right, out, alpha, beta)
+        with self._lock:
+            if self._tuned is None:
+                self._tuned = self._make()
+        return self._tuned(a, b, out, alpha, beta, stream)
+
+    def _fits(self, library: Library, a: Any, b: Any, out: Any, beta: float) -> bool:
+        """Whether the operands are plain ones of one library, on one device, and apart."""
+        if not _is_exact(library) or type(b) is not type(a):
+            return False
+        problem = self._problem
+        places = [
+            library.reader(shape, problem.dtype)(array)
+            for array, shape in ((a, problem.a_shape), (b, problem.b_shape))
+        ]
+        if out is None:
+            return beta == 0 and None not in places and places[0][2] == places[1][2]  # type: ignore[index]
+        if type(out) is not type(a):
+            return False
+        places.append(library.reader(problem.c_shape, problem.dtype)(out))
+        shapes = (problem.a_shape, problem.b_shape, problem.c_shape)
+        ranges = []
+        for place, (rows, columns) in zip(places, shapes, strict=True):
+            if place is None:
+                return False
+            start, leading, device = place
+            end = start + ((rows - 1) * leading + columns) * problem.itemsize
+            ranges.append((device, start, end))
+        device, c_start, c_end = ranges[2]
+        return all(
+            other == device and (end <= c_start or c_end <= start)
+            for other, start, end in ranges[:2]
+        )
+
+
+def _is_exact(library: Library) -> bool:
+    """Whether a library multiplies float32 as it is asked to, not in shorter numbers."""
+    if isinstance(library, Torch):
+        import torch
+
+        return not torch.backends.cuda.matmul.allow_tf32
+    return isinstance(library, Cupy) and os.environ.get("CUPY_TF32", "") in _TF32
+
+
+def _by_torch(left: Any, right: Any, out: Any, alpha: float, beta: float) -> Any:
+    import torch
+
+    with torch.no_grad():
+        if out is None:
+            product = torch.matmul(left, right)
+            return product if alpha == 1 else product.mul_(alpha)
+        if alpha == 1 and beta == 0:
+            return torch.matmul(left, right, out=out)
+        return out.addmm_(left, right, beta=beta, alpha=alpha)
+
+
+def _by_cupy(left: Any, right: Any, out: Any, alpha: float, beta: float) -> Any:
+    import cupy
+
+    with left.device:
+        product = cupy.matmul(left, right)
+        if alpha != 1:
+            product *= alpha
+        if out is None:
+            return product
+        if beta != 0:
+            product += beta * out
+        out[...] = product
+        return out

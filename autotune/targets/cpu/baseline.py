@@ -1,0 +1,69 @@
+"""NumPy's matrix product: what CPU kernels are compared with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from autotune.targets.cpu.thread_limits import thread_pools
+
+_NAMES = {"openblas": "OpenBLAS", "mkl": "MKL", "blis": "BLIS", "flexiblas": "FlexiBLAS"}
+
+
+@dataclass(frozen=True, slots=True)
+class Blas:
+    """The BLAS that NumPy calls.
+
+    Attributes:
+        library: its name.
+        version: its version.
+        architecture: the kernels it has chosen; empty where it does not say.
+    """
+
+    library: str = "unknown BLAS"
+    version: str = ""
+    architecture: str = ""
+
+    @property
+    def description(self) -> str:
+        """Library, version and architecture, e.g. "OpenBLAS 0.3.31, Haswell"."""
+        name = f"{self.library} {self.version}".strip()
+        return ", ".join(filter(None, (name, self.architecture)))
+
+
+def numpy_blas() -> Blas:
+    """The BLAS loaded with NumPy, as threadpoolctl finds it in this process.
+
+    The one shipped in NumPy's own wheel is preferred where SciPy, say, has loaded another.
+    """
+    found = [library for library in thread_pools() if library["user_api"] == "blas"]
+    if not found:
+        return Blas()
+    library = next((each for each in found if "numpy" in each["filepath"]), found[0])
+    return Blas(
+        _NAMES.get(library["internal_api"], library["internal_api"]),
+        library.get("version") or "",
+        library.get("architecture") or "",
+    )
+
+
+def baseline_name(blas: Blas, threads: int) -> str:
+    """Everything that makes the baseline what it is, for people.
+
+    Args:
+        blas: NumPy's BLAS.
+        threads: threads it may use.
+    """
+    plural = "" if threads == 1 else "s"
+    return f"NumPy {np.__version__} ({blas.description}, {threads} thread{plural})"
+
+
+def baseline_details(blas: Blas) -> dict[str, str]:
+    """What the name is made of, by name."""
+    return {
+        "numpy": np.__version__,
+        "blas": blas.library,
+        "blas_version": blas.version,
+        "blas_architecture": blas.architecture,
+    }

@@ -1,0 +1,155 @@
+"""Calling an emitted kernel straight from arrays, which are checked by compiled code."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.core.paths import data_dir
+from autotune.families.modules import load_module
+from autotune.operations.problem import ITEM_SIZES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from types import ModuleType
+
+    from autotune.families.program_cache import ProgramCache
+    from autotune.families.rendering import Source
+    from autotune.operations.problem import Gemm
+    from autotune.targets.cpu.kernel import CpuKernel, CpuProgram
+
+_TEMPLATE = "_lib/numba_call.py.j2"
+_METH_FASTCALL = 0x80
+_OBJECT_BYTES = object.__basicsize__
+
+
+def direct_call(
+    kernel: CpuKernel, problem: Gemm, programs: ProgramCache
+) -> Callable[..., bool] | None:
+    """``call(a, b, out, alpha, beta)`` of a kernel for a problem: a function as if written in C.
+
+    It computes, if the operands are what the kernel takes as they are, and returns whether it
+    did. It is compiled unless Numba's file cache has it.
+
+    None where there is no such call: the operands' layout is not the kernel's, its entry is no
+    compiled function of the usual arguments, Python threads must take turns, or objects do not
+    lie in memory as the function would read them.
+
+    Raises:
+        CacheError: the program cache cannot be written.
+    """
+    program = kernel.program
+    if program.layout != program.kernel_layout or not kernel.reentrant:
+        return None
+    dtype = np.dtype(program.dtype)
+    address = _address(kernel.entry, program.dtype, len(program.runtime))
+    if address is None or not _arrays_are_legible(dtype):
+        return None
+    # In the order of the names in the template.
+    sizes = (problem.m, problem.n, problem.k, *problem.a_shape, *problem.b_shape)
+    types = (id(np.ndarray), id(dtype))
+    plan = np.array([address, *sizes, kernel.threads, *types, *program.runtime], np.int64)
+    return _function(load_module(write_call(program, programs)), plan.view(_Plan))
+
+
+def write_call(program: CpuProgram, programs: ProgramCache) -> Path:
+    """The module that calls a program on arrays; many programs share one.
+
+    Raises:
+        CacheError: the program cache cannot be written.
+    """
+    names = {
+        "dtype": program.dtype,
+        "itemsize": ITEM_SIZES[program.dtype],
+        "runtime": len(program.runtime),
+        "threaded": program.threads > 1,
+    }
+    templates = data_dir("templates")
+    stamp = (templates / _TEMPLATE).stat()
+
+    def rendered() -> Source:
+        # Late: whoever only reads the processor needs no templates.
+        from autotune.families.rendering import Source
+        from autotune.families.templating import expand
+
+        return Source(expand(_TEMPLATE, (templates,), names), "call", (), "cpu")
+
+    return programs.written("call", "cpu", (stamp.st_mtime_ns, stamp.st_size, names), rendered)
+
+
+class _Method(ctypes.Structure):
+    """What Python knows of a function in C: its PyMethodDef."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("documentation", ctypes.c_char_p),
+    )
+
+
+class _Plan(np.ndarray[Any, Any]):
+    """The array that a function in C works with, and owner of what that function is."""
+
+    method: _Method
+
+
+def _function(module: ModuleType, plan: _Plan) -> Callable[..., bool]:
+    """A function of a module in C: what it does, and one object to do it with.
+
+    Python keeps the object as long as the function, and no more than the address of the method:
+    so the object owns that.
+    """
+    plan.method = _Method(b"call", module.call.address, _METH_FASTCALL, None)
+    call: Callable[..., bool] = _new_function()(ctypes.addressof(plan.method), plan, None)
+    return call
+
+
+@functools.cache
+def _new_function() -> Any:
+    """`PyCFunction_NewEx`, with a prototype of our own: that of `ctypes.pythonapi` is shared."""
+    prototype = ctypes.PYFUNCTYPE(
+        ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.py_object
+    )
+    return prototype(("PyCFunction_NewEx", ctypes.pythonapi))
+
+
+def _address(entry: Any, dtype: str, runtime: int) -> int | None:
+    """Where the compiled function of an entry is, if it has the arguments of all entries."""
+    compiled = list(getattr(entry, "overloads", {}).values())
+    sizes, operand, more = "int64, int64, int64", "uint64, int64", ", int64" * runtime
+    wanted = f"({sizes}, {dtype}, {operand}, {operand}, {dtype}, {operand}{more}) -> none"
+    if [str(each.signature) for each in compiled] != [wanted]:
+        return None
+    (only,) = compiled
+    return int(only.library.get_pointer_to_function(only.fndesc.llvm_func_name))
+
+
+@functools.cache
+def _arrays_are_legible(dtype: np.dtype[Any]) -> bool:
+    """Whether an array's fields are where the template looks for them.
+
+    They are in NumPy 1 and 2 on CPython; builds without the GIL, or for debugging, have more in
+    every object.
+    """
+    if sys.implementation.name != "cpython" or _OBJECT_BYTES != 16:
+        return False
+    probe = np.empty((5, 7), dtype)[1:4, ::2]
+    words = (ctypes.c_int64 * 9).from_address(id(probe))
+    if words[1:3] != [id(np.ndarray), probe.ctypes.data] or words[7] != id(dtype):
+        return False
+    shape, strides = ((ctypes.c_int64 * 2).from_address(words[place]) for place in (4, 5))
+    dimensions, flags = words[3] & 0xFFFFFFFF, words[8] & 0xFFFFFFFF
+    probe.flags.writeable = False
+    then = words[8] & 0xFFFFFFFF
+    return (dimensions, tuple(shape), tuple(strides), flags & ~then) == (
+        2,
+        probe.shape,
+        probe.strides,
+        0x400,
+    )

@@ -1,0 +1,216 @@
+"""Compiling ahead of the device: a pool of processes, and binaries kept on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import queue
+import signal
+import tempfile
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from autotune.core.errors import CompileError, InputError
+from autotune.families.program_cache import ProgramCache
+from autotune.measuring.processes import Failure, WorkerProcess
+from autotune.targets.cuda.compile import numba_compiler
+from autotune.targets.cuda.compile.cubin import read_cubin
+from autotune.targets.cuda.compile.nvrtc import Compiled, compile_cuda, nvrtc_version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from autotune.families.rendering import Source
+
+_NICENESS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class CompileRequest:
+    """What is to be compiled.
+
+    Attributes:
+        source: CUDA C++ or a Numba module, as its target says.
+        family: whose source it is.
+        architecture: "sm_90".
+    """
+
+    source: Source
+    family: str
+    architecture: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The compiler does not accept a source.
+
+    Attributes:
+        reason: its first error.
+    """
+
+    reason: str
+
+
+CompileReply: TypeAlias = Compiled | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiler:
+    """What compiles the sources of a target.
+
+    Attributes:
+        load: imports it.
+        label: its name and version, of which binaries are kept apart.
+        compile: makes a binary of a source, of the file that holds it, for an architecture.
+    """
+
+    load: Callable[[], object]
+    label: Callable[[], str]
+    compile: Callable[[Source, Path, str], Compiled]
+
+
+def _nvrtc_label() -> str:
+    return f"nvrtc{'.'.join(map(str, nvrtc_version()))}"
+
+
+def _numba_label() -> str:
+    return "-".join(f"{name}{version}" for name, version in numba_compiler.toolchain().items())
+
+
+_COMPILERS: Mapping[str, _Compiler] = {
+    "cuda": _Compiler(
+        load=nvrtc_version,
+        label=_nvrtc_label,
+        compile=lambda source, _, architecture: compile_cuda(source.text, architecture),
+    ),
+    "numba-cuda": _Compiler(
+        load=numba_compiler.load_numba,
+        label=_numba_label,
+        compile=lambda source, path, architecture: numba_compiler.compile_numba(
+            path, source.entry, architecture
+        ),
+    ),
+}
+
+
+def compile_source(source: Source, family: str, architecture: str) -> Compiled:
+    """Compile a source and keep nothing.
+
+    Raises:
+        CompileError: the compiler refuses it.
+        MissingDependencyError: the compiler is missing, or does not know the architecture.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = ProgramCache(Path(folder)).write(source, family)
+        return _COMPILERS[source.target].compile(source, path, architecture)
+
+
+def compile_worker(
+    programs: ProgramCache, targets: Collection[str]
+) -> Callable[[CompileRequest], CompileReply]:
+    """Entry of a worker that compiles, yielding to the process that measures.
+
+    Args:
+        programs: where sources and binaries are kept.
+        targets: of the sources to come: their compilers are loaded now, not in the time of the
+            first candidate.
+    """
+    os.nice(_NICENESS)
+    for target in targets:
+        _COMPILERS[target].load()
+    return functools.partial(compile_kept, programs)
+
+
+def compile_kept(programs: ProgramCache, request: CompileRequest) -> CompileReply:
+    """Compile a source, unless that was done before: binaries are kept beside the sources.
+
+    Raises:
+        CacheError: the program cache cannot be written.
+        MissingDependencyError: the compiler is missing, or does not know the architecture.
+    """
+    source, family = request.source, request.family
+    compiler = _COMPILERS[source.target]
+    cubin = programs.binary(source, family, f"{request.architecture}-{compiler.label()}.cubin")
+    notes = cubin.with_suffix(".json")
+    start = time.perf_counter()
+    # Whatever cannot be used is made again.
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, InputError):
+        binary = cubin.read_bytes()
+        kept = json.loads(notes.read_text(encoding="utf-8"))
+        return Compiled(
+            cubin=binary,
+            architecture=request.architecture,
+            kernels=read_cubin(binary),
+            spill_bytes={str(name): int(size) for name, size in kept["spill_bytes"].items()},
+            log=str(kept["log"]),
+            seconds=time.perf_counter() - start,
+        )
+    try:
+        path = programs.write(source, family)
+        compiled = compiler.compile(source, path, request.architecture)
+    except CompileError as error:
+        return Refused(str(error))
+    fields = {name: asdict(compiled)[name] for name in ("spill_bytes", "log")}
+    programs.keep(notes, json.dumps(fields).encode())  # first: who sees the binary finds them too
+    programs.keep(cubin, compiled.cubin)
+    return compiled
+
+
+class CompilePool:
+    """Compiles in the background, in processes that may be killed.
+
+    Args:
+        programs: where sources and binaries are kept.
+        count: how many processes.
+        timeout_s: seconds after which a compile is killed.
+        targets: of the sources that will be compiled.
+    """
+
+    def __init__(
+        self,
+        programs: ProgramCache,
+        count: int,
+        timeout_s: float,
+        targets: Collection[str] = ("cuda",),
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._workers = [
+            WorkerProcess(compile_worker, programs, targets, watched=True) for _ in range(count)
+        ]
+        self._idle: queue.SimpleQueue[WorkerProcess] = queue.SimpleQueue()
+        for worker in self._workers:
+            self._idle.put(worker)
+        # As many threads as processes, and all of them live until `close`: a process dies with
+        # the thread that started it.
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="compile")
+
+    def submit(self, request: CompileRequest) -> Future[CompileReply | Failure]:
+        """Compile when a process is free; returns at once.
+
+        The future raises AutotuneError when a worker does not start.
+        """
+        return self._threads.submit(self._compile, request)
+
+    def close(self) -> None:
+        """End every process; what has not been compiled will not be."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for worker in self._workers:
+            # Their own threads wait for them; those notice that they are gone.
+            if worker.pid is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(worker.pid, signal.SIGKILL)
+        self._threads.shutdown(wait=True)
+        for worker in self._workers:
+            worker.close(grace_s=0)
+
+    def _compile(self, request: CompileRequest) -> Any:
+        worker = self._idle.get()
+        try:
+            return worker.call(request, self._timeout_s)
+        finally:
+            self._idle.put(worker)

@@ -1,0 +1,186 @@
+"""CUDA C++ to a binary, with NVRTC: no toolkit, no driver and no device are needed.
+
+NVRTC compiles one source at a time in a process, whatever the number of threads.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.core.errors import CompileError, MissingDependencyError
+from autotune.targets.cuda.compile.cubin import KernelResources, read_cubin
+
+_INSTALL = "pip install 'autotune-kernels[compile]'"
+_INSTALL_12 = "pip install 'autotune-kernels[cuda12]'"
+
+# Of every kernel, in the compiler's log.
+_SPILLS = re.compile(
+    r"Function properties for (\w+)\s[^\n]*?"
+    r"\d+ bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A compiled source; it can be sent between processes.
+
+    Attributes:
+        cubin: the binary.
+        architecture: what it runs on: "sm_90".
+        kernels: what each kernel needs, by name.
+        spill_bytes: bytes of spill stores and loads in the code of each kernel.
+        log: what the compiler said.
+        seconds: how long it took.
+    """
+
+    cubin: bytes
+    architecture: str
+    kernels: Mapping[str, KernelResources]
+    spill_bytes: Mapping[str, int]
+    log: str
+    seconds: float
+
+
+def compile_cuda(
+    text: str, architecture: str, options: Sequence[str] = (), *, line_info: bool = False
+) -> Compiled:
+    """Compile CUDA C++17.
+
+    Args:
+        text: the source; it includes nothing but what NVRTC has built in.
+        architecture: "sm_90".
+        options: further options of NVRTC.
+        line_info: map instructions to source lines, for profilers. Without it, sources that
+            differ in comments only give the same binary.
+
+    Raises:
+        CompileError: the compiler refuses the source; the message is its first error.
+        MissingDependencyError: there is no NVRTC, or it does not know the architecture.
+    """
+    nvrtc = _nvrtc()
+    _check_architecture(architecture)
+    arguments = [
+        f"--gpu-architecture={architecture}",
+        "--std=c++17",
+        "--ptxas-options=-v",
+        *(["--generate-line-info"] if line_info else []),
+        *options,
+    ]
+    start = time.perf_counter()
+    status, program = nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 0, [], [])
+    _check(status, "")
+    try:
+        encoded = [argument.encode() for argument in arguments]
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)
+        log = _output(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)
+        text_log = log.rstrip(b"\0 \n").decode(errors="replace")
+        _check(status, text_log)
+        cubin = _output(program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    return Compiled(
+        cubin=cubin,
+        architecture=architecture,
+        kernels=read_cubin(cubin),
+        spill_bytes=spill_bytes(text_log),
+        log=text_log,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def spill_bytes(log: str) -> dict[str, int]:
+    """Bytes of spill stores and loads of each kernel, from what the assembler says of it."""
+    return {kernel: int(stores) + int(loads) for kernel, stores, loads in _SPILLS.findall(log)}
+
+
+def nvrtc_version() -> tuple[int, int]:
+    """Major and minor version.
+
+    Raises:
+        MissingDependencyError: there is no NVRTC.
+    """
+    _, major, minor = _nvrtc().nvrtcVersion()
+    return major, minor
+
+
+@functools.cache
+def supported_architectures() -> tuple[str, ...]:
+    """What can be compiled for, oldest first: "sm_75", "sm_80", ...
+
+    Raises:
+        MissingDependencyError: there is no NVRTC.
+    """
+    _, architectures = _nvrtc().nvrtcGetSupportedArchs()
+    return tuple(f"sm_{each}" for each in architectures)
+
+
+def check_driver(driver: tuple[int, int]) -> None:
+    """Refuse an NVRTC whose binaries the driver cannot load.
+
+    A driver loads binaries of its own major version, whatever the minor one, and of older ones.
+
+    Args:
+        driver: major and minor version of CUDA that the driver supports.
+
+    Raises:
+        MissingDependencyError: NVRTC is newer; the message says which one to install.
+    """
+    version = nvrtc_version()
+    if version[0] > driver[0]:
+        remedy = "update the driver"
+        if driver[0] == 12:
+            remedy += f", or in a new environment {_INSTALL_12}"
+        raise MissingDependencyError(
+            f"NVRTC must not be newer than the driver, which supports CUDA {driver[0]}."
+            f"{driver[1]}, and is {version[0]}.{version[1]}: {remedy}"
+        )
+
+
+@functools.cache
+def _nvrtc() -> Any:
+    """The bindings, known to work."""
+    try:
+        from cuda.bindings import nvrtc
+
+        nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError) as error:  # RuntimeError: the library is not found
+        first = str(error).strip().partition("\n")[0]
+        raise MissingDependencyError(
+            f"compiling CUDA needs cuda-bindings and NVRTC ({first}): {_INSTALL}"
+        ) from error
+    return nvrtc
+
+
+def _check_architecture(architecture: str) -> None:
+    known = supported_architectures()
+    # "a" and "f" mark features of one device or family: sm_90a.
+    if architecture.rstrip("af") not in known:
+        version = ".".join(map(str, nvrtc_version()))
+        raise MissingDependencyError(
+            f"NVRTC {version} compiles for {', '.join(known)}, not for {architecture}: "
+            f"install an NVRTC that does (for older GPUs in a new environment {_INSTALL_12})"
+        )
+
+
+def _check(status: Any, log: str) -> None:
+    nvrtc = _nvrtc()
+    if status == nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        return
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    errors = [line for line in lines if "error" in line.lower()]
+    _, name = nvrtc.nvrtcGetErrorString(status)
+    raise CompileError((errors or lines or [name.decode()])[0])
+
+
+def _output(program: Any, size_of: Any, read: Any) -> bytes:
+    status, size = size_of(program)
+    _check(status, "")
+    buffer = bytes(size)
+    (status,) = read(program, buffer)
+    _check(status, "")
+    return buffer

@@ -1,0 +1,1 @@
+"""NVIDIA's driver: one interface, answered by PyCUDA or by the driver's own bindings."""

@@ -1,0 +1,270 @@
+"""NVIDIA's driver by its own Python bindings, which are a wheel."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.targets.cuda.device.identity import load_driver
+from autotune.targets.cuda.driver.capture import relaxed
+from autotune.targets.cuda.driver.interface import DeviceRows, DriverError
+from autotune.targets.cuda.driver.modules import LoadedModule, call, handle
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
+_NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
+_PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTREGISTER_PORTABLE
+_NO_PEERS = (
+    "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED",
+    "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
+)
+
+
+def make() -> BindingsDriver:
+    """The driver, as `autotune.targets.cuda.driver.interface.driver` wants it."""
+    return BindingsDriver()
+
+
+class BindingsDriver:
+    """See `autotune.targets.cuda.driver.interface.Driver`."""
+
+    name = "cuda-bindings"
+    errors: tuple[type[Exception], ...] = (DriverError,)
+
+    def __init__(self) -> None:
+        self._contexts: dict[int, Any] = {}
+        self._lock = threading.Lock()
+
+    def enter(self, ordinal: int) -> None:
+        """See `Driver.enter`."""
+        call("cuCtxPushCurrent", self.context(ordinal))
+
+    def leave(self) -> None:
+        """See `Driver.leave`."""
+        call("cuCtxPopCurrent")
+
+    def context(self, ordinal: int) -> int:
+        """See `Driver.context`."""
+        with self._lock:
+            if ordinal not in self._contexts:
+                device = call("cuDeviceGet", ordinal)
+                self._contexts[ordinal] = int(call("cuDevicePrimaryCtxRetain", device))
+            return int(self._contexts[ordinal])
+
+    def synchronize(self) -> None:
+        """See `Driver.synchronize`."""
+        call("cuCtxSynchronize")
+
+    def free_bytes(self) -> int:
+        """See `Driver.free_bytes`."""
+        return int(call("cuMemGetInfo")[0])
+
+    def allocate(self, size: int) -> Any:
+        """See `Driver.allocate`."""
+        return _Owned(int(call("cuMemAlloc", size)), "cuMemFree")
+
+    def upload(self, target: int, values: NDArray[Any]) -> None:
+        """See `Driver.upload`."""
+        call("cuMemcpyHtoD", target, values.ctypes.data, values.nbytes)
+
+    def download(self, values: NDArray[Any], source: int) -> None:
+        """See `Driver.download`."""
+        call("cuMemcpyDtoH", values.ctypes.data, source, values.nbytes)
+
+    def duplicate(self, target: int, source: int, size: int) -> None:
+        """See `Driver.duplicate`."""
+        call("cuMemcpyDtoD", target, source, size)
+
+    def clear(self, target: int, words: int) -> None:
+        """See `Driver.clear`."""
+        call("cuMemsetD32", target, 0, words)
+
+    def stream(self, *, blocking: bool = True, urgent: bool = False) -> Any:
+        """See `Driver.stream`; the blocks of an urgent one get multiprocessors before others'."""
+        level = call("cuCtxGetStreamPriorityRange")[1] if urgent else 0
+        return _Stream(0 if blocking else _NON_BLOCKING, level)
+
+    def event(self, *, timed: bool = True) -> Any:
+        """See `Driver.event`."""
+        return _Event(0 if timed else _NO_TIMING)
+
+    def load(self, cubin: bytes) -> Any:
+        """See `Driver.load`."""
+        return LoadedModule(cubin)
+
+    def pinned(self, count: int, dtype: Any) -> tuple[NDArray[Any], Any]:
+        """See `Driver.pinned`; the array keeps the memory as well."""
+        kind = np.dtype(dtype)
+        size = max(1, count * kind.itemsize)
+        memory = _Owned(int(call("cuMemHostAlloc", size, _PORTABLE)), "cuMemFreeHost")
+        return np.asarray(_HostElements(memory, count, kind)), memory
+
+    def lock(self, address: int, size: int) -> bool:
+        """See `Driver.lock`."""
+        (status,) = load_driver().cuMemHostRegister(address, size, _PORTABLE)
+        return int(status) == 0
+
+    def unlock(self, address: int) -> None:
+        """See `Driver.unlock`."""
+        load_driver().cuMemHostUnregister(address)
+
+    def is_locked(self, address: int) -> bool:
+        """See `Driver.is_locked`."""
+        driver = load_driver()
+        attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+        status, kind = driver.cuPointerGetAttribute(attribute, address)
+        return int(status) == 0 and int(kind) == int(driver.CUmemorytype.CU_MEMORYTYPE_HOST)
+
+    def copy_in(self, target: DeviceRows, source: NDArray[Any], stream: Any) -> None:
+        """See `Driver.copy_in`."""
+        pitch = source.strides[0] if target.rows > 1 else target.row_bytes
+        self.copy_rows(
+            (target.address, target.pitch),
+            (source.ctypes.data, pitch),
+            target.row_bytes,
+            target.rows,
+            stream,
+        )
+
+    def copy_out(self, target: NDArray[Any], source: DeviceRows, stream: Any) -> None:
+        """See `Driver.copy_out`."""
+        pitch = target.strides[0] if source.rows > 1 else source.row_bytes
+        self.copy_rows(
+            (target.ctypes.data, pitch),
+            (source.address, source.pitch),
+            source.row_bytes,
+            source.rows,
+            stream,
+        )
+
+    def copy_rows(
+        self,
+        target: tuple[int, int],
+        source: tuple[int, int],
+        row_bytes: int,
+        rows: int,
+        stream: Any,
+    ) -> None:
+        """Enqueue a copy of rows, each with its address and pitch, on the host or the device.
+
+        There is one address space: the driver sees from an address which memory it is in.
+        """
+        if rows == 1 or target[1] == source[1] == row_bytes:
+            call("cuMemcpyAsync", target[0], source[0], rows * row_bytes, handle(stream))
+            return
+        driver = load_driver()
+        what = driver.CUDA_MEMCPY2D()
+        what.srcMemoryType = what.dstMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_UNIFIED
+        what.dstDevice, what.dstPitch = target
+        what.srcDevice, what.srcPitch = source
+        what.WidthInBytes, what.Height = row_bytes, rows
+        call("cuMemcpy2DAsync", what, handle(stream))
+
+    def copy_across(self, target: DeviceRows, source: DeviceRows, stream: Any) -> None:
+        """See `Driver.copy_across`."""
+        there, here = self.context(target.device), self.context(source.device)
+        if target.flat and source.flat:
+            size = target.rows * target.row_bytes
+            ends = target.address, there, source.address, here
+            call("cuMemcpyPeerAsync", *ends, size, handle(stream))
+            return
+        driver = load_driver()
+        what = driver.CUDA_MEMCPY3D_PEER()
+        what.srcMemoryType = what.dstMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
+        what.srcDevice, what.srcContext = source.address, driver.CUcontext(here)
+        what.srcPitch, what.srcHeight = source.pitch, source.rows
+        what.dstDevice, what.dstContext = target.address, driver.CUcontext(there)
+        what.dstPitch, what.dstHeight = target.pitch, target.rows
+        what.WidthInBytes, what.Height, what.Depth = target.row_bytes, target.rows, 1
+        call("cuMemcpy3DPeerAsync", what, handle(stream))
+
+    def let_reach(self, ordinal: int) -> None:
+        """See `Driver.let_reach`."""
+        (status,) = load_driver().cuCtxEnablePeerAccess(self.context(ordinal), 0)
+        if int(status) != 0 and status.name not in _NO_PEERS:
+            raise DriverError(f"{status.name}: cuCtxEnablePeerAccess failed")
+
+
+class _Owned:
+    """Something of the driver's with a handle, given back with the object in its own context."""
+
+    def __init__(self, handle: int, release: str) -> None:
+        self._handle = handle
+        context = int(call("cuCtxGetCurrent"))
+        self._release = weakref.finalize(self, _give_back, context, release, handle)
+        # At exit the driver takes everything back itself.
+        self._release.atexit = False
+
+    def __int__(self) -> int:
+        return self._handle
+
+    def free(self) -> None:
+        """Give it back now."""
+        self._release()
+
+
+class _Stream(_Owned):
+    """See `autotune.targets.cuda.driver.interface.Stream`."""
+
+    def __init__(self, flags: int, level: int) -> None:
+        super().__init__(int(call("cuStreamCreateWithPriority", flags, level)), "cuStreamDestroy")
+        self.handle = int(self)
+
+    def synchronize(self) -> None:
+        call("cuStreamSynchronize", self.handle)
+
+    def wait_for_event(self, event: _Event) -> None:
+        call("cuStreamWaitEvent", self.handle, int(event), 0)
+
+
+class _Event(_Owned):
+    """See `autotune.targets.cuda.driver.interface.Event`."""
+
+    def __init__(self, flags: int) -> None:
+        super().__init__(int(call("cuEventCreate", flags)), "cuEventDestroy")
+
+    def record(self, stream: Any = None) -> _Event:
+        call("cuEventRecord", int(self), handle(stream))
+        return self
+
+    def query(self) -> bool:
+        driver = load_driver()
+        (status,) = driver.cuEventQuery(int(self))
+        if status == driver.CUresult.CUDA_ERROR_NOT_READY:
+            return False
+        if int(status) != 0:
+            raise DriverError(f"{status.name}: cuEventQuery failed")
+        return True
+
+    def synchronize(self) -> None:
+        call("cuEventSynchronize", int(self))
+
+    def time_since(self, earlier: _Event) -> float:
+        return float(call("cuEventElapsedTime", int(earlier), int(self)))
+
+
+class _HostElements:
+    """Elements in memory of the host, as NumPy takes them."""
+
+    def __init__(self, memory: _Owned, count: int, kind: np.dtype[Any]) -> None:
+        self._memory = memory
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": (count,),
+            "typestr": kind.str,
+            "data": (int(memory), False),
+        }
+
+
+def _give_back(context: int, release: str, handle: int) -> None:
+    """Whatever the thread does: it may be in another context, or in one that is being recorded."""
+    driver = load_driver()
+    with relaxed():
+        if int(driver.cuCtxPushCurrent(context)[0]) == 0:
+            getattr(driver, release)(handle)
+            driver.cuCtxPopCurrent()

@@ -1,0 +1,251 @@
+"""What the engine asks of NVIDIA's driver, and who asks it: PyCUDA where it is, else the bindings.
+
+One interface with two implementations, chosen here and nowhere else. Contexts, memory, copies,
+modules, launches, streams and events go through it; what PyCUDA has no part in (capture modes,
+graphs, page-locking in place) goes through the bindings in either case.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from autotune.core.errors import MissingDependencyError
+from autotune.targets.cuda.device.identity import load_driver
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from autotune.families.launch import LaunchStep
+
+STATIC_SHARED_BYTES = 48 * 1024
+"""Shared memory that every kernel may have; for more, the driver is asked first."""
+
+
+class DriverError(Exception):
+    """An error of the driver, from the bindings: "CUDA_ERROR_OUT_OF_MEMORY: cuMemAlloc failed"."""
+
+
+class Memory(Protocol):
+    """Memory of a device, given back with the object; its number is the address."""
+
+    def __int__(self) -> int:
+        """The address."""
+        ...
+
+    def free(self) -> None:
+        """Give it back now."""
+        ...
+
+
+class Stream(Protocol):
+    """A stream, destroyed with the object."""
+
+    @property
+    def handle(self) -> int:
+        """The driver's own."""
+        ...
+
+    def synchronize(self) -> object:
+        """Wait, on the host, for all that is on it."""
+        ...
+
+    def wait_for_event(self, event: Any) -> object:
+        """Let what comes later wait for an event of any device's stream."""
+        ...
+
+
+class Event(Protocol):
+    """An event, destroyed with the object."""
+
+    def record(self, stream: Any = None) -> object:
+        """Let it come to pass when all that is on the stream now is done."""
+        ...
+
+    def query(self) -> bool:
+        """Whether it has come to pass."""
+        ...
+
+    def synchronize(self) -> object:
+        """Wait for it on the host."""
+        ...
+
+    def time_since(self, earlier: Any) -> float:
+        """Milliseconds between two events."""
+        ...
+
+
+Run: TypeAlias = "Callable[[bytes, Stream | int | None], None]"
+"""``run(arguments, stream)``: enqueues kernels, all with the same packed arguments, on a stream
+of this driver, on one of another library's by its handle, or, for None, on the default one."""
+
+
+class Module(Protocol):
+    """A binary, loaded into the context that was current."""
+
+    def runner(self, steps: Sequence[LaunchStep]) -> Run:
+        """What launches kernels of this binary, one after the other.
+
+        Raises one of `Driver.errors` when there is no such kernel, or when it may not have that
+        much shared memory.
+        """
+        ...
+
+    def unload(self) -> None:
+        """Free the code."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRows:
+    """Rows of bytes in the memory of a device.
+
+    Attributes:
+        device: the driver's number of the device.
+        address: of the first row.
+        pitch: bytes from one row to the next.
+        row_bytes: bytes of a row.
+        rows: how many.
+    """
+
+    device: int
+    address: int
+    pitch: int
+    row_bytes: int
+    rows: int
+
+    @property
+    def flat(self) -> bool:
+        """Whether the rows follow each other without a gap."""
+        return self.pitch == self.row_bytes or self.rows <= 1
+
+
+class Driver(Protocol):
+    """NVIDIA's driver; a device's primary context is shared with CuPy, PyTorch and Numba.
+
+    What concerns a device is done in the context that is current in this thread. Nothing is
+    enqueued on streams unless a method says so.
+
+    Attributes:
+        name: of the implementation, for people.
+        errors: what its calls raise.
+    """
+
+    name: str
+    errors: tuple[type[Exception], ...]
+
+    def enter(self, ordinal: int) -> None:
+        """Make a device's primary context current; it is kept for the life of this process."""
+        ...
+
+    def leave(self) -> None:
+        """Make the context current that was so before."""
+        ...
+
+    def context(self, ordinal: int) -> int:
+        """Handle of a device's primary context."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait for everything on the device."""
+        ...
+
+    def free_bytes(self) -> int:
+        """Memory of the device that nobody has."""
+        ...
+
+    def allocate(self, size: int) -> Memory:
+        """Bytes of the device's memory."""
+        ...
+
+    def upload(self, target: int, values: NDArray[Any]) -> None:
+        """Copy a contiguous array of the host to an address."""
+        ...
+
+    def download(self, values: NDArray[Any], source: int) -> None:
+        """Copy what lies at an address into a contiguous array, once kernels before are done."""
+        ...
+
+    def duplicate(self, target: int, source: int, size: int) -> None:
+        """Copy bytes within the device."""
+        ...
+
+    def clear(self, target: int, words: int) -> None:
+        """Set so many words of 32 bits to zero."""
+        ...
+
+    def stream(self, *, blocking: bool = True) -> Stream:
+        """A new stream; work on the default stream waits for one that blocks, and it for that."""
+        ...
+
+    def event(self, *, timed: bool = True) -> Event:
+        """A new event."""
+        ...
+
+    def load(self, cubin: bytes) -> Module:
+        """Load a binary."""
+        ...
+
+    def pinned(self, count: int, dtype: Any) -> tuple[NDArray[Any], Memory]:
+        """Page-locked elements of host memory, for all devices, and what gives them back."""
+        ...
+
+    def lock(self, address: int, size: int) -> bool:
+        """Page-lock memory of the host where it is, for all devices; False where refused."""
+        ...
+
+    def unlock(self, address: int) -> None:
+        """Undo that."""
+        ...
+
+    def is_locked(self, address: int) -> bool:
+        """Whether memory of the host is page-locked."""
+        ...
+
+    def copy_in(self, target: DeviceRows, source: NDArray[Any], stream: Any) -> None:
+        """Enqueue a copy of a matrix of the host, whose rows are contiguous."""
+        ...
+
+    def copy_out(self, target: NDArray[Any], source: DeviceRows, stream: Any) -> None:
+        """Enqueue a copy to a matrix of the host, whose rows are contiguous."""
+        ...
+
+    def copy_across(self, target: DeviceRows, source: DeviceRows, stream: Any) -> None:
+        """Enqueue a copy from device to device, or within one."""
+        ...
+
+    def let_reach(self, ordinal: int) -> None:
+        """Let the current device read another one's memory, where the hardware can."""
+        ...
+
+
+def has_pycuda() -> bool:
+    """Whether PyCUDA is installed; it may not start."""
+    try:
+        return importlib.util.find_spec("pycuda.driver") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+@functools.cache
+def driver() -> Driver:
+    """The implementation that this process uses.
+
+    Raises:
+        MissingDependencyError: the driver or its bindings are missing, or PyCUDA is installed and
+            does not start.
+    """
+    load_driver()  # says clearly what is wrong where there is no driver
+    module = "pycuda_driver" if has_pycuda() else "bindings"
+    try:
+        made: Driver = importlib.import_module(f"autotune.targets.cuda.driver.{module}").make()
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"PyCUDA is installed and does not start ({' '.join(str(error).split())}): install "
+            "it again, or pip uninstall pycuda, since it is not needed"
+        ) from error
+    return made

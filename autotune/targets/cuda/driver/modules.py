@@ -1,0 +1,153 @@
+"""Binaries loaded by the driver's bindings, and launched by ctypes on streams of any library."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from typing import TYPE_CHECKING, Any
+
+from autotune.targets.cuda.device.identity import load_driver
+from autotune.targets.cuda.driver.interface import STATIC_SHARED_BYTES, DriverError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autotune.families.launch import LaunchStep
+
+_END, _POINTER, _SIZE = 0, 1, 2  # CU_LAUNCH_PARAM_...
+
+
+def call(name: str, *arguments: Any) -> Any:
+    """Call a function of the driver.
+
+    Raises:
+        DriverError: it fails.
+    """
+    status, *values = getattr(load_driver(), name)(*arguments)
+    if int(status) != 0:
+        raise DriverError(f"{status.name}: {name} failed")
+    return values[0] if len(values) == 1 else values
+
+
+def handle(stream: Any) -> int:
+    """The driver's own of a stream; None is the default one."""
+    if stream is None:
+        return 0
+    return int(stream) if isinstance(stream, int) else int(stream.handle)
+
+
+class LoadedModule:
+    """See `autotune.targets.cuda.driver.interface.Module`. Launches on streams of any library.
+
+    Args:
+        cubin: the binary.
+
+    Raises:
+        DriverError: the driver refuses it.
+    """
+
+    def __init__(self, cubin: bytes) -> None:
+        self._module = call("cuModuleLoadData", cubin)
+
+    def runner(self, steps: Sequence[LaunchStep]) -> Runner:
+        """See `Module.runner`.
+
+        Raises:
+            DriverError: there is no such kernel, or it may not have that much shared memory.
+        """
+        return Runner(self.functions(steps))
+
+    def functions(self, steps: Sequence[LaunchStep]) -> list[tuple[int, LaunchStep]]:
+        """The driver's own of the kernels, with how they are launched.
+
+        Raises:
+            DriverError: as `runner` does.
+        """
+        return [(self._function(step), step) for step in steps]
+
+    def unload(self) -> None:
+        """See `Module.unload`."""
+        load_driver().cuModuleUnload(self._module)
+
+    def _function(self, step: LaunchStep) -> int:
+        function = call("cuModuleGetFunction", self._module, step.kernel.encode())
+        if step.shared_bytes > STATIC_SHARED_BYTES:
+            attributes = load_driver().CUfunction_attribute
+            attribute = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            call("cuFuncSetAttribute", function, attribute, step.shared_bytes)
+        return int(function)
+
+
+class Runner:
+    """See `autotune.targets.cuda.driver.interface.Run`.
+
+    The call is all that a user's call of a kernel costs beyond looking at the operands, so the
+    driver is called with objects of ctypes that were made before: the bindings, and a
+    description of the argument types as well, would convert thirteen arguments every time.
+    """
+
+    def __init__(self, kernels: Sequence[tuple[int, LaunchStep]] = ()) -> None:
+        self._launch = _launch_function()
+        self._lock = threading.Lock()
+        self._arguments = ctypes.create_string_buffer(4096)
+        self._size = ctypes.c_size_t()
+        self._stream = ctypes.c_void_p()
+        self._extra = (ctypes.c_void_p * 5)(
+            _POINTER,
+            ctypes.addressof(self._arguments),
+            _SIZE,
+            ctypes.addressof(self._size),
+            _END,
+        )
+        self._calls = self._prepared(kernels)
+
+    def __call__(self, arguments: bytes, stream: Any) -> None:
+        """Enqueue the kernels.
+
+        Raises:
+            DriverError: the driver refuses a launch.
+        """
+        if stream.__class__ is not int:
+            self.on_own(arguments, stream)
+            return
+        launch = self._launch
+        with self._lock:  # the driver has copied the arguments when it returns
+            self._arguments.raw = arguments
+            self._size.value = len(arguments)
+            self._stream.value = stream
+            for call_ in self._calls or self._late_calls():
+                status = launch(*call_)
+                if status:
+                    name = load_driver().CUresult(status).name
+                    raise DriverError(f"{name}: cuLaunchKernel failed")
+
+    def on_own(self, arguments: bytes, stream: Any) -> None:
+        """Enqueue the kernels on a stream that this driver has made, or the default one."""
+        self(arguments, handle(stream))
+
+    def late(self) -> Sequence[tuple[int, LaunchStep]]:
+        """The kernels, where they were not given."""
+        return ()
+
+    def _late_calls(self) -> list[tuple[Any, ...]]:
+        self._calls = self._prepared(self.late())
+        return self._calls
+
+    def _prepared(self, kernels: Sequence[tuple[int, LaunchStep]]) -> list[tuple[Any, ...]]:
+        return [
+            (
+                ctypes.c_void_p(function),
+                *map(ctypes.c_uint, (*step.grid, *step.block, step.shared_bytes)),
+                self._stream,
+                ctypes.c_void_p(),  # no array of pointers to arguments
+                self._extra,
+            )
+            for function, step in kernels
+        ]
+
+
+@functools.cache
+def _launch_function() -> Callable[..., int]:
+    function: Callable[..., int] = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
+    return function

@@ -1,0 +1,1 @@
+"""Compiled candidates, and what it takes to launch them."""

@@ -1,0 +1,239 @@
+"""Compiled candidates as callables on device memory."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from autotune.core.errors import LaunchError
+from autotune.families.launch import LaunchStep
+from autotune.operations.problem import ITEM_SIZES
+from autotune.targets.cuda.driver.capture import GraphMemory, is_capturing
+from autotune.targets.cuda.driver.context import activated, describe, driver_errors, is_current
+from autotune.targets.cuda.driver.interface import driver
+
+if TYPE_CHECKING:
+    from autotune.families.launch import Extents, LaunchPlan
+    from autotune.targets.cuda.driver.interface import Memory, Module
+    from autotune.targets.cuda.launch.program import CudaProgram
+
+Launch: TypeAlias = Callable[..., None]
+"""``launch(a, lda, b, ldb, c, ldc, alpha=1.0, beta=0.0, stream=None)``: enqueues a
+multiplication. Addresses are integers; leading dimensions are in elements of the matrices as they
+are stored. The stream is None for the default one, one of the driver's, or another library's as an
+integer."""
+
+_Enqueue: TypeAlias = Callable[[int, int, int, int, int, int, float, float, Any], None]
+
+_Allocate: TypeAlias = Callable[[Any, str, int], int]
+"""``allocate(stream, name, size)``: address of memory for one call on a stream."""
+
+_TYPES = {"float32": "f", "float64": "d"}
+_TRANSPOSE_BLOCK = (32, 8, 1)
+_TRANSPOSE_TILE = 32
+_PER_THREAD_STREAM = 2  # CU_STREAM_PER_THREAD
+
+
+class CudaKernel:
+    """A program, loaded; `launch` runs it on its problem.
+
+    What it holds on the device (code, workspace, transposed copies) is freed by `close`.
+    Workspaces belong to streams, so that launches on several streams do not disturb each other;
+    those of calls that are captured belong to the graph (`GraphMemory`), which may be launched on
+    any stream.
+
+    Args:
+        program: what to load.
+        ordinal: the driver's number of the device.
+
+    Raises:
+        LaunchError: the driver refuses the binary.
+
+    Attributes:
+        program: what was loaded.
+        ordinal: the driver's number of the device.
+        launch: see `Launch`; raises LaunchError.
+    """
+
+    def __init__(self, program: CudaProgram, ordinal: int = 0) -> None:
+        self.program = program
+        self.ordinal = ordinal
+        self._scratch: dict[tuple[str, int, int, int], Memory] = {}
+        self._launchers: list[_Launcher] = []
+        self._lock = threading.RLock()
+        self._modules: list[Module] = []
+        flips = any(program.flips)
+        try:
+            with activated(ordinal):
+                for cubin in (program.cubin, *([program.support] if flips else [])):
+                    self._modules.append(driver().load(cubin))
+                self.launch: Launch = self.launcher(program.plan)
+        except driver_errors() as error:
+            raise LaunchError(describe(error)) from error
+
+    def launcher(self, plan: LaunchPlan) -> Launch:
+        """The same program on other sizes: a launch of its own.
+
+        Raises:
+            LaunchError: the driver refuses a kernel or its shared memory.
+        """
+        with self._lock, activated(self.ordinal):
+            launcher = _Launcher(self.ordinal, self._assemble(plan))
+            self._launchers.append(launcher)
+        return launcher
+
+    def close(self) -> None:
+        """Unload the code and free the memory; the kernel must not be launched any more."""
+        with self._lock, activated(self.ordinal):
+            for launcher in self._launchers:
+                launcher.close()
+            self._launchers.clear()
+            for allocation in self._scratch.values():
+                allocation.free()
+            self._scratch.clear()
+            for module in self._modules:
+                module.unload()
+            self._modules.clear()
+
+    def _assemble(self, plan: LaunchPlan) -> _Enqueue:
+        """What enqueues the plan. Whatever does not depend on the call is done here, once."""
+        m, n, k = plan.sizes
+        kind = _TYPES[self.program.dtype]
+        workspace_bytes = plan.workspace_bytes
+        pack = struct.Struct(
+            f"iii{kind}PiPi{kind}Pi" + ("P" if workspace_bytes is not None else "")
+        ).pack
+        none: tuple[int, ...] = () if workspace_bytes is None else (0,)
+        run = self._modules[0].runner(plan.steps)
+        flip_a, flip_b = (
+            _Transposer(self.program.dtype, self._modules[1], name, stored) if flipped else None
+            for flipped, name, stored in zip(
+                self.program.flips, "ab", ((n, m), (k, n)), strict=True
+            )
+        )
+
+        def plain(
+            a: int,
+            lda: int,
+            b: int,
+            ldb: int,
+            c: int,
+            ldc: int,
+            alpha: float,
+            beta: float,
+            stream: Any,
+        ) -> None:
+            run(pack(m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, *none), stream)
+
+        def general(
+            a: int,
+            lda: int,
+            b: int,
+            ldb: int,
+            c: int,
+            ldc: int,
+            alpha: float,
+            beta: float,
+            stream: Any,
+        ) -> None:
+            # Another thread's kernels on this stream, and in the same memory, come before all of
+            # these or after all of them.
+            with self._lock:
+                captured = None
+                allocate: _Allocate = self._kept
+                # The engine's own captures find their memory allocated.
+                if stream.__class__ is int and is_capturing(stream):
+                    captured = GraphMemory(stream)
+                    allocate = captured.allocate
+                try:
+                    if flip_a is not None:
+                        a, lda = flip_a(a, lda, stream, allocate)
+                    if flip_b is not None:
+                        b, ldb = flip_b(b, ldb, stream, allocate)
+                    last = none
+                    if workspace_bytes:
+                        last = (allocate(stream, "workspace", workspace_bytes),)
+                    run(pack(m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, *last), stream)
+                finally:
+                    if captured is not None:
+                        captured.free()
+
+        return general if workspace_bytes or any(self.program.flips) else plain
+
+    def _kept(self, stream: Any, name: str, size: int) -> int:
+        """Memory for the launches on one stream, allocated when first needed."""
+        handle = stream if stream.__class__ is int else getattr(stream, "handle", 0)
+        # One handle stands for the default stream of whichever thread asks.
+        owner = threading.get_ident() if handle == _PER_THREAD_STREAM else 0
+        key = (name, size, handle, owner)
+        found = self._scratch.get(key)
+        if found is None:
+            with activated(self.ordinal):
+                found = self._scratch[key] = driver().allocate(max(size, 1))
+        return int(found)
+
+
+class _Launcher:
+    """See `Launch`. Makes the context current where a call needs that."""
+
+    __slots__ = ("_enqueue", "_ordinal")
+
+    def __init__(self, ordinal: int, enqueue: _Enqueue) -> None:
+        self._ordinal = ordinal
+        self._enqueue = enqueue
+
+    def __call__(
+        self,
+        a: int,
+        lda: int,
+        b: int,
+        ldb: int,
+        c: int,
+        ldc: int,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Any = None,
+    ) -> None:
+        try:
+            self._enqueue(a, lda, b, ldb, c, ldc, alpha, beta, stream)
+        except driver_errors() as error:
+            if is_current(self._ordinal):
+                raise LaunchError(describe(error)) from error
+            # Nothing was launched: another context is current in this thread, or none.
+            with activated(self._ordinal):
+                self(a, lda, b, ldb, c, ldc, alpha, beta, stream)
+
+    def close(self) -> None:
+        self._enqueue = _closed
+
+
+def transpose_grid(rows: int, columns: int) -> Extents:
+    """The grid that covers a matrix with one tile a block."""
+    tiles = -(-rows // _TRANSPOSE_TILE) * -(-columns // _TRANSPOSE_TILE)
+    return min(tiles, 2**31 - 1), 1, 1
+
+
+class _Transposer:
+    """Copies an operand that is stored transposed, on the way to a kernel that cannot read it."""
+
+    def __init__(self, dtype: str, module: Module, name: str, stored: tuple[int, int]) -> None:
+        self._name = name
+        self._stored = stored
+        self._size = stored[0] * stored[1] * ITEM_SIZES[dtype]
+        step = LaunchStep("transpose", transpose_grid(*stored), _TRANSPOSE_BLOCK)
+        self._run = module.runner([step])
+
+    def __call__(
+        self, address: int, stride: int, stream: Any, allocate: _Allocate
+    ) -> tuple[int, int]:
+        """Enqueue the copy; its address and leading dimension."""
+        rows, columns = self._stored
+        copy = allocate(stream, self._name, self._size)
+        self._run(struct.pack("PqqqP", address, stride, rows, columns, copy), stream)
+        return copy, rows
+
+
+def _closed(*_: Any, **__: Any) -> None:
+    raise LaunchError("the kernel was closed: load it again")

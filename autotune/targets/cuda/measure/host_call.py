@@ -1,0 +1,193 @@
+"""Whole multiplications: from arrays of the host to a result on the host.
+
+A process of its own for every kernel: what is loaded, allocated and set up by the first call is
+then still to be done.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from autotune.core.errors import AutotuneError
+from autotune.core.limits import CudaLimits
+from autotune.core.statistics import median
+from autotune.measuring.processes import Failure, FailureKind, WorkerProcess
+from autotune.targets.cuda.device.identity import visible_device
+from autotune.targets.cuda.launch.loading import make_program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    from autotune.core.configuration import Configuration
+    from autotune.core.device import Device
+    from autotune.families.family import KernelFamily
+    from autotune.families.program_cache import ProgramCache
+    from autotune.operations.problem import Gemm
+    from autotune.targets.cuda.launch.program import CudaProgram
+
+WARM_S = 0.2
+"""Seconds of repeated calls."""
+
+_MIN_CALLS = 3
+_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostCall:
+    """What whole calls take: allocate, copy to the device, multiply, copy back, free.
+
+    Attributes:
+        context_s: making the process's context on the device, before the first call.
+        cold_s: the first call of a process; loading the module, or starting cuBLAS, is part of
+            it.
+        warm_s: median of the later calls.
+    """
+
+    context_s: float
+    cold_s: float
+    warm_s: float
+
+
+class HostCalls:
+    """Times whole calls of one problem, each kernel in a fresh process.
+
+    Args:
+        problem: what is multiplied.
+        device: as `read_gpu` gives it.
+        programs: where binaries are kept.
+    """
+
+    def __init__(self, problem: Gemm, device: Device, programs: ProgramCache) -> None:
+        if not isinstance(device.limits, CudaLimits):
+            raise AutotuneError(f"{device.fingerprint.name} is no CUDA device: use read_gpu()")
+        self._problem = problem
+        self._limits = device.limits
+        self._programs = programs
+        ordinal = int(device.state.get("ordinal", "0"))
+        self._visible = visible_device(ordinal, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        self._next = self._start()
+
+    def kernel(self, family: KernelFamily, configuration: Configuration) -> HostCall | Failure:
+        """Time a kernel that is known to work."""
+        return self._time(
+            make_program(family, configuration, self._problem, self._limits, self._programs)
+        )
+
+    def vendor(self) -> HostCall | Failure:
+        """Time cuBLAS."""
+        return self._time(None)
+
+    def close(self) -> None:
+        """End the process that is waiting."""
+        self._next.close(grace_s=0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _time(self, program: CudaProgram | None) -> HostCall | Failure:
+        # The process after this one starts meanwhile; it touches no device before it is asked.
+        worker, self._next = self._next, self._start()
+        try:
+            reply: HostCall | Failure | None = worker.call(program, _TIMEOUT_S)
+        finally:
+            worker.close()
+        return Failure(FailureKind.RAISED, "there is no cuBLAS") if reply is None else reply
+
+    def _start(self) -> WorkerProcess:
+        worker = WorkerProcess(
+            host_call_worker, self._problem, environment={"CUDA_VISIBLE_DEVICES": self._visible}
+        )
+        worker.spawn()
+        return worker
+
+
+def host_call_worker(problem: Gemm) -> Callable[[CudaProgram | None], HostCall | None]:
+    """Entry of a process that times one kernel: everything but the device is ready."""
+    from autotune.targets.cuda.driver.interface import driver
+
+    driver()
+    rng = np.random.default_rng(0)
+    a, b = (
+        rng.random(shape, dtype=np.float32).astype(problem.dtype)
+        for shape in (problem.a_shape, problem.b_shape)
+    )
+    c = np.zeros(problem.c_shape, problem.dtype)
+    return functools.partial(_time_calls, problem, (a, b, c))
+
+
+def _time_calls(
+    problem: Gemm, arrays: Sequence[np.ndarray[Any, Any]], program: CudaProgram | None
+) -> HostCall | None:
+    from autotune.targets.cuda.driver.context import activated
+
+    start = time.perf_counter()
+    with activated(0):
+        context_s = time.perf_counter() - start
+        prepare = _cublas if program is None else functools.partial(_kernel, program)
+        start = time.perf_counter()
+        launch = prepare(problem)
+        if launch is None:
+            return None
+        _call(launch, arrays)
+        cold_s = time.perf_counter() - start
+        calls: list[float] = []
+        begun = time.perf_counter()
+        while len(calls) < _MIN_CALLS or time.perf_counter() - begun < WARM_S:
+            start = time.perf_counter()
+            _call(launch, arrays)
+            calls.append(time.perf_counter() - start)
+    return HostCall(context_s, cold_s, median(calls))
+
+
+def _kernel(program: CudaProgram, problem: Gemm) -> Callable[..., None]:
+    from autotune.targets.cuda.launch.launch import CudaKernel
+
+    return CudaKernel(program).launch
+
+
+def _cublas(problem: Gemm) -> Callable[..., None] | None:
+    from autotune.targets.cuda.driver.interface import driver
+    from autotune.targets.cuda.measure.baseline import Cublas, find_cublas
+
+    library = find_cublas()
+    if library is None:
+        return None
+    sizes = (problem.m, problem.n, problem.k)
+    stream = driver().stream()
+    return Cublas(library, sizes, problem.dtype, problem.layout, stream).launch
+
+
+def _call(launch: Callable[..., None], arrays: Sequence[np.ndarray[Any, Any]]) -> None:
+    """Allocate, copy, multiply, copy back, free."""
+    from autotune.targets.cuda.driver.interface import driver
+
+    here = driver()
+    a, b, c = arrays
+    buffers = [here.allocate(array.nbytes) for array in arrays]
+    here.upload(int(buffers[0]), a)
+    here.upload(int(buffers[1]), b)
+    operands = [
+        item
+        for buffer, array in zip(buffers, arrays, strict=True)
+        for item in (int(buffer), array.shape[1])
+    ]
+    launch(*operands)
+    here.synchronize()
+    here.download(c, int(buffers[2]))
+    for buffer in buffers:
+        buffer.free()

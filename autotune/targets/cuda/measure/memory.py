@@ -1,0 +1,95 @@
+"""Operands in device memory: where they lie, how they are guarded, and how many sets there are."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.operations.guarded import POISON
+from autotune.targets.cuda.driver.interface import driver
+
+if TYPE_CHECKING:
+    from autotune.operations.references import Matrix
+    from autotune.targets.cuda.measure.placement import Placement, SlabLayout
+    from autotune.targets.cuda.measure.support import Support
+
+L2_MULTIPLE = 2.5
+"""How many times the level-2 cache the rotating operand sets fill together."""
+
+MAX_SETS = 2048
+"""Sets at most: problems so small that these do not fill the cache are timed from it."""
+
+_MEMORY_SHARE = 0.6
+"""Of the free memory, what the sets may take."""
+
+
+def rotation_sets(set_bytes: int, l2_bytes: int, free_bytes: int) -> int:
+    """How many operand sets to rotate through, so that none is in the cache when its turn comes.
+
+    Args:
+        set_bytes: one set's operands.
+        l2_bytes: the device's level-2 cache.
+        free_bytes: device memory that is free.
+    """
+    wanted = math.ceil(L2_MULTIPLE * l2_bytes / set_bytes)
+    possible = int(_MEMORY_SHARE * free_bytes) // set_bytes
+    return max(1, min(wanted, possible, MAX_SETS))
+
+
+class Slab:
+    """A slab on the device, filled with what guard zones hold.
+
+    Attributes:
+        layout: where its matrices lie.
+        base: its address.
+    """
+
+    def __init__(self, layout: SlabLayout, support: Support) -> None:
+        self.layout = layout
+        self._allocation = driver().allocate(layout.size)
+        self.base = int(self._allocation)
+        itemsize = layout.a.itemsize
+        support.fill(self.base, layout.size // itemsize, POISON[itemsize])
+
+    def store(self, placement: Placement, values: Matrix) -> None:
+        """Copy values from the host into one of the matrices; its padding stays what it was."""
+        words = np.full(
+            (placement.rows, placement.stride), POISON[placement.itemsize], f"u{values.itemsize}"
+        )
+        words[:, : placement.columns] = values.view(words.dtype)
+        driver().upload(self.base + placement.offset, words)
+
+
+class OperandSets:
+    """One set of operands, and copies of it to rotate through.
+
+    Args:
+        first: the set that is copied.
+        count: how many there are, the first included.
+    """
+
+    def __init__(self, first: Slab, count: int) -> None:
+        self.layout = first.layout
+        self.bases = [first.base]
+        self._copies: Any = None
+        if count > 1:
+            size = self.layout.size
+            self._copies = driver().allocate((count - 1) * size)
+            self.bases += [int(self._copies) + i * size for i in range(count - 1)]
+            for base in self.bases[1:]:
+                driver().duplicate(base, first.base, size)
+
+    def __len__(self) -> int:
+        return len(self.bases)
+
+    def operands(self, number: int) -> tuple[int, int, int, int, int, int]:
+        """Address and leading dimension of A, B and C of a set; numbers go round."""
+        return operands(self.layout, self.bases[number % len(self.bases)])
+
+
+def operands(layout: SlabLayout, base: int) -> tuple[int, int, int, int, int, int]:
+    """Address and leading dimension of A, B and C of a slab."""
+    a, b, c = layout.a, layout.b, layout.c
+    return base + a.offset, a.stride, base + b.offset, b.stride, base + c.offset, c.stride

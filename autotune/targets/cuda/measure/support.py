@@ -1,0 +1,199 @@
+"""The kernels of ``support.cu``, which the evaluator itself runs."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.families.launch import LaunchStep
+from autotune.targets.cuda.driver.interface import driver
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from autotune.operations.references import Matrix
+    from autotune.targets.cuda.driver.interface import Memory, Run
+    from autotune.targets.cuda.measure.placement import Placement
+
+_THREADS = 256
+_BLOCKS_PER_MULTIPROCESSOR = 8
+_FINDINGS = 5
+_VECTORS = 16  # bits of an unsigned short
+
+
+class Support:
+    """The kernels, loaded into the current context; they run on its default stream.
+
+    Args:
+        cubin: what `support_source` compiles to.
+        dtype: the element type it was compiled for.
+        multiprocessor_count: of the device.
+    """
+
+    def __init__(self, cubin: bytes, dtype: str, multiprocessor_count: int) -> None:
+        self._driver = driver()
+        self._module = self._driver.load(cubin)
+        self._kernels: dict[str, Run] = {}
+        self._dtype = np.dtype(dtype)
+        self._word = {4: "I", 8: "Q"}[self._dtype.itemsize]
+        self._blocks = multiprocessor_count * _BLOCKS_PER_MULTIPROCESSOR
+        self._scratch = self._driver.allocate(8 * _FINDINGS)
+
+    def fill(self, address: int, count: int, value: int) -> None:
+        """Set elements to a bit pattern."""
+        self._run("fill", f"Pq{self._word}", address, count, value)
+
+    def inspect(self, base: int, placement: Placement, poison: int) -> list[int]:
+        """Look through a matrix and its guard zones.
+
+        Args:
+            base: address of its slab.
+            placement: where it lies.
+            poison: the bit pattern that guard zones hold.
+
+        Returns:
+            How many elements of the zones before it, after it and between its rows were written;
+            how many of the matrix still hold the pattern; a hash of the matrix.
+        """
+        guard = placement.guard
+        self._driver.clear(int(self._scratch), 2 * _FINDINGS)
+        self._run(
+            "inspect",
+            f"Pqqqq{self._word}P",
+            base + placement.offset - guard * placement.itemsize,
+            guard,
+            placement.rows,
+            placement.columns,
+            placement.stride,
+            poison,
+            int(self._scratch),
+        )
+        return [int(each) for each in self._read(self._scratch, (_FINDINGS,), "uint64")]
+
+    def hash(self, address: int, size: int) -> int:
+        """A hash of `size` bytes, a multiple of the element size."""
+        count = size // self._dtype.itemsize
+        self._driver.clear(int(self._scratch), 2 * _FINDINGS)
+        self._run(
+            "inspect",
+            f"Pqqqq{self._word}P",
+            address,
+            0,
+            1,
+            count,
+            count,
+            0,
+            int(self._scratch),
+        )
+        return int(self._read(self._scratch, (_FINDINGS,), "uint64")[4])
+
+    def largest_error(
+        self, base: int, placement: Placement, expected: int, scale: int | None
+    ) -> float:
+        """The largest |C - expected| / scale, NaN where C has one; without scale, undivided.
+
+        Args:
+            base: address of C's slab.
+            placement: where C lies.
+            expected: address of float64 values, dense.
+            scale: address of others.
+        """
+        self._driver.clear(int(self._scratch), 2)
+        self._run(
+            "compare",
+            "PqqqPPP",
+            base + placement.offset,
+            placement.stride,
+            placement.rows,
+            placement.columns,
+            expected,
+            scale or 0,
+            int(self._scratch),
+        )
+        return float(self._read(self._scratch, (1,), "float64")[0])
+
+    def project(self, base: int, placement: Placement, signs: int) -> NDArray[np.float64]:
+        """C times sixteen vectors of -1 and 1: rows x 16, in float64.
+
+        Args:
+            base: address of C's slab.
+            placement: where C lies.
+            signs: address of what `pack_signs` gave.
+        """
+        shape = (placement.rows, _VECTORS)
+        image = self._driver.allocate(8 * placement.rows * _VECTORS)
+        self._run(
+            "project",
+            "PqqqPP",
+            base + placement.offset,
+            placement.stride,
+            placement.rows,
+            placement.columns,
+            signs,
+            int(image),
+        )
+        return self._read(image, shape, "float64")
+
+    def take(
+        self,
+        base: int,
+        placement: Placement,
+        rows: NDArray[np.int64] | None,
+        columns: NDArray[np.int64] | None,
+    ) -> Matrix:
+        """Some rows and columns of C; None takes them all.
+
+        Args:
+            base: address of C's slab.
+            placement: where C lies.
+            rows: which rows.
+            columns: which columns.
+        """
+        shape = (
+            placement.rows if rows is None else len(rows),
+            placement.columns if columns is None else len(columns),
+        )
+        taken = self._driver.allocate(shape[0] * shape[1] * placement.itemsize)
+        lists = [
+            None if each is None else upload(each.astype(np.int32)) for each in (rows, columns)
+        ]
+        row_list, column_list = (0 if each is None else int(each) for each in lists)
+        self._run(
+            "take",
+            "PqPqPqP",
+            base + placement.offset,
+            placement.stride,
+            row_list,
+            shape[0],
+            column_list,
+            shape[1],
+            int(taken),
+        )
+        return self._read(taken, shape, self._dtype.name)
+
+    def _run(self, kernel: str, kinds: str, *arguments: Any) -> None:
+        if kernel not in self._kernels:
+            step = LaunchStep(kernel, (self._blocks, 1, 1), (_THREADS, 1, 1))
+            self._kernels[kernel] = self._module.runner([step])
+        self._kernels[kernel](struct.pack(kinds, *arguments), None)
+
+    def _read(self, allocation: Memory, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+        values = np.empty(shape, dtype)
+        self._driver.download(values, int(allocation))  # waits for the kernel
+        return values
+
+
+def upload(values: NDArray[Any]) -> Memory:
+    """A copy of an array in device memory of its own."""
+    values = np.ascontiguousarray(values)
+    allocation = driver().allocate(values.nbytes)
+    driver().upload(int(allocation), values)
+    return allocation
+
+
+def pack_signs(vectors: NDArray[np.float64]) -> NDArray[np.uint16]:
+    """Sixteen columns of -1 and 1 as bits: bit v of element j is set where vectors[j, v] is -1."""
+    bits = np.uint16(1) << np.arange(_VECTORS, dtype=np.uint16)
+    return np.asarray(((vectors < 0) * bits).sum(axis=1), np.uint16)

@@ -1,0 +1,124 @@
+"""Kernels of target hybrid: loading them, and the machine that their programs run on."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.core.paths import CacheLocations, cache_of
+from autotune.families.program_cache import ProgramCache
+from autotune.families.rendering import render
+from autotune.operations.problem import Gemm
+from autotune.runtime.loading import Kernel
+from autotune.targets.cuda.arrays.libraries import library_of
+from autotune.targets.hybrid.evaluator import local_problem
+from autotune.targets.hybrid.kernel import HybridCall
+from autotune.targets.hybrid.loading import HybridProgram, make_plan
+from autotune.targets.hybrid.machine import GpuMachine
+from autotune.targets.hybrid.products import LocalKernel, Products
+from autotune.targets.lookup import binary_of, look_up
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from autotune.core.configuration import Candidate
+    from autotune.core.grid import Block
+    from autotune.families.family import KernelFamily
+    from autotune.targets.cuda.arrays.operands import DeviceArray
+    from autotune.targets.hybrid.loading import Plan
+
+
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class HybridKernel(Kernel):
+    """A tuned kernel of the GPUs of a host; a call returns when C is there.
+
+    Operands are NumPy arrays (operands="host"), arrays on the first GPU ("device"), or lists with
+    the block of every GPU ("blocks"; see `blocks`).
+    """
+
+    @property
+    def blocks(self) -> list[tuple[Block, Block, Block]]:
+        """Which parts of A, B and C every GPU keeps, with operands="blocks"."""
+        bound: HybridCall = self._bound  # type: ignore[assignment]
+        return bound.blocks
+
+    def free(self) -> None:
+        """Give threads, streams and memory of the GPUs back; the next call makes them again."""
+        bound: HybridCall = self._bound  # type: ignore[assignment]
+        bound.free()
+
+
+def choose_local(problem: Gemm, programs: ProgramCache) -> LocalKernel:
+    """The best CUDA kernel there is: that of a record, or a default; nothing is compiled.
+
+    Args:
+        problem: what a thread multiplies at a time.
+        programs: where emitted sources go; records are looked up in the cache it is part of.
+    """
+    cache = cache_of(programs.place)
+    found = look_up(problem, "cuda", match="nearest", device=0, cache=cache)
+    limits: Any = found.device.limits
+    return LocalKernel(found.candidate, problem.dtype, limits, binary_of(problem, found, cache))
+
+
+def bind(
+    family: KernelFamily,
+    candidate: Candidate,
+    problem: Gemm,
+    devices: int,
+    operands: str,
+    programs: ProgramCache,
+) -> HybridCall:
+    """A candidate as a callable.
+
+    Args:
+        family: the candidate's family.
+        candidate: which program.
+        problem: what it computes.
+        devices: GPUs it may use.
+        operands: where the operands are.
+        programs: where emitted sources go.
+    """
+    source = render(family, candidate.configuration, dtype=problem.dtype)
+    local = choose_local(local_problem(problem, candidate.configuration), programs)
+    program = HybridProgram(source, family.name, local)
+
+    def plan(resources: contextlib.ExitStack) -> Plan:
+        products = Products(local, programs)
+        machine = resources.enter_context(GpuMachine(devices, problem.dtype, products))
+        return make_plan(program, machine, programs, problem.m, problem.n, problem.k)
+
+    return HybridCall(problem, operands, plan, _look, _allocate)
+
+
+@contextlib.contextmanager
+def open_machine(
+    m: int, n: int, k: int, dtype: str, devices: int, cache: str | Path | None = None
+) -> Iterator[GpuMachine]:
+    """The first GPUs here, with the tuned CUDA kernel for products of about these sizes.
+
+    What an emitted program runs on when it is run by itself.
+    """
+    programs = ProgramCache(CacheLocations.at(cache).programs)
+    local = choose_local(Gemm(m, n, k, dtype), programs)
+    with GpuMachine(devices, dtype, Products(local, programs)) as machine:
+        yield machine
+
+
+def _look(name: str, array: Any) -> DeviceArray:
+    """All about an operand on a GPU, once its library's work on it is done."""
+    from autotune.targets.cuda.driver.streams import finish
+
+    library = library_of(array)
+    handle = library.current_stream(array)
+    found = library.describe(name, array, handle)
+    finish(found.device, handle)
+    if found.stream is not None and found.stream != handle:
+        finish(found.device, found.stream)
+    return found
+
+
+def _allocate(like: Any, shape: tuple[int, int], dtype: str) -> Any:
+    return library_of(like).empty(like, shape, dtype, None)

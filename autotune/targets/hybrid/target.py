@@ -1,0 +1,120 @@
+"""The target `hybrid`: the GPUs of a host, driven by host threads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from autotune.core.errors import InputError
+from autotune.core.suggestions import must_be
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.core.configuration import Candidate
+    from autotune.core.device import Device
+    from autotune.families.family import KernelFamily
+    from autotune.families.launch import Binary
+    from autotune.families.program_cache import ProgramCache
+    from autotune.measuring.evaluator import Effort, Evaluator
+    from autotune.operations.problem import Gemm
+    from autotune.targets.base import BoundKernel
+
+PLACEMENTS = ("host", "device", "blocks")
+"""Where operands are: in the memory of the host, whole on the first GPU, or in blocks on all."""
+
+
+class HybridTarget:
+    """Emitted programs whose host threads drive the streams of one or more GPUs.
+
+    Args:
+        devices: GPUs to use, the driver's first ones; None takes all that this process may use.
+        operands: where the operands of the tuned kernel are; one of `PLACEMENTS`.
+
+    Attributes:
+        operands: the same.
+
+    Raises:
+        InputError: `devices` is less than 1, or `operands` is unknown.
+    """
+
+    name: ClassVar[str] = "hybrid"
+
+    def __init__(self, devices: int | None = None, operands: str = "host") -> None:
+        if devices is not None and devices < 1:
+            raise InputError(f"devices must be at least 1, got {devices}")
+        if operands not in PLACEMENTS:
+            raise InputError(must_be("operands", operands, PLACEMENTS))
+        self._devices = devices
+        self.operands = operands
+
+    def default_family(self, device: Device) -> str:
+        """Rows: no partial sums have to travel."""
+        return "rows"
+
+    def device(self, problem: Gemm | None = None, name: int | str | None = None) -> Device:
+        """The GPUs here, or as many as were asked for of a kind that is only described."""
+        from autotune.targets.hybrid.identity import device_of, read_gpus
+
+        if problem is not None and getattr(problem, "layout", "nn") != "nn":
+            raise InputError(
+                f"layout must be nn on target hybrid, got {problem.label}: transpose the operands"
+            )
+        if name is None:
+            gpu, count, reach = read_gpus(self._devices)
+            return device_of(gpu, count, self.operands, reach=reach)
+        if str(name).strip().isdecimal():
+            raise InputError(
+                f"target hybrid uses the first GPUs, got device {name}: choose them with "
+                "CUDA_VISIBLE_DEVICES"
+            )
+        from autotune.targets.cuda.target import CudaTarget
+
+        described = CudaTarget().device(None, name)
+        return device_of(described, self._devices or 1, self.operands, reach=True)
+
+    def evaluator(
+        self,
+        problem: Gemm,
+        families: Mapping[str, KernelFamily],
+        device: Device,
+        programs: ProgramCache,
+        *,
+        effort: Effort | None,
+        workers: int | None,
+        seed: int,
+        beside: Evaluator | None = None,
+    ) -> Evaluator:
+        """One process that owns the GPUs, whatever else is open beside it."""
+        from autotune.targets.cuda.driver.interface import driver
+        from autotune.targets.hybrid.bind import choose_local
+        from autotune.targets.hybrid.evaluator import HybridEvaluator
+
+        device.check_here()
+        driver()  # says what is missing, before a process is started
+
+        return HybridEvaluator(
+            problem,
+            families,
+            device,
+            programs,
+            self.operands,
+            lambda wanted: choose_local(wanted, programs),
+            effort=effort,
+            seed=seed,
+        )
+
+    def kernel(
+        self,
+        family: KernelFamily,
+        candidate: Candidate,
+        problem: Gemm,
+        device: Device,
+        programs: ProgramCache,
+        binary: Binary | None = None,
+    ) -> BoundKernel:
+        """The emitted program; its threads and streams are made at the first call."""
+        from autotune.targets.hybrid.bind import bind
+
+        device.check_here()
+        gpus = device.limits.names()["gpus"]
+        return bind(family, candidate, problem, gpus, self.operands, programs)

@@ -1,0 +1,196 @@
+"""How a problem is tuned and loaded: the command and the Python that say the same."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autotune.families.offers import refusal, unoffered
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from autotune.core.device import DeviceFingerprint
+    from autotune.families.family import KernelFamily
+    from autotune.operations.problem import Gemm
+
+_DEFAULTS = {"dtype": "float32", "layout": "nn", "accuracy": "ieee", "threads": None}
+"""Fields of a problem that are left out where they have these values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """A problem, and everything besides that a lookup of it was given.
+
+    Attributes:
+        problem: what is computed.
+        target: the target's name.
+        device: which GPU, where one was asked for.
+        ranks: how many, for target "mpi".
+        nodes: machines that they run on.
+        local: what a rank multiplies on, where that is not its CPU.
+        gpus: how many, for target "hybrid".
+        operands: where they are, where that is not the target's default.
+        cache: the user's cache, where it is not in the default place.
+        families: folders of families of the user's own.
+    """
+
+    problem: Gemm
+    target: str
+    device: int | str | None = None
+    ranks: int | None = None
+    nodes: int = 1
+    local: str | None = None
+    gpus: int | None = None
+    operands: str | None = None
+    cache: str | None = None
+    families: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        problem: Gemm,
+        target: str,
+        fingerprint: DeviceFingerprint,
+        *,
+        device: int | str | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        extra_families: Sequence[str | os.PathLike[str]] = (),
+    ) -> Invocation:
+        """What was asked for, from the arguments of `autotune.load` and the device they mean.
+
+        Args:
+            problem: what is computed.
+            target: the target's name.
+            fingerprint: the device's: it says which ranks or GPUs, and where operands are.
+            device: as for `autotune.load`.
+            cache: as for `autotune.load`.
+            extra_families: as for `autotune.load`.
+        """
+        fields = fingerprint.fields
+        operands = str(fields.get("operands", "host"))
+        return cls(
+            problem=problem,
+            target=target,
+            device=device,
+            ranks=int(fields["ranks"]) if target == "mpi" else None,
+            nodes=int(fields.get("nodes", 1)),
+            local="cuda" if target == "mpi" and "gpus" in fields else None,
+            gpus=int(fields["gpus"]) if target == "hybrid" else None,
+            operands=None if operands in ("host", "root") else operands,
+            cache=None if cache is None else str(cache),
+            families=tuple(map(str, extra_families)),
+        )
+
+    def command(self) -> str:
+        """The command line that tunes it."""
+        problem = self.problem
+        words = ["autotune", "tune"]
+        if problem.formula is not None:
+            words.append(problem.operation)
+        words += ["--shape", f"{problem.m}x{problem.n}x{problem.k}", "--target", self.target]
+        for name, value in self._options():
+            words += [f"--{name}", str(value)]
+        if self.nodes > 1:
+            words = ["mpiexec", "-n", str(self.ranks), *words]
+        return shlex.join(words)
+
+    def load_lines(self, width: int) -> list[str]:
+        """The lines of Python that load it.
+
+        Args:
+            width: columns that a line may have, if its words allow that.
+        """
+        own = self.problem.formula is not None
+        names = ["Product", "find_operation", "load"] if own else ["Gemm", "load"]
+        call = f"kernel = load({', '.join(self._arguments())})"
+        calls = [call]
+        if len(call) > width:
+            calls = ["kernel = load(", *(f"    {each}," for each in self._arguments()), ")"]
+        if self.ranks is not None:
+            comment = f"  # on {self.ranks} ranks, comm their communicator"
+            calls[0] += comment if len(calls[0] + comment) <= width else ""
+        return [f"from autotune import {', '.join(names)}", *calls]
+
+    def _options(self) -> Iterator[tuple[str, object]]:
+        """Options of the command besides sizes and target."""
+        yield from self._differing()
+        yield from (
+            (name, value)
+            for name, value in (
+                ("device", self.device),
+                ("ranks", self.ranks if self.nodes == 1 else None),
+                ("local", self.local),
+                ("gpus", self.gpus),
+                ("operands", self.operands),
+                ("cache", self.cache),
+            )
+            if value is not None
+        )
+        yield from (("families", folder) for folder in self.families)
+
+    def _differing(self) -> Iterator[tuple[str, object]]:
+        """The problem's fields, besides sizes, that differ from the defaults."""
+        for name, default in _DEFAULTS.items():
+            value = getattr(self.problem, name)
+            if value != default:
+                yield name, value
+
+    def _arguments(self) -> list[str]:
+        """The arguments of `autotune.load`, as Python."""
+        problem = self.problem
+        fields = [f"{name}={getattr(problem, name)}" for name in ("m", "n", "k")]
+        fields += [f"{name}={_quoted(value)}" for name, value in self._differing()]
+        folders = f"[{', '.join(map(_quoted, self.families))}]"
+        if problem.formula is not None:
+            found = ", ".join([_quoted(problem.operation), folders, _quoted(self.target)])
+            fields.append(f"defined=find_operation({found})")
+        kind = "Gemm" if problem.formula is None else "Product"
+        arguments = [f"{kind}({', '.join(fields)})", f"target={_quoted(self.target)}"]
+        if self.ranks is not None:
+            arguments.append("comm=comm")
+        arguments += [
+            f"{name}={_quoted(value)}"
+            for name, value in (
+                ("device", self.device if self.ranks is None else None),
+                ("local", self.local),
+                ("gpus", self.gpus),
+                ("operands", self.operands),
+                ("cache", self.cache),
+            )
+            if value is not None
+        ]
+        if self.families:
+            arguments.append(f"extra_families={folders}")
+        return arguments
+
+
+def not_tuned(
+    invocation: Invocation, families: Mapping[str, KernelFamily], reason: str, enough: str
+) -> str:
+    """What to say where nothing good enough is in the cache, in one line.
+
+    Args:
+        invocation: what was looked up.
+        families: those there are for its operation and target.
+        reason: why what was found is not good enough.
+        enough: the `match` that would take it.
+    """
+    problem = invocation.problem
+    impossible = refusal(families, problem)
+    if impossible is None and problem.accuracy != "ieee":
+        impossible = unoffered([*families.values()], problem.dtype, problem.accuracy)
+    start = f"no tuned {invocation.target} kernel for {problem.label}"
+    if impossible is not None:
+        return f"{start}, and none can be: {impossible}"
+    return f'{start} ({reason}): run `{invocation.command()}`, or load with match="{enough}"'
+
+
+def _quoted(value: object) -> str:
+    """A value as Python, in the double quotes of the examples where those will do."""
+    text = repr(value)
+    if text.startswith("'") and '"' not in text:
+        return f'"{text[1:-1]}"'
+    return text

@@ -1,0 +1,1 @@
+"""Ranks with GPUs: matrices in a GPU's memory, and the messages between them."""

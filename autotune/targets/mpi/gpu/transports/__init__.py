@@ -1,0 +1,1 @@
+"""Ways of a matrix from one rank's GPU to another's."""

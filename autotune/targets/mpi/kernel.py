@@ -1,0 +1,190 @@
+"""A distributed kernel as its ranks call it, and what they check of each other."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.core.errors import OperandError
+from autotune.core.grid import Block
+from autotune.targets.host_operands import check_operands
+from autotune.targets.mpi.ranks.meeting import Waiting, check_same, say_gone, wait
+from autotune.targets.mpi.ranks.patience import is_set, patience_s
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+    from autotune.operations.problem import Gemm
+    from autotune.targets.mpi.ranks.operands import Plan
+
+
+@dataclass(slots=True, eq=False)
+class _Calls:
+    """The calls of a kernel by this rank.
+
+    Attributes:
+        comm: the kernel's ranks.
+        count: how many there were.
+    """
+
+    comm: Intracomm
+    count: int = 0
+
+
+_unfreed: set[_Calls] = set()
+"""Of kernels that have not been freed: the others may come to wait for this rank."""
+
+
+class DistributedKernel:
+    """``kernel(a, b, out, alpha, beta, stream)`` on every rank: checks operands, then computes.
+
+    A call that one rank makes with operands or scalars that do not fit raises on all of them. One
+    that some ranks do not make is named in a line, and ends all of them if they have ended, or if
+    somebody has said how long to wait (`autotune.targets.mpi.ranks.patience`).
+
+    Args:
+        problem: what is computed.
+        comm: the ranks.
+        plan: the emitted program's plan for the problem, on `comm`.
+        distributed: whether operands are kept in blocks by all ranks, or whole by rank 0.
+    """
+
+    def __init__(self, problem: Gemm, comm: Intracomm, plan: Plan, *, distributed: bool) -> None:
+        self._problem = problem
+        self._comm = comm
+        self._plan = plan
+        self._distributed = distributed
+        self._calls = _Calls(comm)
+        self._limit_s = patience_s()
+        _unfreed.add(self._calls)
+
+    @property
+    def blocks(self) -> tuple[Block, Block, Block]:
+        """Which parts of A, B and C this rank keeps."""
+        if not self._distributed:
+            raise OperandError('blocks are kept with operands="distributed" only: rank 0 has all')
+        a, b, c = (Block(rows, columns) for rows, columns in self._plan.homes())
+        return a, b, c
+
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        out: Any = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Any = None,
+    ) -> Any:
+        """See `autotune.runtime.loading.Kernel` and `MpiKernel`."""
+        fault = ""
+        c: Any = None
+        try:
+            if stream is not None:
+                raise OperandError(f"an mpi kernel takes no stream, got {stream!r:.80}")
+            c = self._check(a, b, out, beta)
+        except OperandError as error:
+            fault = str(error)
+        self._agree(fault, alpha, beta)
+        if self._distributed:
+            self._multiply_blocks(a, b, c, alpha, beta)
+        elif c is None:
+            self._plan.from_root(None, None, None, alpha, beta)
+        else:
+            whole = _packed(c)
+            self._plan.from_root(_packed(a), _packed(b), whole, alpha, beta)
+            if whole is not c:
+                c[...] = whole
+        return c
+
+    def _multiply_blocks(self, a: Any, b: Any, c: Any, alpha: float, beta: float) -> None:
+        """The product of blocks that have been checked."""
+        self._plan.on_blocks(_packed(a), _packed(b), c, alpha, beta)
+
+    def free(self) -> None:
+        """Give communicators and datatypes back."""
+        _unfreed.discard(self._calls)
+        self._plan.free()
+        self._comm.Free()
+
+    def _check(self, a: Any, b: Any, out: Any, beta: float) -> Any:
+        """What C goes to on this rank; None where nothing does."""
+        if self._distributed:
+            return self._check_blocks(a, b, out, beta)
+        if self._comm.rank == 0:
+            return check_operands(self._problem, a, b, out, beta)
+        if not (a is None and b is None and out is None):
+            raise OperandError(
+                f"operands are rank 0's alone, and rank {self._comm.rank} passes some: pass None "
+                'there, or load the kernel with operands="distributed"'
+            )
+        return None
+
+    def _check_blocks(self, a: Any, b: Any, out: Any, beta: float) -> Any:
+        dtype = np.dtype(self._problem.dtype)
+        shapes = [block.shape for block in self.blocks]
+        if out is None:
+            if beta != 0:
+                raise OperandError(
+                    f"beta = {beta} scales what out holds: pass out=, or use beta = 0"
+                )
+            out = np.empty(shapes[2], dtype)
+        for name, block, shape in zip(("a", "b", "out"), (a, b, out), shapes, strict=True):
+            if not isinstance(block, np.ndarray) or block.dtype != dtype or block.shape != shape:
+                got = f"{getattr(block, 'dtype', type(block).__name__)} {np.shape(block)}"
+                raise OperandError(
+                    f"{name} of rank {self._comm.rank} must be its block (see Kernel.blocks), "
+                    f"{dtype} {shape}, got {got}"
+                )
+        if not (out.flags.c_contiguous and out.flags.writeable):
+            raise OperandError("out must be contiguous and writeable: pass a copy")
+        return out
+
+    def _agree(self, fault: str, alpha: float, beta: float) -> None:
+        """Raise on every rank what is at fault on any.
+
+        Raises:
+            OperandError: an operand does not fit, or the ranks differ in alpha or beta.
+        """
+        from mpi4py import MPI
+
+        mine = np.array([bool(fault), alpha, -alpha, beta, -beta], "float64")
+        largest = np.empty_like(mine)
+        request = self._comm.Iallreduce(mine, largest, MPI.MAX)
+        if not request.Test():
+            wait(self._comm, request, self._waiting())
+        self._calls.count += 1
+        same = largest[1] == -largest[2] and largest[3] == -largest[4]
+        if largest[0] or not same:
+            for rank, told in enumerate(self._comm.allgather(fault)):
+                if told:
+                    raise OperandError(f"rank {rank}: {told}")
+            check_same(self._comm, alpha=alpha, beta=beta)
+
+    def _waiting(self) -> Waiting:
+        count = self._calls.count
+        name = f"call {count + 1} of the kernel for {self._problem.label}"
+        return Waiting(name, count, self._limit_s, ends=is_set())
+
+
+@atexit.register
+def _leave() -> None:
+    """Tell ranks that wait for this one, or are going to, that it has ended: MPI would not."""
+    if not _unfreed:
+        return
+    from mpi4py import MPI
+
+    if MPI.Is_finalized():
+        return
+    error = getattr(sys, "last_value", None)  # what nobody caught
+    told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+    for calls in _unfreed:
+        say_gone(calls.comm, calls.count, "its program is at an end" if error is None else told)
+
+
+def _packed(array: Any) -> Any:
+    """The array, or a copy, with one row right after the other."""
+    return np.ascontiguousarray(array)

@@ -1,0 +1,186 @@
+"""Kernels of a communicator: loaded on every rank of it, called on every rank of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from autotune.core.errors import AutotuneError
+from autotune.core.grid import Block
+from autotune.core.paths import CacheLocations
+from autotune.families.program_cache import ProgramCache
+from autotune.operations.problem import Gemm
+from autotune.runtime.loading import Kernel
+from autotune.targets.lookup import look_up
+from autotune.targets.mpi.gpu_kernel import GpuDistributedKernel
+from autotune.targets.mpi.kernel import DistributedKernel
+from autotune.targets.mpi.loading import MakePlan, load_product, load_program
+from autotune.targets.mpi.local import choose_gpu_local, mpi_program
+from autotune.targets.mpi.ranks.meeting import check_same, meet, share_error
+from autotune.targets.mpi.ranks.ranks import Together, describe
+from autotune.targets.mpi.target import MpiTarget
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from autotune.core.configuration import Candidate
+    from autotune.store import Match
+    from autotune.targets.mpi.gpu.rank import GpuRank
+    from autotune.targets.mpi.messages import MpiProgram, RankSet
+
+_T = TypeVar("_T")
+
+COMPILING = 5.0
+"""How often the usual time ranks wait for each other where each compiles a kernel."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class MpiKernel(Kernel):
+    """A tuned kernel of a communicator; every rank of it makes every call.
+
+    With operands at the root, rank 0 passes A, B and C whole and the others pass None and get
+    None. With distributed operands every rank passes its `blocks`.
+    """
+
+    @property
+    def blocks(self) -> tuple[Block, Block, Block]:
+        """Which parts of A, B and C this rank keeps, where the operands are distributed."""
+        bound: DistributedKernel = self._bound  # type: ignore[assignment]
+        return bound.blocks
+
+    def free(self) -> None:
+        """Give communicators and datatypes back; every rank calls it, before MPI ends."""
+        bound: DistributedKernel = self._bound  # type: ignore[assignment]
+        bound.free()
+
+
+class _Communicator(MpiTarget):
+    """The target on the ranks of a communicator."""
+
+    def __init__(self, ranks: RankSet, operands: str, local: str) -> None:
+        super().__init__(ranks.ranks, operands, local=local)
+        self._described = ranks
+
+    def describe(self) -> RankSet:
+        """The communicator's own ranks."""
+        return self._described
+
+
+def load_distributed(
+    problem: Gemm,
+    comm: Any,
+    *,
+    operands: str = "root",
+    local: str = "cpu",
+    match: str = "exact",
+    cache: str | Path | None = None,
+    extra_families: Sequence[Path] = (),
+) -> MpiKernel:
+    """The tuned kernel for a problem on a communicator; every rank calls it alike.
+
+    Rank 0 looks it up in its cache; the others are sent the program.
+
+    Args:
+        problem: what to compute.
+        comm: an mpi4py communicator; it is duplicated.
+        operands: "root" or "distributed".
+        local: "cpu", or "cuda" where each rank has a GPU of its own: then distributed operands
+            are device arrays, each in its rank's GPU, and those of rank 0 in the host's memory.
+        match: as for `autotune.load`.
+        cache: as for `autotune.load`.
+        extra_families: as for `autotune.load`.
+
+    A rank that does not call it within the time that ranks wait for each other
+    (`autotune.targets.mpi.ranks.patience`) ends all of them, with a line that names it.
+
+    Raises:
+        OperandError: ranks call it with different arguments.
+        InputError: with local="cuda", there are fewer GPUs than ranks.
+        NotTunedError: as for `autotune.load`, on every rank; so are its other errors.
+    """
+    meet(comm, f"the call of load for {problem.label}")
+    check_same(comm, problem=problem.label, operands=operands, local=local, match=match)
+    own = comm.Dup()
+    try:
+        with Together(own, agreed=AutotuneError):
+            ranks = describe(own, gpus=local == "cuda")
+            programs = ProgramCache(CacheLocations.at(cache).programs)
+
+            def find() -> tuple[Candidate, Match, MpiProgram]:
+                found = look_up(
+                    problem,
+                    _Communicator(ranks, operands, local),
+                    match=match,
+                    cache=cache,
+                    extra_families=extra_families,
+                )
+                chosen = found.candidate.configuration
+                program = mpi_program(found.family, chosen, problem, programs)
+                return found.candidate, found.match, program
+
+            candidate, matched, program = _of_rank_0(own, find)
+            make_plan = _load_program(program, programs, own)
+            plan = make_plan(own, problem.m, problem.n, problem.k)
+    except AutotuneError:  # on every rank
+        own.Free()
+        raise
+    distributed = operands == "distributed"
+    bound = (
+        DistributedKernel(problem, own, plan, distributed=distributed)
+        if make_plan.gpu is None
+        else GpuDistributedKernel(problem, own, plan, make_plan.gpu, distributed=distributed)
+    )
+    return MpiKernel(
+        problem, "mpi", candidate, matched.quality, matched.reason, matched.record, bound
+    )
+
+
+@contextlib.contextmanager
+def tuned_product(comm: Any, m: int, n: int, k: int, dtype: str) -> Iterator[GpuRank]:
+    """What emitted programs for GPUs multiply with when they are run by themselves.
+
+    Rank 0 looks the kernel up, as for target "cuda"; every rank calls it.
+
+    Args:
+        comm: an mpi4py communicator, each rank of which takes a GPU of its own.
+        m: rows of A and C.
+        n: the reduction.
+        k: columns of B and C.
+        dtype: element type of the operands.
+    """
+    describe(comm, gpus=True)
+    programs = ProgramCache(CacheLocations.at(None).programs)
+    product = _of_rank_0(comm, lambda: choose_gpu_local(Gemm(m, n, k, dtype), programs))
+    yield load_product(product, comm)
+
+
+def _of_rank_0(comm: Any, look: Callable[[], _T]) -> _T:
+    """What rank 0 finds where it looks, on every rank; so are its errors."""
+    found: _T | AutotuneError | None = None
+    if comm.rank == 0:
+        try:
+            found = look()
+        except AutotuneError as error:
+            found = error
+    meet(comm, "the look-up of load")
+    found = comm.bcast(found, 0)
+    if isinstance(found, AutotuneError):
+        raise found
+    assert found is not None
+    return found
+
+
+def _load_program(program: MpiProgram, programs: ProgramCache, comm: Any) -> MakePlan:
+    """The program on this rank; what keeps any rank from loading it is raised on all of them."""
+    error, make_plan = None, None
+    try:
+        make_plan = load_program(program, programs, comm)
+    except AutotuneError as refused:
+        error = refused
+    meet(comm, "the compilation of load", patience=COMPILING)
+    share_error(comm, error)
+    assert make_plan is not None
+    return make_plan

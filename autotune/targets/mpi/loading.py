@@ -1,0 +1,76 @@
+"""Emitted programs as plans: written where a rank reads them, imported, given a local kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from autotune.families.modules import load_module
+from autotune.targets.cpu.kernel import CpuKernel
+from autotune.targets.mpi.gpu.rank import GpuRank
+from autotune.targets.mpi.messages import GpuProduct
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+    from autotune.families.program_cache import ProgramCache
+    from autotune.targets.mpi.messages import MpiProgram
+    from autotune.targets.mpi.ranks.operands import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class MakePlan:
+    """``make_plan(comm, m, n, k)``: a plan for these sizes, made by all ranks together.
+
+    Attributes:
+        gpu: this rank's, in whose memory the plan's blocks are; None where that is the host's.
+    """
+
+    gpu: GpuRank | None
+    _entry: Callable[..., Plan]
+    _local: tuple[Any, ...]
+
+    def __call__(self, comm: Intracomm, m: int, n: int, k: int) -> Plan:
+        """Make one."""
+        return self._entry(comm, m, n, k, *self._local)
+
+
+def load_program(program: MpiProgram, programs: ProgramCache, comm: Intracomm) -> MakePlan:
+    """Load a program on this rank.
+
+    Args:
+        program: what to load.
+        programs: where emitted programs go.
+        comm: the ranks, all of which load it.
+
+    Raises:
+        CompileError: the program, or the kernel that it multiplies with, does not import.
+        CacheError: the program cache cannot be written.
+        InputError: it is for GPUs, and the ranks do not have one each.
+    """
+    module = load_module(programs.write(program.source, program.family))
+    entry: Callable[..., Plan] = getattr(module, program.source.entry)
+    if isinstance(program.local, GpuProduct):
+        gpu = load_product(program.local, comm)
+        return MakePlan(gpu, entry, (gpu,))
+    local: tuple[Any, ...] = ()
+    if program.local is not None:
+        path = programs.write(program.local.source, program.local.family)
+        local = (CpuKernel(replace(program.local.program, path=path)),)
+    return MakePlan(None, entry, local)
+
+
+def load_product(product: GpuProduct, comm: Intracomm) -> GpuRank:
+    """The kernels on this rank's GPU.
+
+    Raises:
+        InputError: the ranks do not have a GPU each, or other families than rank 0.
+        MissingDependencyError: a package or the driver is missing.
+        LaunchError: the driver refuses a binary.
+    """
+    from autotune.families.catalog import load_families
+    from autotune.targets.mpi.gpu.cuda import CudaMachine
+    from autotune.targets.mpi.gpu.gpus import take_gpu
+
+    return GpuRank(CudaMachine(take_gpu(comm), product, load_families(target="cuda")))

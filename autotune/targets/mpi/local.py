@@ -1,0 +1,95 @@
+"""The kernel that each rank of a distributed product multiplies its part with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.core.errors import CompileError
+from autotune.core.limits import CudaLimits
+from autotune.core.paths import cache_of
+from autotune.families.catalog import load_families
+from autotune.families.rendering import render
+from autotune.targets.cpu.kernel import write_program
+from autotune.targets.lookup import look_up
+from autotune.targets.mpi.evaluator import local_problem
+from autotune.targets.mpi.messages import GpuKernel, GpuProduct, LocalProduct, MpiProgram
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.core.configuration import Value
+    from autotune.families.family import KernelFamily
+    from autotune.families.program_cache import ProgramCache
+    from autotune.operations.problem import Gemm
+
+_ANY_SIZES = "naive"
+"""The CUDA family whose only limit is the size of a launch."""
+
+
+def choose_local(problem: Gemm, programs: ProgramCache) -> LocalProduct:
+    """The best CPU kernel there is: that of a record, or a default; nothing is compiled.
+
+    Args:
+        problem: what a rank multiplies, with the threads that it may use.
+        programs: where emitted programs go; records are looked up in the cache it is part of.
+    """
+    found = look_up(problem, "cpu", match="nearest", cache=cache_of(programs.place))
+    family, configuration = found.family, found.candidate.configuration
+    return LocalProduct(
+        source=render(family, configuration, dtype=problem.dtype),
+        family=family.name,
+        program=write_program(family, configuration, problem, programs),
+    )
+
+
+def choose_gpu_local(problem: Gemm, programs: ProgramCache) -> GpuProduct:
+    """The best CUDA kernel there is, and one that serves any sizes, both compiled.
+
+    Args:
+        problem: what a rank multiplies, or near it.
+        programs: as for `choose_local`.
+
+    Raises:
+        CompileError: the compiler refuses a kernel.
+        MissingDependencyError: there is no GPU here, or no compiler.
+    """
+    from autotune.targets.cuda.compile.compiling import CompileRequest, Refused, compile_kept
+    from autotune.targets.cuda.launch.loading import make_program
+    from autotune.targets.mpi.gpu.cuda import accumulate_source
+
+    found = look_up(problem, "cuda", match="nearest", cache=cache_of(programs.place))
+    limits = found.device.limits
+    assert isinstance(limits, CudaLimits)
+    any_sizes = load_families(target="cuda", operation=problem.operation)[_ANY_SIZES]
+    kernels = []
+    for family, configuration in (
+        (found.family, found.candidate.configuration),
+        (any_sizes, any_sizes.default(problem, limits)),
+    ):
+        cubin = make_program(family, configuration, problem, limits, programs).cubin
+        kernels.append(GpuKernel(family.name, family.digest, configuration, cubin))
+    source = accumulate_source(problem.dtype)
+    compiled = compile_kept(programs, CompileRequest(source, "accumulate", limits.architecture))
+    if isinstance(compiled, Refused):
+        raise CompileError(f"accumulate.cu does not compile: {compiled.reason}")
+    return GpuProduct(problem.dtype, tuple(kernels), compiled.cubin)
+
+
+def mpi_program(
+    family: KernelFamily,
+    configuration: Mapping[str, Value],
+    problem: Gemm,
+    programs: ProgramCache,
+) -> MpiProgram:
+    """A candidate as ranks are told of it, with the local kernel that there is.
+
+    Args:
+        family: the candidate's family.
+        configuration: its configuration.
+        problem: what is computed by all ranks together.
+        programs: as for `choose_local`.
+    """
+    source = render(family, configuration, dtype=problem.dtype)
+    choose = choose_gpu_local if "transport" in configuration else choose_local
+    local = choose(local_problem(problem, configuration), programs)
+    return MpiProgram(source, family.name, local)

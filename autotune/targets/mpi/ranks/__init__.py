@@ -1,0 +1,1 @@
+"""A set of ranks: started, met, asked, guarded, and ended."""

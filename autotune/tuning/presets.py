@@ -1,0 +1,117 @@
+"""Tuning presets: lists of problems that one run tunes, as data."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from autotune.core.errors import InputError, ProblemError, UnknownNameError
+from autotune.core.suggestions import must_be
+from autotune.core.toml_table import Table
+from autotune.operations.problem import ITEM_SIZES, Gemm, parse_shape
+
+
+@dataclass(frozen=True, slots=True)
+class PresetProblem:
+    """One problem of a preset.
+
+    Attributes:
+        problem: what is tuned.
+        seconds: what it is meant to take, all in.
+    """
+
+    problem: Gemm
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class TuningPreset:
+    """Problems to be tuned in one run, each starting from what those before it learned.
+
+    Attributes:
+        name: what users call it.
+        summary: one line for listings.
+        target: where it runs unless told otherwise.
+        trials: the most configurations tried for one problem.
+        problems: in the order they are tuned.
+    """
+
+    name: str
+    summary: str
+    target: str
+    trials: int
+    problems: tuple[PresetProblem, ...]
+
+    @property
+    def seconds(self) -> int:
+        """What the whole run may take."""
+        return sum(each.seconds for each in self.problems)
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hex digits over what is tuned and with how much effort."""
+        lines = [f"{each.problem.label} {each.seconds}" for each in self.problems]
+        text = "\n".join([self.name, str(self.trials), *lines])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def tuning_presets() -> dict[str, TuningPreset]:
+    """The presets that come with the package, by name."""
+    with resources.as_file(resources.files("autotune.tuning") / "presets.toml") as path:
+        return read_presets(path)
+
+
+def find_preset(name: str) -> TuningPreset:
+    """The preset called `name`.
+
+    Raises:
+        UnknownNameError: there is none; the message lists those there are.
+    """
+    presets = tuning_presets()
+    if name not in presets:
+        raise UnknownNameError(must_be("preset", name, presets))
+    return presets[name]
+
+
+def read_presets(path: Path) -> dict[str, TuningPreset]:
+    """The presets of a file.
+
+    Raises:
+        InputError: the file cannot be read or does not fit the format; the message names file
+            and key.
+    """
+    top = Table.read(path, error=InputError)
+    presets = {}
+    for name in top:
+        entry = top.table(name)
+        presets[name] = TuningPreset(
+            name=name,
+            summary=entry.text("summary"),
+            target=entry.text("target"),
+            trials=entry.whole("trials"),
+            problems=tuple(_problems(entry)),
+        )
+        entry.close()
+    return presets
+
+
+def _problems(entry: Table) -> Iterator[PresetProblem]:
+    tables = entry.tables("problems")
+    if not tables:
+        entry.fail("problems", "must be a list with at least one problem")
+    seen: set[Gemm] = set()
+    for table in tables:
+        text = table.text("shape")
+        try:
+            sizes = parse_shape(text)
+        except ProblemError as error:
+            table.fail("shape", f"is wrong: {error}")
+        problem = Gemm(*sizes, dtype=table.choice("dtype", ITEM_SIZES))
+        if problem in seen:
+            table.fail("shape", f"must not repeat {problem.label}")
+        seen.add(problem)
+        yield PresetProblem(problem, table.whole("seconds"))
+        table.close()

@@ -1,0 +1,76 @@
+"""What is known of a problem before its search begins, as priors for the sampler `auto`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.core.limits import CudaLimits
+from autotune.families.resource_model import expected_log_time
+from autotune.search.model import EstimatedPrior, MeasuredPrior
+from autotune.store import problem_sizes, size_distance
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.core.device import Device
+    from autotune.families.family import KernelFamily
+    from autotune.operations.problem import Gemm
+    from autotune.search.model import Prior
+    from autotune.store import MeasuredProblem, TuningCache
+
+_MOST_PROBLEMS = 2
+"""Of so many problems that were measured before, each is a prior."""
+
+_FEWEST_MEASUREMENTS = 20
+"""A problem of which fewer configurations worked says too little."""
+
+_OTHER_DTYPE = 2.0
+_OTHER_DEVICE = 4.0
+"""What counts as much as a factor of two in one size, that many times."""
+
+
+def known_priors(
+    problem: Gemm,
+    target: str,
+    device: Device,
+    families: Mapping[str, KernelFamily],
+    store: TuningCache,
+) -> list[Prior]:
+    """The resource model of a GPU's families, and what was measured of the nearest problems.
+
+    Raises:
+        CacheError: the store cannot be read.
+    """
+    found: list[Prior] = []
+    if isinstance(device.limits, CudaLimits):
+        models = {
+            name: expected_log_time(family, problem, device.limits)
+            for name, family in families.items()
+        }
+        estimates = {name: model for name, model in models.items() if model is not None}
+        if estimates:
+            found.append(EstimatedPrior(estimates))
+
+    sizes = problem_sizes(problem)
+
+    def distance(measured: MeasuredProblem) -> float:
+        far = size_distance(measured.problem, sizes)
+        far += _OTHER_DTYPE * (measured.problem.get("dtype") != problem.dtype)
+        return far + _OTHER_DEVICE * (measured.fingerprint != device.fingerprint.digest)
+
+    known = [
+        measured
+        for measured in store.measured_problems(problem.operation, target)
+        if measured.successes >= _FEWEST_MEASUREMENTS
+    ]
+    for measured in sorted(known, key=distance)[:_MOST_PROBLEMS]:
+        rows = store.measurements(
+            fingerprint_digest=measured.fingerprint, problem=measured.problem, target=target
+        )
+        times = [
+            (row.candidate, row.measurement.median_s)
+            for row in rows
+            if row.measurement.ok and row.measurement.median_s is not None
+        ]
+        found.append(MeasuredPrior(times))
+    return found

@@ -1,0 +1,190 @@
+"""What the trials of a problem need, as tuning and sweeping share it, and what they give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotune.core.configuration import Candidate
+from autotune.core.errors import InputError
+from autotune.core.measurement import Measurement
+from autotune.core.paths import CacheLocations
+from autotune.families.catalog import load_families, select_families
+from autotune.families.offers import refusal
+from autotune.families.program_cache import ProgramCache
+from autotune.measuring.evaluator import Effort, Evaluator
+from autotune.search import Subject, open_study
+from autotune.space import SpaceUnion
+from autotune.store import TuningCache
+from autotune.targets.base import Target
+from autotune.targets.registry import make_target
+from autotune.tuning.priors import known_priors
+
+if TYPE_CHECKING:
+    from autotune.core.device import Device
+    from autotune.families.family import KernelFamily
+    from autotune.operations.problem import Gemm
+    from autotune.search import TuningStudy
+    from autotune.search.model import Prior
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResult:
+    """One trial of a run: what was tried and what came of it."""
+
+    candidate: Candidate
+    measurement: Measurement
+
+
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """What the trials of a problem need: where they run, what can be tried, where it is kept.
+
+    Attributes:
+        problem: what is computed.
+        target: where it runs.
+        device: as the target read it.
+        families: those that can serve the problem, by name, also those that are not searched.
+        union: the spaces to search, as pruned for this device and problem; empty ones are left
+            out.
+        place: folders of the cache.
+        store: the cache itself.
+        wanted_device: which GPU was asked for; None for the first.
+        extra_families: folders with families of the user's own that take part.
+    """
+
+    problem: Gemm
+    target: Target
+    device: Device
+    families: Mapping[str, KernelFamily]
+    union: SpaceUnion
+    place: CacheLocations
+    store: TuningCache
+    wanted_device: int | str | None
+    extra_families: tuple[Path, ...]
+
+    @classmethod
+    def of(
+        cls,
+        problem: Gemm,
+        *,
+        target: str | Target | None,
+        device: int | str | None,
+        families: Sequence[str],
+        extra_families: Sequence[Path],
+        cache: str | Path | None,
+    ) -> Workplace:
+        """Read the device, find the families, and make sure that the cache can be written.
+
+        Raises:
+            InputError: something cannot be used, or nothing is valid for the problem there.
+            CacheError: the cache cannot be written.
+        """
+        place = CacheLocations.at(cache).create()
+        store = TuningCache(place.database)
+        store.check_writable()
+        chosen = make_target(target)
+        read = chosen.device(problem, device)
+        read.check_here()
+        found = load_families(
+            target=chosen.name, operation=problem.operation, extra=extra_families
+        )
+        usable = _usable(select_families(found, families), problem)
+        spaces = {name: family.space(problem, read.limits) for name, family in usable.items()}
+        spaces = {name: space for name, space in spaces.items() if space.size}
+        if not spaces:
+            raise InputError(
+                f"no configuration of {', '.join(usable)} is valid for {problem.label} on "
+                f"{read.fingerprint.name}: `autotune space` shows what pruned them"
+            )
+        others = {name: each for name, each in found.items() if each.unsupported(problem) is None}
+        return cls(
+            problem,
+            chosen,
+            read,
+            usable | others,
+            SpaceUnion(spaces),
+            place,
+            store,
+            device,
+            tuple(extra_families),
+        )
+
+    @contextmanager
+    def open(
+        self,
+        study: str,
+        *,
+        storage: str | None,
+        sampler: str,
+        seed: int,
+        workers: int | None,
+        effort: Effort | None,
+        beside: Evaluator | None = None,
+    ) -> Iterator[tuple[TuningStudy[Candidate], Evaluator]]:
+        """The study of that name and a running evaluator; both are closed at the end.
+
+        Args:
+            study: its name.
+            storage: as for `tune`.
+            sampler: as for `tune`.
+            seed: as for `tune`.
+            workers: as for `tune`.
+            effort: as for `tune`.
+            beside: an evaluator whose processes may be used, see `Target.evaluator`.
+
+        Raises:
+            StudyError: the storage cannot be read, or the study is of something else.
+            UnknownNameError: there is no such sampler.
+            MissingDependencyError: the sampler, the storage or the target needs a package.
+        """
+        with (
+            open_study(
+                self.union,
+                storage=storage,
+                name=study,
+                folder=self.place.studies,
+                sampler=sampler,
+                seed=seed,
+                prior=self._priors() if sampler == "auto" else (),
+                subject=self.subject,
+            ) as opened,
+            self.target.evaluator(
+                self.problem,
+                self.families,
+                self.device,
+                ProgramCache(self.place.programs),
+                effort=effort,
+                workers=workers,
+                seed=seed,
+                beside=beside,
+            ) as evaluator,
+        ):
+            yield opened, evaluator
+
+    @property
+    def subject(self) -> Subject:
+        """What the trials are of."""
+        return Subject(
+            operation=self.problem.operation,
+            problem=self.problem.key(),
+            target=self.target.name,
+            device=self.device.fingerprint.name,
+            fingerprint=self.device.fingerprint.digest,
+        )
+
+    def _priors(self) -> list[Prior]:
+        families = {name: self.families[name] for name in self.union.spaces}
+        return known_priors(self.problem, self.target.name, self.device, families, self.store)
+
+
+def _usable(families: Mapping[str, KernelFamily], problem: Gemm) -> dict[str, KernelFamily]:
+    """The families that can serve a problem; an error that says why when none can."""
+    if (reason := refusal(families, problem)) is not None:
+        raise InputError(reason)
+    return {
+        name: family for name, family in families.items() if family.unsupported(problem) is None
+    }
