@@ -224,15 +224,10 @@ class KernelFamily:
             SpaceError: the configuration is not one of this family's, or a division in a derived
                 name is not whole.
         """
-        known = {**problem.sizes, **limits.names(), **self.conform(configuration)}
-        for name, expression in self.derived.items():
-            try:
-                known[name] = expression.evaluate(known)
-            except UndefinedError as error:
-                raise SpaceError(
-                    f"family {self.name!r} has no {name} for {Configuration(configuration)}: "
-                    f"{error}"
-                ) from error
+        conformed = self.conform(configuration)
+        known = {**problem.sizes, **limits.names(), **conformed}
+        for name in self.derived:
+            self.derive(name, known, conformed)
         return known
 
     def constants(self, configuration: Mapping[str, Value], itemsize: int) -> dict[str, Value]:
@@ -244,13 +239,23 @@ class KernelFamily:
         known: dict[str, Value] = {**configuration, "itemsize": itemsize}
         for name, expression in self.derived.items():
             if expression.names <= known.keys():
-                try:
-                    known[name] = expression.evaluate(known)
-                except UndefinedError as error:
-                    raise SpaceError(
-                        f"family {self.name!r} has no {name} for {configuration}: {error}"
-                    ) from error
+                self.derive(name, known, configuration)
         return known
+
+    def derive(
+        self, name: str, known: dict[str, Value], configuration: Mapping[str, Value]
+    ) -> None:
+        """Add a derived name to the names that are known.
+
+        Raises:
+            SpaceError: a division in it is not whole.
+        """
+        try:
+            known[name] = self.derived[name].evaluate(known)
+        except UndefinedError as error:
+            raise SpaceError(
+                f"family {self.name!r} has no {name} for {Configuration(configuration)}: {error}"
+            ) from error
 
     def thread_count(self, configuration: Mapping[str, Value], itemsize: int) -> int:
         """How many threads a CPU kernel of this family uses.

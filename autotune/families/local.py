@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autotune.core.errors import SpaceError
-from autotune.space import Expression, Restriction, UndefinedError
+from autotune.families.bound import Bound
+from autotune.space import Expression, Restriction
 from autotune.space.restriction import whole_divisions
 
 if TYPE_CHECKING:
@@ -102,21 +103,10 @@ def local_problem(
     local = family.local
     if local is None:
         raise SpaceError(f"family {family.name!r} has no [local]: it is not for this target")
-    known = family.values(configuration, problem, limits)
+    point = Bound(family, configuration, problem, limits).at(problem)
 
     def whole(expression: Expression) -> int:
-        try:
-            value = expression.evaluate(known)
-        except UndefinedError as error:
-            raise SpaceError(
-                f"family {family.name!r} has no local product for {problem.label}: {error}"
-            ) from error
-        if value != int(value) or value < 1:
-            raise SpaceError(
-                f"family {family.name!r} has no local product for {problem.label}: "
-                f"{expression.text} must be a whole number >= 1, is {value}"
-            )
-        return int(value)
+        return point.whole(expression, 1, "has no local product")
 
     m, n, k = (1 << (whole(size) - 1).bit_length() for size in (local.m, local.n, local.k))
     threads = None if local.threads is None else whole(local.threads)

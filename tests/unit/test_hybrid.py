@@ -19,8 +19,9 @@ from autotune.core.configuration import Candidate, Configuration
 from autotune.core.errors import InputError, MissingDependencyError, NotTunedError, OperandError
 from autotune.core.limits import CudaLimits
 from autotune.core.paths import CacheLocations
+from autotune.families.bound import Bound
 from autotune.families.catalog import load_families
-from autotune.families.launch import is_valid
+from autotune.families.launch import plan_or_none
 from autotune.families.local import local_problem
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
@@ -179,7 +180,8 @@ def test_a_block_of_any_size_has_a_kernel(m: int, n: int, k: int) -> None:
     family = load_families(target="cuda")["pipelined"]
     wanted = Configuration({**family.default(Gemm(64, 65536, 64), limits), "splits": 128})
     problem = Gemm(m, n, k)
-    assert is_valid(family, fitting(family, wanted, problem, limits), problem, limits)
+    bound = Bound(family, fitting(family, wanted, problem, limits), problem, limits)
+    assert plan_or_none(bound, problem) is not None
 
 
 @given(
