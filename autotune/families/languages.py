@@ -6,8 +6,8 @@ registry) says here, once, how a name is answered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ class Language:
         suffix: of the files that sources are written to.
         launched: whether families say how they are launched and what one block needs ([launch]).
         own_operations: whether a family may compute an operation that its user defines.
+        threaded: whether families may say how many threads of the host they use (`threads`).
+        local: for programs that leave a product to a kernel of another target ([local]): which
+            targets that may be, each with what it demands of the device, texts with reasons.
     """
 
     limits: frozenset[str]
@@ -43,6 +46,8 @@ class Language:
     suffix: str = ".py"
     launched: bool = False
     own_operations: bool = False
+    threaded: bool = False
+    local: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
 
 
 class Speakers(Protocol):

@@ -42,6 +42,7 @@ class CpuTarget(Target):
             names=numba_names,
             reserved=numba_reserved,
             own_operations=True,
+            threaded=True,
         )
 
     @classmethod

@@ -60,7 +60,9 @@ class HybridTarget(Target):
         from autotune.families.python_source import check_module
 
         return Language(
-            limits=frozenset(each.name for each in fields(HybridLimits)), check=check_module
+            limits=frozenset(each.name for each in fields(HybridLimits)),
+            check=check_module,
+            local={"cuda": ()},
         )
 
     @classmethod
@@ -152,8 +154,7 @@ class HybridTarget(Target):
         from autotune.targets.hybrid.bind import bind
 
         device.check_here()
-        gpus = device.limits.names()["gpus"]
-        return bind(family, candidate, problem, gpus, self.operands, programs)
+        return bind(family, candidate, problem, device.limits, self.operands, programs)
 
     def load(self, request: Request) -> Kernel:
         """A kernel that says which blocks go where, and can be freed."""

@@ -34,6 +34,12 @@ PLACEMENTS = ("root", "distributed")
 LOCALS = ("cpu", "cuda")
 """What a rank multiplies on: cores of its node, or a GPU of its own."""
 
+_ON_RANKS = {
+    "cpu": [("gpus == 0", "blocks are in the memory of GPUs, and this family multiplies on CPUs")],
+    "cuda": [("gpus > 0", "this family multiplies on GPUs: tune with --local cuda")],
+}
+"""What families that leave their local products to a target demand of the ranks."""
+
 
 class MpiTarget(Target):
     """Emitted mpi4py programs on a set of ranks.
@@ -94,7 +100,9 @@ class MpiTarget(Target):
         from autotune.families.python_source import check_module
 
         return Language(
-            limits=frozenset(each.name for each in fields(MpiLimits)), check=check_module
+            limits=frozenset(each.name for each in fields(MpiLimits)),
+            check=check_module,
+            local=_ON_RANKS,
         )
 
     @classmethod
