@@ -54,6 +54,12 @@ def _installed() -> Mapping[str, EntryPoint]:
     return {each.name: each for each in entry_points(group=GROUP)}
 
 
+def rescan() -> None:
+    """Look again for other packages' targets, as after one was installed."""
+    for cached in (_installed, target_class, _language):
+        cached.cache_clear()
+
+
 @functools.cache
 def target_class(name: str) -> type[Target]:
     """The class of the target called `name`.
