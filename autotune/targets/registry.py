@@ -175,8 +175,9 @@ def _misplaced(option: str, value: Any, target: str, dashes: str) -> InputError:
     if not owners:
         known = list(all_options())
         return InputError(must_be("an option of a target", option, known))
+    shown = f"{dashes}{option.replace('_', '-') if dashes else option}"
     return InputError(
-        f"{dashes}{option} is for {dashes}target {' and '.join(owners)}, got {value!r} with "
+        f"{shown} is for {dashes}target {' and '.join(owners)}, got {value!r} with "
         f"target {target}"
     )
 
