@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.configuration import Configuration, Value
 from autotune.core.device import DeviceLimits
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import SpaceError
 from autotune.core.limits import CpuLimits, CudaLimits, HybridLimits, MpiLimits
 from autotune.core.printable import shown
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from autotune.core.facts import Stamp
 
-SIZE_NAMES: frozenset[str] = frozenset({"M", "N", "K", "itemsize"})
+SIZE_NAMES: frozenset[str] = frozenset({"M", "N", "K", "itemsize", "acc_itemsize"})
 """Problem sizes that every family's expressions may use."""
 
 _CUDA_NAMES = frozenset(field.name for field in dataclasses.fields(CudaLimits))
@@ -121,6 +122,8 @@ class KernelFamily:
         accuracy: the accuracy class of its results.
         summary: one line for listings.
         dtypes: element types it can be rendered for.
+        out_dtypes: element types its results may have beside the operands' own, where those are
+            summed in them.
         layouts: operand layouts it reads without a transposing copy.
         parameters: its tunable parameters, in the order of the file.
         derived: named expressions over parameters, sizes, limits and earlier ones; every
@@ -157,11 +160,17 @@ class KernelFamily:
     defines: Operation | None = None
     files: tuple[Path, ...] = ()
     template_files: tuple[Stamp, ...] = ()
+    out_dtypes: tuple[str, ...] = ()
 
     @property
     def runtime_parameters(self) -> tuple[str, ...]:
         """Names of the parameters that are passed at the call, in the order of the file."""
         return tuple(parameter.name for parameter in self.parameters if parameter.runtime)
+
+    def results(self, dtype: str) -> tuple[str, ...]:
+        """The element types that results of operands of a dtype may have, their own first."""
+        sums = DTYPES[dtype].accumulation
+        return (dtype, sums) if sums != dtype and sums in self.out_dtypes else (dtype,)
 
     def unsupported(self, problem: Problem) -> str | None:
         """Why this family cannot serve `problem`, or None if it can."""
@@ -172,8 +181,9 @@ class KernelFamily:
             return f"{self.name} computes {self.defines.formula.text}{other}"
         if problem.dtype not in self.dtypes:
             return f"{self.name} handles {', '.join(self.dtypes)}, not {problem.dtype}"
-        if problem.out_dtype is not None:
-            return f"{self.name} writes {problem.dtype} results, not {problem.out_dtype}"
+        results = self.results(problem.dtype)
+        if problem.out_dtype not in (None, *results):
+            return f"{self.name} writes {' or '.join(results)} results, not {problem.out_dtype}"
         if not admits(problem.accuracy, self.accuracy):
             return f"{self.name} has accuracy {self.accuracy}, not {problem.accuracy}"
         return None

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.configuration import Configuration, Value
+from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES
 from autotune.core.errors import FamilyError, ProblemError, SpaceError
 from autotune.core.printable import shown
 from autotune.families import cuda_source
 from autotune.families.templating import expand
-from autotune.operations.problem import ITEM_SIZES
+from autotune.operations.problem import element_sizes
 from autotune.space.expression import UndefinedError
 
 if TYPE_CHECKING:
@@ -54,8 +55,9 @@ def render(
     family: KernelFamily,
     configuration: Mapping[str, Value],
     *,
-    dtype: str = "float32",
+    dtype: str = DEFAULT_DTYPE,
     layout: str = "nn",
+    out_dtype: str | None = None,
 ) -> Source:
     """Render a family's template.
 
@@ -67,24 +69,26 @@ def render(
         configuration: a value for each of the family's parameters.
         dtype: one of the family's dtypes.
         layout: one of the family's layouts.
+        out_dtype: element type of the result, one that the family writes; None means `dtype`.
 
     Raises:
-        ProblemError: the family does not declare that dtype or layout.
+        ProblemError: the family does not declare that dtype, result or layout.
         SpaceError: the configuration is not one of the family's.
         FamilyError: the template is at fault, the message names its file and line; or a value is
             not one that may be part of source text.
     """
     _declared("dtype", dtype, family.dtypes, family)
+    _declared("out_dtype", out_dtype or dtype, family.results(dtype), family)
     _declared("layout", layout, family.layouts, family)
     runtime = family.runtime_parameters
     compiled = Configuration(
         {name: v for name, v in family.conform(configuration).items() if name not in runtime}
     )
     target = _TARGETS[family.target]
-    banner = _banner(family, compiled, dtype, layout)
+    banner = _banner(family, compiled, dtype, out_dtype or dtype, layout)
     names: dict[str, object] = {
         **_checked(family, _constants(family, compiled, dtype)),
-        **target.names(family, dtype),
+        **target.names(family, dtype, out_dtype or dtype),
         "dtype": dtype,
         "layout": layout,
         "banner": banner,
@@ -111,7 +115,7 @@ def _declared(field: str, value: str, declared: tuple[str, ...], family: KernelF
 
 def _constants(family: KernelFamily, compiled: Configuration, dtype: str) -> dict[str, Value]:
     """What is known when source is emitted: parameters, itemsize, and what follows from them."""
-    known: dict[str, Value] = {**compiled, "itemsize": ITEM_SIZES[dtype]}
+    known: dict[str, Value] = {**compiled, **element_sizes(dtype)}
     for name, expression in family.derived.items():
         if expression.names <= known.keys():
             try:
@@ -142,10 +146,13 @@ def _checked(family: KernelFamily, known: dict[str, Value]) -> dict[str, Value]:
     return known
 
 
-def _banner(family: KernelFamily, compiled: Configuration, dtype: str, layout: str) -> str:
+def _banner(
+    family: KernelFamily, compiled: Configuration, dtype: str, out_dtype: str, layout: str
+) -> str:
     """The opening lines of emitted source; nothing in it varies between runs."""
+    types = dtype if out_dtype == dtype else f"{dtype} to {out_dtype}"
     return (
-        f"{family.operation} for {family.target}: family {family.name}, {dtype}, "
+        f"{family.operation} for {family.target}: family {family.name}, {types}, "
         f"layout {layout}.\n\n"
         f"template: {family.template}, digest {family.template_digest}\n"
         f"configuration: {compiled.json}"
@@ -157,7 +164,8 @@ def _banner(family: KernelFamily, compiled: Configuration, dtype: str, layout: s
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    names: Callable[[KernelFamily, str], dict[str, Any]]
+    names: Callable[[KernelFamily, str, str], dict[str, Any]]
+    """By the element types of operands and result."""
     check: Callable[[KernelFamily, str], None]
     reserved: Callable[[str], frozenset[str]]
 
@@ -182,7 +190,7 @@ def _numba_reserved(operation: str) -> frozenset[str]:
     return frozenset(name for name, _ in _NUMBA_ENTRY)
 
 
-def _numba_names(family: KernelFamily, dtype: str) -> dict[str, Any]:
+def _numba_names(family: KernelFamily, dtype: str, out_dtype: str) -> dict[str, Any]:
     """The entry's Numba signature and its comma-joined argument names."""
     arguments = _NUMBA_ENTRY + tuple((name, "int64") for name in family.runtime_parameters)
     types = ", ".join(kind.format(dtype=dtype) for _, kind in arguments)
@@ -190,6 +198,15 @@ def _numba_names(family: KernelFamily, dtype: str) -> dict[str, Any]:
         "signature": f"void({types})",
         "arguments": ", ".join(name for name, _ in arguments),
     }
+
+
+def _mpi_names(family: KernelFamily, dtype: str, out_dtype: str) -> dict[str, Any]:
+    """What MPI calls the element type."""
+    if not DTYPES[dtype].mpi:
+        raise FamilyError(
+            f"family {family.name!r} cannot have dtype {dtype}: MPI has no such type"
+        )
+    return {"mpi_type": f"MPI.{DTYPES[dtype].mpi}"}
 
 
 def _check_python(family: KernelFamily, text: str) -> None:
@@ -210,7 +227,11 @@ _TARGETS: Mapping[str, _Target] = {
     "cpu": _Target(_numba_names, _check_python, _numba_reserved),
     "cuda": _Target(cuda_source.names, cuda_source.check, cuda_source.reserved),
     # These templates share a signature of their own, and write out their arguments.
-    "numba-cuda": _Target(lambda family, dtype: {}, _check_python, lambda operation: frozenset()),
-    "mpi": _Target(lambda family, dtype: {}, _check_python, lambda operation: frozenset()),
-    "hybrid": _Target(lambda family, dtype: {}, _check_python, lambda operation: frozenset()),
+    "numba-cuda": _Target(lambda *given: {}, _check_python, lambda operation: frozenset()),
+    "mpi": _Target(_mpi_names, _check_python, lambda operation: frozenset({"mpi_type"})),
+    "hybrid": _Target(
+        lambda family, dtype, out_dtype: {"ctype": DTYPES[dtype].c_type},
+        _check_python,
+        lambda operation: frozenset({"ctype"}),
+    ),
 }
