@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from autotune.families.family import KernelFamily
 
 
-def _nothing(family: KernelFamily, dtype: str) -> dict[str, Any]:
+def _nothing(family: KernelFamily, dtype: str, out_dtype: str) -> dict[str, Any]:
     return {}
 
 
@@ -31,7 +31,8 @@ class Language:
     Attributes:
         limits: device limits that a family's expressions may use, by name.
         check: refuses emitted text that is not such source; raises FamilyError.
-        names: what templates are given, beside what all are, for a family and a dtype.
+        names: what templates are given, beside what all are, for a family and the
+            element types of operands and result.
         reserved: names that the source of an operation gives a meaning of its own.
         suffix: of the files that sources are written to.
         launched: whether families say how they are launched and what one block needs ([launch]).
@@ -44,7 +45,7 @@ class Language:
 
     limits: frozenset[str]
     check: Callable[[KernelFamily, str], None]
-    names: Callable[[KernelFamily, str], dict[str, Any]] = _nothing
+    names: Callable[[KernelFamily, str, str], dict[str, Any]] = _nothing
     reserved: Callable[[str], frozenset[str]] = _no_names
     suffix: str = ".py"
     launched: bool = False

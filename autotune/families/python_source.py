@@ -31,7 +31,7 @@ def numba_reserved(operation: str) -> frozenset[str]:
     return frozenset(name for name, _ in _NUMBA_ENTRY)
 
 
-def numba_names(family: KernelFamily, dtype: str) -> dict[str, Any]:
+def numba_names(family: KernelFamily, dtype: str, out_dtype: str) -> dict[str, Any]:
     """The entry's Numba signature and its comma-joined argument names."""
     arguments = _NUMBA_ENTRY + tuple((name, "int64") for name in family.runtime_parameters)
     types = ", ".join(kind.format(dtype=dtype) for _, kind in arguments)

@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.configuration import Configuration
+from autotune.core.dtypes import DTYPES, USUAL_DTYPES
 from autotune.core.errors import ExpressionError, UnknownNameError
 from autotune.core.printable import shown
 from autotune.core.toml_table import Table
@@ -25,7 +26,7 @@ from autotune.families.rendering import WORD, reserved_names
 from autotune.families.scope import Scope
 from autotune.families.templating import template_digest, template_exists
 from autotune.operations.formula import Formula
-from autotune.operations.problem import ACCURACIES, ITEM_SIZES, LAYOUTS
+from autotune.operations.problem import ACCURACIES, LAYOUTS
 from autotune.operations.product import Operation
 from autotune.space import Expression, Restriction, TunableParameter
 from autotune.space.restriction import whole_divisions
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from autotune.families.languages import Language
 
 _PATH = re.compile(r"(?=.{1,200}$)\w[\w.+-]*(/\w[\w.+-]*)*", re.ASCII)
-_DEFAULT_DTYPES = ("float32", "float64")
 _DEFAULT_LAYOUTS = ("nn",)
 _BLOCK_NEEDS = ("threads", "registers", "shared_bytes")
 
@@ -99,7 +99,8 @@ def read_family(
         template=template,
         accuracy=top.choice("accuracy", ACCURACIES),
         summary=top.text("summary"),
-        dtypes=top.choices("dtypes", ITEM_SIZES, _DEFAULT_DTYPES),
+        dtypes=top.choices("dtypes", DTYPES, USUAL_DTYPES),
+        out_dtypes=top.choices("out_dtypes", DTYPES, ()) if "out_dtypes" in top else (),
         layouts=top.choices("layouts", LAYOUTS, _DEFAULT_LAYOUTS),
         parameters=parameters,
         derived=derived,

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.core.configuration import Configuration, Value
+from autotune.core.dtypes import DEFAULT_DTYPE
 from autotune.core.errors import FamilyError, ProblemError
 from autotune.core.printable import shown
 from autotune.families.languages import language_of
 from autotune.families.templating import expand
-from autotune.operations.problem import ITEM_SIZES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,8 +52,9 @@ def render(
     family: KernelFamily,
     configuration: Mapping[str, Value],
     *,
-    dtype: str = "float32",
+    dtype: str = DEFAULT_DTYPE,
     layout: str = "nn",
+    out_dtype: str | None = None,
 ) -> Source:
     """Render a family's template.
 
@@ -65,24 +66,26 @@ def render(
         configuration: a value for each of the family's parameters.
         dtype: one of the family's dtypes.
         layout: one of the family's layouts.
+        out_dtype: element type of the result, one that the family writes; None means `dtype`.
 
     Raises:
-        ProblemError: the family does not declare that dtype or layout.
+        ProblemError: the family does not declare that dtype, result or layout.
         SpaceError: the configuration is not one of the family's.
         FamilyError: the template is at fault, the message names its file and line; or a value is
             not one that may be part of source text.
     """
     _declared("dtype", dtype, family.dtypes, family)
+    _declared("out_dtype", out_dtype or dtype, family.results(dtype), family)
     _declared("layout", layout, family.layouts, family)
     runtime = family.runtime_parameters
     compiled = Configuration(
         {name: v for name, v in family.conform(configuration).items() if name not in runtime}
     )
     language = language_of(family.target)
-    banner = _banner(family, compiled, dtype, layout)
+    banner = _banner(family, compiled, dtype, out_dtype or dtype, layout)
     names: dict[str, object] = {
-        **_checked(family, family.constants(compiled, ITEM_SIZES[dtype])),
-        **language.names(family, dtype),
+        **_checked(family, family.constants(compiled, dtype)),
+        **language.names(family, dtype, out_dtype or dtype),
         "dtype": dtype,
         "layout": layout,
         "banner": banner,
@@ -126,10 +129,13 @@ def _checked(family: KernelFamily, known: dict[str, Value]) -> dict[str, Value]:
     return known
 
 
-def _banner(family: KernelFamily, compiled: Configuration, dtype: str, layout: str) -> str:
+def _banner(
+    family: KernelFamily, compiled: Configuration, dtype: str, out_dtype: str, layout: str
+) -> str:
     """The opening lines of emitted source; nothing in it varies between runs."""
+    types = dtype if out_dtype == dtype else f"{dtype} to {out_dtype}"
     return (
-        f"{family.operation} for {family.target}: family {family.name}, {dtype}, "
+        f"{family.operation} for {family.target}: family {family.name}, {types}, "
         f"layout {layout}.\n\n"
         f"template: {family.template}, digest {family.template_digest}\n"
         f"configuration: {compiled.json}"

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError, UnknownNameError
-from autotune.operations.problem import ITEM_SIZES, Gemm
+from autotune.operations.problem import Gemm
 from autotune.targets.base import Target
 from autotune.targets.kernel import FALLBACKS, Kernel, Request
 from autotune.targets.lookup import qualities
@@ -134,8 +135,8 @@ def _kernel_for(
     if min(*shape_a, *shape_b) < 1:
         raise OperandError(f"a and b must not be empty, got {shape_a} and {shape_b}")
     name = str(dtype).removeprefix("torch.")
-    if name not in ITEM_SIZES:
-        raise OperandError(f"a must be one of {', '.join(ITEM_SIZES)}, got {name}")
+    if name not in DTYPES:
+        raise OperandError(f"a must be one of {', '.join(DTYPES)}, got {name}")
     problem = Gemm(m=shape_a[0], n=shape_a[1], k=shape_b[1], dtype=name)
     return load(problem, target, match="nearest", fallback="library")
 

@@ -224,7 +224,7 @@ def _capped(problem: Gemm, tuned: Candidate, families: Families, device: Device)
     usable = device.limits.names().get("max_threads")
     if usable is None:
         return ""
-    threads = families[tuned.family].thread_count(tuned.configuration, problem.itemsize)
+    threads = families[tuned.family].thread_count(tuned.configuration, problem.dtype)
     if threads <= usable:
         return ""
     return f"tuned with {threads} threads, and this process may use {usable}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError
 from autotune.core.limits import HybridLimits
 from autotune.core.suggestions import must_be
@@ -62,6 +63,8 @@ class HybridTarget(Target):
         return Language(
             limits=frozenset(each.name for each in fields(HybridLimits)),
             check=check_module,
+            names=lambda family, dtype, out_dtype: {"ctype": DTYPES[dtype].c_type},
+            reserved=lambda operation: frozenset({"ctype"}),
             local={"cuda": ()},
         )
 

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from autotune.core.errors import AutotuneError, InputError
+from autotune.core.dtypes import DTYPES
+from autotune.core.errors import AutotuneError, FamilyError, InputError
 from autotune.core.limits import MpiLimits
 from autotune.core.suggestions import must_be
 from autotune.targets.base import Joined, Option, Placement, Target
@@ -102,6 +103,8 @@ class MpiTarget(Target):
         return Language(
             limits=frozenset(each.name for each in fields(MpiLimits)),
             check=check_module,
+            names=_mpi_names,
+            reserved=lambda operation: frozenset({"mpi_type"}),
             local=_ON_RANKS,
         )
 
@@ -314,3 +317,12 @@ class MpiTarget(Target):
         from autotune.targets.mpi.forecast import predicted_grids
 
         return predicted_grids(problem, device, cache)
+
+
+def _mpi_names(family: KernelFamily, dtype: str, out_dtype: str) -> dict[str, Any]:
+    """What MPI calls the element type."""
+    if not DTYPES[dtype].mpi:
+        raise FamilyError(
+            f"family {family.name!r} cannot have dtype {dtype}: MPI has no such type"
+        )
+    return {"mpi_type": f"MPI.{DTYPES[dtype].mpi}"}
