@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from autotune.core.dtypes import DEFAULT_DTYPE, dtype_name
 from autotune.core.errors import ProblemError
 from autotune.families.offers import dtypes_of, unoffered
-from autotune.operations.problem import LAYOUTS, Gemm, dtype_name, parse_shape
+from autotune.operations.problem import LAYOUTS, Gemm, parse_shape
 from autotune.operations.product import Product
 
 if TYPE_CHECKING:
     from autotune.cli.scope import Scope
 
 DEFAULT_SHAPE = "1024x1024x1024"
-DEFAULT_DTYPE = "float32"
 
 
 def problem_options() -> argparse.ArgumentParser:

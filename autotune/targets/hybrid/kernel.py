@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError
 from autotune.core.grid import Block
 from autotune.targets.cuda.arrays.operands import DeviceArray, check_place
@@ -159,7 +160,7 @@ class HybridCall:
         address, stride = check_place(name, found, shape, self._problem.dtype, written=written)
         if found.device != device:
             raise OperandError(f"{name} must be on GPU {device}, and is on {found.device}")
-        dtype = np.dtype(self._problem.dtype)
+        dtype = DTYPES[self._problem.dtype].numpy
         return DeviceMatrix(device, address, shape, (stride, 1), dtype)
 
 

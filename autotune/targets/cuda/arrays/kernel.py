@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError
-from autotune.operations.problem import ITEM_SIZES
 from autotune.targets.cuda.arrays.libraries import library_of, stream_handle
 from autotune.targets.cuda.arrays.operands import check_place, overlap
 
@@ -38,7 +38,7 @@ class DeviceKernel:
         self._b_shape = problem.b_shape
         self._c_shape = problem.c_shape
         self._dtype = problem.dtype
-        self._itemsize = ITEM_SIZES[problem.dtype]
+        self._itemsize = DTYPES[problem.dtype].itemsize
         # For the end of an operand: the last row begins so many rows after the first.
         self._a_before_last, self._a_columns = problem.a_shape[0] - 1, problem.a_shape[1]
         self._b_before_last, self._b_columns = problem.b_shape[0] - 1, problem.b_shape[1]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-
+from autotune.core.dtypes import DTYPES
 from autotune.families.launch import LaunchStep
 from autotune.targets.cuda.driver.context import activated, driver_errors
 from autotune.targets.cuda.driver.interface import driver
@@ -50,7 +49,7 @@ class GpuMachine:
     ) -> None:
         self.devices = len(devices)
         self._ordinals = devices
-        self._dtype = np.dtype(dtype)
+        self._dtype = DTYPES[dtype].numpy
         self._products = products
         self._driver = using or driver()
         self._held: dict[int, tuple[int, Memory]] = {}  # by address, or identity on the host

@@ -6,6 +6,8 @@ import atexit
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from autotune.core.dtypes import DTYPES
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -52,7 +54,6 @@ class _CupyNccl:
         cupy.cuda.Device(ordinal).use()
         nccl = _nccl()
         identity = mpi.bcast(nccl.get_unique_id() if mpi.rank == 0 else None, 0)
-        self._types = {"float32": nccl.NCCL_FLOAT32, "float64": nccl.NCCL_FLOAT64}
         self._sum = nccl.NCCL_SUM
         self._comm = nccl.NcclCommunicator(mpi.size, identity, mpi.rank)
 
@@ -60,22 +61,22 @@ class _CupyNccl:
         self, sent: int, received: int, count: int, dtype: str, root: int, stream: Stream
     ) -> None:
         """See `Collective.broadcast`."""
-        self._comm.broadcast(sent, received, count, self._types[dtype], root, stream.handle)
+        self._comm.broadcast(sent, received, count, DTYPES[dtype].nccl, root, stream.handle)
 
     def reduce(
         self, sent: int, received: int, count: int, dtype: str, root: int, stream: Stream
     ) -> None:
         """See `Collective.reduce`."""
-        kind = self._types[dtype]
+        kind = DTYPES[dtype].nccl
         self._comm.reduce(sent, received, count, kind, self._sum, root, stream.handle)
 
     def send(self, sent: int, count: int, dtype: str, peer: int, stream: Stream) -> None:
         """See `Collective.send`."""
-        self._comm.send(sent, count, self._types[dtype], peer, stream.handle)
+        self._comm.send(sent, count, DTYPES[dtype].nccl, peer, stream.handle)
 
     def receive(self, received: int, count: int, dtype: str, peer: int, stream: Stream) -> None:
         """See `Collective.receive`."""
-        self._comm.recv(received, count, self._types[dtype], peer, stream.handle)
+        self._comm.recv(received, count, DTYPES[dtype].nccl, peer, stream.handle)
 
     def close(self) -> None:
         """Give it back."""

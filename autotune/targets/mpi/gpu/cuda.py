@@ -6,6 +6,7 @@ import struct
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError
 from autotune.families.launch import Binary, LaunchStep
 from autotune.families.rendering import Source
@@ -31,14 +32,12 @@ if TYPE_CHECKING:
 
 _BLOCK = (256, 1, 1)
 _BLOCKS = (1024, 1, 1)
-_TYPE_LETTERS = {"float32": "f", "float64": "d"}
-_C_TYPES = {"float32": "float", "float64": "double"}
 
 
 def accumulate_source(dtype: str) -> Source:
     """The source of what adds matrices up."""
     text = resources.files("autotune.targets.mpi.gpu").joinpath("accumulate.cu").read_text()
-    return Source(f"typedef {_C_TYPES[dtype]} T;\n\n{text}", "accumulate", (), "cuda")
+    return Source(f"typedef {DTYPES[dtype].c_type} T;\n\n{text}", "accumulate", (), "cuda")
 
 
 class Gpu:
@@ -102,7 +101,7 @@ class CudaMachine(GpuMachine):
         )
         module = self._driver.load(product.accumulate)
         self._accumulate = module.runner([LaunchStep("accumulate", _BLOCKS, _BLOCK)])
-        self._pack = struct.Struct(f"PqPqqq{_TYPE_LETTERS[product.dtype]}").pack
+        self._pack = struct.Struct(f"PqPqqq{DTYPES[product.dtype].accumulated.letter}").pack
 
     def expose(self, matrix: DeviceMatrix) -> object:
         """See `Machine.expose`."""
