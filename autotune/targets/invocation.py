@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autotune.core.dtypes import DEFAULT_DTYPE
 from autotune.families.offers import refusal, unoffered
 
 if TYPE_CHECKING:
@@ -16,7 +17,13 @@ if TYPE_CHECKING:
     from autotune.families.family import KernelFamily
     from autotune.operations.problem import Gemm
 
-_DEFAULTS = {"dtype": "float32", "layout": "nn", "accuracy": "ieee", "threads": None}
+_DEFAULTS = {
+    "dtype": DEFAULT_DTYPE,
+    "out_dtype": None,
+    "layout": "nn",
+    "accuracy": "ieee",
+    "threads": None,
+}
 """Fields of a problem that are left out where they have these values."""
 
 
@@ -92,7 +99,7 @@ class Invocation:
             words.append(problem.operation)
         words += ["--shape", f"{problem.m}x{problem.n}x{problem.k}", "--target", self.target]
         for name, value in self._options():
-            words += [f"--{name}", str(value)]
+            words += [f"--{name.replace('_', '-')}", str(value)]
         if self.nodes > 1:
             words = ["mpiexec", "-n", str(self.ranks), *words]
         return shlex.join(words)
