@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,6 @@ from autotune.core.configuration import Configuration, Value
 from autotune.core.device import DeviceLimits
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import SpaceError
-from autotune.core.limits import CpuLimits, CudaLimits, HybridLimits, MpiLimits
 from autotune.core.printable import shown
 from autotune.operations.problem import Problem, admits, element_sizes
 from autotune.operations.product import Operation
@@ -25,21 +23,6 @@ if TYPE_CHECKING:
 
 SIZE_NAMES: frozenset[str] = frozenset({"M", "N", "K", "itemsize", "acc_itemsize"})
 """Problem sizes that every family's expressions may use."""
-
-_CUDA_NAMES = frozenset(field.name for field in dataclasses.fields(CudaLimits))
-
-LIMIT_NAMES: Mapping[str, frozenset[str]] = {
-    "cpu": frozenset(field.name for field in dataclasses.fields(CpuLimits)),
-    "cuda": _CUDA_NAMES,
-    "numba-cuda": _CUDA_NAMES,
-    "mpi": frozenset(field.name for field in dataclasses.fields(MpiLimits)),
-    "hybrid": frozenset(field.name for field in dataclasses.fields(HybridLimits)),
-}
-"""Device limits that a family's expressions may use, by target: the targets there are."""
-
-
-GPU_TARGETS: frozenset[str] = frozenset({"cuda", "numba-cuda"})
-"""Targets whose families say how they are launched and what one block needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +101,7 @@ class KernelFamily:
     Attributes:
         name: what users call it; unique among the families of its operation and target.
         operation: what it computes ("gemm").
-        target: what it runs on; a key of `LIMIT_NAMES`.
+        target: the name of the target it runs on.
         template: the template's path relative to one of `template_folders`.
         accuracy: the accuracy class of its results.
         summary: one line for listings.

@@ -30,6 +30,7 @@ from autotune.operations.references import Case
 from autotune.operations.verification import Check
 from autotune.runtime.loading import load
 from autotune.store import MatchQuality, TuningCache
+from autotune.targets.base import Work
 from autotune.targets.cuda.arrays.operands import DeviceArray
 from autotune.targets.cuda.target import CudaTarget
 from autotune.targets.hybrid.identity import check_alike
@@ -91,7 +92,7 @@ def test_described_gpus_run_nothing(tmp_path: Path) -> None:
     device = target.device(PROBLEM, "h200")
     programs = ProgramCache(tmp_path)
     with pytest.raises(InputError, match="1 x NVIDIA H200 is known by description only"):
-        target.evaluator(PROBLEM, FAMILIES, device, programs, effort=None, workers=None, seed=0)
+        target.evaluator(Work(PROBLEM, FAMILIES, device, programs))
     candidate = Candidate("rows", FAMILIES["rows"].default(PROBLEM, device.limits))
     with pytest.raises(InputError, match="known by description only"):
         target.kernel(FAMILIES["rows"], candidate, PROBLEM, device, programs)
@@ -128,9 +129,11 @@ def test_a_record_of_another_layout_is_not_taken(own_cache: Path) -> None:
 
 
 def test_operands_are_placed_for_hybrid_alone() -> None:
-    with pytest.raises(InputError, match='operands are for target "hybrid"'):
+    with pytest.raises(
+        InputError, match="operands is for target mpi and hybrid, got 'host' with target cpu"
+    ):
         load(PROBLEM, target="cpu", operands="host")
-    with pytest.raises(InputError, match='gpus and operands are for target "hybrid"'):
+    with pytest.raises(InputError, match="gpus is for target hybrid, got 2 with target cpu"):
         load(PROBLEM, target="cpu", gpus=2)
     with pytest.raises(InputError, match="operands must be one of host, device, blocks"):
         load(PROBLEM, target="hybrid", operands="root")
