@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.core.facts import Stamp
+    from autotune.families.local import Local
 
 SIZE_NAMES: frozenset[str] = frozenset({"M", "N", "K", "itemsize"})
 """Problem sizes that every family's expressions may use."""
@@ -133,6 +134,10 @@ class KernelFamily:
         digest: sixteen hex digits over the family file and the template digest.
         presets: configurations with names, in the order of the file.
         defines: the operation, where it is one of the user's own.
+        local: the product that its programs leave to another target's kernel, where there is one.
+        threads: that a CPU kernel of it uses, over what follows from a configuration alone; None
+            is one.
+        any_sizes: whether its default configuration is valid for problems of whatever sizes.
         files: its family file and the fragments it includes.
         template_files: the template and every partial it includes, as they were when digested.
     """
@@ -155,6 +160,9 @@ class KernelFamily:
     digest: str
     presets: Mapping[str, Preset] = field(default_factory=dict)
     defines: Operation | None = None
+    local: Local | None = None
+    threads: Expression | None = None
+    any_sizes: bool = False
     files: tuple[Path, ...] = ()
     template_files: tuple[Stamp, ...] = ()
 
@@ -216,16 +224,62 @@ class KernelFamily:
             SpaceError: the configuration is not one of this family's, or a division in a derived
                 name is not whole.
         """
-        known = {**problem.sizes, **limits.names(), **self.conform(configuration)}
-        for name, expression in self.derived.items():
-            try:
-                known[name] = expression.evaluate(known)
-            except UndefinedError as error:
-                raise SpaceError(
-                    f"family {self.name!r} has no {name} for {Configuration(configuration)}: "
-                    f"{error}"
-                ) from error
+        conformed = self.conform(configuration)
+        known = {**problem.sizes, **limits.names(), **conformed}
+        for name in self.derived:
+            self.derive(name, known, conformed)
         return known
+
+    def constants(self, configuration: Mapping[str, Value], itemsize: int) -> dict[str, Value]:
+        """What follows from a configuration alone: parameters, itemsize, and derived names.
+
+        Raises:
+            SpaceError: a division in a derived name is not whole.
+        """
+        known: dict[str, Value] = {**configuration, "itemsize": itemsize}
+        for name, expression in self.derived.items():
+            if expression.names <= known.keys():
+                self.derive(name, known, configuration)
+        return known
+
+    def derive(
+        self, name: str, known: dict[str, Value], configuration: Mapping[str, Value]
+    ) -> None:
+        """Add a derived name to the names that are known.
+
+        Raises:
+            SpaceError: a division in it is not whole.
+        """
+        try:
+            known[name] = self.derived[name].evaluate(known)
+        except UndefinedError as error:
+            raise SpaceError(
+                f"family {self.name!r} has no {name} for {Configuration(configuration)}: {error}"
+            ) from error
+
+    def thread_count(self, configuration: Mapping[str, Value], itemsize: int) -> int:
+        """How many threads a CPU kernel of this family uses.
+
+        Raises:
+            SpaceError: a parameter is missing, or the count is no whole number >= 1.
+        """
+        if self.threads is None:
+            return 1
+        known = configuration
+        if not self.threads.names <= known.keys():
+            known = self.constants(self.conform(configuration), itemsize)
+        try:
+            value = self.threads.evaluate(known)
+        except UndefinedError as error:
+            raise SpaceError(
+                f"family {self.name!r} has no threads for {configuration}: {error}"
+            ) from error
+        if value != int(value) or value < 1:
+            raise SpaceError(
+                f"threads of family {self.name!r} must be a whole number >= 1, "
+                f"{self.threads.text} is {value}"
+            )
+        return int(value)
 
     def conform(self, values: Mapping[str, Value]) -> Configuration:
         """`values` as a configuration of this family: its names in order, its own values.

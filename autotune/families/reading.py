@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import keyword
 import math
 import re
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.core.configuration import Configuration
 from autotune.core.errors import ExpressionError
 from autotune.core.printable import shown
-from autotune.core.toml_table import NAME, Table, listing
+from autotune.core.toml_table import Table
 from autotune.families.family import (
     GPU_TARGETS,
     LIMIT_NAMES,
@@ -21,14 +20,15 @@ from autotune.families.family import (
     Launch,
     Preset,
 )
+from autotune.families.local import LOCAL_TARGETS, local_restrictions, read_local
 from autotune.families.occupancy import limit_restrictions
 from autotune.families.rendering import WORD, reserved_names
+from autotune.families.scope import Scope
 from autotune.families.templating import template_digest, template_exists
 from autotune.operations.formula import Formula
 from autotune.operations.problem import ACCURACIES, ITEM_SIZES, LAYOUTS
 from autotune.operations.product import Operation
 from autotune.space import Expression, Restriction, TunableParameter
-from autotune.space.nodes import Constant, Name
 from autotune.space.restriction import whole_divisions
 
 if TYPE_CHECKING:
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from autotune.core.configuration import Value
 
 _PATH = re.compile(r"(?=.{1,200}$)\w[\w.+-]*(/\w[\w.+-]*)*", re.ASCII)
-_FUNCTIONS = frozenset({"min", "max", "ceildiv", "ispow2"})
-_JINJA_NAMES = frozenset({"true", "false", "none", "self", "loop", "caller", "super"})
-_PRESET_KEYS = frozenset({"summary"})
 _DEFAULT_DTYPES = ("float32", "float64")
 _DEFAULT_LAYOUTS = ("nn",)
 _BLOCK_NEEDS = ("threads", "registers", "shared_bytes")
@@ -67,7 +64,7 @@ def read_family(
         top.fail(
             "operation", f"must be gemm on {target}: others are for cpu, got {shown(operation)}"
         )
-    scope = _Scope(SIZE_NAMES | LIMIT_NAMES[target], reserved_names(operation, target))
+    scope = Scope(SIZE_NAMES | LIMIT_NAMES[target], reserved_names(operation, target))
     fragments = tuple(_fragments(top, fragment_folders))
     # A family's expressions may use a fragment's parameters, and a fragment's all of the family's.
     parts = (top, *fragments)
@@ -82,6 +79,10 @@ def read_family(
                 top.fail(key, "must be false: GPU kernels take no parameters at the call")
         launch = _launch(top.table("launch"), scope)
         restrictions = (*_gpu_restrictions(launch, derived, top, scope), *restrictions)
+    local = None
+    if target in LOCAL_TARGETS:
+        local = read_local(top, target, scope)
+        restrictions = (*restrictions, *local_restrictions(local, derived, target))
     template = top.text("template")
     if not _PATH.fullmatch(template) or not template_exists(template, template_folders):
         top.fail(
@@ -110,6 +111,9 @@ def read_family(
         template_files=templates.stamps,
         presets=dict(_presets(top.table("presets", {}), parameters)),
         defines=_defined(top, operation) if operation != "gemm" else None,
+        local=local,
+        threads=_threads(top, parameters, derived) if target == "cpu" else None,
+        any_sizes=target in GPU_TARGETS and top.flag("any_sizes"),
     )
     for part in parts:
         part.close()
@@ -122,7 +126,7 @@ def _defined(top: Table, name: str) -> Operation:
         formula = Formula(top.text("formula"))
     except ExpressionError as error:
         top.fail("formula", f"must say what C becomes: {error}")
-    flops = _Scope(SIZE_NAMES, frozenset()).expression(
+    flops = Scope(SIZE_NAMES, frozenset()).expression(
         top, "flops", top.text("flops"), exact_division=True
     )
     return Operation(name, formula, flops.text)
@@ -158,57 +162,7 @@ def _digest(top: Table, *parts: str) -> str:
     return hashlib.sha256("\0".join((top.source, *parts)).encode()).hexdigest()[:16]
 
 
-class _Scope:
-    """The names that expressions may use; it grows as the file is read."""
-
-    def __init__(self, names: frozenset[str], reserved: frozenset[str]) -> None:
-        self._names = set(names)
-        self._texts: set[str] = set()
-        self._reserved = names | reserved | _FUNCTIONS | _JINJA_NAMES | _PRESET_KEYS
-
-    def define(self, table: Table, name: str) -> None:
-        """Add a parameter or a derived name."""
-        if not NAME.fullmatch(name) or keyword.iskeyword(name):
-            table.fail(name, "must be a Python name that starts with a letter, no keyword")
-        if name in self._reserved:
-            table.fail(
-                name, "is the name of a size, a limit, a function or something templates get"
-            )
-        if name in self._names:
-            table.fail(name, "is defined twice: as a parameter and as a derived name")
-        self._names.add(name)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._names
-
-    def define_text(self, name: str) -> None:
-        """Note that a defined name stands for texts."""
-        self._texts.add(name)
-
-    def is_text(self, expression: Expression) -> bool:
-        """Whether an expression is a text: no operator makes one, so it is one literal or name."""
-        match expression.root:
-            case Constant(value=str()):
-                return True
-            case Name(name=name):
-                return name in self._texts
-        return False
-
-    def expression(self, table: Table, key: str, text: Any, *, exact_division: bool) -> Expression:
-        """Parse the expression under `key` and check its names."""
-        if not isinstance(text, str):
-            table.fail(key, f"must be an expression in quotes, got {shown(text)}")
-        try:
-            expression = Expression.parse(text, exact_division=exact_division)
-        except ExpressionError as error:
-            table.fail(key, f"is not an expression: {error}")
-        for name in sorted(expression.names - self._names):
-            known = listing(sorted(self._names), name)
-            table.fail(key, f"= {shown(text)} uses {shown(name)}; the names there are: {known}")
-        return expression
-
-
-def _parameters(part: Table, scope: _Scope) -> Iterator[TunableParameter]:
+def _parameters(part: Table, scope: Scope) -> Iterator[TunableParameter]:
     table = part.table("parameters")
     if not list(table):
         table.fail("*", "is missing: a family has at least one parameter")
@@ -257,7 +211,7 @@ def _check_values(entry: Table, values: tuple[Value, ...]) -> None:
         entry.fail("values", f"must not repeat a value, got {_plain(values)}")
 
 
-def _derived(part: Table, scope: _Scope) -> Iterator[tuple[str, Expression]]:
+def _derived(part: Table, scope: Scope) -> Iterator[tuple[str, Expression]]:
     table = part.table("derived", {})
     for name in table:
         expression = scope.expression(table, name, table.value(name), exact_division=True)
@@ -268,7 +222,7 @@ def _derived(part: Table, scope: _Scope) -> Iterator[tuple[str, Expression]]:
         yield name, expression
 
 
-def _restrictions(part: Table, scope: _Scope) -> Iterator[Restriction]:
+def _restrictions(part: Table, scope: Scope) -> Iterator[Restriction]:
     for table in part.tables("restrictions"):
         text = table.text("expr")
         reason = table.text("reason")
@@ -297,7 +251,7 @@ def _presets(
         yield name, Preset(name, summary, Configuration(chosen), stated)
 
 
-def _launch(table: Table, scope: _Scope) -> Launch:
+def _launch(table: Table, scope: Scope) -> Launch:
     workspace = None
     if "workspace_bytes" in table:
         workspace = _size(table, "workspace_bytes", scope)
@@ -318,7 +272,7 @@ def _launch(table: Table, scope: _Scope) -> Launch:
     return launch
 
 
-def _auxiliary(table: Table, scope: _Scope) -> AuxiliaryKernel:
+def _auxiliary(table: Table, scope: Scope) -> AuxiliaryKernel:
     when = scope.expression(table, "when", table.text("when"), exact_division=False)
     kernel = AuxiliaryKernel(
         kernel=table.name("kernel"),
@@ -330,11 +284,11 @@ def _auxiliary(table: Table, scope: _Scope) -> AuxiliaryKernel:
     return kernel
 
 
-def _size(table: Table, key: str, scope: _Scope) -> Expression:
+def _size(table: Table, key: str, scope: Scope) -> Expression:
     return scope.expression(table, key, table.text(key), exact_division=True)
 
 
-def _extents(table: Table, key: str, scope: _Scope) -> tuple[Expression, ...]:
+def _extents(table: Table, key: str, scope: Scope) -> tuple[Expression, ...]:
     texts = table.items(key)
     if len(texts) != 3:
         table.fail(key, f"must be three expressions, for x, y and z, got {shown(texts)}")
@@ -342,7 +296,7 @@ def _extents(table: Table, key: str, scope: _Scope) -> tuple[Expression, ...]:
 
 
 def _gpu_restrictions(
-    launch: Launch, derived: Mapping[str, Expression], top: Table, scope: _Scope
+    launch: Launch, derived: Mapping[str, Expression], top: Table, scope: Scope
 ) -> Iterator[Restriction]:
     """What the device demands of one block, and whole divisions in the launch."""
     for name in _BLOCK_NEEDS:
@@ -356,6 +310,19 @@ def _gpu_restrictions(
     for restriction in whole_divisions(sizes):
         if restriction.text not in implied:
             yield restriction
+
+
+def _threads(
+    top: Table, parameters: tuple[TunableParameter, ...], derived: Mapping[str, Expression]
+) -> Expression | None:
+    """What a CPU kernel's threads are: as the file says, or its parameter of that name."""
+    known = {"itemsize", *(parameter.name for parameter in parameters)}
+    for name, expression in derived.items():
+        if expression.names <= known:
+            known.add(name)
+    if "threads" not in top:
+        return Expression.parse("threads") if "threads" in known else None
+    return _size(top, "threads", Scope(frozenset(known), frozenset()))
 
 
 def _plain(values: Iterable[Value]) -> str:

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.configuration import Configuration, Value
-from autotune.core.errors import FamilyError, ProblemError, SpaceError
+from autotune.core.errors import FamilyError, ProblemError
 from autotune.core.printable import shown
 from autotune.families import cuda_source
 from autotune.families.templating import expand
 from autotune.operations.problem import ITEM_SIZES
-from autotune.space.expression import UndefinedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -83,7 +82,7 @@ def render(
     target = _TARGETS[family.target]
     banner = _banner(family, compiled, dtype, layout)
     names: dict[str, object] = {
-        **_checked(family, _constants(family, compiled, dtype)),
+        **_checked(family, family.constants(compiled, ITEM_SIZES[dtype])),
         **target.names(family, dtype),
         "dtype": dtype,
         "layout": layout,
@@ -107,20 +106,6 @@ def _declared(field: str, value: str, declared: tuple[str, ...], family: KernelF
             f"{field} of family {family.name!r} must be one of {', '.join(declared)}, "
             f"got {value!r}"
         )
-
-
-def _constants(family: KernelFamily, compiled: Configuration, dtype: str) -> dict[str, Value]:
-    """What is known when source is emitted: parameters, itemsize, and what follows from them."""
-    known: dict[str, Value] = {**compiled, "itemsize": ITEM_SIZES[dtype]}
-    for name, expression in family.derived.items():
-        if expression.names <= known.keys():
-            try:
-                known[name] = expression.evaluate(known)
-            except UndefinedError as error:
-                raise SpaceError(
-                    f"family {family.name!r} has no {name} for {compiled}: {error}"
-                ) from error
-    return known
 
 
 def _checked(family: KernelFamily, known: dict[str, Value]) -> dict[str, Value]:

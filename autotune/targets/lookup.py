@@ -84,7 +84,9 @@ def look_up(
         enough = "stale" if found.quality is MatchQuality.STALE else "nearest"
         raise NotTunedError(not_tuned(invocation, families, found.reason, enough))
     candidate = _candidate(problem, chosen, here, families, fitting, found)
-    if found.record is not None and (cap := _capped(found.record.candidate, here)):
+    if found.record is not None and (
+        cap := _capped(problem, found.record.candidate, families, here)
+    ):
         found = replace(found, reason="; ".join(filter(None, (found.reason, cap))))
     return Lookup(chosen, here, families[candidate.family], candidate, found)
 
@@ -184,7 +186,8 @@ def _find(
             return str(error)
         if record.problem == problem.key():
             rejection = fitting.rejection(tuned)
-            if rejection is None or (_capped(tuned, device) and fitting.fitted(tuned)):
+            capped = rejection is not None and _capped(problem, tuned, families, device)
+            if rejection is None or (capped and fitting.fitted(tuned)):
                 return None
             return str(rejection)
         reason = family.unsupported(problem)
@@ -227,10 +230,13 @@ def _candidate(
     return fitted
 
 
-def _capped(tuned: Candidate, device: Device) -> str:
+def _capped(problem: Gemm, tuned: Candidate, families: Families, device: Device) -> str:
     """Why a candidate that was tuned with more threads than there are now must have fewer."""
-    threads, usable = tuned.configuration.get("threads"), device.limits.names().get("max_threads")
-    if not isinstance(threads, int) or usable is None or threads <= usable:
+    usable = device.limits.names().get("max_threads")
+    if usable is None:
+        return ""
+    threads = families[tuned.family].thread_count(tuned.configuration, problem.itemsize)
+    if threads <= usable:
         return ""
     return f"tuned with {threads} threads, and this process may use {usable}"
 

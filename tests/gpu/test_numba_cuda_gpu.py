@@ -20,6 +20,7 @@ from autotune.cli import main
 from autotune.core.configuration import Candidate
 from autotune.core.device import Device
 from autotune.core.measurement import Outcome
+from autotune.families.bound import Bound
 from autotune.families.catalog import load_families
 from autotune.families.launch import plan_launch
 from autotune.families.modules import load_module
@@ -112,7 +113,7 @@ def test_numba_itself_runs_what_is_emitted(
     family = FAMILIES[name]
     configuration = family.default(PROBLEM, device.limits)
     module: Any = load_module(programs.write(render(family, configuration), name))
-    (step,) = plan_launch(family, configuration, PROBLEM, device.limits).steps
+    (step,) = plan_launch(Bound(family, configuration, PROBLEM, device.limits).at(PROBLEM)).steps
     a, b, c = operands()
     flat = [library.device(each.ravel()) for each in (a, b, c)]
     launch = module.gemm[step.grid, step.block, 0, step.shared_bytes]

@@ -31,6 +31,12 @@ fault = { values = ["none", "wrong", "ragged", "overrun", "underrun", "partial",
     "modifies_a", "stops", "hangs", "raises", "crashes", "does_not_compile"] }
 step = { values = [1, 2, 1000] }
 
+[local]
+m = "M"
+n = "N"
+k = "K"
+on = "cpu"
+
 [[restrictions]]
 expr = "step <= M"
 reason = "no more rows at once than there are"

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from grids import grid_of
 from mpiexec import run_ranks
 
 from autotune.core.configuration import Configuration
@@ -19,7 +20,6 @@ from autotune.core.limits import MpiLimits
 from autotune.families.catalog import load_families
 from autotune.families.rendering import render
 from autotune.operations.problem import Gemm
-from autotune.targets.mpi.evaluator import grid_of
 
 CHECK = Path(__file__).with_name("check_programs.py")
 FAMILIES = {

@@ -19,8 +19,10 @@ from autotune.core.configuration import Candidate, Configuration
 from autotune.core.errors import InputError, MissingDependencyError, NotTunedError, OperandError
 from autotune.core.limits import CudaLimits
 from autotune.core.paths import CacheLocations
+from autotune.families.bound import Bound
 from autotune.families.catalog import load_families
-from autotune.families.launch import is_valid
+from autotune.families.launch import plan_or_none
+from autotune.families.local import local_problem
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
 from autotune.operations.problem import Gemm
@@ -30,7 +32,6 @@ from autotune.runtime.loading import load
 from autotune.store import MatchQuality, TuningCache
 from autotune.targets.cuda.arrays.operands import DeviceArray
 from autotune.targets.cuda.target import CudaTarget
-from autotune.targets.hybrid.evaluator import local_problem
 from autotune.targets.hybrid.identity import check_alike
 from autotune.targets.hybrid.kernel import HybridCall
 from autotune.targets.hybrid.machine import DeviceMatrix
@@ -156,7 +157,7 @@ def test_every_size_has_a_program(gpus: int, operands: str, m: int, n: int) -> N
     rows = FAMILIES["rows"]
     default = rows.default(problem, limits)
     assert default["devices"] == gpus or operands != "blocks"
-    local = local_problem(problem, default)
+    local = local_problem(rows, default, problem, limits)
     assert local.m * int(default["threads"]) * int(default["pieces"]) >= m
     assert local.threads is None
     reduction = FAMILIES["reduction"].space(problem, limits)
@@ -165,7 +166,9 @@ def test_every_size_has_a_program(gpus: int, operands: str, m: int, n: int) -> N
 
 def test_a_part_of_the_reduction_is_what_a_thread_multiplies() -> None:
     values = {"devices": 2, "threads": 4, "pieces": 2, "sum": "copy", "staging": "direct"}
-    local = local_problem(Gemm(1000, 4096, 500), Configuration(values))
+    problem = Gemm(1000, 4096, 500)
+    limits = HybridTarget(2, "host").device(problem, "h200").limits
+    local = local_problem(FAMILIES["reduction"], Configuration(values), problem, limits)
     assert (local.m, local.n, local.k) == (1024, 512, 512)
 
 
@@ -177,7 +180,8 @@ def test_a_block_of_any_size_has_a_kernel(m: int, n: int, k: int) -> None:
     family = load_families(target="cuda")["pipelined"]
     wanted = Configuration({**family.default(Gemm(64, 65536, 64), limits), "splits": 128})
     problem = Gemm(m, n, k)
-    assert is_valid(family, fitting(family, wanted, problem, limits), problem, limits)
+    bound = Bound(family, fitting(family, wanted, problem, limits), problem, limits)
+    assert plan_or_none(bound, problem) is not None
 
 
 @given(

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.paths import CacheLocations, cache_of
+from autotune.families.local import local_problem
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
 from autotune.operations.problem import Gemm
 from autotune.runtime.loading import Kernel
 from autotune.targets.cuda.arrays.libraries import library_of
-from autotune.targets.hybrid.evaluator import local_problem
 from autotune.targets.hybrid.kernel import HybridCall
 from autotune.targets.hybrid.loading import HybridProgram, make_plan
 from autotune.targets.hybrid.machine import GpuMachine
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from autotune.core.configuration import Candidate
+    from autotune.core.device import DeviceLimits
     from autotune.core.grid import Block
     from autotune.families.family import KernelFamily
     from autotune.targets.cuda.arrays.operands import DeviceArray
@@ -67,7 +68,7 @@ def bind(
     family: KernelFamily,
     candidate: Candidate,
     problem: Gemm,
-    devices: int,
+    limits: DeviceLimits,
     operands: str,
     programs: ProgramCache,
 ) -> HybridCall:
@@ -77,13 +78,15 @@ def bind(
         family: the candidate's family.
         candidate: which program.
         problem: what it computes.
-        devices: GPUs it may use.
+        limits: of the GPUs it may use.
         operands: where the operands are.
         programs: where emitted sources go.
     """
     source = render(family, candidate.configuration, dtype=problem.dtype)
-    local = choose_local(local_problem(problem, candidate.configuration), programs)
+    wanted = local_problem(family, candidate.configuration, problem, limits)
+    local = choose_local(wanted, programs)
     program = HybridProgram(source, family.name, local)
+    devices = limits.names()["gpus"]
 
     def plan(resources: contextlib.ExitStack) -> Plan:
         products = Products(local, programs)

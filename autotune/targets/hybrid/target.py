@@ -116,5 +116,4 @@ class HybridTarget:
         from autotune.targets.hybrid.bind import bind
 
         device.check_here()
-        gpus = device.limits.names()["gpus"]
-        return bind(family, candidate, problem, gpus, self.operands, programs)
+        return bind(family, candidate, problem, device.limits, self.operands, programs)

@@ -118,7 +118,8 @@ def load_distributed(
                     extra_families=extra_families,
                 )
                 chosen = found.candidate.configuration
-                program = mpi_program(found.family, chosen, problem, programs)
+                limits = found.device.limits
+                program = mpi_program(found.family, chosen, problem, limits, programs)
                 return found.candidate, found.match, program
 
             candidate, matched, program = _of_rank_0(own, find)

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 from autotune.core.errors import AutotuneError, OutOfTimeError
 from autotune.core.limits import CudaLimits
 from autotune.core.measurement import Measurement, Outcome
-from autotune.families.launch import Binary, is_valid, kernel_layout, plan_launch, resident_blocks
+from autotune.families.bound import Bound
+from autotune.families.launch import (
+    Binary,
+    kernel_layout,
+    plan_launch,
+    plan_or_none,
+    resident_blocks,
+)
 from autotune.families.rendering import render
 from autotune.measuring.backend import Prepared, Processes, WorkerBackend
 from autotune.measuring.evaluator import Effort, Stage, silent
@@ -212,8 +219,9 @@ class CudaBackend(WorkerBackend):
     def _admit(self, candidate: Candidate, compiled: Compiled) -> Prepared | Measurement:
         """Past the gate, or turned away with what the binary needs."""
         family, configuration = self._families[candidate.family], candidate.configuration
-        subject = (family, configuration, self._problem, self._limits)
-        plan = plan_launch(*subject)
+        bound = Bound(family, configuration, self._problem, self._limits)
+        point = bound.at(self._problem)
+        plan = plan_launch(point)
         main = next(step for step in plan.steps if step.kernel == family.operation)
         resources = compiled.kernels[family.operation]
         details: dict[str, float | int | str] = {
@@ -228,7 +236,7 @@ class CudaBackend(WorkerBackend):
             threads=main.threads,
             dynamic_shared_bytes=main.shared_bytes,
             kernel=family.operation,
-            resident_blocks=resident_blocks(*subject),
+            resident_blocks=resident_blocks(point),
         )
         if refusal is not None:
             return Measurement(Outcome.REJECTED, reason=str(refusal), details=details)
@@ -238,11 +246,9 @@ class CudaBackend(WorkerBackend):
         )
         if any(program.flips):
             program = replace(program, support=self._support_cubin)
-        plans = {}
-        for case in CASES:
-            problem = self._problem.with_sizes(case.m, case.n, case.k)
-            if is_valid(family, configuration, problem, self._limits):
-                plans[case] = plan_launch(family, configuration, problem, self._limits)
+        sized = {case: self._problem.with_sizes(case.m, case.n, case.k) for case in CASES}
+        found = {case: plan_or_none(bound, problem) for case, problem in sized.items()}
+        plans = {case: each for case, each in found.items() if each is not None}
         return Prepared(PlannedProgram(program, plans), details)
 
     def _await(

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune.core.errors import InputError, LaunchError
-from autotune.families.launch import LaunchStep, is_valid, plan_launch
+from autotune.families.bound import Bound
+from autotune.families.launch import LaunchStep, plan_or_none
 from autotune.families.rendering import Source
 from autotune.operations.problem import Gemm
 from autotune.targets.cuda.device.identity import read_gpu
@@ -211,8 +212,8 @@ class CudaMachine:
     def _launch_for(self, problem: Gemm) -> Callable[..., None]:
         """The first kernel that is valid for the sizes."""
         for kernel in self._kernels:
-            if kernel.serves(problem):
-                return kernel.launch(problem)
+            if (launch := kernel.launch(problem)) is not None:
+                return launch
         raise LaunchError(f"no local kernel can be launched for {problem.label}")
 
 
@@ -233,13 +234,12 @@ class _Sized:
         self._gpu = gpu
         self._loaded: CudaKernel | None = None
 
-    def serves(self, problem: Gemm) -> bool:
-        """Whether it is valid for the sizes."""
-        return is_valid(self._family, self._kernel.configuration, problem, self._gpu.limits)
-
-    def launch(self, problem: Gemm) -> Callable[..., None]:
-        """What multiplies matrices of these sizes."""
-        plan = plan_launch(self._family, self._kernel.configuration, problem, self._gpu.limits)
+    def launch(self, problem: Gemm) -> Callable[..., None] | None:
+        """What multiplies matrices of these sizes; None where it is not valid for them."""
+        bound = Bound(self._family, self._kernel.configuration, problem, self._gpu.limits)
+        plan = plan_or_none(bound, problem)
+        if plan is None:
+            return None
         if self._loaded is None:
             program = CudaProgram(self._kernel.cubin, plan, self._dtype)
             self._loaded = CudaKernel(program, self._gpu.ordinal)
