@@ -16,13 +16,16 @@ hybrid
     Read-only inputs: memory that a GPU copies from by itself is not write-protected. They are
     compared after every call that is judged.
 mpi
-    All but `FEW_CASES`: every rank makes a plan, with communicators of its own, for every case.
+    Padded rows, since ranks take whole operands without, and cases of more than `RANK_PRODUCTS`
+    multiplications: every rank makes a plan, with communicators of its own, for every case.
 
 On the CPU and on rank 0 the inputs of the problem are read-only memory while a kernel runs; those
 of the cases are not, so that a verdict can say which one was written.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from autotune.operations.references import SMALL_CASES, Case
 
@@ -53,20 +56,25 @@ CASES = (
 OTHER_CONTENTS = ("normal",)
 """Distributions of the contents that the problem's operands have in turns, beside the uniform."""
 
-HOST_PRODUCTS = 2**22
+HOST_PRODUCTS = 2**25
 """Multiplications of the largest case that a processor is asked for in every trial."""
 
 FORMULA_PRODUCTS = 2**20
 """The same where what is computed is no product."""
 
-FEW_CASES = (
-    Case(1, 7, 1, alpha=-1.5, beta=2.0),
-    Case(5, 2, 30, beta=1.0),
-    Case(65, 127, 63, alpha=1.25, padding=7, distribution="normal"),
-)
-"""Sizes that no grid divides, with fewer rows or columns than most grids have."""
+RANK_PRODUCTS = 2**20
+"""The same for ranks, which share the processors and exchange what they multiply."""
 
 
-def affordable(most: int) -> tuple[Case, ...]:
-    """The cases of at most so many multiplications."""
-    return tuple(case for case in CASES if case.m * case.n * case.k <= most)
+def affordable(most: int, *, padded: bool = True) -> tuple[Case, ...]:
+    """The cases of at most so many multiplications.
+
+    Args:
+        most: multiplications of the largest.
+        padded: whether rows may be apart.
+    """
+    return tuple(
+        case if padded else replace(case, padding=0)
+        for case in CASES
+        if case.m * case.n * case.k <= most
+    )

@@ -140,12 +140,16 @@ class Rig(Protocol):
         ...
 
     def load(self, program: Program, *, keep: bool) -> AbstractContextManager[Loaded]:
-        """Load a program or a `Vendor`.
+        """Load a program.
 
         Args:
             program: what to load.
             keep: whether it takes turns with others: it stays loaded until the next that does not.
         """
+        ...
+
+    def vendor(self, vendor: Vendor) -> AbstractContextManager[Bench]:
+        """One of `vendors` before the operands of the problem; nobody judges what it leaves."""
         ...
 
     def redraw(self, seed: int) -> None:

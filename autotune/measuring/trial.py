@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -186,10 +187,13 @@ class Trials:
 
     def _visit(self, request: Visit) -> Series | Evaluated:
         """Take one turn, on other operands than the turn before; its last call is checked."""
-        with (
-            self._rig.load(request.program, keep=True) as loaded,
-            loaded.problem() as bench,
-        ):
+        program = request.program
+        with contextlib.ExitStack() as opened:
+            if isinstance(program, Vendor):
+                bench = opened.enter_context(self._rig.vendor(program))
+            else:
+                loaded = opened.enter_context(self._rig.load(program, keep=True))
+                bench = opened.enter_context(loaded.problem())
             bench.turn()
             first_s = bench.settle()
             if first_s >= max(BRIEF_S, request.budget_s):
@@ -198,11 +202,11 @@ class Trials:
                 series = bench.series(
                     first_s, request.budget_s, deadline_s=request.budget_s, enough=never
                 )
+            if isinstance(program, Vendor):
+                return series
             standing = _Standing(request.accuracy)
-            judged = not isinstance(request.program, Vendor)
-            if judged and not standing.accepts(bench.judge_last(standing.accuracy), IN_TURN):
-                return _wrong(standing)
-            return series
+            right = standing.accepts(bench.judge_last(standing.accuracy), IN_TURN)
+            return series if right else _wrong(standing)
 
     def _confirm(self, request: Confirm) -> Evaluated:
         """Verify again, every case and then as many calls as there is time for."""

@@ -89,7 +89,7 @@ class CpuRig:
     ) -> None:
         self.problem = problem
         self.interval = interval
-        self.pause_s = SETTLE_S if threads > 1 else 0.0
+        self._pause_s = SETTLE_S if threads > 1 else 0.0
         self._programs = programs
         self._threads = threads
         # For the whole life of the process: NumPy is both reference and baseline here.
@@ -120,10 +120,19 @@ class CpuRig:
         return time.monotonic()
 
     def load(self, program: Program, *, keep: bool) -> AbstractContextManager[_Loaded]:
-        """Load a kernel, which stays loaded, or NumPy."""
-        if not isinstance(program, CpuProgram):
-            return contextlib.nullcontext(_Loaded(self, None))
+        """Load a kernel, which stays loaded."""
+        assert isinstance(program, CpuProgram)
         return contextlib.nullcontext(_Loaded(self, self._kernel(program)))
+
+    def vendor(self, vendor: Vendor) -> AbstractContextManager[ClockedBench]:
+        """NumPy before the problem's operands."""
+        return contextlib.nullcontext(
+            self.bench(self.large, _numpy_call(self.large, self.problem))
+        )
+
+    def bench(self, check: Check, call: Callable[[], object]) -> ClockedBench:
+        """A call that is timed, once the threads of others have settled."""
+        return ClockedBench(check, call, self.interval, self._pause_s)
 
     def redraw(self, seed: int) -> None:
         """Draw all operands afresh, unless they are of this seed already."""
@@ -143,14 +152,12 @@ class CpuRig:
             return Evaluated(Measurement(Outcome.COMPILE_FAILED, reason=str(error)))
         return None
 
-    def call(self, kernel: CpuKernel | None, check: Check) -> Callable[[], object]:
+    def call(self, kernel: CpuKernel, check: Check) -> Callable[[], object]:
         """A call on a check's operands as users make it, or the shortest that there is.
 
         What Numba does for a call of an entry takes longer than a small product, and the longer,
         the more parameters there are.
         """
-        if kernel is None:
-            return _numpy_call(check, self.problem)
         case, operands = check.case, (check.a, check.b, check.c)
         sizes = replace(self.problem, m=case.m, n=case.n, k=case.k)
         direct = direct_call(kernel, sizes, self._programs)
@@ -161,10 +168,10 @@ class CpuRig:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """A kernel before the operands of a rig; NumPy where there is none."""
+    """A kernel before the operands of a rig."""
 
     rig: CpuRig
-    kernel: CpuKernel | None
+    kernel: CpuKernel
 
     @property
     def cases(self) -> Sequence[Check]:
@@ -172,9 +179,8 @@ class _Loaded:
 
     def place(self, case: Check) -> AbstractContextManager[ClockedBench]:
         scalars = case.case.alpha, case.case.beta
-        assert self.kernel is not None
         call = functools.partial(self.kernel, case.a, case.b, case.c, *scalars)
-        return contextlib.nullcontext(ClockedBench(case, call, self.rig.interval))
+        return contextlib.nullcontext(self.rig.bench(case, call))
 
     def problem(self) -> AbstractContextManager[ClockedBench]:
         return contextlib.nullcontext(self._bench(self.rig.large))
@@ -190,8 +196,7 @@ class _Loaded:
         )
 
     def _bench(self, check: Check) -> ClockedBench:
-        call = self.rig.call(self.kernel, check)
-        return ClockedBench(check, call, self.rig.interval, self.rig.pause_s)
+        return self.rig.bench(check, self.rig.call(self.kernel, check))
 
 
 def _numpy_call(check: Check, problem: Gemm) -> Callable[[], object]:

@@ -101,6 +101,7 @@ class CudaRig:
         self._large.bases = self._sets.bases
         self._kept: dict[str, _Loaded] = {}
         self._cublas: Cublas | None = None
+        self._vendor_bench: ProblemBench | None = None
         self._lost: _Loaded | None = None
 
     def now(self) -> float:
@@ -109,12 +110,12 @@ class CudaRig:
 
     @contextlib.contextmanager
     def load(self, program: Program, *, keep: bool) -> Iterator[_Loaded]:
-        """Load a program, or cuBLAS.
+        """Load a program.
 
         Raises:
             LaunchError: the driver refuses the binary.
-            CublasError: there is no cuBLAS that works.
         """
+        assert isinstance(program, PlannedProgram)
         if not keep:
             self._forget()
         loaded = self._kept.get(program.digest) or self._enter(program)
@@ -130,6 +131,20 @@ class CudaRig:
             raise
         if not keep:
             loaded.close()
+
+    @contextlib.contextmanager
+    def vendor(self, vendor: Vendor) -> Iterator[ProblemBench]:
+        """CuBLAS before the problem's operands.
+
+        Raises:
+            CublasError: there is none that works.
+        """
+        if self._vendor_bench is None:
+            cublas = self._vendor()
+            if cublas is None:
+                raise CublasError("there is no cuBLAS that works")
+            self._vendor_bench = self._bench(_own_stream(cublas))
+        yield self._vendor_bench
 
     def redraw(self, seed: int) -> None:
         """Draw all operands afresh, unless they are of this seed already."""
@@ -159,16 +174,10 @@ class CudaRig:
         lost = not self._survives(error)
         return Evaluated(Measurement(Outcome.LAUNCH_FAILED, reason=reason), lost=lost)
 
-    def _enter(self, program: Program) -> _Loaded:
-        if isinstance(program, PlannedProgram):
-            kernel = CudaKernel(program.program, self._ordinal)
-            return _Loaded(
-                kernel, program.plans, self._small, self._bench(kernel.launch), self._stopwatch
-            )
-        cublas = self._vendor()
-        if cublas is None:
-            raise CublasError("there is no cuBLAS that works")
-        return _Loaded(None, {}, self._small, self._bench(_own_stream(cublas)), self._stopwatch)
+    def _enter(self, program: PlannedProgram) -> _Loaded:
+        kernel = CudaKernel(program.program, self._ordinal)
+        bench = self._bench(kernel.launch)
+        return _Loaded(kernel, program.plans, self._small, bench, self._stopwatch)
 
     def _bench(self, launch: Launch) -> ProblemBench:
         return ProblemBench(
@@ -203,6 +212,9 @@ class CudaRig:
         for loaded in self._kept.values():
             loaded.close()
         self._kept.clear()
+        if self._vendor_bench is not None:
+            self._vendor_bench.close()
+            self._vendor_bench = None
 
     @staticmethod
     def _survives(error: Exception) -> bool:
@@ -218,9 +230,9 @@ class CudaRig:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """A kernel, or cuBLAS where there is none, before the operands of a rig."""
+    """A kernel before the operands of a rig."""
 
-    kernel: CudaKernel | None
+    kernel: CudaKernel
     plans: Mapping[Case, LaunchPlan]
     small: Mapping[Case, DeviceCheck]
     bench: ProblemBench
@@ -231,7 +243,6 @@ class _Loaded:
         return tuple(self.plans)
 
     def place(self, case: Case) -> AbstractContextManager[CaseBench]:
-        assert self.kernel is not None
         launch = self.kernel.launcher(self.plans[case])
         return contextlib.nullcontext(CaseBench(self.small[case], launch, self.stopwatch))
 
@@ -244,8 +255,7 @@ class _Loaded:
     def close(self) -> None:
         """Unload it."""
         self.bench.close()
-        if self.kernel is not None:
-            self.kernel.close()
+        self.kernel.close()
 
 
 def _own_stream(cublas: Cublas) -> Launch:
