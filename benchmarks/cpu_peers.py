@@ -264,11 +264,12 @@ def problem_of(job: Job) -> Any:
 
 def tune_missing(jobs: Sequence[Job], timeout: float) -> None:
     from autotune import NotTunedError, tune
+    from autotune.targets.cpu.target import CpuTarget
     from autotune.targets.lookup import look_up
 
     for job in jobs:
         try:
-            look_up(problem_of(job), "cpu", match="exact", cache=job.cache)
+            look_up(problem_of(job), CpuTarget(), match="exact", cache=job.cache)
         except NotTunedError:
             print(f"tuning {problem_of(job).label}", file=sys.stderr, flush=True)
             tune(problem_of(job), target="cpu", trials=1000, timeout=timeout, cache=job.cache)

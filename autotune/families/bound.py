@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.core.errors import SpaceError
+from autotune.operations.problem import element_sizes
 from autotune.space import UndefinedError
 
 if TYPE_CHECKING:
@@ -49,15 +50,11 @@ class Bound:
     ) -> None:
         self.family = family
         self.configuration = family.conform(configuration)
-        sizes = problem.sizes.keys() - {"itemsize"}
-        known: dict[str, Value] = {
-            **limits.names(),
-            **self.configuration,
-            "itemsize": problem.sizes["itemsize"],
-        }
+        fixed = element_sizes(problem.dtype)
+        known: dict[str, Value] = {**limits.names(), **self.configuration, **fixed}
         self._constants = known
         self._derived: list[str] = []
-        varying = set(sizes)
+        varying = problem.sizes.keys() - fixed.keys()
         for name, expression in family.derived.items():
             if expression.names & varying:
                 varying.add(name)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from autotune.core.configuration import Configuration, Value
 from autotune.core.device import DeviceLimits
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import SpaceError
-from autotune.core.limits import CpuLimits, CudaLimits, HybridLimits, MpiLimits
 from autotune.core.printable import shown
-from autotune.operations.problem import Problem, admits
+from autotune.operations.problem import Problem, admits, element_sizes
 from autotune.operations.product import Operation
 from autotune.space import Expression, Restriction, SearchSpace, TunableParameter, UndefinedError
 
@@ -22,23 +21,8 @@ if TYPE_CHECKING:
     from autotune.core.facts import Stamp
     from autotune.families.local import Local
 
-SIZE_NAMES: frozenset[str] = frozenset({"M", "N", "K", "itemsize"})
+SIZE_NAMES: frozenset[str] = frozenset({"M", "N", "K", "itemsize", "acc_itemsize"})
 """Problem sizes that every family's expressions may use."""
-
-_CUDA_NAMES = frozenset(field.name for field in dataclasses.fields(CudaLimits))
-
-LIMIT_NAMES: Mapping[str, frozenset[str]] = {
-    "cpu": frozenset(field.name for field in dataclasses.fields(CpuLimits)),
-    "cuda": _CUDA_NAMES,
-    "numba-cuda": _CUDA_NAMES,
-    "mpi": frozenset(field.name for field in dataclasses.fields(MpiLimits)),
-    "hybrid": frozenset(field.name for field in dataclasses.fields(HybridLimits)),
-}
-"""Device limits that a family's expressions may use, by target: the targets there are."""
-
-
-GPU_TARGETS: frozenset[str] = frozenset({"cuda", "numba-cuda"})
-"""Targets whose families say how they are launched and what one block needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +101,13 @@ class KernelFamily:
     Attributes:
         name: what users call it; unique among the families of its operation and target.
         operation: what it computes ("gemm").
-        target: what it runs on; a key of `LIMIT_NAMES`.
+        target: the name of the target it runs on.
         template: the template's path relative to one of `template_folders`.
         accuracy: the accuracy class of its results.
         summary: one line for listings.
         dtypes: element types it can be rendered for.
+        out_dtypes: element types its results may have beside the operands' own, where those are
+            summed in them.
         layouts: operand layouts it reads without a transposing copy.
         parameters: its tunable parameters, in the order of the file.
         derived: named expressions over parameters, sizes, limits and earlier ones; every
@@ -165,11 +151,17 @@ class KernelFamily:
     any_sizes: bool = False
     files: tuple[Path, ...] = ()
     template_files: tuple[Stamp, ...] = ()
+    out_dtypes: tuple[str, ...] = ()
 
     @property
     def runtime_parameters(self) -> tuple[str, ...]:
         """Names of the parameters that are passed at the call, in the order of the file."""
         return tuple(parameter.name for parameter in self.parameters if parameter.runtime)
+
+    def results(self, dtype: str) -> tuple[str, ...]:
+        """The element types that results of operands of a dtype may have, their own first."""
+        sums = DTYPES[dtype].accumulation
+        return (dtype, sums) if sums != dtype and sums in self.out_dtypes else (dtype,)
 
     def unsupported(self, problem: Problem) -> str | None:
         """Why this family cannot serve `problem`, or None if it can."""
@@ -180,8 +172,9 @@ class KernelFamily:
             return f"{self.name} computes {self.defines.formula.text}{other}"
         if problem.dtype not in self.dtypes:
             return f"{self.name} handles {', '.join(self.dtypes)}, not {problem.dtype}"
-        if problem.out_dtype is not None:
-            return f"{self.name} writes {problem.dtype} results, not {problem.out_dtype}"
+        results = self.results(problem.dtype)
+        if problem.out_dtype not in (None, *results):
+            return f"{self.name} writes {' or '.join(results)} results, not {problem.out_dtype}"
         if not admits(problem.accuracy, self.accuracy):
             return f"{self.name} has accuracy {self.accuracy}, not {problem.accuracy}"
         return None
@@ -230,13 +223,13 @@ class KernelFamily:
             self.derive(name, known, conformed)
         return known
 
-    def constants(self, configuration: Mapping[str, Value], itemsize: int) -> dict[str, Value]:
-        """What follows from a configuration alone: parameters, itemsize, and derived names.
+    def constants(self, configuration: Mapping[str, Value], dtype: str) -> dict[str, Value]:
+        """What follows from a configuration alone: parameters, `element_sizes`, and derived names.
 
         Raises:
             SpaceError: a division in a derived name is not whole.
         """
-        known: dict[str, Value] = {**configuration, "itemsize": itemsize}
+        known: dict[str, Value] = {**configuration, **element_sizes(dtype)}
         for name, expression in self.derived.items():
             if expression.names <= known.keys():
                 self.derive(name, known, configuration)
@@ -257,7 +250,7 @@ class KernelFamily:
                 f"family {self.name!r} has no {name} for {Configuration(configuration)}: {error}"
             ) from error
 
-    def thread_count(self, configuration: Mapping[str, Value], itemsize: int) -> int:
+    def thread_count(self, configuration: Mapping[str, Value], dtype: str) -> int:
         """How many threads a CPU kernel of this family uses.
 
         Raises:
@@ -267,7 +260,7 @@ class KernelFamily:
             return 1
         known = configuration
         if not self.threads.names <= known.keys():
-            known = self.constants(self.conform(configuration), itemsize)
+            known = self.constants(self.conform(configuration), dtype)
         try:
             value = self.threads.evaluate(known)
         except UndefinedError as error:

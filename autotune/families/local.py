@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.errors import SpaceError
 from autotune.families.bound import Bound
+from autotune.families.languages import language_of
 from autotune.space import Expression, Restriction
 from autotune.space.restriction import whole_divisions
 
@@ -17,16 +18,9 @@ if TYPE_CHECKING:
     from autotune.core.device import DeviceLimits
     from autotune.core.toml_table import Table
     from autotune.families.family import KernelFamily
+    from autotune.families.languages import Language
     from autotune.families.scope import Scope
     from autotune.operations.problem import Gemm
-
-LOCAL_TARGETS: Mapping[str, tuple[str, ...]] = {"mpi": ("cpu", "cuda"), "hybrid": ("cuda",)}
-"""Targets whose programs leave a product to a kernel of another one, and which that may be."""
-
-_ON_RANKS = {
-    "cpu": ("gpus == 0", "blocks are in the memory of GPUs, and this family multiplies on CPUs"),
-    "cuda": ("gpus > 0", "this family multiplies on GPUs: tune with --local cuda"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +31,7 @@ class Local:
         m: rows of its A and C.
         n: its reduction.
         k: columns of its B and C.
-        on: the target whose kernel multiplies: "cpu" or "cuda".
+        on: the target whose kernel multiplies.
         threads: that the kernel may use; None for a GPU's, which has none.
     """
 
@@ -48,8 +42,8 @@ class Local:
     threads: Expression | None
 
 
-def read_local(top: Table, target: str, scope: Scope) -> Local:
-    """The table [local] of a family of one of `LOCAL_TARGETS`.
+def read_local(top: Table, language: Language, scope: Scope) -> Local:
+    """The table [local] of a family whose language has one.
 
     Raises:
         FamilyError: it is missing or does not fit the format.
@@ -57,9 +51,9 @@ def read_local(top: Table, target: str, scope: Scope) -> Local:
     if "local" not in top:
         top.fail("local", "is missing: a table with m, n, k and on, what is multiplied at a time")
     table = top.table("local")
-    on = table.choice("on", LOCAL_TARGETS[target])
+    on = table.choice("on", language.local)
     sizes = {name: table.text(name) for name in "mnk"}
-    if on == "cpu":
+    if language_of(on).threaded:
         given = "threads" in table
         default = "threads" if "threads" in scope else "1"
         sizes["threads"] = table.text("threads") if given else default
@@ -72,11 +66,10 @@ def read_local(top: Table, target: str, scope: Scope) -> Local:
 
 
 def local_restrictions(
-    local: Local, derived: Mapping[str, Expression], target: str
+    local: Local, derived: Mapping[str, Expression], language: Language
 ) -> Iterator[Restriction]:
-    """Ranks have what the kernel runs on, and divisions in [local] are whole."""
-    if target == "mpi":
-        text, reason = _ON_RANKS[local.on]
+    """The device has what the kernel runs on, and divisions in [local] are whole."""
+    for text, reason in language.local[local.on]:
         yield Restriction(Expression.parse(text), reason)
     sizes = {f"local.{name}": getattr(local, name) for name in (*"mnk", "threads")}
     implied = {restriction.text for restriction in whole_divisions(derived)}

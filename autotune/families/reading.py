@@ -8,25 +8,25 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.configuration import Configuration
-from autotune.core.errors import ExpressionError
+from autotune.core.dtypes import DTYPES, USUAL_DTYPES
+from autotune.core.errors import ExpressionError, UnknownNameError
 from autotune.core.printable import shown
 from autotune.core.toml_table import Table
 from autotune.families.family import (
-    GPU_TARGETS,
-    LIMIT_NAMES,
     SIZE_NAMES,
     AuxiliaryKernel,
     KernelFamily,
     Launch,
     Preset,
 )
-from autotune.families.local import LOCAL_TARGETS, local_restrictions, read_local
+from autotune.families.languages import language_of, target_names
+from autotune.families.local import local_restrictions, read_local
 from autotune.families.occupancy import limit_restrictions
 from autotune.families.rendering import WORD, reserved_names
 from autotune.families.scope import Scope
 from autotune.families.templating import template_digest, template_exists
 from autotune.operations.formula import Formula
-from autotune.operations.problem import ACCURACIES, ITEM_SIZES, LAYOUTS
+from autotune.operations.problem import ACCURACIES, LAYOUTS
 from autotune.operations.product import Operation
 from autotune.space import Expression, Restriction, TunableParameter
 from autotune.space.restriction import whole_divisions
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.core.configuration import Value
+    from autotune.families.languages import Language
 
 _PATH = re.compile(r"(?=.{1,200}$)\w[\w.+-]*(/\w[\w.+-]*)*", re.ASCII)
-_DEFAULT_DTYPES = ("float32", "float64")
 _DEFAULT_LAYOUTS = ("nn",)
 _BLOCK_NEEDS = ("threads", "registers", "shared_bytes")
 
@@ -58,13 +58,15 @@ def read_family(
             file, the key, and what was expected.
     """
     top = Table.read(path)
-    target = top.choice("target", LIMIT_NAMES)
+    target, language = _target(top)
     operation = top.name("operation")
-    if target != "cpu" and operation != "gemm":
+    if operation != "gemm" and not language.own_operations:
+        able = [each for each in target_names() if language_of(each).own_operations]
         top.fail(
-            "operation", f"must be gemm on {target}: others are for cpu, got {shown(operation)}"
+            "operation",
+            f"must be gemm on {target}: others are for {', '.join(able)}, got {shown(operation)}",
         )
-    scope = Scope(SIZE_NAMES | LIMIT_NAMES[target], reserved_names(operation, target))
+    scope = Scope(SIZE_NAMES | language.limits, reserved_names(operation, target))
     fragments = tuple(_fragments(top, fragment_folders))
     # A family's expressions may use a fragment's parameters, and a fragment's all of the family's.
     parts = (top, *fragments)
@@ -72,7 +74,7 @@ def read_family(
     derived = {name: text for part in parts for name, text in _derived(part, scope)}
     restrictions = tuple(each for part in parts for each in _restrictions(part, scope))
     launch = None
-    if target in GPU_TARGETS:
+    if language.launched:
         for parameter in parameters:
             if parameter.runtime:
                 key = f"parameters.{parameter.name}.runtime"
@@ -80,9 +82,9 @@ def read_family(
         launch = _launch(top.table("launch"), scope)
         restrictions = (*_gpu_restrictions(launch, derived, top, scope), *restrictions)
     local = None
-    if target in LOCAL_TARGETS:
-        local = read_local(top, target, scope)
-        restrictions = (*restrictions, *local_restrictions(local, derived, target))
+    if language.local:
+        local = read_local(top, language, scope)
+        restrictions = (*restrictions, *local_restrictions(local, derived, language))
     template = top.text("template")
     if not _PATH.fullmatch(template) or not template_exists(template, template_folders):
         top.fail(
@@ -97,7 +99,8 @@ def read_family(
         template=template,
         accuracy=top.choice("accuracy", ACCURACIES),
         summary=top.text("summary"),
-        dtypes=top.choices("dtypes", ITEM_SIZES, _DEFAULT_DTYPES),
+        dtypes=top.choices("dtypes", DTYPES, USUAL_DTYPES),
+        out_dtypes=top.choices("out_dtypes", DTYPES, ()) if "out_dtypes" in top else (),
         layouts=top.choices("layouts", LAYOUTS, _DEFAULT_LAYOUTS),
         parameters=parameters,
         derived=derived,
@@ -112,12 +115,22 @@ def read_family(
         presets=dict(_presets(top.table("presets", {}), parameters)),
         defines=_defined(top, operation) if operation != "gemm" else None,
         local=local,
-        threads=_threads(top, parameters, derived) if target == "cpu" else None,
-        any_sizes=target in GPU_TARGETS and top.flag("any_sizes"),
+        threads=_threads(top, parameters, derived) if language.threaded else None,
+        any_sizes=language.launched and top.flag("any_sizes"),
     )
     for part in parts:
         part.close()
     return family
+
+
+def _target(top: Table) -> tuple[str, Language]:
+    """The target of a file, and what its families are written in."""
+    target = top.text("target")
+    try:
+        return target, language_of(target)
+    except UnknownNameError:
+        top.choice("target", target_names())  # says which there are
+        raise
 
 
 def _defined(top: Table, name: str) -> Operation:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from autotune.core.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,10 +19,6 @@ if TYPE_CHECKING:
 
 GUARD_BYTES = 4096
 """Size of the guard zone before and after every operand."""
-
-POISON: Mapping[int, int] = {4: 0x7FC5A5A5, 8: 0x7FFCA5A5A5A5A5A5}
-"""What guard zones, padding and an unwritten C hold, by bytes per element: quiet NaNs with a
-payload of their own."""
 
 LINE_OFFSET = 16
 """Bytes from the start of a cache line to the first element. The C library keeps so many before
@@ -39,7 +37,7 @@ class GuardedMatrix:
     Args:
         rows: of the matrix.
         columns: of the matrix.
-        dtype: float32 or float64.
+        dtype: element type.
         padding: guard elements after every row.
 
     Attributes:
@@ -47,8 +45,9 @@ class GuardedMatrix:
     """
 
     def __init__(self, rows: int, columns: int, dtype: str, padding: int = 0) -> None:
-        itemsize = np.dtype(dtype).itemsize
-        self._poison = POISON[itemsize]
+        row = DTYPES[dtype]
+        itemsize = row.itemsize
+        self._poison = row.word.poison
         guard = GUARD_BYTES // itemsize
         stride = columns + padding
         count = rows * stride
@@ -59,7 +58,7 @@ class GuardedMatrix:
         body = self._words[guard : guard + count].reshape(rows, stride)
         self._between = body[:, columns:]
         self._bits = body[:, :columns]
-        self.array: Matrix = self._bits.view(dtype)
+        self.array: Matrix = self._bits.view(row.numpy)
         self.poison()
 
     def poison(self) -> None:

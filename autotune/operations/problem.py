@@ -11,29 +11,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES, dtype_name
 from autotune.core.errors import ProblemError
 from autotune.core.printable import shown
 from autotune.core.suggestions import must_be
 
 if TYPE_CHECKING:
     from autotune.operations.formula import Formula
-
-ITEM_SIZES: Mapping[str, int] = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
-"""Bytes per element of every dtype a problem may have."""
-
-DTYPE_ALIASES: Mapping[str, str] = {
-    "f16": "float16",
-    "fp16": "float16",
-    "half": "float16",
-    "bf16": "bfloat16",
-    "f32": "float32",
-    "fp32": "float32",
-    "single": "float32",
-    "f64": "float64",
-    "fp64": "float64",
-    "double": "float64",
-}
-"""Other names of dtypes, in lower case."""
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 """Which of A and B is stored transposed, A first: "nt" means B is stored K x N."""
@@ -72,7 +56,7 @@ class Problem(Protocol):
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """Names in scope of a family's expressions: problem sizes and ``itemsize``."""
+        """Names in scope of a family's expressions: problem sizes and `element_sizes`."""
         ...
 
     @property
@@ -111,7 +95,7 @@ class Gemm:
     m: int
     n: int
     k: int
-    dtype: str = "float32"
+    dtype: str = DEFAULT_DTYPE
     out_dtype: str | None = None
     layout: str = "nn"
     accuracy: str = "ieee"
@@ -147,12 +131,23 @@ class Gemm:
     @property
     def itemsize(self) -> int:
         """Bytes per element of A and B."""
-        return ITEM_SIZES[self.dtype]
+        return DTYPES[self.dtype].itemsize
+
+    @property
+    def result_dtype(self) -> str:
+        """Element type of C."""
+        return self.out_dtype or self.dtype
+
+    @property
+    def operand_bytes(self) -> int:
+        """Bytes of A, B and C together."""
+        inputs = (self.m + self.k) * self.n * self.itemsize
+        return inputs + self.m * self.k * DTYPES[self.result_dtype].itemsize
 
     @property
     def sizes(self) -> dict[str, int]:
-        """M, N, K and ``itemsize``: names in scope of a family's expressions."""
-        return {"M": self.m, "N": self.n, "K": self.k, "itemsize": self.itemsize}
+        """M, N, K and `element_sizes`: names in scope of a family's expressions."""
+        return {"M": self.m, "N": self.n, "K": self.k, **element_sizes(self.dtype)}
 
     @property
     def a_shape(self) -> tuple[int, int]:
@@ -206,6 +201,12 @@ def gemm_from_key(key: Mapping[str, Any]) -> Gemm:
         ) from error
 
 
+def element_sizes(dtype: str) -> dict[str, int]:
+    """Bytes of an operand's element, ``itemsize``, and of a sum of products, ``acc_itemsize``."""
+    row = DTYPES[dtype]
+    return {"itemsize": row.itemsize, "acc_itemsize": row.accumulated.itemsize}
+
+
 def parse_shape(text: str) -> tuple[int, int, int]:
     """Sizes from ``MxNxK``: three whole numbers >= 1.
 
@@ -218,12 +219,6 @@ def parse_shape(text: str) -> tuple[int, int, int]:
         if min(m, n, k) >= 1:
             return m, n, k
     raise ProblemError(f"a shape is MxNxK with three whole numbers >= 1, got {shown(text)}")
-
-
-def dtype_name(text: str) -> str:
-    """The name that a dtype has here: "float32" for "fp32" or "Single"; others as they are."""
-    lower = text.strip().lower()
-    return DTYPE_ALIASES.get(lower, lower)
 
 
 def admits(wanted: str, offered: str) -> bool:
@@ -244,8 +239,8 @@ def _positive(name: str, value: Any) -> int:
 def _dtype(name: str, value: Any) -> str:
     text = str(value if isinstance(value, str) else getattr(value, "__name__", str(value)))
     plain = dtype_name(text)
-    if plain not in ITEM_SIZES:
-        raise ProblemError(must_be(name, text, ITEM_SIZES))
+    if plain not in DTYPES:
+        raise ProblemError(must_be(name, text, DTYPES))
     return plain
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError
 from autotune.operations.formula import Formula
 
@@ -33,15 +34,25 @@ class Tolerance:
     """How far C may be from the float64 reference.
 
     With S = |alpha| |A| |B| + |beta| |C0|, the error of element ij may be `factor` times S_ij, or,
-    where the class promises accuracy only in norm, `factor` times the largest element of S.
+    where the class promises accuracy only in norm, `factor` times the largest element of S; and
+    `rounding` times the magnitude of the reference; and `absolute`.
     """
 
     factor: float
     normwise: bool
+    rounding: float = 0.0
+    absolute: float = 0.0
 
     @classmethod
-    def of(cls, accuracy: str, dtype: str, sizes: tuple[int, int, int]) -> Tolerance:
+    def of(
+        cls, accuracy: str, dtype: str, sizes: tuple[int, int, int], out_dtype: str | None = None
+    ) -> Tolerance:
         """The tolerance of an accuracy class.
+
+        Operands are taken as they were drawn, in their own type: they are exact. What follows is
+        about the type that products are summed in, float32 for operands of 16 bits, whose
+        products it holds exactly (2 x 11 and 2 x 8 bits of significand fit 24): eps is of that
+        type, u = eps / 2.
 
         `ieee`: 16 eps. For any data, rounding errors of an inner product are within n u S and,
         with high probability, within a multiple of sqrt(n) u S; for data of mean zero, as used
@@ -62,21 +73,45 @@ class Tolerance:
         whole blocks are added and subtracted before they are multiplied; in class `ieee` it stays
         in its row of A, or its column of B.
 
+        A result of another type than the sums is rounded to it, once, at the end: off by at most
+        u' |C_ij|, where u' is that type's unit roundoff, and among its subnormal numbers by half
+        the smallest one (Higham, section 2.1, where (2.8) adds the second to the first).
+        C_ij is what was summed; that it differs from the reference adds u' times the above, which
+        the margin holds. This part is relative to the result, not to S: data of mean zero cancel,
+        so that |C_ij| is about S_ij / sqrt(n). A kernel that rounds every partial sum to 16 bits
+        is off by a random walk of such roundings, and stands out; within u' S_ij it would not.
+
         Args:
             accuracy: the accuracy class of the kernel.
-            dtype: float32 or float64.
+            dtype: element type of the operands.
             sizes: m, n, k.
+            out_dtype: element type of the result; None means `dtype`.
 
         Raises:
             InputError: no tolerance is known for the class.
         """
-        eps = float(np.finfo(dtype).eps)
+        sums, result = DTYPES[dtype].accumulated, DTYPES[out_dtype or dtype]
+        eps = 2 * sums.unit_roundoff
+        final = (0.0, 0.0) if result is sums else (result.unit_roundoff, result.smallest / 2)
         if accuracy == "ieee":
-            return cls(16 * eps, normwise=False)
+            return cls(16 * eps, False, *final)
         if accuracy == "strassen":
             levels = max(0, math.ceil(math.log2(min(sizes) / 32)))
-            return cls(8 * eps * 4.5 ** (levels / 2), normwise=True)
+            return cls(8 * eps * 4.5 ** (levels / 2), True, *final)
         raise InputError(f"accuracy must be ieee or strassen to be verified, got {accuracy!r}")
+
+    def allowed(self, scale: Matrix, largest: float, expected: Matrix) -> Matrix:
+        """How far each element may be off.
+
+        Args:
+            scale: S.
+            largest: its largest element.
+            expected: the reference.
+        """
+        allowed = np.multiply(self.factor, largest if self.normwise else scale)
+        if self.rounding:
+            allowed = allowed + self.rounding * np.abs(expected) + self.absolute
+        return np.asarray(allowed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +179,16 @@ class Drawn:
         layout: str,
         rng: np.random.Generator,
         formula: Formula | None = None,
+        out_dtype: str | None = None,
     ) -> Drawn:
         """Draw operands and compute, in float64, their product or what a formula says."""
         a_shape = (case.n, case.m) if layout[0] == "t" else (case.m, case.n)
         b_shape = (case.k, case.n) if layout[1] == "t" else (case.n, case.k)
         a = _random(rng, a_shape, case.distribution, dtype)
         b = _random(rng, b_shape, case.distribution, dtype)
-        c = _random(rng, (case.m, case.k), case.distribution, dtype) if case.beta != 0 else None
+        c = None
+        if case.beta != 0:
+            c = _random(rng, (case.m, case.k), case.distribution, out_dtype or dtype)
         factors = (a.T if layout[0] == "t" else a, b.T if layout[1] == "t" else b)
         if formula is not None:
             # No rows, columns or identity stand for all of it: it is computed whole.
@@ -187,12 +225,13 @@ class FullReference:
             self.scale = abs(case.alpha) * _product(np.abs(a), np.abs(b))
             if c is not None:
                 self.expected += case.beta * c.astype(np.float64)
-                self.scale += abs(case.beta) * np.abs(c)
+                self.scale += abs(case.beta) * np.abs(c.astype(np.float64))
         self.largest = float(self.scale.max())
 
     def error(self, c: Matrix, tolerance: Tolerance) -> float:
         """The largest error relative to `tolerance`; NaN where C is NaN."""
-        return _worst(np.abs(c - self.expected), self.scale, self.largest, tolerance)
+        allowed = tolerance.allowed(self.scale, self.largest, self.expected)
+        return _worst(c, self.expected, allowed)
 
 
 class SampledReference:
@@ -202,7 +241,11 @@ class SampledReference:
     component (C v)_i may be off by 6 sqrt(sum_j t_ij^2): Hoeffding's inequality leaves a chance of
     2 exp(-18) to a C with every element at its limit. The row sums of squares come, without
     forming |A| |B|, from the triangle inequality: the 2-norm of row i of S is at most
-    |alpha| sum_j |a_ij| ||B_j|| + |beta| ||C0_i||, and close to it for random data.
+    |alpha| sum_j |a_ij| ||B_j|| + |beta| ||C0_i||, and close to it for random data. That of row i
+    of the reference, which the rounding of results is relative to, is the root mean square of
+    (C v)_i over the vectors: its expectation is exact, and with `VECTORS` of them it comes out
+    less than a third of it with a chance below 1e-5. Roundings to nearest have a standard
+    deviation of 0.4 of their limit, so that even then five of those are allowed.
 
     Attributes:
         rows: which rows of C are compared.
@@ -224,14 +267,13 @@ class SampledReference:
         )
         self.vectors = rng.choice([-1.0, 1.0], (case.k, VECTORS))
         self._expected = case.alpha * _product(a, _product(b, self.vectors))
-        norms = np.sqrt(np.einsum("ij,ij->i", b, b, dtype=np.float64))
-        self._scale = abs(case.alpha) * _product(np.abs(a), norms[:, None])
+        self._scale = abs(case.alpha) * _product(np.abs(a), _norms(b))
         if c is not None:
             self._expected += case.beta * _product(c, self.vectors)
-            norms = np.sqrt(np.einsum("ij,ij->i", c, c, dtype=np.float64))
-            self._scale += abs(case.beta) * norms[:, None]
-        self._scale *= self._DEVIATIONS
+            self._scale += abs(case.beta) * _norms(c)
+        self._magnitude = np.sqrt(np.mean(self._expected**2, axis=1, keepdims=True))
         self._largest = float(self._scale.max())
+        self._width = case.k
 
     def error(self, c: Matrix, tolerance: Tolerance) -> float:
         """The largest error relative to `tolerance`; NaN where C is NaN."""
@@ -243,18 +285,25 @@ class SampledReference:
         self, rows: Matrix, columns: Matrix, image: Matrix, tolerance: Tolerance
     ) -> float:
         """The same, of the parts of C that it takes: its `rows`, its `columns`, and C v."""
+        of_row = replace(tolerance, absolute=tolerance.absolute * math.sqrt(self._width))
+        allowed = of_row.allowed(self._scale, self._largest, self._magnitude)
         errors = (
             self._row_part.error(rows, tolerance),
             self._column_part.error(columns, tolerance),
-            _worst(np.abs(image - self._expected), self._scale, self._largest, tolerance),
+            _worst(image, self._expected, self._DEVIATIONS * allowed),
         )
         return float(np.max(errors))  # unlike max(), propagates NaN
 
 
-def _worst(error: Matrix, scale: Matrix, largest: float, tolerance: Tolerance) -> float:
-    if tolerance.normwise:
-        return float(error.max()) / (tolerance.factor * largest)
-    return float(np.divide(error, scale, out=error).max()) / tolerance.factor
+def _worst(values: Matrix, expected: Matrix, allowed: Matrix) -> float:
+    error = np.abs(values.astype(np.float64, copy=False) - expected)
+    return float(np.divide(error, allowed, out=error).max())
+
+
+def _norms(matrix: Matrix) -> Matrix:
+    """The 2-norm of every row, as a column."""
+    squares = np.einsum("ij,ij->i", matrix, matrix, dtype=np.float64, casting="unsafe")
+    return np.asarray(np.sqrt(squares)[:, None])
 
 
 def _product(a: Matrix, b: Matrix) -> Matrix:
@@ -278,4 +327,4 @@ def _random(
     rng: np.random.Generator, shape: tuple[int, int], distribution: str, dtype: str
 ) -> Matrix:
     values = rng.uniform(-1, 1, shape) if distribution == "uniform" else rng.normal(size=shape)
-    return values.astype(dtype)
+    return values.astype(DTYPES[dtype].numpy)

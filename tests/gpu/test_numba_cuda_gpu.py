@@ -27,6 +27,7 @@ from autotune.families.modules import load_module
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
 from autotune.measuring.evaluator import Effort
+from autotune.targets.base import Work
 from autotune.targets.cuda.driver.context import activated
 from autotune.targets.cuda.target import NumbaCudaTarget
 
@@ -173,14 +174,9 @@ def test_shipped_families_are_verified_and_timed(
     candidates = [
         Candidate(name, each.default(problem, device.limits)) for name, each in FAMILIES.items()
     ]
+    effort = Effort(budget_s=0.02, finals_s=0.2)
     with NumbaCudaTarget().evaluator(
-        problem,
-        FAMILIES,
-        device,
-        programs,
-        effort=Effort(budget_s=0.02, finals_s=0.2),
-        workers=2,
-        seed=0,
+        Work(problem, FAMILIES, device, programs, effort, workers=2)
     ) as evaluator:
         evaluator.prepare(candidates)
         for candidate in candidates:

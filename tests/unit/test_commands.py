@@ -404,7 +404,7 @@ class TestStudies:
     ) -> None:
         work = Workplace.of(
             Gemm(16, 16, 16),
-            target="cpu",
+            target=CpuTarget(),
             device=None,
             families=["unrolled"],
             extra_families=(),

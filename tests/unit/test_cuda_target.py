@@ -23,7 +23,6 @@ from autotune.families.catalog import load_families
 from autotune.families.family import KernelFamily
 from autotune.families.launch import Binary, LaunchPlan, LaunchStep, plan_launch
 from autotune.families.program_cache import ProgramCache
-from autotune.measuring.evaluator import Effort
 from autotune.operations.problem import Gemm
 from autotune.runtime import loading as runtime
 from autotune.store import (
@@ -34,6 +33,7 @@ from autotune.store import (
     export_records,
     sources,
 )
+from autotune.targets.base import Work
 from autotune.targets.cpu.target import CpuTarget
 from autotune.targets.cuda.compile.cubin import read_cubin
 from autotune.targets.cuda.device import presence
@@ -106,7 +106,7 @@ def test_described_devices_run_nothing(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="known by description only"):
         target.kernel(family, candidate, PROBLEM, device, programs)
     with pytest.raises(InputError, match="known by description only"):
-        target.evaluator(PROBLEM, families, device, programs, effort=Effort(), workers=1, seed=0)
+        target.evaluator(Work(PROBLEM, families, device, programs, workers=1))
 
 
 @pytest.fixture

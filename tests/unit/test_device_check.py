@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from autotune.core.dtypes import WORDS
 from autotune.operations.references import Case
 from autotune.targets.cuda.measure import device_check, memory
 from autotune.targets.cuda.measure.device_check import DeviceCheck
@@ -17,6 +18,8 @@ from autotune.targets.cuda.measure.placement import Placement
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from autotune.targets.cuda.measure.support import Allowed
 
 CASE = Case(9, 8, 7)
 
@@ -48,10 +51,11 @@ class HostDriver:
 class HostSupport:
     """The helpers of a device, in NumPy."""
 
-    def fill(self, address: int, count: int, word: int) -> None:
-        array(address, count, "uint32")[:] = word
+    def fill(self, address: int, count: int, itemsize: int) -> None:
+        array(address, count, f"u{itemsize}")[:] = WORDS[itemsize].poison
 
-    def inspect(self, base: int, place: Placement, poison: int) -> list[int]:
+    def inspect(self, base: int, place: Placement) -> list[int]:
+        poison = WORDS[4].poison
         words = matrix(base, place, "uint32")
         guards = (
             array(base + place.offset - 4 * place.guard, place.guard, "uint32"),
@@ -64,12 +68,15 @@ class HostSupport:
         return zlib.crc32(ctypes.string_at(address, size))
 
     def largest_error(
-        self, base: int, place: Placement, expected: int, scale: int | None
+        self, base: int, place: Placement, expected: int, scale: int | None, allowed: Allowed
     ) -> float:
         count = place.rows * place.columns
         c = matrix(base, place, "float32").ravel()
-        errors = np.abs(c - array(expected, count, "float64"))
-        return float((errors / array(scale, count, "float64") if scale else errors).max())
+        factor, rounding, absolute = allowed
+        values = array(expected, count, "float64")
+        scales = array(scale, count, "float64") if scale else 1.0
+        limits = factor * scales + rounding * np.abs(values) + absolute
+        return float((np.abs(c - values) / limits).max())
 
 
 def array(address: int, count: int, dtype: str) -> NDArray[Any]:

@@ -221,13 +221,13 @@ def read_plain(folder: Path, text: str) -> KernelFamily:
 def test_threads_of_a_cpu_kernel_are_what_the_file_says(tmp_path: Path) -> None:
     family = read_plain(tmp_path, CPU)
     chosen = Configuration({"teams": 2})
-    assert family.thread_count(chosen, 4) == 4
+    assert family.thread_count(chosen, "float32") == 4
     program = write_program(family, chosen, Gemm(4, 4, 4), ProgramCache(tmp_path / "programs"))
     assert program.threads == 4
     none = CPU.replace('threads = "teams * 2"\n', "")
-    assert read_plain(tmp_path, none).thread_count(chosen, 4) == 1
+    assert read_plain(tmp_path, none).thread_count(chosen, "float32") == 1
     named = read_plain(tmp_path, none.replace("teams", "threads"))
-    assert named.thread_count(Configuration({"threads": 2}), 4) == 2
+    assert named.thread_count(Configuration({"threads": 2}), "float32") == 2
 
 
 def test_threads_that_are_none_are_refused(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_threads_that_are_none_are_refused(tmp_path: Path) -> None:
         read_plain(tmp_path, CPU.replace(before, 'threads = "M"'))
     family = read_plain(tmp_path, CPU.replace(before, 'threads = "teams - 1"'))
     with pytest.raises(SpaceError, match=r"threads of family 'plain' .* teams - 1 is 0"):
-        family.thread_count(Configuration({"teams": 1}), 4)
+        family.thread_count(Configuration({"teams": 1}), "float32")
     with pytest.raises(FamilyError, match="threads is not a key"):
         read(tmp_path, TEXT.replace("[parameters]", 'threads = "p"\n[parameters]'))
 

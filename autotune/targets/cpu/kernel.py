@@ -14,7 +14,6 @@ import numpy as np
 from autotune.core.facts import unchanged
 from autotune.core.forking import LOADING, WORKQUEUE
 from autotune.families.modules import load_module
-from autotune.operations.problem import ITEM_SIZES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -99,7 +98,7 @@ def write_program(
         kernel_layout=kernel_layout,
         layout=layout,
         runtime=tuple(int(conformed[name]) for name in runtime),
-        threads=family.thread_count(conformed, ITEM_SIZES[problem.dtype]),
+        threads=family.thread_count(conformed, problem.dtype),
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from autotune.core.dtypes import DTYPES
 from autotune.targets.cuda.driver.context import activated
 from autotune.targets.cuda.driver.interface import driver
 from autotune.targets.cuda.measure.baseline import Cublas, CublasError, find_cublas
@@ -16,12 +17,8 @@ from autotune.targets.hybrid.operands import GuardedBlock
 if TYPE_CHECKING:
     from autotune.operations.references import Matrix
     from autotune.operations.verification import Check
-    from autotune.targets.hybrid.machine import DeviceMatrix
+    from autotune.targets.cuda.machine.matrix import DeviceMatrix
 
-_XT_CALLS = {
-    "float32": ("cublasXtSgemm", ctypes.c_float),
-    "float64": ("cublasXtDgemm", ctypes.c_double),
-}
 _BLOCK = 4096
 _PIN = 1  # CUBLASXT_PINNING_ENABLED
 
@@ -48,7 +45,8 @@ class CublasXt:
         self._library = find_cublas()
         if self._library is None or not hasattr(self._library, "cublasXtCreate"):
             raise CublasError("there is no cuBLASXt")
-        self._function, self._scalar = _XT_CALLS[dtype]
+        row = DTYPES[dtype]
+        self._function, self._scalar = f"cublasXt{row.blas}gemm", row.scalar
         self._handle = ctypes.c_void_p()
         self._call("cublasXtCreate", ctypes.byref(self._handle))
         numbers = (ctypes.c_int * devices)(*range(devices))

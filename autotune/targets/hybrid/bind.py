@@ -12,12 +12,12 @@ from autotune.families.local import local_problem
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
 from autotune.operations.problem import Gemm
-from autotune.runtime.loading import Kernel
 from autotune.targets.cuda.arrays.libraries import library_of
+from autotune.targets.cuda.target import CudaTarget
 from autotune.targets.hybrid.kernel import HybridCall
 from autotune.targets.hybrid.loading import HybridProgram, make_plan
-from autotune.targets.hybrid.machine import GpuMachine
-from autotune.targets.hybrid.products import LocalKernel, Products
+from autotune.targets.hybrid.products import LocalKernel, machine_with
+from autotune.targets.kernel import Kernel
 from autotune.targets.lookup import binary_of, look_up
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from autotune.core.grid import Block
     from autotune.families.family import KernelFamily
     from autotune.targets.cuda.arrays.operands import DeviceArray
+    from autotune.targets.cuda.machine.machine import GpuMachine
     from autotune.targets.hybrid.loading import Plan
 
 
@@ -39,16 +40,16 @@ class HybridKernel(Kernel):
     the block of every GPU ("blocks"; see `blocks`).
     """
 
+    _bound: HybridCall
+
     @property
     def blocks(self) -> list[tuple[Block, Block, Block]]:
         """Which parts of A, B and C every GPU keeps, with operands="blocks"."""
-        bound: HybridCall = self._bound  # type: ignore[assignment]
-        return bound.blocks
+        return self._bound.blocks
 
     def free(self) -> None:
         """Give threads, streams and memory of the GPUs back; the next call makes them again."""
-        bound: HybridCall = self._bound  # type: ignore[assignment]
-        bound.free()
+        self._bound.free()
 
 
 def choose_local(problem: Gemm, programs: ProgramCache) -> LocalKernel:
@@ -59,7 +60,7 @@ def choose_local(problem: Gemm, programs: ProgramCache) -> LocalKernel:
         programs: where emitted sources go; records are looked up in the cache it is part of.
     """
     cache = cache_of(programs.place)
-    found = look_up(problem, "cuda", match="nearest", device=0, cache=cache)
+    found = look_up(problem, CudaTarget(), match="nearest", device=0, cache=cache)
     limits: Any = found.device.limits
     return LocalKernel(found.candidate, problem.dtype, limits, binary_of(problem, found, cache))
 
@@ -89,8 +90,7 @@ def bind(
     devices = limits.names()["gpus"]
 
     def plan(resources: contextlib.ExitStack) -> Plan:
-        products = Products(local, programs)
-        machine = resources.enter_context(GpuMachine(devices, problem.dtype, products))
+        machine = resources.enter_context(machine_with(local, devices, programs))
         return make_plan(program, machine, programs, problem.m, problem.n, problem.k)
 
     return HybridCall(problem, operands, plan, _look, _allocate)
@@ -106,7 +106,7 @@ def open_machine(
     """
     programs = ProgramCache(CacheLocations.at(cache).programs)
     local = choose_local(Gemm(m, n, k, dtype), programs)
-    with GpuMachine(devices, dtype, Products(local, programs)) as machine:
+    with machine_with(local, devices, programs) as machine:
         yield machine
 
 

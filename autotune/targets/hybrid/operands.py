@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.operations.guarded import POISON
+from autotune.core.dtypes import DTYPES
 from autotune.operations.verification import Check, Verdict
 from autotune.targets.cuda.driver.context import activated
 from autotune.targets.cuda.driver.interface import driver
-from autotune.targets.hybrid.machine import DeviceMatrix
+from autotune.targets.cuda.machine.matrix import DeviceMatrix
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,21 +38,23 @@ class GuardedBlock:
 
     def __init__(self, device: int, rows: Span, columns: int, dtype: str, padding: int) -> None:
         self.rows = rows
-        self._dtype = dtype
-        itemsize = np.dtype(dtype).itemsize
+        row = DTYPES[dtype]
+        itemsize = row.itemsize
+        self._dtype = row.numpy
         self._words = np.dtype(f"u{itemsize}")
         height, stride = rows[1] - rows[0], columns + padding
         self._shape = (height + 2, stride)
-        self._poison = POISON[itemsize]
+        self._poison = row.word.poison
         with activated(device):
             self._memory = driver().allocate((height + 2) * stride * itemsize)
         start = int(self._memory) + stride * itemsize
-        self.matrix = DeviceMatrix(device, start, height, columns, stride, itemsize)
+        shape = height, columns
+        self.matrix = DeviceMatrix(device, start, shape, (stride, 1), self._dtype)
 
     def store(self, whole: Matrix) -> None:
         """Its rows of a matrix of the host; all around them becomes guard."""
         image = np.full(self._shape, self._poison, self._words)
-        image[1:-1, : self.matrix.columns] = whole[slice(*self.rows)].view(self._words)
+        image[1:-1, : self.matrix.shape[1]] = whole[slice(*self.rows)].view(self._words)
         with activated(self.matrix.device):
             driver().upload(int(self._memory), image)
             driver().synchronize()
@@ -62,12 +64,12 @@ class GuardedBlock:
         image = np.empty(self._shape, self._words)
         with activated(self.matrix.device):
             driver().download(image, int(self._memory))
-        inner = image[1:-1, : self.matrix.columns]
+        inner = image[1:-1, : self.matrix.shape[1]]
         whole[slice(*self.rows)] = inner.view(self._dtype)
         guards: tuple[NDArray[np.unsignedinteger], ...] = (
             image[0],
             image[-1],
-            image[1:-1, self.matrix.columns :],
+            image[1:-1, self.matrix.shape[1] :],
         )
         return all((guard == self._poison).all() for guard in guards)
 

@@ -28,9 +28,8 @@ from autotune.targets.cuda.driver.context import describe, driver_errors
 from autotune.targets.cuda.measure.baseline import CublasError
 from autotune.targets.hybrid.baseline import Library, open_library
 from autotune.targets.hybrid.loading import HybridProgram, make_plan
-from autotune.targets.hybrid.machine import GpuMachine
 from autotune.targets.hybrid.operands import PlacedCheck
-from autotune.targets.hybrid.products import Products
+from autotune.targets.hybrid.products import machine_with
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -72,7 +71,7 @@ def measurement_worker(setup: Setup, problem: Gemm) -> Subjects:
         programs = ProgramCache(setup.programs)
 
         def machine(local: LocalKernel) -> Machine:
-            return GpuMachine(setup.devices, problem.dtype, Products(local, programs))
+            return machine_with(local, setup.devices, programs)
 
         def library(check: Check) -> Library:
             return open_library(check, problem.dtype, setup.operands, setup.devices)

@@ -13,7 +13,7 @@ from autotune.core.grid import Block
 from autotune.core.paths import CacheLocations
 from autotune.families.program_cache import ProgramCache
 from autotune.operations.problem import Gemm
-from autotune.runtime.loading import Kernel
+from autotune.targets.kernel import Kernel
 from autotune.targets.lookup import look_up
 from autotune.targets.mpi.gpu_kernel import GpuDistributedKernel
 from autotune.targets.mpi.kernel import DistributedKernel
@@ -45,16 +45,16 @@ class MpiKernel(Kernel):
     None. With distributed operands every rank passes its `blocks`.
     """
 
+    _bound: DistributedKernel
+
     @property
     def blocks(self) -> tuple[Block, Block, Block]:
         """Which parts of A, B and C this rank keeps, where the operands are distributed."""
-        bound: DistributedKernel = self._bound  # type: ignore[assignment]
-        return bound.blocks
+        return self._bound.blocks
 
     def free(self) -> None:
         """Give communicators and datatypes back; every rank calls it, before MPI ends."""
-        bound: DistributedKernel = self._bound  # type: ignore[assignment]
-        bound.free()
+        self._bound.free()
 
 
 class _Communicator(MpiTarget):
@@ -155,7 +155,7 @@ def tuned_product(comm: Any, m: int, n: int, k: int, dtype: str) -> Iterator[Gpu
     describe(comm, gpus=True)
     programs = ProgramCache(CacheLocations.at(None).programs)
     product = _of_rank_0(comm, lambda: choose_gpu_local(Gemm(m, n, k, dtype), programs))
-    yield load_product(product, comm)
+    yield load_product(product, programs, comm)
 
 
 def _of_rank_0(comm: Any, look: Callable[[], _T]) -> _T:

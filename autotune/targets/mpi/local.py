@@ -11,6 +11,8 @@ from autotune.families.catalog import load_families
 from autotune.families.local import local_problem
 from autotune.families.rendering import render
 from autotune.targets.cpu.kernel import write_program
+from autotune.targets.cpu.target import CpuTarget
+from autotune.targets.cuda.target import CudaTarget
 from autotune.targets.lookup import look_up
 from autotune.targets.mpi.messages import GpuKernel, GpuProduct, LocalProduct, MpiProgram
 
@@ -31,7 +33,7 @@ def choose_local(problem: Gemm, programs: ProgramCache) -> LocalProduct:
         problem: what a rank multiplies, with the threads that it may use.
         programs: where emitted programs go; records are looked up in the cache it is part of.
     """
-    found = look_up(problem, "cpu", match="nearest", cache=cache_of(programs.place))
+    found = look_up(problem, CpuTarget(), match="nearest", cache=cache_of(programs.place))
     family, configuration = found.family, found.candidate.configuration
     return LocalProduct(
         source=render(family, configuration, dtype=problem.dtype),
@@ -55,7 +57,7 @@ def choose_gpu_local(problem: Gemm, programs: ProgramCache) -> GpuProduct:
     from autotune.targets.cuda.launch.loading import make_program
     from autotune.targets.mpi.gpu.cuda import accumulate_source
 
-    found = look_up(problem, "cuda", match="nearest", cache=cache_of(programs.place))
+    found = look_up(problem, CudaTarget(), match="nearest", cache=cache_of(programs.place))
     limits = found.device.limits
     assert isinstance(limits, CudaLimits)
     families = load_families(target="cuda", operation=problem.operation)

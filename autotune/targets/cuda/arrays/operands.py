@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from autotune.core.dtypes import DTYPES, from_typestr
 from autotune.core.errors import OperandError
-from autotune.operations.problem import ITEM_SIZES
 from autotune.targets.cuda.arrays.dlpack import CUDA_DEVICES, export
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 LEADING_LIMIT = 2**31
 """Kernels count elements from one row to the next in 32 bits."""
-
-_INTERFACE_DTYPES = {"<f4": "float32", "<f8": "float64", "<f2": "float16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +116,7 @@ def check_place(
     leading = row if rows > 1 else columns
     if leading >= LEADING_LIMIT:
         raise OperandError(f"{name} must have rows less than {LEADING_LIMIT} elements apart")
-    if array.address % ITEM_SIZES[dtype]:
+    if array.address % DTYPES[dtype].itemsize:
         raise OperandError(f"{name} is not aligned to its items: pass a copy")
     return array.address, leading
 
@@ -175,7 +173,7 @@ def _from_interface(
     address, read_only = interface["data"]
     shape = tuple(interface["shape"])
     typestr = interface["typestr"]
-    dtype = _INTERFACE_DTYPES.get(typestr, typestr)
+    dtype = from_typestr(typestr)
     strides = interface.get("strides")
     if strides is None:
         elements = _contiguous(shape)

@@ -11,6 +11,7 @@ import ctypes
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from autotune.core.dtypes import DTYPES
 from autotune.targets.cuda.driver.interface import driver
 
 if TYPE_CHECKING:
@@ -20,11 +21,10 @@ _PACKAGES = ("cupy_backends.cuda.libs.cublas", "nvmath.bindings.cublas", "torch"
 """Modules that load the library when they are imported."""
 
 _NAMES = ("libcublas.so.13", "libcublas.so.12")
-_TYPES = {
-    "float32": (ctypes.c_float, "cublasSgemm_v2"),
-    "float64": (ctypes.c_double, "cublasDgemm_v2"),
-}
+_COMPUTE_32F = 68  # products of 16-bit numbers, on tensor cores, summed in float32
+_DEFAULT_ALGORITHM = -1
 _DEFAULT_MATH = 0  # products in the operands' own precision: no TF32
+_SUMS_IN_FULL = 16  # nor partial sums in the type of the result, where that is shorter
 _WORKSPACE_BYTES = 32 * 2**20  # what NVIDIA recommends for the largest devices
 
 
@@ -56,9 +56,10 @@ class Cublas:
     Args:
         library: as `find_cublas` gives it.
         sizes: m, n, k.
-        dtype: float32 or float64.
+        dtype: element type of A and B.
         layout: which of A and B is stored transposed.
         stream: one of the driver's.
+        out_dtype: element type of C; None means `dtype`.
 
     Raises:
         CublasError: the library does not start.
@@ -68,7 +69,13 @@ class Cublas:
     """
 
     def __init__(
-        self, library: Any, sizes: tuple[int, int, int], dtype: str, layout: str, stream: Stream
+        self,
+        library: Any,
+        sizes: tuple[int, int, int],
+        dtype: str,
+        layout: str,
+        stream: Stream,
+        out_dtype: str | None = None,
     ) -> None:
         self._library = library
         self._stream = stream  # destroyed when nobody holds it
@@ -83,11 +90,13 @@ class Cublas:
             ctypes.c_void_p(int(self._workspace)),
             ctypes.c_size_t(_WORKSPACE_BYTES),
         )
-        self._call("cublasSetMathMode", self._handle, _DEFAULT_MATH)
+        self._operand, self._result = DTYPES[dtype], DTYPES[out_dtype or dtype]
+        math = _DEFAULT_MATH if self._operand.blas else _SUMS_IN_FULL
+        self._call("cublasSetMathMode", self._handle, math)
         number = ctypes.c_int()
         self._call("cublasGetVersion_v2", self._handle, ctypes.byref(number))
         self.version = version_text(number.value)
-        self._scalar, self._product = _TYPES[dtype]
+        self._scalar = self._operand.accumulated.scalar
         self._sizes = sizes
         self._flips = tuple(int(stored == "t") for stored in layout)
 
@@ -111,28 +120,35 @@ class Cublas:
         flip_a, flip_b = self._flips
         # Matrices are column-major there: what is stored row-major is the transpose, and
         # C' = B' A'.
+        scalars = [ctypes.byref(self._scalar(each)) for each in (alpha, beta)]
+        addresses = [ctypes.c_void_p(each) for each in (b, a, c)]
+        common = (self._handle, flip_b, flip_a, k, m, n, scalars[0])
+        operand, result = self._operand, self._result
+        if operand.blas and result is operand:
+            places = (addresses[0], ldb, addresses[1], lda, scalars[1], addresses[2], ldc)
+            self._call(f"cublas{operand.blas}gemm_v2", *common, *places)
+            return
         self._call(
-            self._product,
-            self._handle,
-            flip_b,
-            flip_a,
-            k,
-            m,
-            n,
-            ctypes.byref(self._scalar(alpha)),
-            ctypes.c_void_p(b),
-            ldb,
-            ctypes.c_void_p(a),
-            lda,
-            ctypes.byref(self._scalar(beta)),
-            ctypes.c_void_p(c),
-            ldc,
+            "cublasGemmEx",
+            *common,
+            *(addresses[0], operand.cublas, ldb),
+            *(addresses[1], operand.cublas, lda),
+            scalars[1],
+            *(addresses[2], result.cublas, ldc),
+            _COMPUTE_32F,
+            _DEFAULT_ALGORITHM,
         )
 
     def _call(self, name: str, *arguments: Any) -> None:
         status = getattr(self._library, name)(*arguments)
         if status != 0:
             raise CublasError(f"{name} failed with status {status}")
+
+
+def cublas_mode(dtype: str) -> str:
+    """How products of a type are computed, for people."""
+    row = DTYPES[dtype]
+    return f"{dtype}, TF32 off" if row.blas else f"{dtype}, sums in {row.accumulation}"
 
 
 def version_text(number: int) -> str:

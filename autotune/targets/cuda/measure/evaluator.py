@@ -161,7 +161,9 @@ class CudaBackend(WorkerBackend):
         self._effort = effort
         self._compiles: dict[str, Future[CompileReply | Failure]] = {}
         self._pending: dict[Candidate, Future[CompileReply | Failure]] = {}
-        self._support = self._submit(support_source(problem.dtype), _SUPPORT_FAMILY)
+        self._support = self._submit(
+            support_source(problem.dtype, problem.out_dtype), _SUPPORT_FAMILY
+        )
         self._support_cubin = b""
 
     @property
@@ -277,7 +279,13 @@ class CudaBackend(WorkerBackend):
     def _compile(self, candidate: Candidate) -> Future[CompileReply | Failure]:
         family = self._families[candidate.family]
         layout = kernel_layout(family, self._problem.layout)
-        source = render(family, candidate.configuration, dtype=self._problem.dtype, layout=layout)
+        source = render(
+            family,
+            candidate.configuration,
+            dtype=self._problem.dtype,
+            layout=layout,
+            out_dtype=self._problem.out_dtype,
+        )
         if source.digest not in self._compiles:
             self._programs.write(source, family.name)
             self._compiles[source.digest] = self._submit(source, family.name)

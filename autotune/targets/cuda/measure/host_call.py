@@ -9,17 +9,18 @@ from __future__ import annotations
 import functools
 import os
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import AutotuneError
 from autotune.core.limits import CudaLimits
 from autotune.core.statistics import median
 from autotune.measuring.processes import Failure, FailureKind, WorkerProcess
 from autotune.targets.cuda.device.identity import visible_device
 from autotune.targets.cuda.launch.loading import make_program
+from autotune.targets.reports import HostCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,23 +40,7 @@ _MIN_CALLS = 3
 _TIMEOUT_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class HostCall:
-    """What whole calls take: allocate, copy to the device, multiply, copy back, free.
-
-    Attributes:
-        context_s: making the process's context on the device, before the first call.
-        cold_s: the first call of a process; loading the module, or starting cuBLAS, is part of
-            it.
-        warm_s: median of the later calls.
-    """
-
-    context_s: float
-    cold_s: float
-    warm_s: float
-
-
-class HostCalls:
+class DeviceCalls:
     """Times whole calls of one problem, each kernel in a fresh process.
 
     Args:
@@ -123,10 +108,10 @@ def host_call_worker(problem: Gemm) -> Callable[[CudaProgram | None], HostCall |
     driver()
     rng = np.random.default_rng(0)
     a, b = (
-        rng.random(shape, dtype=np.float32).astype(problem.dtype)
+        rng.random(shape, dtype=np.float32).astype(DTYPES[problem.dtype].numpy)
         for shape in (problem.a_shape, problem.b_shape)
     )
-    c = np.zeros(problem.c_shape, problem.dtype)
+    c = np.zeros(problem.c_shape, DTYPES[problem.result_dtype].numpy)
     return functools.partial(_time_calls, problem, (a, b, c))
 
 
@@ -169,7 +154,7 @@ def _cublas(problem: Gemm) -> Callable[..., None] | None:
         return None
     sizes = (problem.m, problem.n, problem.k)
     stream = driver().stream()
-    return Cublas(library, sizes, problem.dtype, problem.layout, stream).launch
+    return Cublas(library, sizes, problem.dtype, problem.layout, stream, problem.out_dtype).launch
 
 
 def _call(launch: Callable[..., None], arrays: Sequence[np.ndarray[Any, Any]]) -> None:

@@ -23,7 +23,7 @@ from autotune.targets.cuda.device.nvml import GpuMonitor
 from autotune.targets.cuda.driver.context import describe, driver_errors
 from autotune.targets.cuda.driver.interface import driver
 from autotune.targets.cuda.launch.launch import CudaKernel
-from autotune.targets.cuda.measure.baseline import Cublas, CublasError, find_cublas
+from autotune.targets.cuda.measure.baseline import Cublas, CublasError, cublas_mode, find_cublas
 from autotune.targets.cuda.measure.bench import CaseBench, ProblemBench
 from autotune.targets.cuda.measure.device_check import DeviceCheck
 from autotune.targets.cuda.measure.memory import OperandSets, rotation_sets
@@ -83,17 +83,25 @@ class CudaRig:
         self._monitor = GpuMonitor(settings.pci_bus_id)
         self._stopwatch = Stopwatch(PATIENCE * effort.timeout_s)
         rng = np.random.default_rng(seed)
-        helpers = Support(subject.support, problem.dtype, settings.multiprocessor_count)
+        helpers = Support(subject.support, problem.result_dtype, settings.multiprocessor_count)
 
         def check(case: Case, *others: str) -> DeviceCheck:
-            return DeviceCheck(case, problem.dtype, problem.layout, rng, helpers, others=others)
+            return DeviceCheck(
+                case,
+                problem.dtype,
+                problem.layout,
+                rng,
+                helpers,
+                out_dtype=problem.out_dtype,
+                others=others,
+            )
 
         self._small = {case: check(case) for case in CASES}
         m, n, k = problem.m, problem.n, problem.k
         self._large = check(Case(m, n, k), *OTHER_CONTENTS)
         self._seed = seed
         count = rotation_sets(
-            (m * n + n * k + m * k) * problem.itemsize,
+            problem.operand_bytes,
             settings.l2_bytes,
             driver().free_bytes(),
         )
@@ -160,7 +168,7 @@ class CudaRig:
         if cublas is None:
             return ()
         version = cublas.version
-        name = f"cuBLAS {version} ({self._problem.dtype}, TF32 off)"
+        name = f"cuBLAS {version} ({cublas_mode(self._problem.dtype)})"
         return (Vendor(name, 1, {"library": "cuBLAS", "version": version}),)
 
     def failure(self, error: Exception) -> Evaluated | None:
@@ -196,7 +204,12 @@ class CudaRig:
         sizes = (self._problem.m, self._problem.n, self._problem.k)
         try:
             cublas = Cublas(
-                library, sizes, self._problem.dtype, self._problem.layout, self._stopwatch.stream
+                library,
+                sizes,
+                self._problem.dtype,
+                self._problem.layout,
+                self._stopwatch.stream,
+                self._problem.out_dtype,
             )
             bench = CaseBench(self._large, _own_stream(cublas), self._stopwatch)
             bench.once()

@@ -18,7 +18,7 @@ from autotune.measuring.messages import Series
 from autotune.measuring.racing import never
 from autotune.targets.cuda.device.identity import load_driver
 from autotune.targets.cuda.driver.interface import driver
-from autotune.targets.cuda.driver.modules import call
+from autotune.targets.cuda.driver.owned import call
 
 if TYPE_CHECKING:
     from autotune.targets.cuda.driver.interface import Event, Stream

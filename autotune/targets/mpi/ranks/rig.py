@@ -137,7 +137,7 @@ class MpiRig:
 
     def _one_gpu(self, product: GpuProduct) -> Callable[[], object] | None:
         """The whole product on rank 0's GPU; every rank takes part in opening theirs."""
-        gpu = load_product(product, self.comm)
+        gpu = load_product(product, self._programs, self.comm)
         check = self.checks.get(self.large)
         if check is None:
             return None

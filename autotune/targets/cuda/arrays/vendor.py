@@ -6,35 +6,17 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
-from autotune.targets.cpu.call import numpy_kernel
 from autotune.targets.cuda.arrays.libraries import Cupy, Torch, library_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autotune.operations.problem import Gemm
-    from autotune.targets.base import BoundKernel
     from autotune.targets.cuda.arrays.libraries import Library
+    from autotune.targets.kernel import BoundKernel
 
 _TF32 = ("", "0")
 """Values of CUPY_TF32 that leave CuPy's products exact."""
-
-
-def library_kernel(
-    target: str, problem: Gemm, tuned: Callable[[], BoundKernel]
-) -> BoundKernel | None:
-    """The product of the library that operands of a target belong to; None where there is none.
-
-    Args:
-        target: where it runs.
-        problem: what it computes.
-        tuned: makes the kernel for calls that the library has nothing for.
-    """
-    if target == "cpu":
-        return numpy_kernel(problem).__call__
-    if target in ("cuda", "numba-cuda"):
-        return DeviceLibrary(problem, tuned)
-    return None
 
 
 class DeviceLibrary:
@@ -64,7 +46,7 @@ class DeviceLibrary:
         beta: float = 0.0,
         stream: Any = None,
     ) -> Any:
-        """See `autotune.runtime.loading.Kernel`."""
+        """See `autotune.targets.Kernel`."""
         library = library_of(a)
         numbers = isinstance(alpha, int | float) and isinstance(beta, int | float)
         if stream is None and numbers and self._fits(library, a, b, out, beta):
@@ -83,6 +65,8 @@ class DeviceLibrary:
         if not _is_exact(library) or type(b) is not type(a):
             return False
         problem = self._problem
+        if problem.out_dtype is not None:  # neither library takes one
+            return False
         places = [
             library.reader(shape, problem.dtype)(array)
             for array, shape in ((a, problem.a_shape), (b, problem.b_shape))
@@ -108,7 +92,11 @@ class DeviceLibrary:
 
 
 def _is_exact(library: Library) -> bool:
-    """Whether a library multiplies float32 as it is asked to, not in shorter numbers."""
+    """Whether a library multiplies float32 as it is asked to, not in shorter numbers.
+
+    Products of 16-bit numbers are summed in float32 by both; partial sums of a divided reduction
+    are rounded as PyTorch's own settings say.
+    """
     if isinstance(library, Torch):
         import torch
 
