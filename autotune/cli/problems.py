@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.dtypes import DEFAULT_DTYPE, dtype_name
 from autotune.core.errors import ProblemError
-from autotune.families.offers import dtypes_of, unoffered
+from autotune.families.offers import dtypes_of, unoffered, unwritten
 from autotune.operations.problem import LAYOUTS, Gemm, parse_shape
 from autotune.operations.product import Product
 
@@ -34,6 +34,11 @@ def problem_options() -> argparse.ArgumentParser:
         "--dtype",
         metavar="D",
         help=f"element type, of those that the families have (default {DEFAULT_DTYPE})",
+    )
+    group.add_argument(
+        "--out-dtype",
+        metavar="D",
+        help="element type of the result, of those that the families write (default: the dtype)",
     )
     group.add_argument(
         "--layout",
@@ -88,10 +93,14 @@ def problems(
     """
     kind = Gemm if scope.defined is None else partial(Product, defined=scope.defined)
     dtype, accuracy = _offered(args, scope)
+    out_dtype = None if args.out_dtype is None else dtype_name(args.out_dtype)
+    if out_dtype and (reason := unwritten(scope.families.values(), dtype, out_dtype)):
+        raise ProblemError(reason)
     return [
         kind(
             *parse_shape(shape),
             dtype=dtype,
+            out_dtype=out_dtype,
             layout=args.layout or "nn",
             accuracy=accuracy,
             threads=args.threads,
@@ -130,4 +139,5 @@ def shapes_text(problem: Gemm) -> str:
     if problem.layout[1] == "t":
         b += "^T"
     product = f"{a} @ {b}" if problem.formula is None else f"{problem.formula.text} of {a}, {b}"
-    return f"C[{problem.m}x{problem.k}] = {product}  {problem.dtype}"
+    types = " to ".join(filter(None, (problem.dtype, problem.out_dtype)))
+    return f"C[{problem.m}x{problem.k}] = {product}  {types}"

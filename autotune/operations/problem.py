@@ -134,6 +134,17 @@ class Gemm:
         return DTYPES[self.dtype].itemsize
 
     @property
+    def result_dtype(self) -> str:
+        """Element type of C."""
+        return self.out_dtype or self.dtype
+
+    @property
+    def operand_bytes(self) -> int:
+        """Bytes of A, B and C together."""
+        inputs = (self.m + self.k) * self.n * self.itemsize
+        return inputs + self.m * self.k * DTYPES[self.result_dtype].itemsize
+
+    @property
     def sizes(self) -> dict[str, int]:
         """M, N, K and `element_sizes`: names in scope of a family's expressions."""
         return {"M": self.m, "N": self.n, "K": self.k, **element_sizes(self.dtype)}

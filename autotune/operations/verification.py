@@ -91,10 +91,11 @@ class Check:
 
     Args:
         case: what is multiplied.
-        dtype: float32 or float64.
+        dtype: element type of A and B.
         layout: which of A and B is stored transposed.
         rng: draws the operands.
         formula: what is computed, where that is no product.
+        out_dtype: element type of C; None means `dtype`.
         others: distributions of further contents.
         sealed: whether A and B are read-only, so that a kernel that writes them, even to put back
             what was there, ends its process.
@@ -114,18 +115,21 @@ class Check:
         rng: np.random.Generator,
         formula: Formula | None = None,
         *,
+        out_dtype: str | None = None,
         others: Sequence[str] = (),
         sealed: bool = False,
     ) -> None:
         self.case = case
-        self._dtype = dtype
+        self._dtypes = dtype, out_dtype or dtype
         self._cases = (case, *(replace(case, distribution=each) for each in others))
-        self._draw = functools.partial(Drawn.of, dtype=dtype, layout=layout, formula=formula)
+        self._draw = functools.partial(
+            Drawn.of, dtype=dtype, layout=layout, formula=formula, out_dtype=out_dtype
+        )
         self._contents = [self._draw(each, rng=rng) for each in self._cases]
         self._turn = 0
         self._a = GuardedMatrix(*_extents(self._drawn.a), dtype, case.padding)
         self._b = GuardedMatrix(*_extents(self._drawn.b), dtype, case.padding)
-        self._c = GuardedMatrix(case.m, case.k, dtype, case.padding)
+        self._c = GuardedMatrix(case.m, case.k, out_dtype or dtype, case.padding)
         self.a, self.b, self.c = self._a.array, self._b.array, self._c.array
         self._known: set[tuple[int, str, int]] = set()
         if sealed:
@@ -170,7 +174,8 @@ class Check:
         if flaw is not None:
             return flaw
         sizes = (self.case.m, self.case.n, self.case.k)
-        tolerance = Tolerance.of(accuracy, self._dtype, sizes)
+        dtype, out_dtype = self._dtypes
+        tolerance = Tolerance.of(accuracy, dtype, sizes, out_dtype)
         return grade(self.case, accuracy, self._drawn.reference.error(self.c, tolerance))
 
     def judge_again(self, accuracy: str) -> Verdict:

@@ -35,8 +35,8 @@ def check_operands(
     if out is None:
         if beta != 0:
             raise OperandError(f"beta = {beta} scales what out holds: pass out=, or use beta = 0")
-        return np.empty(problem.c_shape, problem.out_dtype or problem.dtype)
-    _check("out", out, problem.c_shape, problem.out_dtype or problem.dtype)
+        return np.empty(problem.c_shape, problem.result_dtype)
+    _check("out", out, problem.c_shape, problem.result_dtype)
     if not out.flags.writeable:
         raise OperandError("out is read-only: pass an array that may be written")
     if not rows_are_contiguous(out):

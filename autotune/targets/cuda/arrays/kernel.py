@@ -38,7 +38,10 @@ class DeviceKernel:
         self._b_shape = problem.b_shape
         self._c_shape = problem.c_shape
         self._dtype = problem.dtype
-        self._itemsize = DTYPES[problem.dtype].itemsize
+        self._itemsize = problem.itemsize
+        self._scalars = DTYPES[problem.dtype].accumulation
+        self._out_dtype = problem.result_dtype
+        self._out_itemsize = DTYPES[problem.result_dtype].itemsize
         # For the end of an operand: the last row begins so many rows after the first.
         self._a_before_last, self._a_columns = problem.a_shape[0] - 1, problem.a_shape[1]
         self._b_before_last, self._b_columns = problem.b_shape[0] - 1, problem.b_shape[1]
@@ -71,7 +74,7 @@ class DeviceKernel:
                 library = library_of(a)
                 if out is None:
                     _check_beta(beta)
-                    out = library.empty(a, self._c_shape, self._dtype, None)
+                    out = library.empty(a, self._c_shape, self._out_dtype, None)
                 at_c = read_c(out) if out.__class__ is kind else None
                 if at_c is not None and at_a[2] == at_b[2] == at_c[2]:
                     self._enqueue(at_a, at_b, at_c, alpha, beta, library.current_stream(a))
@@ -81,8 +84,8 @@ class DeviceKernel:
     def _read(self, kind: type, array: Any) -> tuple[Reader, Reader, Reader]:
         """What reads plain operands of one type."""
         library = library_of(array)
-        shapes = (self._a_shape, self._b_shape, self._c_shape)
-        a, b, c = (library.reader(shape, self._dtype) for shape in shapes)
+        a, b = (library.reader(shape, self._dtype) for shape in (self._a_shape, self._b_shape))
+        c = library.reader(self._c_shape, self._out_dtype)
         self._readers[kind] = a, b, c
         return a, b, c
 
@@ -98,14 +101,15 @@ class DeviceKernel:
             found = library_of(array).describe(name, array, handle)
             described.append((array, found))
             written = name == "out"
-            return *check_place(name, found, shape, self._dtype, written=written), found.device
+            dtype = self._out_dtype if written else self._dtype
+            return *check_place(name, found, shape, dtype, written=written), found.device
 
         at_a = look("a", a, self._a_shape)
         at_b = look("b", b, self._b_shape)
         if out is None:
             _check_beta(beta)
             own = None if stream is None else handle
-            out = library.empty(a, self._c_shape, self._dtype, own)
+            out = library.empty(a, self._c_shape, self._out_dtype, own)
         at_c = look("out", out, self._c_shape)
         if not at_a[2] == at_b[2] == at_c[2]:
             raise OperandError(
@@ -181,7 +185,7 @@ class DeviceKernel:
         c, ldc, _ = at_c
         # Where the address ranges meet, a closer look tells whether the elements do.
         itemsize = self._itemsize
-        end = c + (self._c_before_last * ldc + self._c_columns) * itemsize
+        end = c + (self._c_before_last * ldc + self._c_columns) * self._out_itemsize
         if end > a and a + (self._a_before_last * lda + self._a_columns) * itemsize > c:
             self._refuse_overlap("a", at_c, at_a, self._a_shape)
         if end > b and b + (self._b_before_last * ldb + self._b_columns) * itemsize > c:
@@ -191,12 +195,14 @@ class DeviceKernel:
             launch(a, lda, b, ldb, c, ldc, alpha, beta, stream)
         except (struct.error, OverflowError) as error:
             raise OperandError(
-                f"alpha and beta must be numbers that {self._dtype} holds, and rows less than "
+                f"alpha and beta must be numbers that {self._scalars} holds, and rows less than "
                 f"2^31 elements apart, got {alpha!r:.40} and {beta!r:.40}: {error}"
             ) from error
 
     def _refuse_overlap(self, name: str, at_c: Place, at_x: Place, shape: tuple[int, int]) -> None:
-        if overlap(at_c, self._c_shape, at_x, shape, self._itemsize):
+        if self._out_itemsize != self._itemsize or overlap(
+            at_c, self._c_shape, at_x, shape, self._itemsize
+        ):
             raise OperandError(f"out overlaps {name} in memory: pass a separate array as out")
 
     def _load(self, device: int) -> Launch:

@@ -6,6 +6,7 @@ import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+from autotune.core.dtypes import DTYPES
 from autotune.operations.references import Drawn, FullReference, SampledReference, Tolerance
 from autotune.operations.verification import Verdict, find_flaw, grade
 from autotune.targets.cuda.driver.interface import driver
@@ -33,10 +34,11 @@ class DeviceCheck:
 
     Args:
         case: what is multiplied.
-        dtype: element type.
+        dtype: element type of A and B.
         layout: which of A and B is stored transposed.
         rng: draws the operands.
         support: the device's helpers.
+        out_dtype: element type of C; None means `dtype`.
         others: distributions of further contents.
 
     Attributes:
@@ -53,15 +55,21 @@ class DeviceCheck:
         rng: np.random.Generator,
         support: Support,
         *,
+        out_dtype: str | None = None,
         others: Sequence[str] = (),
     ) -> None:
         self.case = case
-        self._dtype = dtype
+        self._dtypes = dtype, out_dtype or dtype
         self._support = support
         self._cases = (case, *(replace(case, distribution=each) for each in others))
-        self._draw = functools.partial(Drawn.of, dtype=dtype, layout=layout)
+        self._draw = functools.partial(Drawn.of, dtype=dtype, layout=layout, out_dtype=out_dtype)
         drawn = self._draw(case, rng=rng)
-        placed = lay_out(drawn.a.shape, drawn.b.shape, case, drawn.a.itemsize)
+        placed = lay_out(
+            drawn.a.shape,
+            drawn.b.shape,
+            case,
+            *(DTYPES[name].itemsize for name in self._dtypes),
+        )
         self.slab = Slab(placed, support)
         self.bases = [self.slab.base]
         # One content is where it is; of several, each also has an image of A and B to come from.
@@ -134,7 +142,8 @@ class DeviceCheck:
             accuracy: the accuracy class the kernel promises.
         """
         sizes = (self.case.m, self.case.n, self.case.k)
-        tolerance = Tolerance.of(accuracy, self._dtype, sizes)
+        dtype, out_dtype = self._dtypes
+        tolerance = Tolerance.of(accuracy, dtype, sizes, out_dtype)
         reference = self._contents[self._turn].reference
         error = reference.error(base, self.slab.layout.c, tolerance)
         return self._blame(grade(self.case, accuracy, error))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import AutotuneError
 from autotune.core.limits import CudaLimits
 from autotune.core.statistics import median
@@ -107,10 +108,10 @@ def host_call_worker(problem: Gemm) -> Callable[[CudaProgram | None], HostCall |
     driver()
     rng = np.random.default_rng(0)
     a, b = (
-        rng.random(shape, dtype=np.float32).astype(problem.dtype)
+        rng.random(shape, dtype=np.float32).astype(DTYPES[problem.dtype].numpy)
         for shape in (problem.a_shape, problem.b_shape)
     )
-    c = np.zeros(problem.c_shape, problem.dtype)
+    c = np.zeros(problem.c_shape, DTYPES[problem.result_dtype].numpy)
     return functools.partial(_time_calls, problem, (a, b, c))
 
 
@@ -153,7 +154,7 @@ def _cublas(problem: Gemm) -> Callable[..., None] | None:
         return None
     sizes = (problem.m, problem.n, problem.k)
     stream = driver().stream()
-    return Cublas(library, sizes, problem.dtype, problem.layout, stream).launch
+    return Cublas(library, sizes, problem.dtype, problem.layout, stream, problem.out_dtype).launch
 
 
 def _call(launch: Callable[..., None], arrays: Sequence[np.ndarray[Any, Any]]) -> None:

@@ -66,7 +66,11 @@ class SlabLayout:
 
 
 def lay_out(
-    a_shape: tuple[int, int], b_shape: tuple[int, int], case: Case, itemsize: int
+    a_shape: tuple[int, int],
+    b_shape: tuple[int, int],
+    case: Case,
+    itemsize: int,
+    out_itemsize: int | None = None,
 ) -> SlabLayout:
     """Place the operands of a case one after the other, guard zones between them.
 
@@ -76,15 +80,19 @@ def lay_out(
         a_shape: of A as stored.
         b_shape: of B as stored.
         case: sizes and padding.
-        itemsize: bytes per element.
+        itemsize: bytes per element of A and B.
+        out_itemsize: of C; None means `itemsize`.
     """
+    out_itemsize = out_itemsize or itemsize
     placements: list[Placement] = []
     start = 0
-    for rows, columns in (a_shape, b_shape, (case.m, case.k)):
-        shift = itemsize if case.padding else 0
-        placement = Placement(
-            rows, columns, columns + case.padding, itemsize, start + GUARD_BYTES + shift
-        )
+    for (rows, columns), size in (
+        (a_shape, itemsize),
+        (b_shape, itemsize),
+        ((case.m, case.k), out_itemsize),
+    ):
+        offset = start + GUARD_BYTES + (size if case.padding else 0)
+        placement = Placement(rows, columns, columns + case.padding, size, offset)
         placements.append(placement)
         start = -(-placement.end // _ALIGNMENT) * _ALIGNMENT
     a, b, c = placements

@@ -107,17 +107,25 @@ class _MeasurementWorker:
         self._monitor = GpuMonitor(settings.pci_bus_id)
         self._stopwatch = Stopwatch(effort.timeout_s / 2)
         rng = np.random.default_rng(seed)
-        helpers = Support(subject.support, problem.dtype, settings.multiprocessor_count)
+        helpers = Support(subject.support, problem.result_dtype, settings.multiprocessor_count)
 
         def check(case: Case, *others: str) -> DeviceCheck:
-            return DeviceCheck(case, problem.dtype, problem.layout, rng, helpers, others=others)
+            return DeviceCheck(
+                case,
+                problem.dtype,
+                problem.layout,
+                rng,
+                helpers,
+                out_dtype=problem.out_dtype,
+                others=others,
+            )
 
         self._small = {case: check(case) for case in CASES}
         m, n, k = problem.m, problem.n, problem.k
         self._large = check(Case(m, n, k), "normal")
         self._seed = seed
         count = rotation_sets(
-            (m * n + n * k + m * k) * problem.itemsize,
+            problem.operand_bytes,
             settings.l2_bytes,
             driver().free_bytes(),
         )
@@ -242,7 +250,12 @@ class _MeasurementWorker:
         sizes = (self._problem.m, self._problem.n, self._problem.k)
         try:
             cublas = Cublas(
-                library, sizes, self._problem.dtype, self._problem.layout, self._stopwatch.stream
+                library,
+                sizes,
+                self._problem.dtype,
+                self._problem.layout,
+                self._stopwatch.stream,
+                self._problem.out_dtype,
             )
             verdict = self._run(self._large, _own_stream(cublas), "ieee")
         except failures:
