@@ -25,8 +25,9 @@ from autotune.operations.problem import Gemm
 from autotune.targets.cpu.baseline import Blas
 from autotune.targets.cpu.worker import Evaluated
 from autotune.targets.mpi.messages import DescribeBlas, Evaluate, MpiProgram, Refused, Setup
+from autotune.targets.mpi.mpiexec import find_mpiexec
 from autotune.targets.mpi.ranks.leftovers import SEGMENTS, mapped, sweep, unlink
-from autotune.targets.mpi.ranks.world import World, find_mpiexec
+from autotune.targets.mpi.ranks.world import World
 
 RANKS = 2
 LIMIT_S = 5.0

@@ -78,7 +78,7 @@ def load_distributed(
             are device arrays, each in its rank's GPU, and those of rank 0 in the host's memory.
 
     A rank that does not call it within the time that ranks wait for each other
-    (`autotune.targets.mpi.ranks.patience`) ends all of them, with a line that names it.
+    (`autotune.targets.mpi.patience`) ends all of them, with a line that names it.
 
     Raises:
         OperandError: ranks call it with different arguments.

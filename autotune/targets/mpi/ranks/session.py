@@ -20,7 +20,7 @@ from autotune.operations.references import Case
 from autotune.operations.verification import Check, Verdict
 from autotune.targets.cpu.baseline import numpy_blas
 from autotune.targets.cpu.messages import Evaluated
-from autotune.targets.mpi.loading import MakePlan, load_product, load_program
+from autotune.targets.mpi.loading import MakePlan, Plan, load_product, load_program
 from autotune.targets.mpi.messages import (
     Confirm,
     DescribeBlas,
@@ -35,7 +35,7 @@ from autotune.targets.mpi.messages import (
     VisitNumpy,
 )
 from autotune.targets.mpi.ranks.network import measure_network
-from autotune.targets.mpi.ranks.operands import PlacedCheck, Plan
+from autotune.targets.mpi.ranks.operands import PlacedCheck
 from autotune.targets.mpi.ranks.timing import time_together, timed_together
 
 if TYPE_CHECKING:
