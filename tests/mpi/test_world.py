@@ -24,8 +24,9 @@ from autotune.measuring.messages import Evaluate, Evaluated
 from autotune.measuring.processes import Failure, FailureKind
 from autotune.operations.problem import Gemm
 from autotune.targets.mpi.messages import MeasureNetwork, MpiProgram, Network, Refused, Setup
+from autotune.targets.mpi.mpiexec import find_mpiexec
 from autotune.targets.mpi.ranks.leftovers import SEGMENTS, mapped, sweep, unlink
-from autotune.targets.mpi.ranks.world import World, find_mpiexec
+from autotune.targets.mpi.ranks.world import World
 
 RANKS = 2
 LIMIT_S = 5.0

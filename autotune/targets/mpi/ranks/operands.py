@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,28 +18,7 @@ if TYPE_CHECKING:
 
     from autotune.operations.references import Case, Matrix
     from autotune.targets.mpi.gpu.rank import GpuRank
-
-
-class Plan(Protocol):
-    """What an emitted program makes for given sizes (templates/gemm/mpi)."""
-
-    def from_root(
-        self, a: Matrix | None, b: Matrix | None, c: Matrix | None, alpha: float, beta: float
-    ) -> None:
-        """Compute from rank 0's whole operands."""
-        ...
-
-    def on_blocks(self, a: Matrix, b: Matrix, c: Matrix, alpha: float, beta: float) -> None:
-        """Compute on every rank's own blocks."""
-        ...
-
-    def homes(self) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-        """This rank's blocks of A, B and C: spans of rows and of columns."""
-        ...
-
-    def free(self) -> None:
-        """Give communicators and datatypes back."""
-        ...
+    from autotune.targets.mpi.loading import Plan
 
 
 class PlacedCheck:
