@@ -47,8 +47,8 @@ from autotune.targets.cuda.compile.nvrtc import Compiled
 from autotune.targets.cuda.device.known_gpus import find_gpu
 from autotune.targets.cuda.launch.program import CudaProgram
 from autotune.targets.cuda.launch.support_source import support_source
+from autotune.targets.cuda.machine.placement import lay_out
 from autotune.targets.cuda.measure.memory import rotation_sets
-from autotune.targets.cuda.measure.placement import lay_out
 from autotune.targets.cuda.measure.support import pack_signs
 from autotune.targets.cuda.measure.timing import (
     GRAPH_LAUNCHES,

@@ -10,8 +10,8 @@ from autotune.core.dtypes import DTYPES
 from autotune.operations.references import Drawn, FullReference, SampledReference, Tolerance
 from autotune.operations.verification import Verdict, find_flaw, grade
 from autotune.targets.cuda.driver.interface import driver
+from autotune.targets.cuda.machine.placement import Placement, lay_out
 from autotune.targets.cuda.measure.memory import Slab, operands
-from autotune.targets.cuda.measure.placement import Placement, lay_out
 from autotune.targets.cuda.measure.support import Support, pack_signs, upload
 
 if TYPE_CHECKING:
