@@ -69,6 +69,11 @@ class PlacedCheck:
         self._a, self._b, self._c = blocks(0, case.n), blocks(1, case.k), blocks(0, case.k)
         self.store()
 
+    @property
+    def contents(self) -> int:
+        """How many contents A and B have in turns."""
+        return self._check.contents
+
     def store(self) -> None:
         """Put A and B where they belong."""
         for block in self._a:
@@ -100,27 +105,26 @@ class PlacedCheck:
         else:
             plan.on_blocks(a, b, c, *scalars)
 
-    def judge(self, accuracy: str, *, inputs: bool = True) -> Verdict:
-        """Judge memory and result after a call that followed `prepare`.
+    def judge(self, accuracy: str) -> Verdict:
+        """Judge memory, A and B too, and the result of a call that followed `prepare`.
 
         Args:
             accuracy: the accuracy class that the program promises.
-            inputs: whether A and B are brought back from the GPUs as well, so that it shows if a
-                call has modified them.
         """
         check = self._check
-        operands = [("C", self._c, check.c)]
-        if inputs:
-            operands += [("A", self._a, check.a), ("B", self._b, check.b)]
-        for name, blocks, whole in operands:
+        whole = (("A", self._a, check.a), ("B", self._b, check.b), ("C", self._c, check.c))
+        for name, blocks, matrix in whole:
             for block in blocks:
-                if not block.load(whole):
+                if not block.load(matrix):
                     return Verdict(
                         math.inf,
                         f"{check.case}: wrote outside {name} on GPU {block.matrix.device}",
                         damaged=True,
                     )
         return check.judge(accuracy)
+
+    judge_again = judge
+    """After one of many calls A and B are compared as well: they are not read-only here."""
 
     def run(self, plan: Plan, accuracy: str) -> Verdict:
         """Prepare, call and judge."""

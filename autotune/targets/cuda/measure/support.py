@@ -180,7 +180,9 @@ class Support:
 
     def _read(self, allocation: Memory, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         values = np.empty(shape, dtype)
-        self._driver.download(values, int(allocation))  # waits for the kernel
+        # Of bits: drivers take what has Python's buffer protocol, and bfloat16 has not.
+        bits = values.view(f"u{values.itemsize}")
+        self._driver.download(bits, int(allocation))  # waits for the kernel
         return values
 
 
