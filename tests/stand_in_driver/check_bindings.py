@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import gc
 import threading
-import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -223,20 +222,30 @@ def test_guards_tell_of_writes_around_a_matrix(padding: int, dtype: str) -> None
     guarded.free()
 
 
-def test_code_lives_as_long_as_what_launches_it() -> None:
-    """A binary is unloaded with the last who can launch it, and not before."""
-    here = driver()
+def loaded() -> int:
+    """Binaries that are loaded."""
+    return ctypes.c_int.in_dll(ctypes.CDLL("libcuda.so.1"), "modules").value
+
+
+def test_code_outlives_who_loaded_it() -> None:
+    """Graphs launch what was captured, whoever is still there; code goes when told to."""
+    here, before = driver(), loaded()
     here.enter(0)
-    module = here.load(b"\x7fELF of add")
-    unloaded = weakref.ref(module)
-    run = module.runner([STEP])
-    del module
+    here.load(b"\x7fELF of add").runner([STEP])
     gc.collect()
-    assert unloaded() is not None
-    del run
-    gc.collect()
-    assert unloaded() is None
+    assert loaded() == before + 1
+    here.load(b"\x7fELF of add").unload()
+    assert loaded() == before + 1
     here.leave()
+
+
+def test_a_machine_leaves_no_code() -> None:
+    before = loaded()
+    products = Products(kernels("float32"), ProgramCache(Path("nowhere")))
+    with GpuMachine([0], "float32", products):
+        products.launch(0, 8, 8, 8)
+        assert loaded() > before
+    assert loaded() == before
 
 
 @contextlib.contextmanager

@@ -136,12 +136,14 @@ API cuMemsetD32(CUdeviceptr to, unsigned value, size_t words) {
   return CUDA_SUCCESS;
 }
 
+int modules;  // that are loaded
+
 API cuModuleLoadData(CUmodule* module, const void* image) {
   UNSAFE;
   if (memcmp(image, "\177ELF", 4)) return CUDA_ERROR_INVALID_IMAGE;
-  return *module = malloc(1), CUDA_SUCCESS;
+  return modules++, *module = malloc(1), CUDA_SUCCESS;
 }
-API cuModuleUnload(CUmodule module) { UNSAFE; return free(module), CUDA_SUCCESS; }
+API cuModuleUnload(CUmodule module) { UNSAFE; return modules--, free(module), CUDA_SUCCESS; }
 API cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
   UNSAFE;
   if (!strstr("add gemm realign_operands sum_splits", name)) return CUDA_ERROR_NOT_FOUND;

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.targets.cuda.device.identity import load_driver
 from autotune.targets.cuda.driver.interface import STATIC_SHARED_BYTES, DriverError
-from autotune.targets.cuda.driver.owned import Owned, call
+from autotune.targets.cuda.driver.owned import call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,10 +26,10 @@ def handle(stream: Any) -> int:
     return int(stream) if isinstance(stream, int) else int(stream.handle)
 
 
-class LoadedModule(Owned):
+class LoadedModule:
     """See `autotune.targets.cuda.driver.interface.Module`. Launches on streams of any library.
 
-    It is unloaded when neither it nor what launches its kernels is held any more.
+    It is unloaded by `unload` alone: graphs launch what they captured for as long as they live.
 
     Args:
         cubin: the binary.
@@ -39,7 +39,7 @@ class LoadedModule(Owned):
     """
 
     def __init__(self, cubin: bytes) -> None:
-        super().__init__(int(call("cuModuleLoadData", cubin)), "cuModuleUnload")
+        self._module = call("cuModuleLoadData", cubin)
 
     def runner(self, steps: Sequence[LaunchStep]) -> Runner:
         """See `Module.runner`.
@@ -47,14 +47,14 @@ class LoadedModule(Owned):
         Raises:
             DriverError: there is no such kernel, or it may not have that much shared memory.
         """
-        return Runner(self, [(self._function(step), step) for step in steps])
+        return Runner([(self._function(step), step) for step in steps])
 
     def unload(self) -> None:
         """See `Module.unload`."""
-        self.free()
+        load_driver().cuModuleUnload(self._module)
 
     def _function(self, step: LaunchStep) -> int:
-        function = call("cuModuleGetFunction", int(self), step.kernel.encode())
+        function = call("cuModuleGetFunction", self._module, step.kernel.encode())
         if step.shared_bytes > STATIC_SHARED_BYTES:
             attributes = load_driver().CUfunction_attribute
             attribute = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -70,8 +70,7 @@ class Runner:
     description of the argument types as well, would convert thirteen arguments every time.
     """
 
-    def __init__(self, module: LoadedModule, kernels: Sequence[tuple[int, LaunchStep]]) -> None:
-        self._module = module
+    def __init__(self, kernels: Sequence[tuple[int, LaunchStep]]) -> None:
         self._launch = _launch_function()
         self._lock = threading.Lock()
         self._arguments = ctypes.create_string_buffer(4096)

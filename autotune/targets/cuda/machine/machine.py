@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from autotune.targets.cuda.driver.interface import Driver, Memory
+    from autotune.targets.cuda.driver.interface import Driver, Memory, Module, Run
     from autotune.targets.cuda.machine.products import Products
 
 _BLOCK = (256, 1, 1)
@@ -59,7 +59,7 @@ class GpuMachine:
         self._idle_streams: dict[int, list[Any]] = {each: [] for each in devices}
         self._idle_events: dict[int, list[Any]] = {each: [] for each in devices}
         self._used_events: dict[int, list[Any]] = {each: [] for each in devices}
-        self._functions: dict[tuple[int, str], Any] = {}  # by device and source
+        self._functions: dict[tuple[int, str], tuple[Module, Run]] = {}  # by device and source
         self._let_reach()
 
     def here(self, device: int) -> contextlib.AbstractContextManager[None]:
@@ -152,12 +152,14 @@ class GpuMachine:
             step = LaunchStep(name, _GRID, _BLOCK)
             for device in self._ordinals:
                 with activated(device):
-                    self._functions[device, source] = self._driver.load(cubin).runner([step])
+                    module = self._driver.load(cubin)
+                    self._functions[device, source] = module, module.runner([step])
 
         def run(target: DeviceMatrix, other: DeviceMatrix, stream: Any) -> None:
             places = target.address, target.stride, other.address, other.stride
             arguments = struct.pack("PqPqqq", *places, *target.shape)
-            self._functions[target.device, source](arguments, stream)
+            _, launch = self._functions[target.device, source]
+            launch(arguments, stream)
 
         return run
 
@@ -204,6 +206,10 @@ class GpuMachine:
     def close(self) -> None:
         """Free everything; plans must have been freed first."""
         self._products.close()
+        for (device, _), (module, _) in self._functions.items():
+            with activated(device):
+                module.unload()
+        self._functions.clear()
         for device, memory in self._held.values():
             with activated(device):
                 memory.free()
@@ -214,7 +220,6 @@ class GpuMachine:
                 self._used_events[device].clear()
                 self._idle_streams[device].clear()
                 self._streams = {k: v for k, v in self._streams.items() if v[0] != device}
-                self._functions = {k: v for k, v in self._functions.items() if k[0] != device}
 
     def __enter__(self) -> Self:
         return self
