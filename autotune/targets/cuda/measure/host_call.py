@@ -108,11 +108,16 @@ def host_call_worker(problem: Gemm) -> Callable[[CudaProgram | None], HostCall |
     driver()
     rng = np.random.default_rng(0)
     a, b = (
-        rng.random(shape, dtype=np.float32).astype(DTYPES[problem.dtype].numpy)
+        _bits(rng.random(shape, dtype=np.float32).astype(DTYPES[problem.dtype].numpy))
         for shape in (problem.a_shape, problem.b_shape)
     )
-    c = np.zeros(problem.c_shape, DTYPES[problem.result_dtype].numpy)
+    c = _bits(np.zeros(problem.c_shape, DTYPES[problem.result_dtype].numpy))
     return functools.partial(_time_calls, problem, (a, b, c))
+
+
+def _bits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The same memory as integers: drivers take what has a buffer, and bfloat16 has none."""
+    return array.view(f"u{array.itemsize}")
 
 
 def _time_calls(
