@@ -58,7 +58,7 @@ class HostKernel:
         beta: float = 0.0,
         stream: Any = None,
     ) -> NDArray[Any]:
-        """See `autotune.runtime.loading.Kernel`.
+        """See `autotune.targets.Kernel`.
 
         The usual call costs less than one of NumPy's: it is checked by compiled code, which
         computes nothing unless all is well.

@@ -61,7 +61,7 @@ class DeviceKernel:
         beta: float = 0.0,
         stream: Any = None,
     ) -> Any:
-        """See `autotune.runtime.loading.Kernel`.
+        """See `autotune.targets.Kernel`.
 
         The usual call has plain operands of one library, on its current stream; it costs little.
         """
