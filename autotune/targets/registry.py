@@ -177,8 +177,7 @@ def _misplaced(option: str, value: Any, target: str, dashes: str) -> InputError:
         return InputError(must_be("an option of a target", option, known))
     shown = f"{dashes}{option.replace('_', '-') if dashes else option}"
     return InputError(
-        f"{shown} is for {dashes}target {' and '.join(owners)}, got {value!r} with "
-        f"target {target}"
+        f"{shown} is for {dashes}target {' and '.join(owners)}, got {value!r} with target {target}"
     )
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from autotune.operations.references import Matrix
     from autotune.targets.cuda.driver.interface import Memory, Run
-    from autotune.targets.cuda.measure.placement import Placement
+    from autotune.targets.cuda.machine.placement import Placement
 
 Allowed: TypeAlias = tuple[float, float, float]
 """What an error may be, times the scale, times what is expected, and without either."""
