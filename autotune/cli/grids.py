@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.cli.table import table
 from autotune.core.limits import MpiLimits
+from autotune.operations.problem import only_gemm
 from autotune.targets.mpi.cost_model import best_grids, least_words
 
 if TYPE_CHECKING:
     from autotune.core.device import Device
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
 
 
 def predicted_grids(
-    problem: Gemm, device: Device, cache: str | None = None
+    problem: Problem, device: Device, cache: str | None = None
 ) -> tuple[list[dict[str, Any]], str]:
     """The best grids by the model, best first, and a table of them with what they are judged by.
 
@@ -30,9 +31,10 @@ def predicted_grids(
         return [], ""
     from autotune.targets.mpi.machine import known_machine
 
-    known = known_machine(problem, device, cache)
+    known = known_machine(only_gemm(problem, "target mpi"), device, cache)
     machine = known.machine
-    sizes = problem.m, problem.n, problem.k
+    m, n, k = problem.shape
+    sizes = m, n, k
     least = least_words(*sizes, limits.ranks) * problem.itemsize
     grids: list[dict[str, Any]] = [
         {

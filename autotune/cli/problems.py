@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
-from autotune.core.errors import ProblemError
+from autotune.core.errors import InputError, ProblemError
 from autotune.families.offers import dtypes_of, unoffered
-from autotune.operations.problem import LAYOUTS, Gemm, dtype_name, parse_shape
-from autotune.operations.product import Product
+from autotune.operations.problem import (
+    LAYOUTS,
+    MatrixOperation,
+    Problem,
+    dtype_name,
+    multiplies,
+)
 
 if TYPE_CHECKING:
     from autotune.cli.scope import Scope
@@ -27,8 +31,8 @@ def problem_options() -> argparse.ArgumentParser:
         "--shape",
         action="append",
         metavar="MxNxK",
-        help="sizes of C[MxK] = A[MxN] B[NxK], N the reduction; may be given again "
-        f"(default {DEFAULT_SHAPE})",
+        help="sizes in the operation's order; gemm's are those of C[MxK] = A[MxN] B[NxK], N the "
+        f"reduction (default {DEFAULT_SHAPE}); may be given again",
     )
     group.add_argument(
         "--dtype",
@@ -74,7 +78,7 @@ def operation_option(parser: argparse.ArgumentParser) -> None:
 
 def problems(
     args: argparse.Namespace, scope: Scope, shapes: Sequence[str] = (DEFAULT_SHAPE,)
-) -> list[Gemm]:
+) -> list[Problem]:
     """The problems that the options describe, one per shape.
 
     Args:
@@ -86,18 +90,22 @@ def problems(
     Raises:
         ProblemError: an option's value is out of range.
     """
-    kind = Gemm if scope.defined is None else partial(Product, defined=scope.defined)
+    defined = scope.defined
     dtype, accuracy = _offered(args, scope)
-    return [
-        kind(
-            *parse_shape(shape),
-            dtype=dtype,
-            layout=args.layout or "nn",
-            accuracy=accuracy,
-            threads=args.threads,
+    if not args.shape and not isinstance(defined, MatrixOperation):
+        raise InputError(
+            f"operation {defined.name!r} needs --shape {defined.shape_text}, its sizes as in "
+            f"{'x'.join('512' for _ in defined.sizes)}"
         )
-        for shape in args.shape or shapes
-    ]
+    fields = {"dtype": dtype, "accuracy": accuracy, "threads": args.threads}
+    if isinstance(defined, MatrixOperation):
+        fields["layout"] = args.layout or "nn"
+    elif args.layout is not None:
+        raise InputError(
+            f"--layout is for matrix products, got {args.layout!r} with operation "
+            f"{defined.name!r}: leave it out"
+        )
+    return [defined.at(defined.parse_shape(shape), **fields) for shape in args.shape or shapes]
 
 
 def _offered(args: argparse.Namespace, scope: Scope) -> tuple[str, str]:
@@ -121,13 +129,17 @@ def _accuracy_of(scope: Scope) -> str | None:
     return looser.pop() if len(looser) == 1 else None
 
 
-def shapes_text(problem: Gemm) -> str:
-    """The three matrices as stored, for people: ``C[4x6] = A[4x5] @ B[5x6]``."""
-    a, b = ("x".join(map(str, shape)) for shape in (problem.a_shape, problem.b_shape))
-    a, b = f"A[{a}]", f"B[{b}]"
-    if problem.layout[0] == "t":
-        a += "^T"
-    if problem.layout[1] == "t":
-        b += "^T"
-    product = f"{a} @ {b}" if problem.formula is None else f"{problem.formula.text} of {a}, {b}"
-    return f"C[{problem.m}x{problem.k}] = {product}  {problem.dtype}"
+def shapes_text(problem: Problem) -> str:
+    """The operands as stored, for people: ``C[4x6] = A[4x5] @ B[5x6]  float32``."""
+    stored = {
+        each.name: f"{each.name}[{'x'.join(map(str, each.shape))}]" for each in problem.operands
+    }
+    output = stored.pop(problem.defined.output.name)
+    for name, how in zip("AB", problem.layout, strict=True):
+        if how == "t":
+            stored[name] += "^T"
+    text = problem.defined.result.text
+    result = " @ ".join(stored.values())
+    if not multiplies(problem.defined):
+        result = f"{text} of {', '.join(stored.values())}"
+    return f"{output} = {result}  {problem.dtype}"

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from autotune.core.device import Device
     from autotune.families.family import KernelFamily
     from autotune.families.rendering import Source
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
 
 
 def estimates(
-    family: KernelFamily, configuration: Configuration, problem: Gemm, device: Device
+    family: KernelFamily, configuration: Configuration, problem: Problem, device: Device
 ) -> dict[str, Value]:
     """The derived quantities of a configuration: footprints, threads, registers."""
     known = family.values(configuration, problem, device.limits)
@@ -30,7 +30,7 @@ def compiled(
     family: KernelFamily,
     source: Source,
     configuration: Configuration,
-    problem: Gemm,
+    problem: Problem,
     device: Device,
 ) -> tuple[dict[str, Any] | None, str]:
     """What the binary says, for families that run on a GPU.

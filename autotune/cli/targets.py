@@ -10,7 +10,7 @@ from autotune.core.errors import InputError
 
 if TYPE_CHECKING:
     from autotune.core.device import Device
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.targets.base import Target
     from autotune.targets.mpi.ranks.world import Ranks
 
@@ -141,7 +141,7 @@ def placed_target(
     return target
 
 
-def read_device(target: str, args: argparse.Namespace, problem: Gemm | None = None) -> Device:
+def read_device(target: str, args: argparse.Namespace, problem: Problem | None = None) -> Device:
     """The device that the options mean: the live one, or one described in a table.
 
     Raises:

@@ -20,7 +20,7 @@ from autotune.targets.invocation import Invocation
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.store import TuningRecord
     from autotune.targets.base import Target
     from autotune.tuning.tuner import TuneResult
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> CommandResult:
     )
 
 
-def _tune(args: argparse.Namespace, problem: Gemm, target: str | Target) -> TuneResult:
+def _tune(args: argparse.Namespace, problem: Problem, target: str | Target) -> TuneResult:
     from autotune.cli.progress import ProgressLine
     from autotune.tuning.tuner import tune
 

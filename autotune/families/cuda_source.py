@@ -9,6 +9,8 @@ from typing import Any
 from autotune.core.errors import FamilyError
 from autotune.families.c_expression import c_text
 from autotune.families.family import KernelFamily
+from autotune.operations.entry import Argument, Kind
+from autotune.operations.operation import Operation
 from autotune.space.restriction import whole_divisions
 
 _C_TYPES: Mapping[str, str] = {
@@ -18,42 +20,38 @@ _C_TYPES: Mapping[str, str] = {
     "bfloat16": "__nv_bfloat16",
 }
 
-_ENTRIES: Mapping[str, tuple[tuple[str, str], ...]] = {
-    "gemm": (
-        ("int", "m"),
-        ("int", "n"),
-        ("int", "k"),
-        ("{t}", "alpha"),
-        ("const {t}* __restrict__", "a"),
-        ("int", "lda"),
-        ("const {t}* __restrict__", "b"),
-        ("int", "ldb"),
-        ("{t}", "beta"),
-        ("{t}* __restrict__", "c"),
-        ("int", "ldc"),
-    ),
-}
-"""Types and names of what every kernel of an operation takes."""
-
 _WORKSPACE = ("{t}* __restrict__", "workspace")
 
 
 def names(family: KernelFamily, dtype: str) -> dict[str, Any]:
     """The element type, the kernels' parameter list and the static assertions of a family."""
-    scope: dict[str, Any] = {"ctype": _C_TYPES[dtype], "static_asserts": static_asserts(family)}
-    entry = _ENTRIES.get(family.operation)
-    if entry is not None:  # else the template spells out its own parameters
-        if family.launch is not None and family.launch.workspace_bytes is not None:
-            entry = (*entry, _WORKSPACE)
-        typed = (f"{kind.format(t=_C_TYPES[dtype])} {name}" for kind, name in entry)
-        scope["arguments"] = ", ".join(typed)
-    return scope
+    arguments = [_parameter(each) for each in family.defined.arguments]
+    if family.launch is not None and family.launch.workspace_bytes is not None:
+        arguments.append(_WORKSPACE)
+    ctype = _C_TYPES[dtype]
+    return {
+        "ctype": ctype,
+        "static_asserts": static_asserts(family),
+        "arguments": ", ".join(f"{kind.format(t=ctype)} {name}" for kind, name in arguments),
+    }
 
 
-def reserved(operation: str) -> frozenset[str]:
+def _parameter(argument: Argument) -> tuple[str, str]:
+    """Type and name of an argument of an entry."""
+    match argument.kind:
+        case Kind.SCALAR:
+            return "{t}", argument.name
+        case Kind.ADDRESS:
+            return f"{'' if argument.written else 'const '}{{t}}* __restrict__", argument.name
+        case Kind.BATCH:
+            return "long long", argument.name
+    return "int", argument.name
+
+
+def reserved(operation: Operation) -> frozenset[str]:
     """Names that the source gives a meaning of its own; ``T`` is the element type."""
-    arguments = (name for _, name in (*_ENTRIES.get(operation, ()), _WORKSPACE))
-    return frozenset({"ctype", "static_asserts", "t", "T", *arguments})
+    arguments = (each.name for each in operation.arguments)
+    return frozenset({"ctype", "static_asserts", "t", "T", "workspace", *arguments})
 
 
 def static_asserts(family: KernelFamily) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from autotune.core.configuration import Value
     from autotune.core.device import DeviceLimits
     from autotune.families.family import AuxiliaryKernel, KernelFamily, Launch
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.space import Expression
 
 Extents: TypeAlias = tuple[int, int, int]
@@ -45,16 +45,16 @@ class LaunchStep:
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """Everything that one multiplication launches.
+    """Everything that one call launches.
 
     Attributes:
-        sizes: m, n, k.
+        sizes: the operation's, in order.
         steps: the kernels, in order.
         workspace_bytes: device memory that they are given; None means that they take no such
             argument.
     """
 
-    sizes: Extents
+    sizes: tuple[int, ...]
     steps: tuple[LaunchStep, ...]
     workspace_bytes: int | None = None
 
@@ -86,7 +86,7 @@ def kernel_layout(family: KernelFamily, layout: str) -> str:
 def plan_launch(
     family: KernelFamily,
     configuration: Mapping[str, Value],
-    problem: Gemm,
+    problem: Problem,
     limits: DeviceLimits,
 ) -> LaunchPlan:
     """What a configuration launches for a problem.
@@ -130,7 +130,7 @@ def plan_launch(
         whole(launch.shared_bytes, 0),
     )
     return LaunchPlan(
-        sizes=(problem.m, problem.n, problem.k),
+        sizes=problem.shape,
         steps=(*auxiliary(launch.before), main, *auxiliary(launch.after)),
         workspace_bytes=(
             None if launch.workspace_bytes is None else whole(launch.workspace_bytes, 0)
@@ -141,7 +141,7 @@ def plan_launch(
 def resident_blocks(
     family: KernelFamily,
     configuration: Mapping[str, Value],
-    problem: Gemm,
+    problem: Problem,
     limits: DeviceLimits,
 ) -> int:
     """The least number of blocks that must fit a multiprocessor at once.
@@ -156,7 +156,7 @@ def resident_blocks(
 def is_valid(
     family: KernelFamily,
     configuration: Mapping[str, Value],
-    problem: Gemm,
+    problem: Problem,
     limits: DeviceLimits,
 ) -> bool:
     """Whether a configuration may be launched for a problem; lists no space."""

@@ -9,24 +9,24 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.configuration import Configuration
-from autotune.core.errors import ExpressionError
+from autotune.core.errors import ExpressionError, InputError
 from autotune.core.printable import shown
 from autotune.core.toml_table import NAME, Table, listing
 from autotune.families.family import (
     GPU_TARGETS,
     LIMIT_NAMES,
-    SIZE_NAMES,
     AuxiliaryKernel,
     KernelFamily,
     Launch,
     Preset,
 )
 from autotune.families.occupancy import limit_restrictions
+from autotune.families.operation_file import OPERATION_FILE, read_operation
 from autotune.families.rendering import WORD, reserved_names
 from autotune.families.templating import template_digest, template_exists
 from autotune.operations.formula import Formula
-from autotune.operations.problem import ACCURACIES, ITEM_SIZES, LAYOUTS
-from autotune.operations.product import Operation
+from autotune.operations.problem import ACCURACIES, ITEM_SIZES, LAYOUTS, OPERATIONS
+from autotune.operations.product import product_operation
 from autotune.space import Expression, Restriction, TunableParameter
 from autotune.space.nodes import Constant, Name
 from autotune.space.restriction import whole_divisions
@@ -36,11 +36,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.core.configuration import Value
+    from autotune.operations.operation import Operation
 
 _PATH = re.compile(r"(?=.{1,200}$)\w[\w.+-]*(/\w[\w.+-]*)*", re.ASCII)
 _FUNCTIONS = frozenset({"min", "max", "ceildiv", "ispow2"})
 _JINJA_NAMES = frozenset({"true", "false", "none", "self", "loop", "caller", "super"})
 _PRESET_KEYS = frozenset({"summary"})
+_ANY_OPERATION = ("cpu", "cuda")
 _DEFAULT_DTYPES = ("float32", "float64")
 _DEFAULT_LAYOUTS = ("nn",)
 _BLOCK_NEEDS = ("threads", "registers", "shared_bytes")
@@ -63,11 +65,17 @@ def read_family(
     top = Table.read(path)
     target = top.choice("target", LIMIT_NAMES)
     operation = top.name("operation")
-    if target != "cpu" and operation != "gemm":
+    if operation not in OPERATIONS and target not in _ANY_OPERATION:
         top.fail(
-            "operation", f"must be gemm on {target}: others are for cpu, got {shown(operation)}"
+            "operation",
+            f"must be {' or '.join(OPERATIONS)} on {target}: others are for "
+            f"{' and '.join(_ANY_OPERATION)}, got {shown(operation)}",
         )
-    scope = _Scope(SIZE_NAMES | LIMIT_NAMES[target], reserved_names(operation, target))
+    defined, definition = _defined(top, operation)
+    scope = _Scope(
+        frozenset({*defined.sizes, "itemsize"}) | LIMIT_NAMES[target],
+        reserved_names(defined, target),
+    )
     fragments = tuple(_fragments(top, fragment_folders))
     # A family's expressions may use a fragment's parameters, and a fragment's all of the family's.
     parts = (top, *fragments)
@@ -105,27 +113,49 @@ def read_family(
         path=path,
         template_folders=template_folders,
         template_digest=templates.digest,
-        digest=_digest(top, templates.digest, *(fragment.source for fragment in fragments)),
-        files=tuple(part.path for part in parts),
+        digest=_digest(
+            top,
+            templates.digest,
+            *(fragment.source for fragment in fragments),
+            *(each.source for each in definition),
+        ),
+        files=tuple(part.path for part in (*parts, *definition)),
         template_files=templates.stamps,
         presets=dict(_presets(top.table("presets", {}), parameters)),
-        defines=_defined(top, operation) if operation != "gemm" else None,
+        defined=defined,
     )
     for part in parts:
         part.close()
     return family
 
 
-def _defined(top: Table, name: str) -> Operation:
-    """The operation that a file defines because the engine does not know it."""
+def _defined(top: Table, name: str) -> tuple[Operation, list[Table]]:
+    """The operation of a family, and the file that defines it if there is one.
+
+    That file lies beside the family file or one folder above it; a family file without one says
+    itself what C becomes of A, B and C.
+    """
+    if name in OPERATIONS:
+        return OPERATIONS[name], []
+    if "formula" not in top:
+        for folder in (top.path.parent, top.path.parent.parent):
+            if (path := folder / OPERATION_FILE).is_file():
+                table = Table.read(path)
+                operation = read_operation(table)
+                if operation.name != name:
+                    top.fail("operation", f"must be {operation.name}, as {path} says")
+                return operation, [table]
+        top.fail(
+            "formula",
+            f"is missing: it says what C becomes, where no {OPERATION_FILE} defines the operation",
+        )
     try:
         formula = Formula(top.text("formula"))
-    except ExpressionError as error:
+        return product_operation(name, formula, top.text("flops")), []
+    except InputError as error:
+        if str(error).startswith("flops"):
+            top.fail("flops", str(error).removeprefix("flops "))
         top.fail("formula", f"must say what C becomes: {error}")
-    flops = _Scope(SIZE_NAMES, frozenset()).expression(
-        top, "flops", top.text("flops"), exact_division=True
-    )
-    return Operation(name, formula, flops.text)
 
 
 def _fragments(top: Table, folders: tuple[Path, ...]) -> Iterator[Table]:

@@ -14,6 +14,7 @@ from autotune.core.errors import FamilyError, ProblemError, SpaceError
 from autotune.core.printable import shown
 from autotune.families import cuda_source
 from autotune.families.templating import expand
+from autotune.operations.entry import Argument, Kind
 from autotune.operations.problem import ITEM_SIZES
 from autotune.space.expression import UndefinedError
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from autotune.families.family import KernelFamily
+    from autotune.operations.operation import Operation
 
 WORD = re.compile(r"(?=.{1,64}$)[A-Za-z]\w*(-\w+)*", re.ASCII)
 """What a parameter's text must be: a word, or words with single hyphens between them."""
@@ -96,9 +98,9 @@ def render(
     return Source(text, family.operation, runtime, family.target)
 
 
-def reserved_names(operation: str, target: str) -> frozenset[str]:
+def reserved_names(operation: Operation, target: str) -> frozenset[str]:
     """Names that emitted source or its template gives a meaning: no parameter may have them."""
-    return frozenset({*_RESERVED, operation}) | _TARGETS[target].reserved(operation)
+    return frozenset({*_RESERVED, operation.name}) | _TARGETS[target].reserved(operation)
 
 
 def _declared(field: str, value: str, declared: tuple[str, ...], family: KernelFamily) -> None:
@@ -159,32 +161,30 @@ def _banner(family: KernelFamily, compiled: Configuration, dtype: str, layout: s
 class _Target:
     names: Callable[[KernelFamily, str], dict[str, Any]]
     check: Callable[[KernelFamily, str], None]
-    reserved: Callable[[str], frozenset[str]]
+    reserved: Callable[[Operation], frozenset[str]]
 
 
-_NUMBA_ENTRY: tuple[tuple[str, str], ...] = (
-    ("m", "int64"),
-    ("n", "int64"),
-    ("k", "int64"),
-    ("alpha", "{dtype}"),
-    ("a_address", "uintp"),
-    ("lda", "int64"),
-    ("b_address", "uintp"),
-    ("ldb", "int64"),
-    ("beta", "{dtype}"),
-    ("c_address", "uintp"),
-    ("ldc", "int64"),
-)
-"""Arguments and Numba types of every operation's entry; runtime parameters follow as int64."""
+def _numba_argument(argument: Argument) -> tuple[str, str]:
+    """Name and Numba type of an argument of an entry."""
+    match argument.kind:
+        case Kind.ADDRESS:
+            return f"{argument.name}_address", "uintp"
+        case Kind.SCALAR:
+            return argument.name, "{dtype}"
+    return argument.name, "int64"
 
 
-def _numba_reserved(operation: str) -> frozenset[str]:
-    return frozenset(name for name, _ in _NUMBA_ENTRY)
+def _numba_reserved(operation: Operation) -> frozenset[str]:
+    return frozenset(_numba_argument(each)[0] for each in operation.arguments)
 
 
 def _numba_names(family: KernelFamily, dtype: str) -> dict[str, Any]:
-    """The entry's Numba signature and its comma-joined argument names."""
-    arguments = _NUMBA_ENTRY + tuple((name, "int64") for name in family.runtime_parameters)
+    """The entry's Numba signature and its comma-joined argument names.
+
+    Parameters that are passed at the call follow the operation's arguments as int64.
+    """
+    arguments = [_numba_argument(each) for each in family.defined.arguments]
+    arguments += [(name, "int64") for name in family.runtime_parameters]
     types = ", ".join(kind.format(dtype=dtype) for _, kind in arguments)
     return {
         "signature": f"void({types})",

@@ -6,13 +6,14 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
+from autotune.operations.problem import Gemm, multiplies
 from autotune.targets.cpu.call import numpy_kernel
 from autotune.targets.cuda.arrays.libraries import Cupy, Torch, library_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.targets.base import BoundKernel
     from autotune.targets.cuda.arrays.libraries import Library
 
@@ -21,7 +22,7 @@ _TF32 = ("", "0")
 
 
 def library_kernel(
-    target: str, problem: Gemm, tuned: Callable[[], BoundKernel]
+    target: str, problem: Problem, tuned: Callable[[], BoundKernel]
 ) -> BoundKernel | None:
     """The product of the library that operands of a target belong to; None where there is none.
 
@@ -32,8 +33,8 @@ def library_kernel(
     """
     if target == "cpu":
         return numpy_kernel(problem).__call__
-    if target in ("cuda", "numba-cuda"):
-        return DeviceLibrary(problem, tuned)
+    if target in ("cuda", "numba-cuda") and isinstance(problem, Gemm):
+        return DeviceLibrary(problem, tuned) if multiplies(problem.defined) else None
     return None
 
 

@@ -14,7 +14,7 @@ from autotune.core.configuration import Candidate
 from autotune.core.errors import InputError, OperandError, UnknownNameError
 from autotune.core.paths import CacheLocations
 from autotune.families.program_cache import ProgramCache
-from autotune.operations.problem import ITEM_SIZES, Gemm
+from autotune.operations.problem import ITEM_SIZES, Gemm, Problem
 from autotune.runtime.library import library_kernel
 from autotune.store import Match, MatchQuality, TuningRecord
 from autotune.targets.base import Target
@@ -43,7 +43,7 @@ class Request:
         fallback: one of `FALLBACKS`.
     """
 
-    problem: Gemm
+    problem: Problem
     target: str | Target | None
     match: str
     device: int | str | None
@@ -71,7 +71,7 @@ class Kernel:
             where the candidate does.
     """
 
-    problem: Gemm
+    problem: Problem
     target: str
     candidate: Candidate
     match: MatchQuality
@@ -142,7 +142,7 @@ class Kernel:
 
 
 def load(
-    problem: Gemm,
+    problem: Problem,
     target: str | Target | None = None,
     *,
     match: str = "exact",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from autotune.families.launch import Binary
     from autotune.families.program_cache import ProgramCache
     from autotune.measuring.evaluator import Effort, Evaluator
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
 
 
 BoundKernel: TypeAlias = Callable[..., Any]
@@ -29,7 +29,7 @@ class Target(Protocol):
         """The family whose default configuration serves a problem nothing was tuned for."""
         ...
 
-    def device(self, problem: Gemm | None = None, name: int | str | None = None) -> Device:
+    def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:
         """Read the live device; with a problem, under that problem's own caps.
 
         Args:
@@ -45,7 +45,7 @@ class Target(Protocol):
 
     def evaluator(
         self,
-        problem: Gemm,
+        problem: Problem,
         families: Mapping[str, KernelFamily],
         device: Device,
         programs: ProgramCache,
@@ -74,7 +74,7 @@ class Target(Protocol):
         self,
         family: KernelFamily,
         candidate: Candidate,
-        problem: Gemm,
+        problem: Problem,
         device: Device,
         programs: ProgramCache,
         binary: Binary | None = None,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from autotune.core.device import Device, DeviceLimits
     from autotune.families.family import KernelFamily
     from autotune.families.index import Families
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.space import SearchSpace
     from autotune.space.restriction import Rejection
     from autotune.store import RecordSource
@@ -54,7 +54,7 @@ class Lookup:
 
 
 def look_up(
-    problem: Gemm,
+    problem: Problem,
     target: str | Target | None,
     *,
     match: str,
@@ -101,7 +101,7 @@ def _facts_of(place: CacheLocations, target: str) -> Path:
     return ProgramCache(place.programs).folder / target
 
 
-def binary_of(problem: Gemm, found: Lookup, cache: str | Path | None = None) -> Binary | None:
+def binary_of(problem: Problem, found: Lookup, cache: str | Path | None = None) -> Binary | None:
     """What the winner of a record that was found was compiled to, if it is kept and may be used.
 
     Args:
@@ -133,7 +133,7 @@ class _Fitting:
         limits: of the device it is to run on.
     """
 
-    def __init__(self, families: Families, problem: Gemm, limits: DeviceLimits) -> None:
+    def __init__(self, families: Families, problem: Problem, limits: DeviceLimits) -> None:
         self._families = families
         self._problem = problem
         self._limits = limits
@@ -164,7 +164,7 @@ class _Fitting:
 
 
 def _find(
-    problem: Gemm,
+    problem: Problem,
     target: Target,
     device: Device,
     families: Families,
@@ -208,7 +208,7 @@ def _find(
 
 
 def _candidate(
-    problem: Gemm,
+    problem: Problem,
     target: Target,
     device: Device,
     families: Families,
@@ -236,7 +236,7 @@ def _capped(tuned: Candidate, device: Device) -> str:
 
 
 def _binary(
-    problem: Gemm,
+    problem: Problem,
     family: KernelFamily,
     candidate: Candidate,
     device: Device,
@@ -250,7 +250,7 @@ def _binary(
     current = family.digest == record.family_digest
     # A kernel of another template is launched as it was measured, or not at all.
     if kept.architecture != getattr(device.limits, "architecture", None) or not (
-        current or kept.launch.sizes == (problem.m, problem.n, problem.k)
+        current or kept.launch.sizes == problem.shape
     ):
         return None
     sources = record_sources(place.database, device.fingerprint.kind)

@@ -93,7 +93,7 @@ def check(monkeypatch: pytest.MonkeyPatch) -> DeviceCheck:
         monkeypatch.setattr(module, "driver", HostDriver)
     monkeypatch.setattr(device_check, "upload", upload)
     rng = np.random.default_rng(0)
-    return DeviceCheck(CASE, "float32", "nn", rng, HostSupport(), others=("normal",))
+    return DeviceCheck(CASE, Gemm(1, 1, 1), rng, HostSupport(), others=("normal",))
 
 
 def upload(values: NDArray[Any]) -> Allocation:

@@ -25,7 +25,7 @@ from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
 from autotune.operations.problem import Gemm
 from autotune.operations.references import Case
-from autotune.operations.verification import Check
+from autotune.operations.verification import ProductCheck
 from autotune.runtime.loading import load
 from autotune.store import MatchQuality, TuningCache
 from autotune.targets.cuda.arrays.operands import DeviceArray
@@ -371,7 +371,7 @@ def test_operands_that_are_placed_take_turns() -> None:
         def from_host(self, a: Any, b: Any, c: Any, alpha: float, beta: float) -> None:
             c[...] = alpha * (a @ b) + (beta * c if beta else 0)
 
-    check = Check(Case(9, 8, 7), "float64", "nn", np.random.default_rng(0), others=("normal",))
+    check = ProductCheck(Case(9, 8, 7), Gemm(1, 1, 1, "float64"), np.random.default_rng(0), others=("normal",))
     placed = PlacedCheck(check, "float64", "host", [])
     assert placed.run(Product(), "ieee").right
     placed.turn()

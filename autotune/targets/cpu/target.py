@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from autotune.families.launch import Binary
     from autotune.families.program_cache import ProgramCache
     from autotune.measuring.evaluator import Effort, Evaluator
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
 
 from autotune.targets.base import BoundKernel
 
@@ -30,7 +30,7 @@ class CpuTarget:
         """Tiles in vector registers."""
         return "goto"
 
-    def device(self, problem: Gemm | None = None, name: int | str | None = None) -> Device:
+    def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:
         """This machine's CPU; the thread limit is capped by the problem's `threads`."""
         from autotune.targets.cpu.identity import read_cpu
 
@@ -45,7 +45,7 @@ class CpuTarget:
 
     def evaluator(
         self,
-        problem: Gemm,
+        problem: Problem,
         families: Mapping[str, KernelFamily],
         device: Device,
         programs: ProgramCache,
@@ -73,7 +73,7 @@ class CpuTarget:
         self,
         family: KernelFamily,
         candidate: Candidate,
-        problem: Gemm,
+        problem: Problem,
         device: Device,
         programs: ProgramCache,
         binary: Binary | None = None,

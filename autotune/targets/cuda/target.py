@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from autotune.families.launch import Binary
     from autotune.families.program_cache import ProgramCache
     from autotune.measuring.evaluator import Effort, Evaluator
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.targets.cuda.arrays.kernel import Launch
     from autotune.targets.cuda.device.known_gpus import KnownGpu
 
@@ -33,7 +33,7 @@ class CudaTarget:
         """Tiles fed by asynchronous copies, where the device has those."""
         return "pipelined" if _cuda_limits(device).compute_capability >= 80 else "block"
 
-    def device(self, problem: Gemm | None = None, name: int | str | None = None) -> Device:
+    def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:
         """One of the GPUs here; one named that is not here is looked up among the known ones."""
         from autotune.targets.cuda.device.identity import read_gpu
 
@@ -46,7 +46,7 @@ class CudaTarget:
 
     def evaluator(
         self,
-        problem: Gemm,
+        problem: Problem,
         families: Mapping[str, KernelFamily],
         device: Device,
         programs: ProgramCache,
@@ -75,13 +75,13 @@ class CudaTarget:
         self,
         family: KernelFamily,
         candidate: Candidate,
-        problem: Gemm,
+        problem: Problem,
         device: Device,
         programs: ProgramCache,
         binary: Binary | None = None,
     ) -> BoundKernel:
         """Load the binary, or compile one; on other devices like it at the first call there."""
-        from autotune.targets.cuda.arrays.kernel import DeviceKernel
+        from autotune.targets.cuda.arrays.kernel import device_kernel
         from autotune.targets.cuda.device.identity import read_gpu
         from autotune.targets.cuda.launch.launch import CudaKernel
         from autotune.targets.cuda.launch.loading import make_program
@@ -104,7 +104,7 @@ class CudaTarget:
                 )
             return CudaKernel(program, other).launch
 
-        return DeviceKernel(problem, load_on)
+        return device_kernel(problem, load_on)
 
 
 class NumbaCudaTarget(CudaTarget):
@@ -116,7 +116,7 @@ class NumbaCudaTarget(CudaTarget):
         """Tiles of several elements per thread."""
         return "block"
 
-    def device(self, problem: Gemm | None = None, name: int | str | None = None) -> Device:
+    def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:
         """As for CUDA, with this target's compiler beside the other."""
         from autotune.targets.cuda.compile.numba_compiler import toolchain
 
@@ -127,7 +127,7 @@ class NumbaCudaTarget(CudaTarget):
 
     def evaluator(
         self,
-        problem: Gemm,
+        problem: Problem,
         families: Mapping[str, KernelFamily],
         device: Device,
         programs: ProgramCache,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING, Any
 
+from autotune.operations.problem import Gemm
 from autotune.targets.cuda.driver.context import activated
 from autotune.targets.cuda.driver.interface import driver
 from autotune.targets.cuda.measure.baseline import Cublas, CublasError, find_cublas
@@ -110,7 +111,7 @@ class OneGpu:
             raise CublasError("there is no cuBLAS")
         with activated(0):
             self._stream = driver().stream()
-            self._cublas = Cublas(library, (m, n, k), dtype, "nn", self._stream)
+            self._cublas = Cublas(library, "cublas.gemm", Gemm(m, n, k, dtype), self._stream)
         self.name = f"cuBLAS {self._cublas.version} on one GPU ({dtype}, TF32 off)"
 
     def multiply(self, a: DeviceMatrix, b: DeviceMatrix, c: DeviceMatrix) -> None:

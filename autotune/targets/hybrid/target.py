@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from autotune.core.errors import InputError
 from autotune.core.suggestions import must_be
+from autotune.operations.problem import only_gemm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from autotune.families.launch import Binary
     from autotune.families.program_cache import ProgramCache
     from autotune.measuring.evaluator import Effort, Evaluator
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.targets.base import BoundKernel
 
 PLACEMENTS = ("host", "device", "blocks")
@@ -51,11 +52,11 @@ class HybridTarget:
         """Rows: no partial sums have to travel."""
         return "rows"
 
-    def device(self, problem: Gemm | None = None, name: int | str | None = None) -> Device:
+    def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:
         """The GPUs here, or as many as were asked for of a kind that is only described."""
         from autotune.targets.hybrid.identity import device_of, read_gpus
 
-        if problem is not None and getattr(problem, "layout", "nn") != "nn":
+        if problem is not None and only_gemm(problem, "target hybrid").layout != "nn":
             raise InputError(
                 f"layout must be nn on target hybrid, got {problem.label}: transpose the operands"
             )
@@ -74,7 +75,7 @@ class HybridTarget:
 
     def evaluator(
         self,
-        problem: Gemm,
+        problem: Problem,
         families: Mapping[str, KernelFamily],
         device: Device,
         programs: ProgramCache,
@@ -93,7 +94,7 @@ class HybridTarget:
         driver()  # says what is missing, before a process is started
 
         return HybridEvaluator(
-            problem,
+            only_gemm(problem, "target hybrid"),
             families,
             device,
             programs,
@@ -107,7 +108,7 @@ class HybridTarget:
         self,
         family: KernelFamily,
         candidate: Candidate,
-        problem: Gemm,
+        problem: Problem,
         device: Device,
         programs: ProgramCache,
         binary: Binary | None = None,
@@ -117,4 +118,5 @@ class HybridTarget:
 
         device.check_here()
         gpus = device.limits.names()["gpus"]
-        return bind(family, candidate, problem, gpus, self.operands, programs)
+        gemm = only_gemm(problem, "target hybrid")
+        return bind(family, candidate, gemm, gpus, self.operands, programs)

@@ -12,7 +12,7 @@ from autotune.core.errors import AutotuneError
 from autotune.core.grid import Block
 from autotune.core.paths import CacheLocations
 from autotune.families.program_cache import ProgramCache
-from autotune.operations.problem import Gemm
+from autotune.operations.problem import Gemm, Problem, only_gemm
 from autotune.runtime.loading import Kernel
 from autotune.targets.lookup import look_up
 from autotune.targets.mpi.gpu_kernel import GpuDistributedKernel
@@ -70,7 +70,7 @@ class _Communicator(MpiTarget):
 
 
 def load_distributed(
-    problem: Gemm,
+    problem: Problem,
     comm: Any,
     *,
     operands: str = "root",
@@ -101,7 +101,8 @@ def load_distributed(
         InputError: with local="cuda", there are fewer GPUs than ranks.
         NotTunedError: as for `autotune.load`, on every rank; so are its other errors.
     """
-    meet(comm, f"the call of load for {problem.label}")
+    gemm = only_gemm(problem, "target mpi")
+    meet(comm, f"the call of load for {gemm.label}")
     check_same(comm, problem=problem.label, operands=operands, local=local, match=match)
     own = comm.Dup()
     try:
@@ -111,30 +112,30 @@ def load_distributed(
 
             def find() -> tuple[Candidate, Match, MpiProgram]:
                 found = look_up(
-                    problem,
+                    gemm,
                     _Communicator(ranks, operands, local),
                     match=match,
                     cache=cache,
                     extra_families=extra_families,
                 )
                 chosen = found.candidate.configuration
-                program = mpi_program(found.family, chosen, problem, programs)
+                program = mpi_program(found.family, chosen, gemm, programs)
                 return found.candidate, found.match, program
 
             candidate, matched, program = _of_rank_0(own, find)
             make_plan = _load_program(program, programs, own)
-            plan = make_plan(own, problem.m, problem.n, problem.k)
+            plan = make_plan(own, gemm.m, gemm.n, gemm.k)
     except AutotuneError:  # on every rank
         own.Free()
         raise
     distributed = operands == "distributed"
     bound = (
-        DistributedKernel(problem, own, plan, distributed=distributed)
+        DistributedKernel(gemm, own, plan, distributed=distributed)
         if make_plan.gpu is None
-        else GpuDistributedKernel(problem, own, plan, make_plan.gpu, distributed=distributed)
+        else GpuDistributedKernel(gemm, own, plan, make_plan.gpu, distributed=distributed)
     )
     return MpiKernel(
-        problem, "mpi", candidate, matched.quality, matched.reason, matched.record, bound
+        gemm, "mpi", candidate, matched.quality, matched.reason, matched.record, bound
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from autotune.core.errors import InputError
 from autotune.core.suggestions import must_be
+from autotune.operations.problem import only_gemm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from autotune.families.launch import Binary
     from autotune.families.program_cache import ProgramCache
     from autotune.measuring.evaluator import Effort, Evaluator
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Gemm, Problem
     from autotune.targets.base import BoundKernel
     from autotune.targets.mpi.messages import GpuProduct, LocalProduct, RankSet
     from autotune.targets.mpi.ranks.world import Ranks
@@ -68,7 +69,7 @@ class MpiTarget:
             return "gpu_summa"
         return "summa" if device.limits.names()["distributed"] else "rows"
 
-    def device(self, problem: Gemm | None = None, name: int | str | None = None) -> Device:
+    def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:
         """The ranks, on this machine's CPU or GPUs; none are started to find out.
 
         Ranks with GPUs may be described, too: so many of a kind of GPU that is not here, with the
@@ -80,7 +81,7 @@ class MpiTarget:
             raise InputError(
                 f'a device names a GPU, got {name!r} with target mpi on CPUs: add local="cuda"'
             )
-        if problem is not None and getattr(problem, "layout", "nn") != "nn":
+        if problem is not None and only_gemm(problem, "target mpi").layout != "nn":
             raise InputError(
                 f"layout must be nn on target mpi, got {problem.label}: transpose the operands"
             )
@@ -138,7 +139,7 @@ class MpiTarget:
 
     def evaluator(
         self,
-        problem: Gemm,
+        problem: Problem,
         families: Mapping[str, KernelFamily],
         device: Device,
         programs: ProgramCache,
@@ -160,14 +161,21 @@ class MpiTarget:
             return (choose_gpu_local if self._gpus else choose_local)(wanted, programs)
 
         return MpiEvaluator(
-            problem, families, device, programs, ranks, choose, effort=effort, seed=seed
+            only_gemm(problem, "target mpi"),
+            families,
+            device,
+            programs,
+            ranks,
+            choose,
+            effort=effort,
+            seed=seed,
         )
 
     def kernel(
         self,
         family: KernelFamily,
         candidate: Candidate,
-        problem: Gemm,
+        problem: Problem,
         device: Device,
         programs: ProgramCache,
         binary: Binary | None = None,

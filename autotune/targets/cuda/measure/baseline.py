@@ -9,23 +9,33 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from autotune.operations.operation import baseline_of
 from autotune.targets.cuda.driver.interface import driver
 
 if TYPE_CHECKING:
+    from autotune.operations.problem import Problem
     from autotune.targets.cuda.driver.interface import Stream
 
 _PACKAGES = ("cupy_backends.cuda.libs.cublas", "nvmath.bindings.cublas", "torch")
 """Modules that load the library when they are imported."""
 
 _NAMES = ("libcublas.so.13", "libcublas.so.12")
-_TYPES = {
-    "float32": (ctypes.c_float, "cublasSgemm_v2"),
-    "float64": (ctypes.c_double, "cublasDgemm_v2"),
-}
+_SCALARS = {"float32": ctypes.c_float, "float64": ctypes.c_double}
+_LETTERS = {"float32": "S", "float64": "D"}
 _DEFAULT_MATH = 0  # products in the operands' own precision: no TF32
 _WORKSPACE_BYTES = 32 * 2**20  # what NVIDIA recommends for the largest devices
+
+
+FUNCTIONS: Mapping[str, str] = {
+    "cublas.gemm": "_gemm",
+    "cublas.gemm_strided_batched": "_gemm_strided_batched",
+    "cublas.gemv": "_gemv",
+}
+"""What operations name as their baseline, and the method that calls it. Operands come in the order
+of BLAS: A, B, C, or A, x, y."""
 
 
 class CublasError(Exception):
@@ -51,13 +61,12 @@ def find_cublas() -> Any:
 
 
 class Cublas:
-    """Matrix products on one stream of the current context.
+    """One of the library's functions on one stream of the current context.
 
     Args:
         library: as `find_cublas` gives it.
-        sizes: m, n, k.
-        dtype: float32 or float64.
-        layout: which of A and B is stored transposed.
+        function: what is called, one of `FUNCTIONS`.
+        problem: what is computed.
         stream: one of the driver's.
 
     Raises:
@@ -67,9 +76,7 @@ class Cublas:
         version: "13.1.0".
     """
 
-    def __init__(
-        self, library: Any, sizes: tuple[int, int, int], dtype: str, layout: str, stream: Stream
-    ) -> None:
+    def __init__(self, library: Any, function: str, problem: Problem, stream: Stream) -> None:
         self._library = library
         self._stream = stream  # destroyed when nobody holds it
         self._handle = ctypes.c_void_p()
@@ -87,11 +94,17 @@ class Cublas:
         number = ctypes.c_int()
         self._call("cublasGetVersion_v2", self._handle, ctypes.byref(number))
         self.version = version_text(number.value)
-        self._scalar, self._product = _TYPES[dtype]
-        self._sizes = sizes
-        self._flips = tuple(int(stored == "t") for stored in layout)
+        self._scalar = _SCALARS[problem.dtype]
+        self._letter = _LETTERS[problem.dtype]
+        self._sizes = problem.shape
+        self._flips = tuple(int(stored == "t") for stored in problem.layout)
+        self.launch: Callable[..., None] = getattr(self, FUNCTIONS[function])
+        """Enqueues the function; its arguments are those of `Launch`, without a stream. Raises
+        CublasError."""
 
-    def launch(
+    # Matrices are column-major there: what is stored row-major is the transpose, and C' = B' A'.
+
+    def _gemm(
         self,
         a: int,
         lda: int,
@@ -102,37 +115,73 @@ class Cublas:
         alpha: float = 1.0,
         beta: float = 0.0,
     ) -> None:
-        """Enqueue C = alpha A B + beta C; addresses and leading dimensions as `Launch` takes them.
-
-        Raises:
-            CublasError: the library refuses.
-        """
         m, n, k = self._sizes
         flip_a, flip_b = self._flips
-        # Matrices are column-major there: what is stored row-major is the transpose, and
-        # C' = B' A'.
-        self._call(
-            self._product,
-            self._handle,
-            flip_b,
-            flip_a,
-            k,
-            m,
-            n,
-            ctypes.byref(self._scalar(alpha)),
-            ctypes.c_void_p(b),
-            ldb,
-            ctypes.c_void_p(a),
-            lda,
-            ctypes.byref(self._scalar(beta)),
-            ctypes.c_void_p(c),
-            ldc,
-        )
+        factors = (self._at(b), ldb, self._at(a), lda)
+        result = (self._by(beta), self._at(c), ldc)
+        sizes = (flip_b, flip_a, k, m, n)
+        self._compute("gemm_v2", *sizes, self._by(alpha), *factors, *result)
+
+    def _gemm_strided_batched(
+        self,
+        a: int,
+        a_stride: int,
+        lda: int,
+        b: int,
+        b_stride: int,
+        ldb: int,
+        c: int,
+        c_stride: int,
+        ldc: int,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+    ) -> None:
+        count, m, n, k = self._sizes
+        far = ctypes.c_longlong
+        factors = (self._at(b), ldb, far(b_stride), self._at(a), lda, far(a_stride))
+        result = (self._by(beta), self._at(c), ldc, far(c_stride))
+        sizes = (0, 0, k, m, n)
+        self._compute("gemmStridedBatched", *sizes, self._by(alpha), *factors, *result, count)
+
+    def _gemv(
+        self, a: int, lda: int, x: int, y: int, alpha: float = 1.0, beta: float = 0.0
+    ) -> None:
+        m, n = self._sizes
+        result = (self._by(beta), self._at(y), 1)
+        factors = (self._at(a), lda, self._at(x), 1)
+        self._compute("gemv_v2", 1, n, m, self._by(alpha), *factors, *result)
+
+    def _at(self, address: int) -> ctypes.c_void_p:
+        return ctypes.c_void_p(address)
+
+    def _by(self, scalar: float) -> Any:
+        return ctypes.byref(self._scalar(scalar))
+
+    def _compute(self, name: str, *arguments: Any) -> None:
+        self._call(f"cublas{self._letter}{name}", self._handle, *arguments)
 
     def _call(self, name: str, *arguments: Any) -> None:
         status = getattr(self._library, name)(*arguments)
         if status != 0:
             raise CublasError(f"{name} failed with status {status}")
+
+
+def vendor_of(problem: Problem, target: str, stream: Stream) -> Cublas | None:
+    """The library's function that an operation names for a target; None where there is none.
+
+    Args:
+        problem: what is computed.
+        target: where.
+        stream: one of the driver's.
+
+    Raises:
+        CublasError: the library does not start.
+    """
+    function = baseline_of(problem.defined, target)
+    if function is None or function not in FUNCTIONS or problem.dtype not in _SCALARS:
+        return None
+    library = find_cublas()
+    return None if library is None else Cublas(library, function, problem, stream)
 
 
 def version_text(number: int) -> str:

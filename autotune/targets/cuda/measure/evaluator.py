@@ -35,7 +35,6 @@ from autotune.targets.cuda.device.identity import visible_device
 from autotune.targets.cuda.launch.program import CudaProgram
 from autotune.targets.cuda.launch.support_source import support_source
 from autotune.targets.cuda.measure.messages import (
-    CASES,
     Confirm,
     DescribeBaseline,
     Evaluate,
@@ -44,6 +43,7 @@ from autotune.targets.cuda.measure.messages import (
     Request,
     Subject,
     Visit,
+    cases_of,
 )
 from autotune.targets.cuda.measure.worker import measurement_worker
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from autotune.core.device import Device
     from autotune.families.family import KernelFamily
     from autotune.families.program_cache import ProgramCache
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.targets.cuda.compile.compiling import CompileReply
 
 DEFAULT_EFFORT = Effort(budget_s=0.15)
@@ -89,7 +89,7 @@ class _Processes:
         self.key = key
         self.compilers = compilers
         self.worker = worker
-        self.baselines: dict[Gemm, Baseline] = {}
+        self.baselines: dict[Problem, Baseline] = {}
 
     def close(self) -> None:
         """End every process."""
@@ -121,7 +121,7 @@ class CudaEvaluator:
 
     def __init__(
         self,
-        problem: Gemm,
+        problem: Problem,
         families: Mapping[str, KernelFamily],
         device: Device,
         programs: ProgramCache,
@@ -327,7 +327,12 @@ class CudaEvaluator:
             return Measurement(Outcome.REJECTED, reason=str(refusal), details=details)
         layout = kernel_layout(family, self._problem.layout)
         program = CudaProgram(
-            compiled.cubin, plan, self._problem.dtype, self._problem.layout, layout
+            compiled.cubin,
+            plan,
+            self._problem.dtype,
+            self._problem.layout,
+            layout,
+            defined=self._problem.defined,
         )
         if any(program.flips):
             program = replace(program, support=self._support_cubin())
@@ -338,8 +343,8 @@ class CudaEvaluator:
     ) -> Measurement:
         family = self._families[candidate.family]
         plans = {}
-        for case in CASES:
-            problem = self._problem.with_sizes(case.m, case.n, case.k)
+        for case in cases_of(self._problem):
+            problem = self._problem.with_sizes(*case.sizes)
             if is_valid(family, candidate.configuration, problem, self._limits):
                 plans[case] = plan_launch(family, candidate.configuration, problem, self._limits)
         request = Evaluate(ready.program, plans, family.accuracy, best_s, budget_s)

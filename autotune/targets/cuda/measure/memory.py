@@ -50,7 +50,7 @@ class Slab:
         self.layout = layout
         self._allocation = driver().allocate(layout.size)
         self.base = int(self._allocation)
-        itemsize = layout.a.itemsize
+        itemsize = next(iter(layout.placements.values())).itemsize
         support.fill(self.base, layout.size // itemsize, POISON[itemsize])
 
     def store(self, placement: Placement, values: Matrix) -> None:
@@ -84,12 +84,15 @@ class OperandSets:
     def __len__(self) -> int:
         return len(self.bases)
 
-    def operands(self, number: int) -> tuple[int, int, int, int, int, int]:
-        """Address and leading dimension of A, B and C of a set; numbers go round."""
+    def operands(self, number: int) -> tuple[int, ...]:
+        """Address and strides of the operands of a set; numbers go round."""
         return operands(self.layout, self.bases[number % len(self.bases)])
 
 
-def operands(layout: SlabLayout, base: int) -> tuple[int, int, int, int, int, int]:
-    """Address and leading dimension of A, B and C of a slab."""
-    a, b, c = layout.a, layout.b, layout.c
-    return base + a.offset, a.stride, base + b.offset, b.stride, base + c.offset, c.stride
+def operands(layout: SlabLayout, base: int) -> tuple[int, ...]:
+    """Address and strides, from the outermost to the last but one, of the operands of a slab."""
+    return tuple(
+        number
+        for placed in layout.placements.values()
+        for number in (base + placed.offset, *placed.strides[:-1])
+    )
