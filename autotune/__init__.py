@@ -14,10 +14,11 @@ Importing this package is cheap: the modules behind the names below load on firs
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from autotune.core.faces import lazily
 from autotune.core.version import __version__ as __version__
+from autotune.targets import registry as _registry  # noqa: F401 - families ask it for targets
 
 if TYPE_CHECKING:
     from autotune.core.configuration import Candidate as Candidate
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from autotune.families.catalog import find_operation as find_operation
     from autotune.operations.problem import Gemm as Gemm
     from autotune.operations.product import Product as Product
-    from autotune.runtime.loading import Kernel as Kernel
     from autotune.runtime.loading import load as load
     from autotune.runtime.loading import matmul as matmul
     from autotune.search import Searcher as Searcher
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from autotune.store import MatchQuality as MatchQuality
     from autotune.store import TuningCache as TuningCache
     from autotune.store import TuningRecord as TuningRecord
+    from autotune.targets.kernel import Kernel as Kernel
     from autotune.tuning.sweeper import SweepResult as SweepResult
     from autotune.tuning.sweeper import sweep as sweep
     from autotune.tuning.tuner import TuneResult as TuneResult
@@ -53,7 +54,7 @@ _HOME = {
     "Device": "core.device",
     "DeviceFingerprint": "core.device",
     "Gemm": "operations.problem",
-    "Kernel": "runtime",
+    "Kernel": "targets.kernel",
     "MatchQuality": "store",
     "Measurement": "core.measurement",
     "NotTunedError": "core.errors",
@@ -76,12 +77,7 @@ _HOME = {
 __all__ = [*_HOME, "__version__"]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'autotune' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"autotune.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazily(__name__, _HOME)
 
 
 def __dir__() -> list[str]:

@@ -264,11 +264,12 @@ def problem_of(job: Job) -> Any:
 
 def tune_missing(jobs: Sequence[Job], timeout: float) -> None:
     from autotune import NotTunedError, tune
+    from autotune.targets.cpu.target import CpuTarget
     from autotune.targets.lookup import look_up
 
     for job in jobs:
         try:
-            look_up(problem_of(job), "cpu", match="exact", cache=job.cache)
+            look_up(problem_of(job), CpuTarget(), match="exact", cache=job.cache)
         except NotTunedError:
             print(f"tuning {problem_of(job).label}", file=sys.stderr, flush=True)
             tune(problem_of(job), target="cpu", trials=1000, timeout=timeout, cache=job.cache)
@@ -351,12 +352,14 @@ def main() -> None:
 
     from environment import describe
 
-    from autotune.operations.problem import parse_shape
+    from autotune.operations.problem import GEMM
     from autotune.targets.cpu.identity import read_cpu
 
     usable = read_cpu().limits.names()["max_threads"]
     print(describe())
-    shapes = [(size,) * 3 for size in args.sizes] + [parse_shape(text) for text in args.shapes]
+    shapes = [(size,) * 3 for size in args.sizes] + [
+        GEMM.parse_shape(text) for text in args.shapes
+    ]
     for threads in [usable if text == "all" else int(text) for text in args.threads]:
         for dtype in args.dtypes:
             common = {"dtype": dtype, "threads": threads, "cache": args.cache}

@@ -29,6 +29,7 @@ from autotune.families.family import KernelFamily
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.evaluator import Effort
 from autotune.operations.product import Product
+from autotune.targets.base import Work
 from autotune.targets.registry import make_target
 
 TRIANGULAR = Path(__file__).parent.parent / "examples" / "triangular"
@@ -211,14 +212,9 @@ def measure(experiment: Experiment, sizes: Sequence[int], seconds: float) -> lis
                 configuration = configuration_of(contender, families)
                 if configuration in families[contender.family].space(problem, limits):
                     entered[Candidate(contender.family, configuration)] = contender
+            effort = Effort(timeout_s=120, finals_s=seconds)
             with target.evaluator(
-                problem,
-                families,
-                device,
-                ProgramCache(Path(folder)),
-                effort=Effort(timeout_s=120, finals_s=seconds),
-                workers=None,
-                seed=0,
+                Work(problem, families, device, ProgramCache(Path(folder)), effort)
             ) as evaluator:
                 finals = evaluator.finals(list(entered))
             for contender, found in zip(entered.values(), finals.measurements, strict=True):

@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from environment import describe
+from mpi_grids import grid_of
 
 from autotune import Gemm
 from autotune.core.configuration import Candidate
@@ -25,7 +26,7 @@ from autotune.families.program_cache import ProgramCache
 from autotune.measuring.evaluator import Effort
 from autotune.space import SearchSpace
 from autotune.targets.mpi.cost_model import Machine, distributed_cost, root_cost
-from autotune.targets.mpi.evaluator import MpiEvaluator, grid_of
+from autotune.targets.mpi.evaluator import MpiEvaluator
 from autotune.targets.mpi.local import choose_local
 from autotune.targets.mpi.messages import MeasureNetwork, Network
 from autotune.targets.mpi.ranks.world import World

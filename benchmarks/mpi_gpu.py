@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from gpu_environment import describe_gpu
 from mpi4py import MPI
+from mpi_grids import grid_of
 from numpy.typing import NDArray
 
 from autotune.core.configuration import Configuration
@@ -27,7 +28,6 @@ from autotune.core.statistics import median, median_interval
 from autotune.families.catalog import load_families
 from autotune.families.rendering import render
 from autotune.targets.cuda.device.identity import read_gpu
-from autotune.targets.mpi.evaluator import grid_of
 from autotune.targets.mpi.gpu.matrix import GpuMatrix
 from autotune.targets.mpi.gpu.rank import GpuRank
 from autotune.targets.mpi.load import tuned_product

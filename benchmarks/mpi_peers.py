@@ -35,6 +35,7 @@ from autotune.families.modules import load_module
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
 from autotune.targets.cpu.kernel import CpuKernel
+from autotune.targets.cpu.target import CpuTarget
 from autotune.targets.lookup import look_up
 from autotune.targets.mpi.local import choose_local
 from autotune.targets.mpi.ranks.attached import under_mpiexec
@@ -97,7 +98,7 @@ class Bench:
             found = look_up(problem, target, match="nearest")
             quarter = dataclasses.replace(problem, m=-(-problem.m // comm.size), threads=1)
             told = found.candidate, found.match.quality.name, choose_local(quarter, self.programs)
-            kernel = look_up(quarter, "cpu", match="nearest").candidate
+            kernel = look_up(quarter, CpuTarget(), match="nearest").candidate
             print(f"- local kernel of ours at {problem.m}: {kernel}", flush=True)
         candidate, quality, local = comm.bcast(told)
         kernel = CpuKernel(local.program)

@@ -23,6 +23,8 @@ from autotune.core.configuration import Candidate
 from autotune.core.measurement import Measurement
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.evaluator import Evaluator
+from autotune.targets.base import Work
+from autotune.targets.cpu.target import CpuTarget
 from autotune.tuning.deciding import finalists
 from autotune.tuning.sweeper import shuffled_rows
 from autotune.tuning.trials import Workplace
@@ -66,7 +68,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         work = Workplace.of(
             problem,
-            target="cpu",
+            target=CpuTarget(),
             device=None,
             families=args.family,
             extra_families=(),
@@ -97,14 +99,9 @@ def _compare(work: Workplace, count: int, seed: int) -> str:
     rows = list(islice(shuffled_rows(work.union.size, seed), count))
     candidates = [work.union[row] for row in rows]
     raced, whole = Entrant(raced=True), Entrant(raced=False)
+    programs = ProgramCache(work.place.programs)
     with work.target.evaluator(
-        work.problem,
-        work.families,
-        work.device,
-        ProgramCache(work.place.programs),
-        effort=None,
-        workers=None,
-        seed=seed,
+        Work(work.problem, work.families, work.device, programs, seed=seed)
     ) as evaluator:
         for start in range(0, len(candidates), evaluator.batch):
             batch = candidates[start : start + evaluator.batch]

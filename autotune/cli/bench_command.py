@@ -76,10 +76,10 @@ class _Job:
 
 def run(args: argparse.Namespace) -> CommandResult:
     """Check that every problem can be measured, then measure them."""
-    from autotune.families.family import GPU_TARGETS
+    from autotune.families.languages import language_of
 
     scope = Scope.of(args, args.family)
-    is_gpu_ladder = args.ladder and scope.target in GPU_TARGETS
+    is_gpu_ladder = args.ladder and language_of(scope.target).launched
     shapes = LADDER_SHAPES if is_gpu_ladder else (DEFAULT_SHAPE,)
     jobs = [_job(args, problem, scope) for problem in problems(args, scope, shapes)]
     rows: list[Row] = []
@@ -101,11 +101,10 @@ def _job(args: argparse.Namespace, problem: Problem, scope: Scope) -> _Job:
         NotTunedError: there is nothing to measure.
     """
     from autotune.cli import ladder
-    from autotune.targets.registry import make_target
 
     if (reason := refusal(scope.chosen, problem)) is not None:
         raise InputError(reason)
-    target = make_target(placed_target(scope.target, args))
+    target = placed_target(scope.target, args)
     device = target.device(problem, args.device)
     device.check_here()
     families = {
@@ -122,25 +121,20 @@ def _job(args: argparse.Namespace, problem: Problem, scope: Scope) -> _Job:
 def _bench(args: argparse.Namespace, job: _Job) -> list[Row]:
     from autotune.cli import ladder
     from autotune.core.paths import CacheLocations
-    from autotune.families.family import GPU_TARGETS
     from autotune.families.program_cache import ProgramCache
+    from autotune.targets.base import Work
 
     programs = ProgramCache(CacheLocations.at(args.cache).programs)
     note: ladder.Note = (lambda line: None) if args.quiet else ladder.to_stderr
+    effort = ladder.EFFORT if args.ladder else None
     with job.target.evaluator(
-        job.problem,
-        job.families,
-        job.device,
-        programs,
-        effort=ladder.EFFORT if args.ladder else None,
-        workers=None,
-        seed=args.seed,
+        Work(job.problem, job.families, job.device, programs, effort, seed=args.seed)
     ) as evaluator:
         rows = ladder.measure(evaluator, job.problem, job.contestants, note)
-    if args.ladder and job.target.name in GPU_TARGETS and not asked_to_stop():
-        rows = ladder.measure_host_calls(
-            rows, job.contestants, job.families, job.device, programs, note
-        )
+    if args.ladder and not asked_to_stop():
+        calls = job.target.host_calls(job.problem, job.device, programs)
+        if calls is not None:
+            rows = ladder.measure_host_calls(rows, job.contestants, job.families, calls, note)
     return rows
 
 

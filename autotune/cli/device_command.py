@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 
 from autotune.cli.options import common
 from autotune.cli.result import CommandResult
@@ -25,16 +24,16 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> CommandResult:
     """Read the device, or describe one that is known by name; list the GPUs that are here."""
-    from autotune.targets.cuda.device.presence import look
+    from autotune.targets.registry import target_classes
 
-    found = look()
+    here = [found for each in target_classes() if (found := each.found()) is not None]
     device = read_device(choose_target(args), args)
     document = {
         "fingerprint": device.fingerprint.key() | {"digest": device.fingerprint.digest},
         "limits": device.limits.names(),
         "toolchain": dict(device.toolchain),
         "state": dict(device.state),
-        "gpus": [asdict(gpu) | {"usable": found.usable} for gpu in found.gpus],
+        **{found.kind.lower(): list(found.documents) for found in here},
     }
     lines = [f"{device.fingerprint.name}  ({device.fingerprint.slug})"]
     for title, fields in (
@@ -47,7 +46,9 @@ def run(args: argparse.Namespace) -> CommandResult:
             lines.append(f"\n{title}")
             width = max(map(len, fields))
             lines.extend(f"  {name:<{width}}  {value}" for name, value in fields.items())
-    if found.gpus:
-        lines.append("\nGPUs here" + (f" (not used: {found.missing})" if found.missing else ""))
-        lines.extend(f"  {number}  {gpu}" for number, gpu in enumerate(found.gpus))
+    for found in here:
+        if found.texts:
+            unused = f" (not used: {found.missing})" if found.missing else ""
+            lines.append(f"\n{found.kind} here{unused}")
+            lines.extend(f"  {number}  {text}" for number, text in enumerate(found.texts))
     return CommandResult(document, "\n".join(lines))

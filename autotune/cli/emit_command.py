@@ -76,9 +76,8 @@ class _Choice:
 
 def run(args: argparse.Namespace) -> CommandResult:
     """Render one configuration; for a GPU also compile it, where there is a compiler."""
-    from autotune.cli import resources
-    from autotune.families.family import GPU_TARGETS
     from autotune.families.rendering import render
+    from autotune.targets.registry import target_class
 
     choice = _of_family(args) if args.record is None else _of_record(args)
     family, configuration, problem = choice.family, choice.configuration, choice.problem
@@ -88,10 +87,14 @@ def run(args: argparse.Namespace) -> CommandResult:
     estimated: Mapping[str, Value] = {}
     binary: dict[str, Any] | None = None
     if choice.device is not None:
-        estimated = resources.estimates(family, configuration, problem, choice.device)
-        binary, missing = resources.compiled(family, source, configuration, problem, choice.device)
-        if family.target in GPU_TARGETS:
-            notes.append(missing or resources.summary(estimated, binary or {}, choice.device))
+        known = family.values(configuration, problem, choice.device.limits)
+        estimated = {name: known[name] for name in family.derived}
+        needs = target_class(family.target)().resources(
+            family, source, configuration, problem, choice.device
+        )
+        if needs is not None:
+            binary = needs.document
+            notes.append(needs.note)
     if not args.quiet:
         for note in notes:
             print(f"autotune: {note}", file=sys.stderr)
@@ -138,20 +141,17 @@ _OF_RECORDS = (
     "threads",
     "operation",
     "target",
-    "ranks",
-    "local",
-    "gpus",
-    "operands",
 )
-"""What a record says itself."""
+"""What a record says itself, beside the options of its target."""
 
 
 def _of_record(args: argparse.Namespace) -> _Choice:
     """The winner of a record, for its own problem."""
     from autotune.families.catalog import load_families
+    from autotune.targets.registry import all_options
 
-    for option in _OF_RECORDS:
-        if value := getattr(args, option):
+    for option in (*_OF_RECORDS, *all_options()):
+        if value := getattr(args, option, None):
             given = repr(value) if option == "family" else f"--{option}"
             raise InputError(
                 f"--record says itself what is printed, got {given} too: leave one of them out"
@@ -183,24 +183,12 @@ def _of_record(args: argparse.Namespace) -> _Choice:
 
 def _device_of(record: TuningRecord, args: argparse.Namespace, problem: Problem) -> Device:
     """The device that a record was tuned on, or one like it."""
-    from autotune.families.family import GPU_TARGETS
-    from autotune.targets.invocation import Invocation
+    from autotune.targets.registry import target_class
 
-    invocation = Invocation.of(problem, record.target, record.fingerprint, device=args.device)
-    gpu = None
-    if record.target in {*GPU_TARGETS, "hybrid"} or invocation.local == "cuda":
-        # "4 x NVIDIA H200", or "4 ranks on NVIDIA H200"
-        gpu = record.fingerprint.name.partition(" x ")[2] or record.fingerprint.name
-        gpu = gpu.partition(" on ")[2] or gpu
-    options = {
-        "target": record.target,
-        "device": args.device or gpu,
-        "ranks": invocation.ranks,
-        "local": invocation.local,
-        "gpus": invocation.gpus,
-        "operands": invocation.operands,
-    }
-    return read_device(record.target, argparse.Namespace(**options), problem)
+    target = target_class(record.target)
+    placement = target.placement(record.fingerprint)
+    device = args.device or placement.device
+    return target.of(placement.options).device(problem, device)
 
 
 def _nearest_with(

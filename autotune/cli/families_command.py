@@ -32,7 +32,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> CommandResult:
     """List the families of a target, or those named wherever they are."""
     from autotune.families.catalog import find_families, select_families
-    from autotune.families.family import GPU_TARGETS, LIMIT_NAMES
+    from autotune.families.languages import launched_targets, target_names
 
     target = choose_target(args)
     limits: DeviceLimits | None = None
@@ -40,16 +40,16 @@ def run(args: argparse.Namespace) -> CommandResult:
     if args.device is not None:
         limits = read_device(target, args).limits
         if args.target is None:
-            targets = [name for name in LIMIT_NAMES if name in GPU_TARGETS]
+            targets = launched_targets()
     elif args.family and args.target is None:
-        targets = list(LIMIT_NAMES)
+        targets = target_names()
     families = [family for family in find_families(args.families) if family.target in targets]
     families.sort(key=lambda family: (family.name, targets.index(family.target)))
     named = select_families({family.name: family for family in families}, args.family)
     shown = [family for family in families if family.name in named]
     texts = [_text(family, limits) for family in shown]
     if not args.family:
-        others = [name for name in LIMIT_NAMES if name not in targets]
+        others = [name for name in target_names() if name not in targets]
         texts.append(f"other targets have families of their own: --target {', '.join(others)}")
     return CommandResult([_document(family, limits) for family in shown], "\n\n".join(texts))
 

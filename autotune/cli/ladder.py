@@ -16,13 +16,12 @@ from autotune.measuring.evaluator import Effort, relative_speed
 from autotune.measuring.processes import Failure
 
 if TYPE_CHECKING:
-    from autotune.core.device import Device, DeviceLimits
+    from autotune.core.device import DeviceLimits
     from autotune.core.measurement import Measurement
     from autotune.families.family import KernelFamily
-    from autotune.families.program_cache import ProgramCache
     from autotune.measuring.evaluator import Baseline, Evaluator
     from autotune.operations.problem import Problem
-    from autotune.targets.cuda.measure.host_call import HostCall
+    from autotune.targets.reports import HostCall, HostCalls
 
 NEAR = 4.0
 """Kernels up to this many times slower than the fastest take turns with the vendor library. Of the
@@ -156,16 +155,13 @@ def measure_host_calls(
     rows: Sequence[Row],
     contestants: Sequence[Contestant],
     families: Mapping[str, KernelFamily],
-    device: Device,
-    programs: ProgramCache,
+    timer: HostCalls,
     note: Note,
 ) -> list[Row]:
-    """The rows with the whole call from host arrays to host result, for CUDA kernels that ran."""
-    from autotune.targets.cuda.measure.host_call import HostCalls
-
+    """The rows with the whole call from host arrays to host result, for kernels that ran."""
     by_name = dict(contestants)
     measured = []
-    with HostCalls(rows[0].problem, device, programs) as calls:
+    with timer as calls:
         for number, row in enumerate(rows, start=1):
             if row.median_s is None:
                 measured.append(row)

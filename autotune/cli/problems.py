@@ -6,13 +6,13 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from autotune.core.dtypes import DEFAULT_DTYPE, dtype_name
 from autotune.core.errors import InputError, ProblemError
 from autotune.families.offers import dtypes_of, unoffered
 from autotune.operations.problem import (
     LAYOUTS,
     MatrixOperation,
     Problem,
-    dtype_name,
     multiplies,
 )
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from autotune.cli.scope import Scope
 
 DEFAULT_SHAPE = "1024x1024x1024"
-DEFAULT_DTYPE = "float32"
 
 
 def problem_options() -> argparse.ArgumentParser:

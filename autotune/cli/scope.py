@@ -43,9 +43,10 @@ class Scope:
     def of(cls, args: argparse.Namespace, named: Sequence[str] = ()) -> Scope:
         """What the options mean.
 
-        Without ``--target`` that is the best target this machine has, or CUDA where a device is
-        named. If it lacks one of the families named, or the operation, and one other target has
-        them, it is that one. The operation is the families', where none is named.
+        Without ``--target`` that is the best target this machine has, or the best with devices to
+        choose from where one is named. If it lacks one of the families named, or the operation,
+        and one other target has them, it is that one. The operation is the families', where none
+        is named.
 
         Args:
             args: parsed options of `target_options`, with `operation`.
@@ -87,16 +88,14 @@ def _place(
     args: argparse.Namespace, default: str, every: Sequence[KernelFamily], named: Sequence[str]
 ) -> tuple[str, str]:
     """The target and the operation of which there are all the families named."""
-    from autotune.families.family import GPU_TARGETS, LIMIT_NAMES
+    from autotune.families.languages import launched_targets, target_names
 
     _check_operation(args.operation, every)
     owned = {(family.target, family.operation, family.name) for family in every}
     if args.target is not None:
         targets: Sequence[str] = [args.target]
     else:
-        targets = [
-            target for target in LIMIT_NAMES if args.device is None or target in GPU_TARGETS
-        ]
+        targets = target_names() if args.device is None else launched_targets()
     operations = (
         sorted({family.operation for family in every})
         if args.operation is None

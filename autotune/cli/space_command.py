@@ -6,13 +6,12 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.grids import predicted_grids
 from autotune.cli.options import common
 from autotune.cli.problems import operation_option, problem_options, problems, shapes_text
 from autotune.cli.result import CommandResult
 from autotune.cli.scope import Scope
 from autotune.cli.table import folded, table
-from autotune.cli.targets import read_device, target_options
+from autotune.cli.targets import placed_target, target_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,9 +40,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> CommandResult:
     """Count every family's space."""
     scope = Scope.of(args, args.family)
+    target = placed_target(scope.target, args)
     documents, texts = [], []
     for problem in problems(args, scope):
-        device = read_device(scope.target, args, problem)
+        device = target.device(problem, args.device)
         texts.append(f"{shapes_text(problem)} on {device.fingerprint.name}")
         for family in scope.chosen.values():
             # Where no class is asked for, a family is counted for its own.
@@ -52,11 +52,12 @@ def run(args: argparse.Namespace) -> CommandResult:
             document = _count(family, wanted, device)
             documents.append(document | {"problem": problem.key()})
             texts.append(_text(document, verbose=args.verbose))
-        grids, grids_text = predicted_grids(problem, device, args.cache)
-        if grids:
+        forecast = target.forecast(problem, device, args.cache)
+        if forecast is not None:
             for document in documents[-len(scope.chosen) :]:
-                document["grids"] = grids
-            texts.append(grids_text)
+                document[forecast.name] = list(forecast.rows)
+            drawn = table(forecast.header, forecast.cells, right=forecast.header[1:])
+            texts.append(f"{forecast.text}\n{drawn}")
     return CommandResult(documents, "\n\n".join(texts))
 
 

@@ -7,12 +7,11 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.mpi_ranks import attached_ranks
 from autotune.cli.options import common
 from autotune.cli.problems import operation_argument, problem_options, problems, shapes_text
 from autotune.cli.result import CommandResult
 from autotune.cli.scope import Scope
-from autotune.cli.targets import placed_target, target_options
+from autotune.cli.targets import joined_target, target_options
 from autotune.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -69,20 +68,17 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> CommandResult:
     """Sweep every problem asked for."""
     scope = Scope.of(args, args.family)
-    target = scope.target
     todo = problems(args, scope)
     for option in ("study", "output"):
         if getattr(args, option) is not None and len(todo) > 1:
             raise InputError(f"--{option} is for one shape, got {len(todo)}")
     results: list[SweepResult] = []
-    with attached_ranks(target, args) as ranks:
-        placed = placed_target(target, args, ranks)
+    with joined_target(scope.target, args) as joined:
         for problem in todo:
-            results.append(_sweep(args, problem, placed))
+            results.append(_sweep(args, problem, joined.target))
             if results[-1].interrupted:
                 break
-        if ranks is not None:
-            ranks.winners = [{"study": result.study} for result in results]
+        joined.results.extend({"study": result.study} for result in results)
     if args.output is not None:
         _write(args.output, results[0])
     return CommandResult(
@@ -92,12 +88,11 @@ def run(args: argparse.Namespace) -> CommandResult:
     )
 
 
-def _sweep(args: argparse.Namespace, problem: Problem, target: str | Target) -> SweepResult:
+def _sweep(args: argparse.Namespace, problem: Problem, target: Target) -> SweepResult:
     from autotune.cli.progress import ProgressLine
     from autotune.tuning.sweeper import sweep
 
-    name = target if isinstance(target, str) else target.name
-    line = ProgressLine(f"sweeping {shapes_text(problem)} on target {name}")
+    line = ProgressLine(f"sweeping {shapes_text(problem)} on target {target.name}")
     try:
         return sweep(
             problem,

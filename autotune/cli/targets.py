@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.core.errors import InputError
+from autotune.core.version import __version__
 
 if TYPE_CHECKING:
     from autotune.core.device import Device
     from autotune.operations.problem import Problem
-    from autotune.targets.base import Target
-    from autotune.targets.mpi.ranks.world import Ranks
+    from autotune.targets.base import Joined, Target
 
 
 def target_options(*, device: bool = True) -> argparse.ArgumentParser:
     """A parent parser with the options that choose target, device and families' folders.
 
     Args:
-        device: whether ``--device`` is one of them.
+        device: whether ``--device`` and the targets' own options are some of them.
     """
+    from autotune.targets.registry import target_names
+
+    *names, last = target_names()
     parser = argparse.ArgumentParser(add_help=False)
     group = parser.add_argument_group("target")
     group.add_argument(
         "--target",
         metavar="T",
-        help="where to run: cpu, cuda, numba-cuda, mpi or hybrid (default: the best there is)",
+        help=f"where to run: {', '.join(names)} or {last} (default: the best there is)",
     )
     if device:
         group.add_argument(
@@ -44,39 +49,36 @@ def target_options(*, device: bool = True) -> argparse.ArgumentParser:
         help="a folder with kernel families of your own; may be given again",
     )
     if device:
-        _add_distributed(parser)
+        _add_own_options(parser)
     return parser
 
 
-def _add_distributed(parser: argparse.ArgumentParser) -> None:
-    """The options of the two targets that divide a product."""
-    mpi = parser.add_argument_group("with --target mpi only")
-    mpi.add_argument(
-        "--ranks", type=int, metavar="N", help="ranks to start here (default: one per core)"
-    )
-    mpi.add_argument(
-        "--local",
-        metavar="TARGET",
-        help="what a rank multiplies on: cpu, or cuda, a GPU of its own (default cpu)",
-    )
-    hybrid = parser.add_argument_group("with --target hybrid only")
-    hybrid.add_argument(
-        "--gpus", type=int, metavar="N", help="GPUs to use, the first ones (default: all)"
-    )
-    both = parser.add_argument_group("with --target mpi or hybrid")
-    both.add_argument(
-        "--operands",
-        metavar="WHERE",
-        help="where A, B and C are; mpi: root, whole on rank 0 (the default), or distributed, in "
-        "blocks on all ranks; hybrid: host (the default), device, whole on the first GPU, or "
-        "blocks, on all GPUs",
-    )
+def _add_own_options(parser: argparse.ArgumentParser) -> None:
+    """What each target can be told, in groups of those that it is for."""
+    from autotune.targets.registry import all_options
+
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    for name, owned in all_options().items():
+        option = owned[0][1]
+        if option.decides:
+            continue  # an object, which nobody can write on a command line
+        owners = " or ".join(owner for owner, _ in owned)
+        if owners not in groups:
+            groups[owners] = parser.add_argument_group(f"with --target {owners} only")
+        told = (each.help if len(owned) == 1 else f"{owner}: {each.help}" for owner, each in owned)
+        groups[owners].add_argument(
+            f"--{name.replace('_', '-')}",
+            type=option.type,
+            metavar=option.metavar,
+            help="; ".join(told),
+        )
 
 
 def choose_target(args: argparse.Namespace) -> str:
     """The name of the target that the options mean.
 
-    Without ``--target`` that is the best this machine has, or CUDA where a device is named.
+    Without ``--target`` that is the best this machine has, or the best of those that have devices
+    to choose from where one is named.
 
     Args:
         args: parsed options of `target_options`.
@@ -85,60 +87,72 @@ def choose_target(args: argparse.Namespace) -> str:
         UnknownNameError: there is no such target.
         InputError: a device is named for a target without any.
     """
-    from autotune.families.family import GPU_TARGETS, LIMIT_NAMES
-    from autotune.targets.registry import make_target
+    from autotune.targets.registry import make_target, target_class, target_names
 
+    if args.device is None:
+        return make_target(args.target).name
     if args.target is None:
-        return make_target(None).name if args.device is None else "cuda"
-    if args.target not in LIMIT_NAMES:
-        make_target(args.target)  # says which there are
-    on_gpus = args.target in {*GPU_TARGETS, "hybrid"} or args.local == "cuda"
-    if args.device is not None and not on_gpus:
-        instead = ", or add --local cuda" if args.target == "mpi" else ""
+        return next(name for name in target_names() if target_class(name)().names_devices)
+    chosen = target_class(args.target)
+    if not chosen.of(_own_options(args, args.target)).names_devices:
         raise InputError(
             f"--device names a GPU, got {args.device!r} with --target {args.target}: "
-            f"leave one of them out{instead}"
+            f"leave one of them out{_instead(chosen)}"
         )
-    return str(args.target)
+    return chosen.name
 
 
-def placed_target(
-    target: str, args: argparse.Namespace, attached: Ranks | None = None
-) -> str | Target:
-    """The target with what ``--ranks``, ``--local``, ``--gpus`` and ``--operands`` say of it.
+def _own_options(args: argparse.Namespace, target: str) -> dict[str, object]:
+    """What was given of the options that a target has."""
+    from autotune.targets.registry import target_class
+
+    names = [option.name for option in target_class(target).OPTIONS]
+    given = {name: getattr(args, name, None) for name in names}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _instead(target: type[Target]) -> str:
+    """With what option the target would have devices to choose from, if there is one."""
+    for option in target.OPTIONS:
+        for choice in option.choices:
+            if target.of({option.name: choice}).names_devices:
+                return f", or add --{option.name} {choice}"
+    return ""
+
+
+def placed_target(target: str, args: argparse.Namespace) -> Target:
+    """The target, with what the options say of it.
 
     Args:
         target: its name.
         args: parsed options of `target_options`.
-        attached: ranks that run already, where this process is one of them.
 
     Raises:
-        InputError: the options are for another target, or not those of the attached ranks.
+        InputError: an option is for another target, or not right.
     """
-    from autotune.targets.hybrid.target import HybridTarget
-    from autotune.targets.mpi.target import MpiTarget
+    from autotune.targets.registry import all_options, make_target
 
-    for name, value, owners in (
-        ("ranks", args.ranks, ("mpi",)),
-        ("local", args.local, ("mpi",)),
-        ("gpus", args.gpus, ("hybrid",)),
-        ("operands", args.operands, ("mpi", "hybrid")),
-    ):
-        if value is not None and target not in owners:
-            raise InputError(
-                f"--{name} is for --target {' and '.join(owners)}, got {value!r} with target "
-                f"{target}"
-            )
-    if target == "hybrid":
-        return HybridTarget(args.gpus, args.operands or "host")
-    if target == "mpi":
-        if attached is not None and args.ranks not in (None, attached.describe().ranks):
-            raise InputError(
-                f"--ranks starts ranks, got {args.ranks} with {attached.describe().ranks} under "
-                "mpiexec: leave it out"
-            )
-        return MpiTarget(args.ranks, args.operands or "root", attached, args.local or "cpu")
-    return target
+    options = {name: getattr(args, name, None) for name in all_options()}
+    return make_target(target, options, dashes="--")
+
+
+@contextmanager
+def joined_target(target: str, args: argparse.Namespace) -> Iterator[Joined]:
+    """The target for the one process that works, where several run the same command.
+
+    Args:
+        target: its name.
+        args: parsed options, the same in all of them.
+
+    Raises:
+        AutotuneError: the options are for another target, or differ between the processes.
+    """
+    given = {name: value for name, value in vars(args).items() if not callable(value)}
+    options = {f"--{name.replace('_', '-')}": str(value) for name, value in given.items()}
+    with placed_target(target, args).joined(
+        {**options, "version of autotune": __version__}
+    ) as joined:
+        yield joined
 
 
 def read_device(target: str, args: argparse.Namespace, problem: Problem | None = None) -> Device:
@@ -148,6 +162,4 @@ def read_device(target: str, args: argparse.Namespace, problem: Problem | None =
         UnknownNameError: there is no such device.
         MissingDependencyError: a package or the device itself is missing.
     """
-    from autotune.targets.registry import make_target
-
-    return make_target(placed_target(target, args)).device(problem, args.device)
+    return placed_target(target, args).device(problem, args.device)

@@ -6,13 +6,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.mpi_ranks import attached_ranks
 from autotune.cli.options import common
 from autotune.cli.problems import operation_argument, problem_options, problems, shapes_text
 from autotune.cli.result import CommandResult
 from autotune.cli.scope import Scope
 from autotune.cli.table import folded, width
-from autotune.cli.targets import placed_target, target_options
+from autotune.cli.targets import joined_target, target_options
 from autotune.core.errors import InputError
 from autotune.store import export_records
 from autotune.targets.invocation import Invocation
@@ -85,19 +84,16 @@ def run(args: argparse.Namespace) -> CommandResult:
 
         return run_named(args)
     scope = Scope.of(args, args.family)
-    target = scope.target
     todo = problems(args, scope)
     if args.study is not None and len(todo) > 1:
         raise InputError(f"--study {args.study!r} names one study, got {len(todo)} shapes")
     results = []
-    with attached_ranks(target, args) as ranks:
-        placed = placed_target(target, args, ranks)
+    with joined_target(scope.target, args) as joined:
         for problem in todo:
-            results.append(_tune(args, problem, placed))
+            results.append(_tune(args, problem, joined.target))
             if results[-1].interrupted:
                 break
-        if ranks is not None:
-            ranks.winners = [winner(result.best) for result in results]
+        joined.results.extend(winner(result.best) for result in results)
     if args.export is not None:
         export_records([result.best for result in results], args.export)
     return CommandResult(
@@ -106,15 +102,15 @@ def run(args: argparse.Namespace) -> CommandResult:
     )
 
 
-def _tune(args: argparse.Namespace, problem: Problem, target: str | Target) -> TuneResult:
+def _tune(args: argparse.Namespace, problem: Problem, target: Target) -> TuneResult:
     from autotune.cli.progress import ProgressLine
     from autotune.tuning.tuner import tune
 
     trials = DEFAULT_TRIALS if args.trials is None else args.trials
     timeout = DEFAULT_TIMEOUT_S if args.timeout is None else args.timeout
-    name = target if isinstance(target, str) else target.name
     line = ProgressLine(
-        f"tuning {shapes_text(problem)} on target {name}: up to {trials} trials or {timeout:g} s"
+        f"tuning {shapes_text(problem)} on target {target.name}: "
+        f"up to {trials} trials or {timeout:g} s"
     )
     try:
         return tune(
@@ -246,7 +242,7 @@ def _load_lines(result: TuneResult) -> list[str]:
     """The program that loads the winner, with a label before its first line."""
     invocation = Invocation.of(
         result.problem,
-        result.target,
+        result.placed,
         result.best.fingerprint,
         device=result.device,
         cache=result.cache,

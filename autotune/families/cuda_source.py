@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
+from autotune.core.dtypes import DTYPES, Dtype
 from autotune.core.errors import FamilyError
 from autotune.families.c_expression import c_text
 from autotune.families.family import KernelFamily
@@ -13,55 +13,85 @@ from autotune.operations.entry import Argument, Kind
 from autotune.operations.operation import Operation
 from autotune.space.restriction import whole_divisions
 
-_C_TYPES: Mapping[str, str] = {
-    "float32": "float",
-    "float64": "double",
-    "float16": "__half",
-    "bfloat16": "__nv_bfloat16",
-}
-
 _WORKSPACE = ("{t}* __restrict__", "workspace")
+_GIVEN = (
+    "ctype",
+    "acc_ctype",
+    "out_ctype",
+    "operand",
+    "result",
+    "includes",
+    "static_asserts",
+)
+"""Names that templates are given beside those of `rendering`."""
 
 
-def names(family: KernelFamily, dtype: str) -> dict[str, Any]:
-    """The element type, the kernels' parameter list and the static assertions of a family."""
+def names(family: KernelFamily, dtype: str, out_dtype: str) -> dict[str, Any]:
+    """The element types, the kernels' parameter list and the static assertions of a family.
+
+    ``operand`` and ``result`` are what the source calls the types of what is read and written,
+    where ``T`` is the type that it computes in: ``T`` too, unless they are others.
+    """
+    row, result = DTYPES[dtype], DTYPES[out_dtype]
+    sums = row.accumulated
+    scope: dict[str, Any] = {
+        "ctype": row.c_type,
+        "acc_ctype": sums.c_type,
+        "out_ctype": result.c_type,
+        "operand": "T" if row is sums else "Operand",
+        "result": "T" if result is sums else "Result",
+        "includes": includes(row, result),
+        "static_asserts": static_asserts(family, dtype),
+    }
     arguments = [_parameter(each) for each in family.defined.arguments]
     if family.launch is not None and family.launch.workspace_bytes is not None:
         arguments.append(_WORKSPACE)
-    ctype = _C_TYPES[dtype]
-    return {
-        "ctype": ctype,
-        "static_asserts": static_asserts(family),
-        "arguments": ", ".join(f"{kind.format(t=ctype)} {name}" for kind, name in arguments),
-    }
+    c_types = {"t": row.c_type, "acc": sums.c_type, "out": result.c_type}
+    typed = (f"{kind.format(**c_types)} {name}" for kind, name in arguments)
+    scope["arguments"] = ", ".join(typed)
+    return scope
 
 
 def _parameter(argument: Argument) -> tuple[str, str]:
-    """Type and name of an argument of an entry."""
+    """Type and name of an argument of an entry.
+
+    ``t`` is the operands' element type, ``acc`` the one that products are summed in, ``out`` that
+    of the result.
+    """
     match argument.kind:
         case Kind.SCALAR:
-            return "{t}", argument.name
+            return "{acc}", argument.name
         case Kind.ADDRESS:
-            return f"{'' if argument.written else 'const '}{{t}}* __restrict__", argument.name
+            kind = "{out}*" if argument.written else "const {t}*"
+            return f"{kind} __restrict__", argument.name
         case Kind.BATCH:
             return "long long", argument.name
     return "int", argument.name
 
 
+def includes(*rows: Dtype) -> str:
+    """The lines that include what declares the types, each once; empty for the language's own."""
+    headers = dict.fromkeys(row.c_header for row in rows if row.c_header)
+    return "".join(f"#include <{header}>\n" for header in headers)
+
+
 def reserved(operation: Operation) -> frozenset[str]:
-    """Names that the source gives a meaning of its own; ``T`` is the element type."""
+    """Names that the source gives a meaning of its own; ``T`` is what is computed in."""
     arguments = (each.name for each in operation.arguments)
-    return frozenset({"ctype", "static_asserts", "t", "T", "workspace", *arguments})
+    return frozenset({*_GIVEN, "t", "T", _WORKSPACE[1], *arguments})
 
 
-def static_asserts(family: KernelFamily) -> list[tuple[str, str]]:
+def static_asserts(family: KernelFamily, dtype: str) -> list[tuple[str, str]]:
     """What the source asserts of its own constants: conditions in C++, each with its reason.
 
     Those are the whole divisions of derived names and then the restrictions, as far as they are
     about whole numbers that are known when the source is emitted. Constants are called what the
-    parameters and derived names are called, in upper case. Reasons fit a string literal.
+    parameters and derived names are called, in upper case; ITEMSIZE is the size of the type that
+    is computed in. Reasons fit a string literal.
     """
-    identifiers = {"itemsize": "ITEMSIZE"}
+    identifiers = {"acc_itemsize": "ITEMSIZE"}
+    if DTYPES[dtype].accumulation == dtype:
+        identifiers["itemsize"] = "ITEMSIZE"
     for parameter in family.parameters:
         if all(isinstance(value, int) for value in parameter.values):
             identifiers[parameter.name] = parameter.name.upper()

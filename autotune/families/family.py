@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from autotune.core.configuration import Configuration, Value
 from autotune.core.device import DeviceLimits
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import SpaceError
-from autotune.core.limits import CpuLimits, CudaLimits, HybridLimits, MpiLimits
 from autotune.core.printable import shown
 from autotune.operations.operation import Operation
-from autotune.operations.problem import GEMM, Problem, admits
+from autotune.operations.problem import GEMM, Problem, admits, element_sizes
 from autotune.space import Expression, Restriction, SearchSpace, TunableParameter, UndefinedError
 
 if TYPE_CHECKING:
@@ -20,21 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.core.facts import Stamp
-
-_CUDA_NAMES = frozenset(field.name for field in dataclasses.fields(CudaLimits))
-
-LIMIT_NAMES: Mapping[str, frozenset[str]] = {
-    "cpu": frozenset(field.name for field in dataclasses.fields(CpuLimits)),
-    "cuda": _CUDA_NAMES,
-    "numba-cuda": _CUDA_NAMES,
-    "mpi": frozenset(field.name for field in dataclasses.fields(MpiLimits)),
-    "hybrid": frozenset(field.name for field in dataclasses.fields(HybridLimits)),
-}
-"""Device limits that a family's expressions may use, by target: the targets there are."""
-
-
-GPU_TARGETS: frozenset[str] = frozenset({"cuda", "numba-cuda"})
-"""Targets whose families say how they are launched and what one block needs."""
+    from autotune.families.local import Local
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +98,13 @@ class KernelFamily:
     Attributes:
         name: what users call it; unique among the families of its operation and target.
         operation: what it computes ("gemm").
-        target: what it runs on; a key of `LIMIT_NAMES`.
+        target: the name of the target it runs on.
         template: the template's path relative to one of `template_folders`.
         accuracy: the accuracy class of its results.
         summary: one line for listings.
         dtypes: element types it can be rendered for.
+        out_dtypes: element types its results may have beside the operands' own, where those are
+            summed in them.
         layouts: operand layouts it reads without a transposing copy.
         parameters: its tunable parameters, in the order of the file.
         derived: named expressions over parameters, sizes, limits and earlier ones; every
@@ -130,6 +117,10 @@ class KernelFamily:
         digest: sixteen hex digits over the family file and the template digest.
         presets: configurations with names, in the order of the file.
         defined: the operation.
+        local: the product that its programs leave to another target's kernel, where there is one.
+        threads: that a CPU kernel of it uses, over what follows from a configuration alone; None
+            is one.
+        any_sizes: whether its default configuration is valid for problems of whatever sizes.
         files: its family file, the fragments it includes and the operation's file.
         template_files: the template and every partial it includes, as they were when digested.
     """
@@ -152,13 +143,22 @@ class KernelFamily:
     digest: str
     presets: Mapping[str, Preset] = field(default_factory=dict)
     defined: Operation = GEMM
+    local: Local | None = None
+    threads: Expression | None = None
+    any_sizes: bool = False
     files: tuple[Path, ...] = ()
     template_files: tuple[Stamp, ...] = ()
+    out_dtypes: tuple[str, ...] = ()
 
     @property
     def runtime_parameters(self) -> tuple[str, ...]:
         """Names of the parameters that are passed at the call, in the order of the file."""
         return tuple(parameter.name for parameter in self.parameters if parameter.runtime)
+
+    def results(self, dtype: str) -> tuple[str, ...]:
+        """The element types that results of operands of a dtype may have, their own first."""
+        sums = DTYPES[dtype].accumulation
+        return (dtype, sums) if sums != dtype and sums in self.out_dtypes else (dtype,)
 
     def unsupported(self, problem: Problem) -> str | None:
         """Why this family cannot serve `problem`, or None if it can."""
@@ -171,8 +171,9 @@ class KernelFamily:
             return f"{self.name} takes other operands than {problem.operation} has here"
         if problem.dtype not in self.dtypes:
             return f"{self.name} handles {', '.join(self.dtypes)}, not {problem.dtype}"
-        if problem.out_dtype is not None:
-            return f"{self.name} writes {problem.dtype} results, not {problem.out_dtype}"
+        results = self.results(problem.dtype)
+        if problem.out_dtype not in (None, *results):
+            return f"{self.name} writes {' or '.join(results)} results, not {problem.out_dtype}"
         if not admits(problem.accuracy, self.accuracy):
             return f"{self.name} has accuracy {self.accuracy}, not {problem.accuracy}"
         return None
@@ -215,16 +216,62 @@ class KernelFamily:
             SpaceError: the configuration is not one of this family's, or a division in a derived
                 name is not whole.
         """
-        known = {**problem.sizes, **limits.names(), **self.conform(configuration)}
-        for name, expression in self.derived.items():
-            try:
-                known[name] = expression.evaluate(known)
-            except UndefinedError as error:
-                raise SpaceError(
-                    f"family {self.name!r} has no {name} for {Configuration(configuration)}: "
-                    f"{error}"
-                ) from error
+        conformed = self.conform(configuration)
+        known = {**problem.sizes, **limits.names(), **conformed}
+        for name in self.derived:
+            self.derive(name, known, conformed)
         return known
+
+    def constants(self, configuration: Mapping[str, Value], dtype: str) -> dict[str, Value]:
+        """What follows from a configuration alone: parameters, `element_sizes`, and derived names.
+
+        Raises:
+            SpaceError: a division in a derived name is not whole.
+        """
+        known: dict[str, Value] = {**configuration, **element_sizes(dtype)}
+        for name, expression in self.derived.items():
+            if expression.names <= known.keys():
+                self.derive(name, known, configuration)
+        return known
+
+    def derive(
+        self, name: str, known: dict[str, Value], configuration: Mapping[str, Value]
+    ) -> None:
+        """Add a derived name to the names that are known.
+
+        Raises:
+            SpaceError: a division in it is not whole.
+        """
+        try:
+            known[name] = self.derived[name].evaluate(known)
+        except UndefinedError as error:
+            raise SpaceError(
+                f"family {self.name!r} has no {name} for {Configuration(configuration)}: {error}"
+            ) from error
+
+    def thread_count(self, configuration: Mapping[str, Value], dtype: str) -> int:
+        """How many threads a CPU kernel of this family uses.
+
+        Raises:
+            SpaceError: a parameter is missing, or the count is no whole number >= 1.
+        """
+        if self.threads is None:
+            return 1
+        known = configuration
+        if not self.threads.names <= known.keys():
+            known = self.constants(self.conform(configuration), dtype)
+        try:
+            value = self.threads.evaluate(known)
+        except UndefinedError as error:
+            raise SpaceError(
+                f"family {self.name!r} has no threads for {configuration}: {error}"
+            ) from error
+        if value != int(value) or value < 1:
+            raise SpaceError(
+                f"threads of family {self.name!r} must be a whole number >= 1, "
+                f"{self.threads.text} is {value}"
+            )
+        return int(value)
 
     def conform(self, values: Mapping[str, Value]) -> Configuration:
         """`values` as a configuration of this family: its names in order, its own values.

@@ -7,13 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from autotune.core.errors import SpaceError
-from autotune.space import UndefinedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from autotune.core.configuration import Value
-    from autotune.core.device import DeviceLimits
+    from autotune.families.bound import Bound, Point
     from autotune.families.family import AuxiliaryKernel, KernelFamily, Launch
     from autotune.operations.problem import Problem
     from autotune.space import Expression
@@ -83,34 +79,17 @@ def kernel_layout(family: KernelFamily, layout: str) -> str:
     return layout if layout in family.layouts else "nn"
 
 
-def plan_launch(
-    family: KernelFamily,
-    configuration: Mapping[str, Value],
-    problem: Problem,
-    limits: DeviceLimits,
-) -> LaunchPlan:
+def plan_launch(point: Point) -> LaunchPlan:
     """What a configuration launches for a problem.
 
     Raises:
-        SpaceError: the configuration is not one of the family's, or its launch is not whole or
-            not positive for these sizes.
+        SpaceError: its launch is not whole or not positive for these sizes.
     """
+    family = point.bound.family
     launch = _launch(family)
-    known = family.values(configuration, problem, limits)
 
     def whole(expression: Expression, least: int) -> int:
-        try:
-            value = expression.evaluate(known)
-        except UndefinedError as error:
-            raise SpaceError(
-                f"family {family.name!r} cannot be launched for {problem.label}: {error}"
-            ) from error
-        if value != int(value) or value < least:
-            raise SpaceError(
-                f"family {family.name!r} cannot be launched for {problem.label}: "
-                f"{expression.text} must be a whole number >= {least}, is {value}"
-            )
-        return int(value)
+        return point.whole(expression, least, "cannot be launched")
 
     def extents(expressions: tuple[Expression, ...]) -> Extents:
         x, y, z = (whole(each, 1) for each in expressions)
@@ -120,7 +99,7 @@ def plan_launch(
         return tuple(
             LaunchStep(each.kernel, extents(each.grid), extents(each.block))
             for each in kernels
-            if each.when.holds(known)
+            if each.when.holds(point.known)
         )
 
     main = LaunchStep(
@@ -130,7 +109,7 @@ def plan_launch(
         whole(launch.shared_bytes, 0),
     )
     return LaunchPlan(
-        sizes=problem.shape,
+        sizes=point.problem.shape,
         steps=(*auxiliary(launch.before), main, *auxiliary(launch.after)),
         workspace_bytes=(
             None if launch.workspace_bytes is None else whole(launch.workspace_bytes, 0)
@@ -138,34 +117,18 @@ def plan_launch(
     )
 
 
-def resident_blocks(
-    family: KernelFamily,
-    configuration: Mapping[str, Value],
-    problem: Problem,
-    limits: DeviceLimits,
-) -> int:
-    """The least number of blocks that must fit a multiprocessor at once.
-
-    Raises:
-        SpaceError: the configuration is not one of the family's.
-    """
-    known = family.values(configuration, problem, limits)
-    return int(_launch(family).resident_blocks.evaluate(known))
-
-
-def is_valid(
-    family: KernelFamily,
-    configuration: Mapping[str, Value],
-    problem: Problem,
-    limits: DeviceLimits,
-) -> bool:
-    """Whether a configuration may be launched for a problem; lists no space."""
+def plan_or_none(bound: Bound, problem: Problem) -> LaunchPlan | None:
+    """What a configuration launches for a problem; None where it is not valid. Lists no space."""
     try:
-        known = family.values(configuration, problem, limits)
-        plan_launch(family, configuration, problem, limits)
+        point = bound.at(problem)
+        return plan_launch(point) if point.valid else None
     except SpaceError:
-        return False
-    return all(restriction.expression.holds(known) for restriction in family.restrictions)
+        return None
+
+
+def resident_blocks(point: Point) -> int:
+    """The least number of blocks that must fit a multiprocessor at once."""
+    return int(_launch(point.bound.family).resident_blocks.evaluate(point.known))
 
 
 def _launch(family: KernelFamily) -> Launch:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autotune.core.dtypes import DTYPES
 from autotune.core.suggestions import did_you_mean
-from autotune.operations.problem import ACCURACIES, ITEM_SIZES
+from autotune.operations.problem import ACCURACIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -18,9 +19,9 @@ _REASONS = 3
 
 
 def dtypes_of(families: Iterable[KernelFamily]) -> list[str]:
-    """The dtypes that at least one family handles, in the order of `ITEM_SIZES`."""
+    """The dtypes that at least one family handles, in the order of `DTYPES`."""
     offered = {dtype for family in families for dtype in family.dtypes}
-    return [dtype for dtype in ITEM_SIZES if dtype in offered]
+    return [dtype for dtype in DTYPES if dtype in offered]
 
 
 def accuracies_of(families: Iterable[KernelFamily]) -> list[str]:
@@ -42,7 +43,7 @@ def unoffered(
     targets = sorted({family.target for family in families})
     where = f"{families[0].operation} on {' and '.join(targets)}"
     for name, wanted, offered, known in (
-        ("dtype", dtype, dtypes_of(families), [*ITEM_SIZES]),
+        ("dtype", dtype, dtypes_of(families), [*DTYPES]),
         ("accuracy", accuracy, accuracies_of(families), [*ACCURACIES]),
     ):
         if wanted is not None and wanted not in offered:

@@ -21,6 +21,7 @@ from autotune.core.facts import FILE, Facts
 from autotune.core.paths import NO_SPACE, can_write, check_trusted, no_space, private_folder
 from autotune.core.version import __version__
 from autotune.families.compiled_files import CompiledFiles
+from autotune.families.languages import language_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,14 +29,13 @@ if TYPE_CHECKING:
     from autotune.families.rendering import Source
 
 
-_SUFFIXES = {"cuda": ".cu"}
 _log = logging.getLogger(__name__)
 
 
 class ProgramCache:
     """A folder of emitted sources, ``<target>/<family>_<digest>.py``, private to its owner.
 
-    What compilers make of them lies beside them. CUDA sources end in ``.cu``.
+    What compilers make of them lies beside them. The suffix is that of the target's language.
 
     The sources are run, so the folder is trusted code: one that others may write is refused. Where
     this process may not write, the programs go to a folder of the user's own, or, where there is
@@ -61,7 +61,7 @@ class ProgramCache:
 
     def path(self, source: Source, family_name: str) -> Path:
         """Where a source is, or would be written."""
-        suffix = _SUFFIXES.get(source.target, ".py")
+        suffix = language_of(source.target).suffix
         return self.folder / source.target / f"{family_name}_{source.digest[:16]}{suffix}"
 
     def binary(self, source: Source, family_name: str, variant: str) -> Path:
@@ -177,7 +177,10 @@ _WRITTEN: dict[tuple[Path, str], Path] = {}
 def _renderer() -> list[object]:
     """What renders: the same key is another source after this code has changed."""
     package = Path(__file__).parent
-    stamps = [(package / name).stat() for name in ("rendering.py", "templating.py")]
+    stamps = [
+        (package / name).stat()
+        for name in ("rendering.py", "templating.py", "python_source.py", "cuda_source.py")
+    ]
     return [__version__, *([stamp.st_mtime_ns, stamp.st_size] for stamp in stamps)]
 
 

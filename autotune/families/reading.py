@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 import hashlib
-import keyword
 import math
 import re
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.configuration import Configuration
-from autotune.core.errors import ExpressionError, InputError
+from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES, USUAL_DTYPES
+from autotune.core.errors import FamilyError, InputError, UnknownNameError
 from autotune.core.printable import shown
-from autotune.core.toml_table import NAME, Table, listing
+from autotune.core.toml_table import Table
 from autotune.families.family import (
-    GPU_TARGETS,
-    LIMIT_NAMES,
     AuxiliaryKernel,
     KernelFamily,
     Launch,
     Preset,
 )
+from autotune.families.languages import language_of, target_names
+from autotune.families.local import local_restrictions, read_local
 from autotune.families.occupancy import limit_restrictions
 from autotune.families.operation_file import OPERATION_FILE, read_operation
 from autotune.families.rendering import WORD, reserved_names
+from autotune.families.scope import Scope
 from autotune.families.templating import template_digest, template_exists
 from autotune.operations.formula import Formula
-from autotune.operations.problem import ACCURACIES, ITEM_SIZES, LAYOUTS, OPERATIONS
+from autotune.operations.problem import ACCURACIES, LAYOUTS, OPERATIONS, element_sizes
 from autotune.operations.product import product_operation
 from autotune.space import Expression, Restriction, TunableParameter
-from autotune.space.nodes import Constant, Name
 from autotune.space.restriction import whole_divisions
 
 if TYPE_CHECKING:
@@ -36,14 +36,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.core.configuration import Value
+    from autotune.families.languages import Language
     from autotune.operations.operation import Operation
 
 _PATH = re.compile(r"(?=.{1,200}$)\w[\w.+-]*(/\w[\w.+-]*)*", re.ASCII)
-_FUNCTIONS = frozenset({"min", "max", "ceildiv", "ispow2"})
-_JINJA_NAMES = frozenset({"true", "false", "none", "self", "loop", "caller", "super"})
-_PRESET_KEYS = frozenset({"summary"})
-_ANY_OPERATION = ("cpu", "cuda")
-_DEFAULT_DTYPES = ("float32", "float64")
 _DEFAULT_LAYOUTS = ("nn",)
 _BLOCK_NEEDS = ("threads", "registers", "shared_bytes")
 
@@ -63,17 +59,18 @@ def read_family(
             file, the key, and what was expected.
     """
     top = Table.read(path)
-    target = top.choice("target", LIMIT_NAMES)
+    target, language = _target(top)
     operation = top.name("operation")
-    if operation not in OPERATIONS and target not in _ANY_OPERATION:
+    if operation not in OPERATIONS and not language.own_operations:
+        able = [each for each in target_names() if language_of(each).own_operations]
         top.fail(
             "operation",
-            f"must be {' or '.join(OPERATIONS)} on {target}: others are for "
-            f"{' and '.join(_ANY_OPERATION)}, got {shown(operation)}",
+            f"must be {' or '.join(OPERATIONS)} on {target}: others are for {', '.join(able)}, "
+            f"got {shown(operation)}",
         )
     defined, definition = _defined(top, operation)
-    scope = _Scope(
-        frozenset({*defined.sizes, "itemsize"}) | LIMIT_NAMES[target],
+    scope = Scope(
+        frozenset({*defined.sizes, *element_sizes(DEFAULT_DTYPE)}) | language.limits,
         reserved_names(defined, target),
     )
     fragments = tuple(_fragments(top, fragment_folders))
@@ -83,13 +80,17 @@ def read_family(
     derived = {name: text for part in parts for name, text in _derived(part, scope)}
     restrictions = tuple(each for part in parts for each in _restrictions(part, scope))
     launch = None
-    if target in GPU_TARGETS:
+    if language.launched:
         for parameter in parameters:
             if parameter.runtime:
                 key = f"parameters.{parameter.name}.runtime"
                 top.fail(key, "must be false: GPU kernels take no parameters at the call")
         launch = _launch(top.table("launch"), scope)
         restrictions = (*_gpu_restrictions(launch, derived, top, scope), *restrictions)
+    local = None
+    if language.local:
+        local = read_local(top, language, scope)
+        restrictions = (*restrictions, *local_restrictions(local, derived, language))
     template = top.text("template")
     if not _PATH.fullmatch(template) or not template_exists(template, template_folders):
         top.fail(
@@ -104,7 +105,8 @@ def read_family(
         template=template,
         accuracy=top.choice("accuracy", ACCURACIES),
         summary=top.text("summary"),
-        dtypes=top.choices("dtypes", ITEM_SIZES, _DEFAULT_DTYPES),
+        dtypes=top.choices("dtypes", DTYPES, USUAL_DTYPES),
+        out_dtypes=top.choices("out_dtypes", DTYPES, ()) if "out_dtypes" in top else (),
         layouts=top.choices("layouts", LAYOUTS, _DEFAULT_LAYOUTS),
         parameters=parameters,
         derived=derived,
@@ -123,10 +125,23 @@ def read_family(
         template_files=templates.stamps,
         presets=dict(_presets(top.table("presets", {}), parameters)),
         defined=defined,
+        local=local,
+        threads=_threads(top, parameters, derived) if language.threaded else None,
+        any_sizes=language.launched and top.flag("any_sizes"),
     )
     for part in parts:
         part.close()
     return family
+
+
+def _target(top: Table) -> tuple[str, Language]:
+    """The target of a file, and what its families are written in."""
+    target = top.text("target")
+    try:
+        return target, language_of(target)
+    except UnknownNameError:
+        top.choice("target", target_names())  # says which there are
+        raise
 
 
 def _defined(top: Table, name: str) -> tuple[Operation, list[Table]]:
@@ -152,6 +167,8 @@ def _defined(top: Table, name: str) -> tuple[Operation, list[Table]]:
     try:
         formula = Formula(top.text("formula"))
         return product_operation(name, formula, top.text("flops")), []
+    except FamilyError:
+        raise
     except InputError as error:
         if str(error).startswith("flops"):
             top.fail("flops", str(error).removeprefix("flops "))
@@ -188,57 +205,7 @@ def _digest(top: Table, *parts: str) -> str:
     return hashlib.sha256("\0".join((top.source, *parts)).encode()).hexdigest()[:16]
 
 
-class _Scope:
-    """The names that expressions may use; it grows as the file is read."""
-
-    def __init__(self, names: frozenset[str], reserved: frozenset[str]) -> None:
-        self._names = set(names)
-        self._texts: set[str] = set()
-        self._reserved = names | reserved | _FUNCTIONS | _JINJA_NAMES | _PRESET_KEYS
-
-    def define(self, table: Table, name: str) -> None:
-        """Add a parameter or a derived name."""
-        if not NAME.fullmatch(name) or keyword.iskeyword(name):
-            table.fail(name, "must be a Python name that starts with a letter, no keyword")
-        if name in self._reserved:
-            table.fail(
-                name, "is the name of a size, a limit, a function or something templates get"
-            )
-        if name in self._names:
-            table.fail(name, "is defined twice: as a parameter and as a derived name")
-        self._names.add(name)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._names
-
-    def define_text(self, name: str) -> None:
-        """Note that a defined name stands for texts."""
-        self._texts.add(name)
-
-    def is_text(self, expression: Expression) -> bool:
-        """Whether an expression is a text: no operator makes one, so it is one literal or name."""
-        match expression.root:
-            case Constant(value=str()):
-                return True
-            case Name(name=name):
-                return name in self._texts
-        return False
-
-    def expression(self, table: Table, key: str, text: Any, *, exact_division: bool) -> Expression:
-        """Parse the expression under `key` and check its names."""
-        if not isinstance(text, str):
-            table.fail(key, f"must be an expression in quotes, got {shown(text)}")
-        try:
-            expression = Expression.parse(text, exact_division=exact_division)
-        except ExpressionError as error:
-            table.fail(key, f"is not an expression: {error}")
-        for name in sorted(expression.names - self._names):
-            known = listing(sorted(self._names), name)
-            table.fail(key, f"= {shown(text)} uses {shown(name)}; the names there are: {known}")
-        return expression
-
-
-def _parameters(part: Table, scope: _Scope) -> Iterator[TunableParameter]:
+def _parameters(part: Table, scope: Scope) -> Iterator[TunableParameter]:
     table = part.table("parameters")
     if not list(table):
         table.fail("*", "is missing: a family has at least one parameter")
@@ -287,7 +254,7 @@ def _check_values(entry: Table, values: tuple[Value, ...]) -> None:
         entry.fail("values", f"must not repeat a value, got {_plain(values)}")
 
 
-def _derived(part: Table, scope: _Scope) -> Iterator[tuple[str, Expression]]:
+def _derived(part: Table, scope: Scope) -> Iterator[tuple[str, Expression]]:
     table = part.table("derived", {})
     for name in table:
         expression = scope.expression(table, name, table.value(name), exact_division=True)
@@ -298,7 +265,7 @@ def _derived(part: Table, scope: _Scope) -> Iterator[tuple[str, Expression]]:
         yield name, expression
 
 
-def _restrictions(part: Table, scope: _Scope) -> Iterator[Restriction]:
+def _restrictions(part: Table, scope: Scope) -> Iterator[Restriction]:
     for table in part.tables("restrictions"):
         text = table.text("expr")
         reason = table.text("reason")
@@ -327,7 +294,7 @@ def _presets(
         yield name, Preset(name, summary, Configuration(chosen), stated)
 
 
-def _launch(table: Table, scope: _Scope) -> Launch:
+def _launch(table: Table, scope: Scope) -> Launch:
     workspace = None
     if "workspace_bytes" in table:
         workspace = _size(table, "workspace_bytes", scope)
@@ -348,7 +315,7 @@ def _launch(table: Table, scope: _Scope) -> Launch:
     return launch
 
 
-def _auxiliary(table: Table, scope: _Scope) -> AuxiliaryKernel:
+def _auxiliary(table: Table, scope: Scope) -> AuxiliaryKernel:
     when = scope.expression(table, "when", table.text("when"), exact_division=False)
     kernel = AuxiliaryKernel(
         kernel=table.name("kernel"),
@@ -360,11 +327,11 @@ def _auxiliary(table: Table, scope: _Scope) -> AuxiliaryKernel:
     return kernel
 
 
-def _size(table: Table, key: str, scope: _Scope) -> Expression:
+def _size(table: Table, key: str, scope: Scope) -> Expression:
     return scope.expression(table, key, table.text(key), exact_division=True)
 
 
-def _extents(table: Table, key: str, scope: _Scope) -> tuple[Expression, ...]:
+def _extents(table: Table, key: str, scope: Scope) -> tuple[Expression, ...]:
     texts = table.items(key)
     if len(texts) != 3:
         table.fail(key, f"must be three expressions, for x, y and z, got {shown(texts)}")
@@ -372,7 +339,7 @@ def _extents(table: Table, key: str, scope: _Scope) -> tuple[Expression, ...]:
 
 
 def _gpu_restrictions(
-    launch: Launch, derived: Mapping[str, Expression], top: Table, scope: _Scope
+    launch: Launch, derived: Mapping[str, Expression], top: Table, scope: Scope
 ) -> Iterator[Restriction]:
     """What the device demands of one block, and whole divisions in the launch."""
     for name in _BLOCK_NEEDS:
@@ -386,6 +353,19 @@ def _gpu_restrictions(
     for restriction in whole_divisions(sizes):
         if restriction.text not in implied:
             yield restriction
+
+
+def _threads(
+    top: Table, parameters: tuple[TunableParameter, ...], derived: Mapping[str, Expression]
+) -> Expression | None:
+    """What a CPU kernel's threads are: as the file says, or its parameter of that name."""
+    known = {"itemsize", *(parameter.name for parameter in parameters)}
+    for name, expression in derived.items():
+        if expression.names <= known:
+            known.add(name)
+    if "threads" not in top:
+        return Expression.parse("threads") if "threads" in known else None
+    return _size(top, "threads", Scope(frozenset(known), frozenset()))
 
 
 def _plain(values: Iterable[Value]) -> str:

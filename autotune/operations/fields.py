@@ -3,43 +3,27 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from autotune.core.dtypes import DTYPES, dtype_name
 from autotune.core.errors import ProblemError
 from autotune.core.printable import shown
 from autotune.core.suggestions import must_be
-
-ITEM_SIZES: Mapping[str, int] = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
-"""Bytes per element of every dtype a problem may have."""
-
-DTYPE_ALIASES: Mapping[str, str] = {
-    "f16": "float16",
-    "fp16": "float16",
-    "half": "float16",
-    "bf16": "bfloat16",
-    "f32": "float32",
-    "fp32": "float32",
-    "single": "float32",
-    "f64": "float64",
-    "fp64": "float64",
-    "double": "float64",
-}
-"""Other names of dtypes, in lower case."""
 
 ACCURACIES = ("ieee", "fp32", "fp32-normwise", "tf32", "native", "strassen")
 """Accuracy classes. A kernel of class `ieee` satisfies a problem of any class."""
 
 
-def dtype_name(text: str) -> str:
-    """The name that a dtype has here: "float32" for "fp32" or "Single"; others as they are."""
-    lower = text.strip().lower()
-    return DTYPE_ALIASES.get(lower, lower)
-
-
 def admits(wanted: str, offered: str) -> bool:
     """Whether a kernel of accuracy class `offered` may serve a problem that asks for `wanted`."""
     return offered in ("ieee", wanted)
+
+
+def element_sizes(dtype: str) -> dict[str, int]:
+    """Bytes of an operand's element, ``itemsize``, and of a sum of products, ``acc_itemsize``."""
+    row = DTYPES[dtype]
+    return {"itemsize": row.itemsize, "acc_itemsize": row.accumulated.itemsize}
 
 
 def positive(name: str, value: Any) -> int:
@@ -61,8 +45,8 @@ def dtype_of(name: str, value: Any) -> str:
     """A field that is a dtype: a name, or anything NumPy understands as one."""
     text = str(value if isinstance(value, str) else getattr(value, "__name__", str(value)))
     plain = dtype_name(text)
-    if plain not in ITEM_SIZES:
-        raise ProblemError(must_be(name, text, ITEM_SIZES))
+    if plain not in DTYPES:
+        raise ProblemError(must_be(name, text, DTYPES))
     return plain
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from autotune.core.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,10 +19,6 @@ if TYPE_CHECKING:
 
 GUARD_BYTES = 4096
 """Size of the guard zone before and after every operand."""
-
-POISON: Mapping[int, int] = {4: 0x7FC5A5A5, 8: 0x7FFCA5A5A5A5A5A5}
-"""What guard zones, padding and an unwritten C hold, by bytes per element: quiet NaNs with a
-payload of their own."""
 
 LINE_OFFSET = 16
 """Bytes from the start of a cache line to the first element. The C library keeps so many before
@@ -46,8 +44,9 @@ class GuardedArray:
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: str, padding: int = 0) -> None:
-        itemsize = np.dtype(dtype).itemsize
-        self._poison = POISON[itemsize]
+        row = DTYPES[dtype]
+        itemsize = row.itemsize
+        self._poison = row.word.poison
         guard = GUARD_BYTES // itemsize
         strides = strides_of(shape, padding)
         count = shape[0] * strides[0]
@@ -65,7 +64,7 @@ class GuardedArray:
             inside = np.zeros(count, bool)
             np.lib.stride_tricks.as_strided(inside, shape, strides)[...] = True
             self._between = np.flatnonzero(~inside)
-        self.array: Matrix = self._bits.view(dtype)
+        self.array: Matrix = self._bits.view(row.numpy)
         self.poison()
 
     def poison(self) -> None:

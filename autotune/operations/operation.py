@@ -11,11 +11,12 @@ from typing import Any, Self
 
 import numpy as np
 
+from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES
 from autotune.core.errors import InputError, ProblemError
 from autotune.core.printable import shown
 from autotune.core.suggestions import must_be
 from autotune.operations.entry import Argument, Kind, operand_arguments
-from autotune.operations.fields import ITEM_SIZES, check_common, label_of, positive
+from autotune.operations.fields import check_common, element_sizes, label_of, positive
 from autotune.operations.formula import Formula
 from autotune.operations.parts import Array, Operand, check_expression, check_names, parsed
 from autotune.space import UndefinedError
@@ -58,7 +59,7 @@ class Operation:
 
     def __post_init__(self) -> None:
         check_names(self.sizes, self.operands, self.scalars)
-        known = {*self.sizes, "itemsize"}
+        known = {*self.sizes, *element_sizes(DEFAULT_DTYPE)}
         for operand in self.operands:
             if not 1 <= len(operand.shape) <= _DIMENSIONS:
                 raise InputError(
@@ -66,7 +67,7 @@ class Operation:
                     f"got {len(operand.shape)}"
                 )
             for text in operand.shape:
-                check_expression(f"operands.{operand.name}.shape", text, known - {"itemsize"})
+                check_expression(f"operands.{operand.name}.shape", text, set(self.sizes))
         plain = set(itertools.chain(*(operand.shape for operand in self.operands)))
         for name in self.sizes:
             if name not in plain:
@@ -240,7 +241,7 @@ class OperationProblem:
 
     defined: Operation
     shape: tuple[int, ...]
-    dtype: str = "float32"
+    dtype: str = DEFAULT_DTYPE
     out_dtype: str | None = None
     accuracy: str = "ieee"
     threads: int | None = None
@@ -268,13 +269,13 @@ class OperationProblem:
     @property
     def itemsize(self) -> int:
         """Bytes per element of the operands."""
-        return ITEM_SIZES[self.dtype]
+        return DTYPES[self.dtype].itemsize
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The sizes by name, and ``itemsize``: names in scope of a family's expressions."""
+        """The sizes by name and `element_sizes`: names in scope of a family's expressions."""
         named = zip(self.defined.sizes, self.shape, strict=True)
-        return {**dict(named), "itemsize": self.itemsize}
+        return {**dict(named), **element_sizes(self.dtype)}
 
     @property
     def operands(self) -> tuple[Array, ...]:
@@ -369,7 +370,7 @@ def _check_result(operation: Operation) -> None:
     for name in sorted(operation.result.names - {*known}):
         raise InputError(f"result must mention operands and scalars: {must_be('it', name, known)}")
     for sizes in _examples(operation):
-        arrays = arrays_of(operation, {**sizes, "itemsize": 4}, "float32", None)
+        arrays = arrays_of(operation, sizes, DEFAULT_DTYPE, None)
         if sum(math.prod(each.shape) for each in arrays) > _LARGEST_EXAMPLE:
             continue
         values: dict[str, Any] = {each.name: np.zeros(each.shape) for each in arrays}

@@ -9,15 +9,17 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import ExpressionError, InputError
 from autotune.core.printable import shown
 from autotune.core.suggestions import must_be
-from autotune.operations.fields import ITEM_SIZES
 from autotune.space import Expression
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 _MOST = 8  # sizes, operands, scalars
-_RESERVED = frozenset({"t", "itemsize", "out", "stream", "dtype", "threads", "accuracy", "layout"})
+_RESERVED = frozenset(
+    {"t", "itemsize", "acc_itemsize", "out", "stream", "dtype", "threads", "accuracy", "layout"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class Array:
     @property
     def nbytes(self) -> int:
         """Bytes of its elements."""
-        return math.prod(self.shape) * ITEM_SIZES[self.dtype]
+        return math.prod(self.shape) * DTYPES[self.dtype].itemsize
 
 
 def plain_strides(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:

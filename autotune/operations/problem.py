@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, Self
 
+from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES
 from autotune.core.errors import InputError, ProblemError
 from autotune.core.printable import shown
 from autotune.operations.fields import ACCURACIES as ACCURACIES
-from autotune.operations.fields import ITEM_SIZES as ITEM_SIZES
 from autotune.operations.fields import admits as admits
 from autotune.operations.fields import check_common, label_of, one_of, positive
-from autotune.operations.fields import dtype_name as dtype_name
+from autotune.operations.fields import element_sizes as element_sizes
 from autotune.operations.formula import Formula
 from autotune.operations.operation import Operation
 from autotune.operations.parts import Array, Operand
@@ -75,7 +75,7 @@ class Problem(Protocol):
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """Names in scope of a family's expressions: the sizes and ``itemsize``."""
+        """Names in scope of a family's expressions: the sizes and `element_sizes`."""
         ...
 
     @property
@@ -171,7 +171,7 @@ class Gemm:
     m: int
     n: int
     k: int
-    dtype: str = "float32"
+    dtype: str = DEFAULT_DTYPE
     out_dtype: str | None = None
     layout: str = "nn"
     accuracy: str = "ieee"
@@ -211,12 +211,12 @@ class Gemm:
     @property
     def itemsize(self) -> int:
         """Bytes per element of A and B."""
-        return ITEM_SIZES[self.dtype]
+        return DTYPES[self.dtype].itemsize
 
     @property
     def sizes(self) -> dict[str, int]:
-        """M, N, K and ``itemsize``: names in scope of a family's expressions."""
-        return {"M": self.m, "N": self.n, "K": self.k, "itemsize": self.itemsize}
+        """M, N, K and `element_sizes`: names in scope of a family's expressions."""
+        return {"M": self.m, "N": self.n, "K": self.k, **element_sizes(self.dtype)}
 
     @property
     def a_shape(self) -> tuple[int, int]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError
 from autotune.operations.cases import SMALL_CASES as SMALL_CASES
 from autotune.operations.cases import Case as Case
@@ -37,15 +38,25 @@ class Tolerance:
     """How far C may be from the float64 reference.
 
     With S = |alpha| |A| |B| + |beta| |C0|, the error of element ij may be `factor` times S_ij, or,
-    where the class promises accuracy only in norm, `factor` times the largest element of S.
+    where the class promises accuracy only in norm, `factor` times the largest element of S; and
+    `rounding` times the magnitude of the reference; and `absolute`.
     """
 
     factor: float
     normwise: bool
+    rounding: float = 0.0
+    absolute: float = 0.0
 
     @classmethod
-    def of(cls, accuracy: str, dtype: str, sizes: tuple[int, ...]) -> Tolerance:
+    def of(
+        cls, accuracy: str, dtype: str, sizes: tuple[int, ...], out_dtype: str | None = None
+    ) -> Tolerance:
         """The tolerance of an accuracy class.
+
+        Operands are taken as they were drawn, in their own type: they are exact. What follows is
+        about the type that products are summed in, float32 for operands of 16 bits, whose
+        products it holds exactly (2 x 11 and 2 x 8 bits of significand fit 24): eps is of that
+        type, u = eps / 2.
 
         `ieee`: 16 eps. For any data, rounding errors of an inner product are within n u S and,
         with high probability, within a multiple of sqrt(n) u S; for data of mean zero, as used
@@ -66,21 +77,45 @@ class Tolerance:
         whole blocks are added and subtracted before they are multiplied; in class `ieee` it stays
         in its row of A, or its column of B.
 
+        A result of another type than the sums is rounded to it, once, at the end: off by at most
+        u' |C_ij|, where u' is that type's unit roundoff, and among its subnormal numbers by half
+        the smallest one (Higham, section 2.1, where (2.8) adds the second to the first).
+        C_ij is what was summed; that it differs from the reference adds u' times the above, which
+        the margin holds. This part is relative to the result, not to S: data of mean zero cancel,
+        so that |C_ij| is about S_ij / sqrt(n). A kernel that rounds every partial sum to 16 bits
+        is off by a random walk of such roundings, and stands out; within u' S_ij it would not.
+
         Args:
             accuracy: the accuracy class of the kernel.
-            dtype: float32 or float64.
+            dtype: element type of the operands.
             sizes: of the problem.
+            out_dtype: element type of the result; None means `dtype`.
 
         Raises:
             InputError: no tolerance is known for the class.
         """
-        eps = float(np.finfo(dtype).eps)
+        sums, result = DTYPES[dtype].accumulated, DTYPES[out_dtype or dtype]
+        eps = 2 * sums.unit_roundoff
+        final = (0.0, 0.0) if result is sums else (result.unit_roundoff, result.smallest / 2)
         if accuracy == "ieee":
-            return cls(16 * eps, normwise=False)
+            return cls(16 * eps, False, *final)
         if accuracy == "strassen":
             levels = max(0, math.ceil(math.log2(min(sizes) / 32)))
-            return cls(8 * eps * 4.5 ** (levels / 2), normwise=True)
+            return cls(8 * eps * 4.5 ** (levels / 2), True, *final)
         raise InputError(f"accuracy must be ieee or strassen to be verified, got {accuracy!r}")
+
+    def allowed(self, scale: Matrix, largest: float, expected: Matrix) -> Matrix:
+        """How far each element may be off.
+
+        Args:
+            scale: S.
+            largest: its largest element.
+            expected: the reference.
+        """
+        allowed = np.multiply(self.factor, largest if self.normwise else scale)
+        if self.rounding:
+            allowed = allowed + self.rounding * np.abs(expected) + self.absolute
+        return np.asarray(allowed)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,7 +197,7 @@ class FullReference:
         scale = abs(alpha) * _product(np.abs(a), np.abs(b))
         if c is not None:
             expected += beta * c.astype(np.float64)
-            scale += abs(beta) * np.abs(c)
+            scale += abs(beta) * np.abs(c.astype(np.float64))
         return cls(expected, scale)
 
     @classmethod
@@ -173,12 +208,13 @@ class FullReference:
             formula: what the output becomes.
             values: of operands and scalars.
         """
-        exact = {name: np.asarray(value, np.float64) for name, value in values.items()}
+        exact = {name: np.asarray(value).astype(np.float64) for name, value in values.items()}
         return cls(formula.evaluate(exact), formula.magnitude(exact))
 
     def error(self, c: Matrix, tolerance: Tolerance) -> float:
         """The largest error relative to `tolerance`; NaN where the output is NaN."""
-        return _worst(np.abs(c - self.expected), self.scale, self.largest, tolerance)
+        allowed = tolerance.allowed(self.scale, self.largest, self.expected)
+        return _worst(c, self.expected, allowed)
 
 
 class SampledReference:
@@ -188,7 +224,11 @@ class SampledReference:
     component (C v)_i may be off by 6 sqrt(sum_j t_ij^2): Hoeffding's inequality leaves a chance of
     2 exp(-18) to a C with every element at its limit. The row sums of squares come, without
     forming |A| |B|, from the triangle inequality: the 2-norm of row i of S is at most
-    |alpha| sum_j |a_ij| ||B_j|| + |beta| ||C0_i||, and close to it for random data.
+    |alpha| sum_j |a_ij| ||B_j|| + |beta| ||C0_i||, and close to it for random data. That of row i
+    of the reference, which the rounding of results is relative to, is the root mean square of
+    (C v)_i over the vectors: its expectation is exact, and with `VECTORS` of them it comes out
+    less than a third of it with a chance below 1e-5. Roundings to nearest have a standard
+    deviation of 0.4 of their limit, so that even then five of those are allowed.
 
     Attributes:
         rows: which rows of C are compared.
@@ -218,14 +258,13 @@ class SampledReference:
         )
         self.vectors = rng.choice([-1.0, 1.0], (b.shape[1], VECTORS))
         self._expected = alpha * _product(a, _product(b, self.vectors))
-        norms = np.sqrt(np.einsum("ij,ij->i", b, b, dtype=np.float64))
-        self._scale = abs(alpha) * _product(np.abs(a), norms[:, None])
+        self._scale = abs(alpha) * _product(np.abs(a), _norms(b))
         if c is not None:
             self._expected += beta * _product(c, self.vectors)
-            norms = np.sqrt(np.einsum("ij,ij->i", c, c, dtype=np.float64))
-            self._scale += abs(beta) * norms[:, None]
-        self._scale *= self._DEVIATIONS
+            self._scale += abs(beta) * _norms(c)
+        self._magnitude = np.sqrt(np.mean(self._expected**2, axis=1, keepdims=True))
         self._largest = float(self._scale.max())
+        self._width = b.shape[1]
 
     def error(self, c: Matrix, tolerance: Tolerance) -> float:
         """The largest error relative to `tolerance`; NaN where C is NaN."""
@@ -237,23 +276,30 @@ class SampledReference:
         self, rows: Matrix, columns: Matrix, image: Matrix, tolerance: Tolerance
     ) -> float:
         """The same, of the parts of C that it takes: its `rows`, its `columns`, and C v."""
+        of_row = replace(tolerance, absolute=tolerance.absolute * math.sqrt(self._width))
+        allowed = of_row.allowed(self._scale, self._largest, self._magnitude)
         errors = (
             self._row_part.error(rows, tolerance),
             self._column_part.error(columns, tolerance),
-            _worst(np.abs(image - self._expected), self._scale, self._largest, tolerance),
+            _worst(image, self._expected, self._DEVIATIONS * allowed),
         )
         return float(np.max(errors))  # unlike max(), propagates NaN
 
 
-def _worst(error: Matrix, scale: Matrix, largest: float, tolerance: Tolerance) -> float:
-    if tolerance.normwise:
-        return float(error.max()) / (tolerance.factor * largest)
-    # Where nothing is added up the result is exact: it is zero above a triangle.
-    exact = (scale == 0) & (error == 0)
+def _worst(values: Matrix, expected: Matrix, allowed: Matrix) -> float:
+    error = np.abs(values.astype(np.float64, copy=False) - expected)
+    # Where nothing may be off nothing is, as above the diagonal of a triangle.
+    exact = (allowed == 0) & (error == 0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        relative = np.divide(error, scale, out=error)
-    relative[exact] = 0
-    return float(relative.max()) / tolerance.factor
+        relative = np.divide(error, allowed, out=error)
+    relative[np.broadcast_to(exact, relative.shape)] = 0
+    return float(relative.max())
+
+
+def _norms(matrix: Matrix) -> Matrix:
+    """The 2-norm of every row, as a column."""
+    squares = np.einsum("ij,ij->i", matrix, matrix, dtype=np.float64, casting="unsafe")
+    return np.asarray(np.sqrt(squares)[:, None])
 
 
 def _product(a: Matrix, b: Matrix) -> Matrix:
@@ -277,4 +323,4 @@ def _random(
     rng: np.random.Generator, shape: tuple[int, ...], distribution: str, dtype: str
 ) -> Matrix:
     values = rng.uniform(-1, 1, shape) if distribution == "uniform" else rng.normal(size=shape)
-    return values.astype(dtype)
+    return values.astype(DTYPES[dtype].numpy)

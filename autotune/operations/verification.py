@@ -182,7 +182,9 @@ class Check:
         flaw = find_flaw(self.case, damage, modified, self._out.unwritten, self._written)
         if flaw is not None:
             return flaw
-        tolerance = Tolerance.of(accuracy, self.problem.dtype, self.case.sizes)
+        tolerance = Tolerance.of(
+            accuracy, self.problem.dtype, self.case.sizes, self.problem.out_dtype
+        )
         return grade(self.case, accuracy, self._drawn.reference.error(self.output, tolerance))
 
     def judge_again(self, accuracy: str) -> Verdict:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.core.printable import shown
 from autotune.core.statistics import median
-from autotune.recorded import fields
 from autotune.recorded.space import Entry, RecordedSpace
+from autotune.store import checks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -44,11 +44,11 @@ def read_kernel_tuner(document: Mapping[str, Any], name: str) -> RecordedSpace:
     Raises:
         InputError: a key is missing or not what it should be.
     """
-    cache = fields.mapping(document["cache"], "cache")
+    cache = checks.mapping("cache", document["cache"])
     keys = document.get("tune_params_keys")
     if keys is None:
-        keys = list(fields.mapping(document.get("tune_params"), "tune_params"))
-    parameters = fields.names(keys, "tune_params_keys")
+        keys = list(checks.mapping("tune_params", document.get("tune_params")))
+    parameters = checks.names("tune_params_keys", keys)
     return RecordedSpace.of(
         _cached(cache, parameters),
         name=name,
@@ -61,12 +61,12 @@ def read_kernel_tuner(document: Mapping[str, Any], name: str) -> RecordedSpace:
 def _cached(cache: Mapping[str, Any], parameters: list[str]) -> Iterator[Entry]:
     for key, stored in cache.items():
         where = f"cache[{key!r}]"
-        fields.mapping(stored, where)
+        checks.mapping(where, stored)
         missing = [name for name in parameters if name not in stored]
         if missing:
-            raise fields.wrong(stored, where, f"the parameter {shown(missing[0])}")
+            raise checks.wrong(where, f"the parameter {shown(missing[0])}", stored)
         configuration = {
-            name: fields.scalar(stored[name], f"{where}.{name}") for name in parameters
+            name: checks.scalar(f"{where}.{name}", stored[name]) for name in parameters
         }
         # Older files have the error in place of the time, newer ones beside it.
         error = stored.get("__error__", stored.get(OBJECTIVE))
@@ -75,8 +75,8 @@ def _cached(cache: Mapping[str, Any], parameters: list[str]) -> Iterator[Entry]:
                 yield Entry(configuration, None)
             continue
         if "__error__" in stored:
-            raise fields.wrong(
-                error, f"{where}.__error__", f"one of {', '.join(KERNEL_TUNER_ERRORS)}"
+            raise checks.wrong(
+                f"{where}.__error__", f"one of {', '.join(KERNEL_TUNER_ERRORS)}", error
             )
         yield Entry(configuration, _time(stored.get(OBJECTIVE), f"{where}.{OBJECTIVE}"))
 
@@ -97,29 +97,29 @@ def read_t4(document: Mapping[str, Any], name: str) -> RecordedSpace:
     """
     units = ["ms"]
     recorded = RecordedSpace.of(
-        _results(fields.sequence(document["results"], "results"), units),
+        _results(checks.sequence("results", document["results"]), units),
         name=name,
-        device=_label(fields.mapping(document.get("metadata", {}), "metadata").get("device")),
+        device=_label(checks.mapping("metadata", document.get("metadata", {})).get("device")),
         format="T4 results",
     )
-    return replace(recorded, unit=fields.line(units[0], "unit"))
+    return replace(recorded, unit=checks.line("unit", units[0]))
 
 
 def _results(results: list[Any], units: list[str]) -> Iterator[Entry]:
     """The entries; `units` has the unit of the last time afterwards."""
     for number, result in enumerate(results):
         where = f"results[{number}]"
-        fields.mapping(result, where)
+        checks.mapping(where, result)
         configuration = {
-            parameter: fields.scalar(value, f"{where}.configuration.{parameter}")
-            for parameter, value in fields.mapping(
-                result.get("configuration"), f"{where}.configuration"
+            parameter: checks.scalar(f"{where}.configuration.{parameter}", value)
+            for parameter, value in checks.mapping(
+                f"{where}.configuration", result.get("configuration")
             ).items()
         }
         invalidity = result.get("invalidity", "correct")
         if invalidity not in T4_INVALIDITY:
-            raise fields.wrong(
-                invalidity, f"{where}.invalidity", f"one of {', '.join(T4_INVALIDITY)}"
+            raise checks.wrong(
+                f"{where}.invalidity", f"one of {', '.join(T4_INVALIDITY)}", invalidity
             )
         if invalidity == "constraints":
             continue
@@ -139,10 +139,10 @@ def _measured(result: Mapping[str, Any], where: str) -> tuple[float | None, str]
     objectives = result.get("objectives", [])
     if isinstance(objectives, dict):  # name: value
         objectives = [{"name": name, "value": value} for name, value in objectives.items()]
-    objectives = fields.sequence(objectives, f"{where}.objectives")
+    objectives = checks.sequence(f"{where}.objectives", objectives)
     carried = [each for each in objectives if isinstance(each, dict)]
     wanted = [each for each in objectives if isinstance(each, str)] or [OBJECTIVE]
-    measurements = fields.sequence(result.get("measurements", []), f"{where}.measurements")
+    measurements = checks.sequence(f"{where}.measurements", result.get("measurements", []))
     found = {
         each["name"]: each
         for each in [*measurements, *carried]
@@ -155,14 +155,14 @@ def _measured(result: Mapping[str, Any], where: str) -> tuple[float | None, str]
             return _time(found[name].get("value"), key), str(found[name].get("unit") or "ms")
     times = result.get("times")
     runs = times.get("runtimes") if isinstance(times, dict) else None
-    if isinstance(runs, list) and runs and all(map(fields.is_number, runs)):
+    if isinstance(runs, list) and runs and all(map(checks.is_number, runs)):
         return _time(median(runs), f"{where}.times.runtimes"), "ms"
     wanted_names = " or ".join(map(shown, dict.fromkeys(names[:2])))
-    raise fields.wrong(list(found), f"{where}.measurements", f"one named {wanted_names}")
+    raise checks.wrong(f"{where}.measurements", f"one named {wanted_names}", list(found))
 
 
 def _time(value: Any, key: str) -> float | None:
     """A recorded time; None where it stands for a failure."""
-    if not fields.is_number(value) or value <= 0:
-        raise fields.wrong(value, key, "a positive time")
+    if not checks.is_number(value) or value <= 0:
+        raise checks.wrong(key, "a positive time", value)
     return None if value >= FAILED_TIME else float(value)

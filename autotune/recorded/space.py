@@ -12,9 +12,9 @@ import numpy as np
 from autotune.core.configuration import Candidate, Configuration, Value
 from autotune.core.errors import InputError
 from autotune.core.printable import shown
-from autotune.recorded import fields
 from autotune.space import SearchSpace, SpaceUnion
 from autotune.space.listed import ConfigurationList
+from autotune.store import checks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -86,7 +86,7 @@ class RecordedSpace:
             if family is None:
                 if len(families) == _MOST_FAMILIES:
                     raise InputError(f"more than {_MOST_FAMILIES} families are recorded")
-                family = families[fields.line(entry.family, "family")] = _Family()
+                family = families[checks.line("family", entry.family)] = _Family()
             family.add(entry)
         if not families:
             raise InputError("no configurations are recorded: a space needs at least one")
@@ -99,11 +99,11 @@ class RecordedSpace:
             else SpaceUnion({name: each for name, (each, _) in found.items()})
         )
         return cls(
-            name=fields.line(name, "name"),
+            name=checks.line("name", name),
             space=space,
             values=np.concatenate([values for _, values in found.values()]),
-            unit=fields.line(unit, "unit"),
-            device=fields.line(device, "device"),
+            unit=checks.line("unit", unit),
+            device=checks.line("device", device),
             format=format,
         )
 
@@ -172,7 +172,7 @@ class _Family:
                     f"at most {_MOST_PARAMETERS}"
                 )
             for name in entry.configuration:
-                fields.line(name, "a parameter's name", empty=False)
+                checks.line("a parameter's name", name, empty=False)
         self._configurations.add(entry.configuration)
         self.values.append(value)
 
@@ -182,5 +182,5 @@ class _Family:
         for parameter in space.parameters:
             for value in parameter.values if parameter.has_text else ():
                 if isinstance(value, str):
-                    fields.line(value, f"a value of {parameter.name}")
+                    checks.line(f"a value of {parameter.name}", value)
         return space, np.frombuffer(self.values)[rows]

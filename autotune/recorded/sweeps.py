@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import InputError
 from autotune.core.measurement import Outcome
-from autotune.recorded import fields
 from autotune.recorded.space import Entry, RecordedSpace
-from autotune.store import TuningCache
+from autotune.store import TuningCache, checks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -106,12 +105,12 @@ def read_sweep(document: Mapping[str, Any], name: str) -> RecordedSpace:
     Raises:
         InputError: a key is missing or not what it should be.
     """
-    measurements = fields.sequence(document["measurements"], "measurements")
+    measurements = checks.sequence("measurements", document["measurements"])
     rows = (
-        _entry(fields.mapping(each, f"measurements[{number}]"), f"measurements[{number}]")
+        _entry(checks.mapping(f"measurements[{number}]", each), f"measurements[{number}]")
         for number, each in enumerate(measurements)
     )
-    device = fields.text(document.get("device", ""), "device")
+    device = checks.line("device", document.get("device", ""))
     return _recorded(rows, name, device=device, format="sweep")
 
 
@@ -175,20 +174,20 @@ def read_replay(document: Mapping[str, Any], name: str) -> RecordedSpace:
     missing = [key for key in ("columns", "times") if key not in document]
     if missing:
         raise InputError(f"expected the key `{missing[0]}` beside `configurations`")
-    columns = fields.names(document["columns"], "columns")
-    configurations = fields.sequence(document["configurations"], "configurations")
-    times = fields.sequence(document["times"], "times")
+    columns = checks.names("columns", document["columns"])
+    configurations = checks.sequence("configurations", document["configurations"])
+    times = checks.sequence("times", document["times"])
     if len(times) != len(configurations):
         raise InputError(
             f"times: expected one for each of {len(configurations)} configurations, "
             f"got {len(times)}"
         )
-    objective = fields.text(document.get("objective", ""), "objective")
+    objective = checks.line("objective", document.get("objective", ""))
     return RecordedSpace.of(
         _replayed(columns, configurations, times),
-        name=fields.text(document.get("name", name), "name"),
+        name=checks.line("name", document.get("name", name)),
         unit="ms" if "(ms)" in objective else "s" if "(s)" in objective else "",
-        device=fields.text(document.get("device", ""), "device"),
+        device=checks.line("device", document.get("device", "")),
         format="replay file",
     )
 
@@ -196,12 +195,12 @@ def read_replay(document: Mapping[str, Any], name: str) -> RecordedSpace:
 def _replayed(columns: list[str], configurations: list[Any], times: list[Any]) -> Iterator[Entry]:
     for number, (row, time) in enumerate(zip(configurations, times, strict=True)):
         where = f"configurations[{number}]"
-        if len(fields.sequence(row, where)) != len(columns):
-            raise fields.wrong(row, where, f"{len(columns)} values")
-        if time is not None and not (fields.is_number(time) and time > 0):
-            raise fields.wrong(time, f"times[{number}]", "a positive number or null")
+        if len(checks.sequence(where, row)) != len(columns):
+            raise checks.wrong(where, f"{len(columns)} values", row)
+        if time is not None and not (checks.is_number(time) and time > 0):
+            raise checks.wrong(f"times[{number}]", "a positive number or null", time)
         values = zip(columns, row, strict=True)
-        yield Entry({column: fields.scalar(each, where) for column, each in values}, time)
+        yield Entry({column: checks.scalar(where, each) for column, each in values}, time)
 
 
 def _entry(stored: Mapping[str, Any], where: str) -> Entry:
@@ -211,21 +210,21 @@ def _entry(stored: Mapping[str, Any], where: str) -> Entry:
         raise InputError(f"{where}: expected the key `{missing[0]}`")
     outcome = stored["outcome"]
     if outcome not in tuple(Outcome):  # it may be anything, and not hashable
-        raise fields.wrong(outcome, f"{where}.outcome", f"one of {', '.join(Outcome)}")
+        raise checks.wrong(f"{where}.outcome", f"one of {', '.join(Outcome)}", outcome)
     configuration = {
-        parameter: fields.scalar(value, f"{where}.configuration.{parameter}")
-        for parameter, value in fields.mapping(
-            stored["configuration"], f"{where}.configuration"
+        parameter: checks.scalar(f"{where}.configuration.{parameter}", value)
+        for parameter, value in checks.mapping(
+            f"{where}.configuration", stored["configuration"]
         ).items()
     }
     median_s = stored.get("median_s")
     value = None
     # What was abandoned ran too: its time is of its first runs.
     if outcome in (Outcome.OK, Outcome.ABANDONED):
-        if not fields.is_number(median_s) or not median_s > 0:
-            raise fields.wrong(median_s, f"{where}.median_s", "positive seconds")
+        if not checks.is_number(median_s) or not median_s > 0:
+            raise checks.wrong(f"{where}.median_s", "positive seconds", median_s)
         value = float(median_s)
-    return Entry(configuration, value, fields.text(stored.get("family", ""), f"{where}.family"))
+    return Entry(configuration, value, checks.line(f"{where}.family", stored.get("family", "")))
 
 
 def _recorded(entries: Iterable[Entry], name: str, *, device: str, format: str) -> RecordedSpace:

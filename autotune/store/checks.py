@@ -8,30 +8,39 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from autotune.core.errors import InputError
-from autotune.core.printable import LINE, shown
+from autotune.core.printable import LINE, printable, shown
 from autotune.store.strict_json import INTEGER_LIMIT
 
 if TYPE_CHECKING:
     from autotune.core.configuration import Value
 
 _LONGEST_NAME = 120
+_LONGEST_LINE = 1000
 
 
 def text(name: str, value: object, *, empty: bool = False) -> str:
     """One line of printable text; `empty` allows the empty one."""
     if not isinstance(value, str) or not LINE.fullmatch(value) or not (value or empty):
-        raise _wrong(name, "one line of printable text", value)
+        raise wrong(name, "one line of printable text", value)
     return value
+
+
+def line(name: str, value: object, *, empty: bool = True) -> str:
+    """A text that may be printed anywhere: a device, a unit, a parameter's value."""
+    words = text(name, value, empty=empty)
+    if len(words) > _LONGEST_LINE:
+        raise wrong(name, f"one line of printable text, at most {_LONGEST_LINE} characters", value)
+    return words
 
 
 def count(name: str, value: object, *, minimum: int = 0) -> int:
     """A whole number of 64 bits that is at least `minimum`."""
     if isinstance(value, int) and not isinstance(value, bool) and minimum <= value < INTEGER_LIMIT:
         return value
-    raise _wrong(name, f"a whole number >= {minimum}", value)
+    raise wrong(name, f"a whole number >= {minimum}", value)
 
 
 def number(name: str, value: object, *, zero: bool = False) -> float:
@@ -40,26 +49,45 @@ def number(name: str, value: object, *, zero: bool = False) -> float:
         real = float(value)
         if math.isfinite(real) and (real > 0 or (zero and real == 0)):
             return real
-    raise _wrong(name, f"a finite number {'>=' if zero else '>'} 0", value)
+    raise wrong(name, f"a finite number {'>=' if zero else '>'} 0", value)
 
 
 def scalar(name: str, value: object) -> Value:
     """True, false, a 64-bit whole number, a finite number, or one line of text."""
     if isinstance(value, str):
         return text(name, value, empty=True)
-    if isinstance(value, bool):
+    if isinstance(value, bool) or is_number(value):
         return value
-    if isinstance(value, int) and -INTEGER_LIMIT <= value < INTEGER_LIMIT:
-        return value
-    if isinstance(value, float) and math.isfinite(value):
-        return value
-    raise _wrong(name, "a finite number, true, false, or one line of text", value)
+    raise wrong(name, "a finite number, true, false, or one line of text", value)
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether it is a finite number, an integer one of 64 bits; booleans are none."""
+    # An integer may be too large for a float, and then for everything else.
+    if type(value) is int:
+        return -INTEGER_LIMIT <= value < INTEGER_LIMIT
+    return isinstance(value, float) and math.isfinite(value)
+
+
+def sequence(name: str, value: object) -> list[Any]:
+    """An array."""
+    if not isinstance(value, list):
+        raise wrong(name, "an array", value)
+    return value
+
+
+def names(name: str, value: object) -> list[str]:
+    """Distinct parameter names, at least one."""
+    found = [text(f"{name}[{number}]", each) for number, each in enumerate(sequence(name, value))]
+    if not found or len(set(found)) < len(found):
+        raise wrong(name, "distinct parameter names", value)
+    return found
 
 
 def mapping(name: str, value: object) -> Mapping[str, Any]:
     """An object whose keys are printable texts."""
     if not isinstance(value, Mapping):
-        raise _wrong(name, "an object", value)
+        raise wrong(name, "an object", value)
     for key in value:
         text(f"a key of {name}", key)
     return value
@@ -80,10 +108,10 @@ def texts(name: str, value: object) -> dict[str, str]:
 def interval(name: str, value: object) -> tuple[float, float]:
     """Two numbers above zero, the lower first."""
     if not isinstance(value, list | tuple) or len(value) != 2:
-        raise _wrong(name, "two numbers", value)
+        raise wrong(name, "two numbers", value)
     low, high = number(name, value[0]), number(name, value[1])
     if low > high:
-        raise _wrong(name, "two numbers, the lower first", value)
+        raise wrong(name, "two numbers, the lower first", value)
     return low, high
 
 
@@ -95,7 +123,7 @@ def moment(name: str, value: object) -> str:
             raise ValueError
         return canonical(parsed)
     except (ValueError, OverflowError) as error:
-        raise _wrong(name, "a time with its zone, like 2026-01-31T12:00:00Z", value) from error
+        raise wrong(name, "a time with its zone, like 2026-01-31T12:00:00Z", value) from error
 
 
 def canonical(moment: datetime) -> str:
@@ -116,6 +144,8 @@ def required(document: Mapping[str, Any], name: str) -> Any:
     return document[name]
 
 
-def _wrong(name: str, expected: str, value: object) -> InputError:
+def wrong(name: str, expected: str, value: object) -> InputError:
+    """What is raised for a value; names are the file's own, and may be anything."""
     where = name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
+    where = printable(where).replace("\n", "\\n")
     return InputError(f"{where} must be {expected}, got {shown(value)}")

@@ -140,8 +140,7 @@ class TuningRecord:
         checks.scalars("fingerprint.fields", self.fingerprint.fields)
         checks.text("family", self.candidate.family)
         checks.scalars("configuration", self.candidate.configuration)
-        if self.noise:
-            _set(self, "noise", checks.text("noise", self.noise))
+        _set(self, "noise", checks.text("noise", self.noise, empty=True))
         for name in ("beat", "lost_to"):
             _set(self, name, _ids(name, getattr(self, name)))
 

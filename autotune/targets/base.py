@@ -1,34 +1,167 @@
-"""What a target is: where kernels run, and what the engine needs of it."""
+"""What a target is: where kernels run, and all that the engine needs of it.
+
+Modules above targets know this class, and none of a target's own. `autotune.targets.registry`
+says which targets there are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from autotune.core.device import Device
+from autotune.core.errors import InputError
+from autotune.core.suggestions import must_be
 
 if TYPE_CHECKING:
-    from autotune.core.configuration import Candidate
+    from autotune.core.configuration import Candidate, Configuration
+    from autotune.core.device import Device, DeviceFingerprint
     from autotune.families.family import KernelFamily
+    from autotune.families.languages import Language
     from autotune.families.launch import Binary
     from autotune.families.program_cache import ProgramCache
+    from autotune.families.rendering import Source
     from autotune.measuring.evaluator import Effort, Evaluator
     from autotune.operations.problem import Problem
+    from autotune.targets.kernel import BoundKernel, Kernel, Request
+    from autotune.targets.reports import Forecast, Found, HostCalls, Model, Resources
 
 
-BoundKernel: TypeAlias = Callable[..., Any]
-"""``kernel(a, b, out, alpha, beta, stream)``: checks operands, computes or enqueues, returns C."""
+@dataclass(frozen=True, slots=True)
+class Option:
+    """Something that a target can be told of itself: ``--gpus 4``, or ``load(..., gpus=4)``.
+
+    Attributes:
+        name: a Python name; the parameter of the target's constructor, too.
+        help: one line for the command line.
+        type: of its value.
+        metavar: what stands for the value in help.
+        choices: the values there are; empty where any of the type will do.
+        decides: it is an object that only Python has, and whoever gives it means this target.
+    """
+
+    name: str
+    help: str
+    type: type = str
+    metavar: str = "N"
+    choices: tuple[str, ...] = ()
+    decides: bool = False
 
 
-class Target(Protocol):
-    """What the tuner and the runtime need of a target."""
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """How to ask again for the device that a record is of.
+
+    Attributes:
+        options: the target's, where they differ from the defaults.
+        device: the name by which a device like it can be described; None where there is no choice.
+        launcher: words that start the command.
+        replaced: options that are left out of the command, since the launcher says them.
+        arguments: what `load` is given in place of the options, as Python; None gives the options.
+        comment: what else is to be known of that call.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    device: str | None = None
+    launcher: tuple[str, ...] = ()
+    replaced: frozenset[str] = frozenset()
+    arguments: tuple[tuple[str, str], ...] | None = None
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What an evaluator is for.
+
+    Attributes:
+        problem: what is computed.
+        families: by name.
+        device: as `Target.device` gives it.
+        programs: where sources and binaries go.
+        effort: how long and how exactly to measure; None takes the default.
+        workers: compile workers; None takes one for each core.
+        seed: seeds the operands.
+    """
+
+    problem: Problem
+    families: Mapping[str, KernelFamily]
+    device: Device
+    programs: ProgramCache
+    effort: Effort | None = None
+    workers: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A command, as the one process sees it that speaks for all that were started with it.
+
+    Attributes:
+        target: with all of them.
+        results: JSON-able; what is put here the others are left with.
+    """
+
+    target: Target
+    results: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Target(ABC):
+    """Where kernels run. Its constructor takes its options; making one touches no device.
+
+    Attributes:
+        name: what users call it, and what its families say they are for.
+        OPTIONS: what it can be told.
+    """
 
     name: ClassVar[str]
+    OPTIONS: ClassVar[tuple[Option, ...]] = ()
 
+    @classmethod
+    @abstractmethod
+    def language(cls) -> Language:
+        """What its families are written in."""
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """The target with some of its options.
+
+        Raises:
+            InputError: it has no such option, or a value is none that the option takes.
+        """
+        known = {option.name for option in cls.OPTIONS}
+        for name in options:
+            if name not in known:
+                takes = must_be("its option", name, sorted(known)) if known else "it has none"
+                raise InputError(f"target {cls.name} takes no {name!r}: {takes}")
+        return cls(**options)
+
+    @classmethod
+    def is_usable(cls) -> bool:
+        """Whether it is to be taken where nobody names a target; asked best first."""
+        return False
+
+    @classmethod
+    def holds(cls, array: Any) -> bool:
+        """Whether a product of arrays like this one is best computed here."""
+        return False
+
+    @classmethod
+    def placement(cls, fingerprint: DeviceFingerprint) -> Placement:
+        """How to ask again for the device with a fingerprint of this target's."""
+        return Placement()
+
+    @property
+    def names_devices(self) -> bool:
+        """Whether it has several devices, of which one can be asked for by name or number."""
+        return False
+
+    @abstractmethod
     def default_family(self, device: Device) -> str:
         """The family whose default configuration serves a problem nothing was tuned for."""
-        ...
 
+    @abstractmethod
     def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:
         """Read the live device; with a problem, under that problem's own caps.
 
@@ -39,37 +172,29 @@ class Target(Protocol):
 
         Raises:
             UnknownNameError: there is no such device; the message lists those there are.
+            InputError: the target has one device only, or the problem cannot run there.
             MissingDependencyError: a package or the device itself is missing.
         """
-        ...
 
-    def evaluator(
-        self,
-        problem: Problem,
-        families: Mapping[str, KernelFamily],
-        device: Device,
-        programs: ProgramCache,
-        *,
-        effort: Effort | None,
-        workers: int | None,
-        seed: int,
-        beside: Evaluator | None = None,
-    ) -> Evaluator:
+    def runnable(self, device: Device) -> Device:
+        """A device as kernels of this process may use it, which may be less than `device` says."""
+        return device
+
+    @abstractmethod
+    def evaluator(self, work: Work, beside: Evaluator | None = None) -> Evaluator:
         """A running evaluator for one problem; the caller closes it.
 
         Args:
-            problem: what is computed.
-            families: by name.
-            device: as `device` gives it.
-            programs: where sources and binaries go.
-            effort: how long and how exactly to measure; None takes the default.
-            workers: compile workers; None takes one for each core.
-            seed: seeds the operands.
+            work: what it is for.
             beside: an evaluator of this target, for another problem, that stays open longer: its
                 processes are used where they will do.
-        """
-        ...
 
+        Raises:
+            InputError: the device is known by description only.
+            MissingDependencyError: a package is missing.
+        """
+
+    @abstractmethod
     def kernel(
         self,
         family: KernelFamily,
@@ -88,5 +213,83 @@ class Target(Protocol):
             device: where it runs, as `device` gives it.
             programs: where sources are, and what was compiled from them.
             binary: what the candidate was compiled to before; None compiles it.
+
+        Raises:
+            InputError: the device is known by description only.
+            CompileError: the compiler refuses the source.
         """
-        ...
+
+    def load(self, request: Request) -> Kernel:
+        """The kernel that serves what was asked for.
+
+        Raises:
+            NotTunedError: nothing good enough; the message names the command that would tune it.
+            CacheError: the cache cannot be read.
+        """
+        from autotune.targets.loading import load_kernel
+
+        return load_kernel(self, request)
+
+    def library(self, problem: Problem, tuned: Callable[[], BoundKernel]) -> BoundKernel | None:
+        """The vendor's library in place of a tuned kernel; None where there is none.
+
+        Args:
+            problem: what it computes.
+            tuned: makes the tuned kernel, for calls that the library has nothing for.
+        """
+        return None
+
+    @contextmanager
+    def joined(self, options: Mapping[str, str]) -> Iterator[Joined]:
+        """The command's own work, where several processes may have been started with it.
+
+        Only one of them gets to see the body, and speaks; the others help, and exit with it.
+
+        Args:
+            options: of the command, as text; the same for all of them.
+
+        Raises:
+            AutotuneError: they were started with different options, or cannot be used.
+        """
+        yield Joined(self)
+
+    def resources(
+        self,
+        family: KernelFamily,
+        source: Source,
+        configuration: Configuration,
+        problem: Problem,
+        device: Device,
+    ) -> Resources | None:
+        """What a configuration needs of a device, as compiled; None where that is not known.
+
+        Raises:
+            CompileError: the compiler refuses the source.
+        """
+        return None
+
+    def model(self, family: KernelFamily, problem: Problem, device: Device) -> Model | None:
+        """What can be expected of a family's configurations before any is measured, if anything.
+
+        Returns:
+            A function of columns of parameter values: expected logarithms of times, up to a
+            constant; NaN where a configuration cannot run.
+        """
+        return None
+
+    def forecast(
+        self, problem: Problem, device: Device, cache: str | None = None
+    ) -> Forecast | None:
+        """What a model says of the target's ways to compute a problem, if it has one."""
+        return None
+
+    def host_calls(
+        self, problem: Problem, device: Device, programs: ProgramCache
+    ) -> HostCalls | None:
+        """Times calls from arrays of the host to a result there; None where operands are there."""
+        return None
+
+    @classmethod
+    def found(cls) -> Found | None:
+        """The devices of its own kind that are here, whether they can be used or not."""
+        return None

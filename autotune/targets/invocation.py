@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from autotune.core.device import DeviceFingerprint
     from autotune.families.family import KernelFamily
     from autotune.operations.problem import Problem
+    from autotune.targets.base import Placement, Target
 
 _DEFAULTS = {"dtype": "float32", "layout": "nn", "accuracy": "ieee", "threads": None}
 """Fields of a problem that are left out where they have these values."""
@@ -28,24 +29,16 @@ class Invocation:
     Attributes:
         problem: what is computed.
         target: the target's name.
-        device: which GPU, where one was asked for.
-        ranks: how many, for target "mpi".
-        nodes: machines that they run on.
-        local: what a rank multiplies on, where that is not its CPU.
-        gpus: how many, for target "hybrid".
-        operands: where they are, where that is not the target's default.
+        placement: what the target was told, so that it is this device.
+        device: which one, where one was asked for.
         cache: the user's cache, where it is not in the default place.
         families: folders of families of the user's own.
     """
 
     problem: Problem
     target: str
+    placement: Placement
     device: int | str | None = None
-    ranks: int | None = None
-    nodes: int = 1
-    local: str | None = None
-    gpus: int | None = None
-    operands: str | None = None
     cache: str | None = None
     families: tuple[str, ...] = ()
 
@@ -53,7 +46,7 @@ class Invocation:
     def of(
         cls,
         problem: Problem,
-        target: str,
+        target: Target,
         fingerprint: DeviceFingerprint,
         *,
         device: int | str | None = None,
@@ -64,23 +57,17 @@ class Invocation:
 
         Args:
             problem: what is computed.
-            target: the target's name.
-            fingerprint: the device's: it says which ranks or GPUs, and where operands are.
+            target: where.
+            fingerprint: the device's.
             device: as for `autotune.load`.
             cache: as for `autotune.load`.
             extra_families: as for `autotune.load`.
         """
-        fields = fingerprint.fields
-        operands = str(fields.get("operands", "host"))
         return cls(
             problem=problem,
-            target=target,
+            target=target.name,
+            placement=target.placement(fingerprint),
             device=device,
-            ranks=int(fields["ranks"]) if target == "mpi" else None,
-            nodes=int(fields.get("nodes", 1)),
-            local="cuda" if target == "mpi" and "gpus" in fields else None,
-            gpus=int(fields["gpus"]) if target == "hybrid" else None,
-            operands=None if operands in ("host", "root") else operands,
             cache=None if cache is None else str(cache),
             families=tuple(map(str, extra_families)),
         )
@@ -94,10 +81,8 @@ class Invocation:
         shape = "x".join(map(str, problem.shape))
         words += ["--shape", shape, "--target", self.target]
         for name, value in self._options():
-            words += [f"--{name}", str(value)]
-        if self.nodes > 1:
-            words = ["mpiexec", "-n", str(self.ranks), *words]
-        return shlex.join(words)
+            words += [f"--{name.replace('_', '-')}", str(value)]
+        return shlex.join([*self.placement.launcher, *words])
 
     def load_lines(self, width: int) -> list[str]:
         """The lines of Python that load it.
@@ -111,26 +96,21 @@ class Invocation:
         calls = [call]
         if len(call) > width:
             calls = ["kernel = load(", *(f"    {each}," for each in self._arguments()), ")"]
-        if self.ranks is not None:
-            comment = f"  # on {self.ranks} ranks, comm their communicator"
+        if self.placement.comment:
+            comment = f"  # {self.placement.comment}"
             calls[0] += comment if len(calls[0] + comment) <= width else ""
         return [f"from autotune import {', '.join(names)}", *calls]
 
     def _options(self) -> Iterator[tuple[str, object]]:
         """Options of the command besides sizes and target."""
         yield from self._differing()
-        yield from (
-            (name, value)
-            for name, value in (
-                ("device", self.device),
-                ("ranks", self.ranks if self.nodes == 1 else None),
-                ("local", self.local),
-                ("gpus", self.gpus),
-                ("operands", self.operands),
-                ("cache", self.cache),
-            )
-            if value is not None
-        )
+        if self.device is not None:
+            yield "device", self.device
+        for name, value in self.placement.options.items():
+            if name not in self.placement.replaced:
+                yield name, value
+        if self.cache is not None:
+            yield "cache", self.cache
         yield from (("families", folder) for folder in self.families)
 
     def _differing(self) -> Iterator[tuple[str, object]]:
@@ -153,19 +133,15 @@ class Invocation:
             found = ", ".join([_quoted(problem.operation), *([folders] if self.families else [])])
             kind = f"find_operation({found}).problem"
         arguments = [f"{kind}({', '.join(fields)})", f"target={_quoted(self.target)}"]
-        if self.ranks is not None:
-            arguments.append("comm=comm")
-        arguments += [
-            f"{name}={_quoted(value)}"
-            for name, value in (
-                ("device", self.device if self.ranks is None else None),
-                ("local", self.local),
-                ("gpus", self.gpus),
-                ("operands", self.operands),
-                ("cache", self.cache),
-            )
-            if value is not None
-        ]
+        if self.placement.arguments is not None:
+            arguments += [f"{name}={text}" for name, text in self.placement.arguments]
+        else:
+            chosen = {"device": self.device, **self.placement.options}
+            arguments += [
+                f"{name}={_quoted(value)}" for name, value in chosen.items() if value is not None
+            ]
+        if self.cache is not None:
+            arguments.append(f"cache={_quoted(self.cache)}")
         if self.families:
             arguments.append(f"extra_families={folders}")
         return arguments

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 
 from autotune.core.configuration import Candidate
 from autotune.core.errors import InputError, NotTunedError, SpaceError, UnknownNameError
-from autotune.core.forking import threads_are_lost
-from autotune.core.limits import CpuLimits
 from autotune.core.paths import CacheLocations
 from autotune.families.catalog import catalog
 from autotune.families.launch import Binary
@@ -18,7 +16,6 @@ from autotune.families.program_cache import ProgramCache
 from autotune.store import Match, MatchQuality, TuningRecord, find, pools, record_sources
 from autotune.targets.base import Target
 from autotune.targets.invocation import Invocation, not_tuned
-from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:
     from autotune.core.device import Device, DeviceLimits
@@ -55,7 +52,7 @@ class Lookup:
 
 def look_up(
     problem: Problem,
-    target: str | Target | None,
+    target: Target,
     *,
     match: str,
     device: int | str | None = None,
@@ -65,17 +62,16 @@ def look_up(
     """Find what `autotune.load` would load; arguments and errors are those of it."""
     allowed = qualities(match)
     place = CacheLocations.at(cache)
-    chosen = make_target(target)
-    here = _runnable(chosen.device(problem, device))
+    here = target.runnable(target.device(problem, device))
     families = catalog(
-        chosen.name, problem.operation, extra_families, keep=_facts_of(place, chosen.name)
+        target.name, problem.operation, extra_families, keep=_facts_of(place, target.name)
     )
     fitting = _Fitting(families, problem, here.limits)
-    found = _find(problem, chosen, here, families, fitting, place)
+    found = _find(problem, target, here, families, fitting, place)
     if found.quality not in allowed:
         invocation = Invocation.of(
             problem,
-            chosen.name,
+            target,
             here.fingerprint,
             device=device,
             cache=cache,
@@ -83,17 +79,12 @@ def look_up(
         )
         enough = "stale" if found.quality is MatchQuality.STALE else "nearest"
         raise NotTunedError(not_tuned(invocation, families, found.reason, enough))
-    candidate = _candidate(problem, chosen, here, families, fitting, found)
-    if found.record is not None and (cap := _capped(found.record.candidate, here)):
+    candidate = _candidate(problem, target, here, families, fitting, found)
+    if found.record is not None and (
+        cap := _capped(problem, found.record.candidate, families, here)
+    ):
         found = replace(found, reason="; ".join(filter(None, (found.reason, cap))))
-    return Lookup(chosen, here, families[candidate.family], candidate, found)
-
-
-def _runnable(device: Device) -> Device:
-    """A device as kernels of this process may use it: a child by fork may have lost threads."""
-    if threads_are_lost() and isinstance(device.limits, CpuLimits):
-        return replace(device, limits=replace(device.limits, max_threads=1))
-    return device
+    return Lookup(target, here, families[candidate.family], candidate, found)
 
 
 def _facts_of(place: CacheLocations, target: str) -> Path:
@@ -184,7 +175,8 @@ def _find(
             return str(error)
         if record.problem == problem.key():
             rejection = fitting.rejection(tuned)
-            if rejection is None or (_capped(tuned, device) and fitting.fitted(tuned)):
+            capped = rejection is not None and _capped(problem, tuned, families, device)
+            if rejection is None or (capped and fitting.fitted(tuned)):
                 return None
             return str(rejection)
         reason = family.unsupported(problem)
@@ -227,10 +219,13 @@ def _candidate(
     return fitted
 
 
-def _capped(tuned: Candidate, device: Device) -> str:
+def _capped(problem: Problem, tuned: Candidate, families: Families, device: Device) -> str:
     """Why a candidate that was tuned with more threads than there are now must have fewer."""
-    threads, usable = tuned.configuration.get("threads"), device.limits.names().get("max_threads")
-    if not isinstance(threads, int) or usable is None or threads <= usable:
+    usable = device.limits.names().get("max_threads")
+    if usable is None:
+        return ""
+    threads = families[tuned.family].thread_count(tuned.configuration, problem.dtype)
+    if threads <= usable:
         return ""
     return f"tuned with {threads} threads, and this process may use {usable}"
 

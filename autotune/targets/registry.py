@@ -1,67 +1,193 @@
-"""Targets: where kernels run. One table; each entry knows its device, evaluator and callable."""
+"""The targets there are: the shipped ones, and those of installed packages.
+
+A package adds a target by an entry point of the group `GROUP`, which names the target and its
+class::
+
+    [project.entry-points."autotune.targets"]
+    mine = "my_package.target:MyTarget"
+
+No module of a target is imported before somebody asks for it.
+"""
 
 from __future__ import annotations
 
 import functools
+import importlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from autotune.core.errors import UnknownNameError
+from autotune.core.errors import InputError, UnknownNameError
 from autotune.core.suggestions import must_be
-from autotune.targets.base import Target
-from autotune.targets.cpu.target import CpuTarget
-from autotune.targets.cuda.target import CudaTarget, NumbaCudaTarget
-from autotune.targets.hybrid.target import HybridTarget
-from autotune.targets.mpi.target import MpiTarget
+from autotune.families import languages
 
 if TYPE_CHECKING:
-    pass
+    from importlib.metadata import EntryPoint
+
+    from autotune.families.languages import Language
+    from autotune.targets.base import Option, Target
 
 _log = logging.getLogger(__name__)
 
+GROUP = "autotune.targets"
+"""Entry points by which other packages add targets."""
 
 # Best first.
-_TARGETS: Mapping[str, Callable[[], Target]] = {
-    "cuda": CudaTarget,
-    "numba-cuda": NumbaCudaTarget,
-    "cpu": CpuTarget,
-    "mpi": MpiTarget,
-    "hybrid": HybridTarget,
+_SHIPPED: Mapping[str, str] = {
+    "cuda": "autotune.targets.cuda.target:CudaTarget",
+    "numba-cuda": "autotune.targets.cuda.target:NumbaCudaTarget",
+    "cpu": "autotune.targets.cpu.target:CpuTarget",
+    "mpi": "autotune.targets.mpi.target:MpiTarget",
+    "hybrid": "autotune.targets.hybrid.target:HybridTarget",
 }
 
 
 def target_names() -> Sequence[str]:
-    """The targets there are, best first."""
-    return tuple(_TARGETS)
-
-
-def make_target(name: str | Target | None) -> Target:
-    """The target called `name`; None picks the best this machine has. A target is itself.
-
-    Where None means the CPU although a GPU is here, a warning says why, once in a process.
-
-    Raises:
-        UnknownNameError: there is no such target; the message lists those there are.
-    """
-    if name is None:
-        from autotune.targets.cuda.device.presence import can_run
-
-        if can_run():
-            return CudaTarget()
-        _warn_of_unused_gpu()
-        return CpuTarget()
-    if not isinstance(name, str):
-        return name
-    if name not in _TARGETS:
-        raise UnknownNameError(must_be("target", name, _TARGETS))
-    return _TARGETS[name]()
+    """The targets there are, best first; those of other packages last."""
+    return (*_SHIPPED, *(name for name in _installed() if name not in _SHIPPED))
 
 
 @functools.cache
-def _warn_of_unused_gpu() -> None:
-    from autotune.targets.cuda.device.presence import unused
+def _installed() -> Mapping[str, EntryPoint]:
+    from importlib.metadata import entry_points
 
-    told = unused()
-    if told is not None:
-        _log.warning("%s", told)
+    return {each.name: each for each in entry_points(group=GROUP)}
+
+
+@functools.cache
+def target_class(name: str) -> type[Target]:
+    """The class of the target called `name`.
+
+    Raises:
+        UnknownNameError: there is no such target; the message lists those there are.
+        InputError: another package's target cannot be imported, or is none.
+    """
+    if name in _SHIPPED:
+        module, _, member = _SHIPPED[name].partition(":")
+        found: type[Target] = getattr(importlib.import_module(module), member)
+        return found
+    if name not in _installed():
+        raise UnknownNameError(must_be("target", name, target_names()))
+    from autotune.targets.base import Target
+
+    entry = _installed()[name]
+    try:
+        loaded = entry.load()
+    except Exception as error:  # whatever somebody else's module raises
+        raise InputError(
+            f"target {name!r} cannot be imported from {entry.value}: {error}; mend or uninstall "
+            "its package"
+        ) from error
+    if not (isinstance(loaded, type) and issubclass(loaded, Target)) or loaded.name != name:
+        raise InputError(
+            f"target {name!r} must be a subclass of autotune.targets.Target with that name, and "
+            f"{entry.value} is {loaded!r}"
+        )
+    return loaded
+
+
+def target_classes() -> Sequence[type[Target]]:
+    """Every target's class, best first; a warning tells of one that cannot be imported."""
+    found = []
+    for name in target_names():
+        try:
+            found.append(target_class(name))
+        except InputError as error:
+            _warn(str(error))
+    return found
+
+
+@functools.cache
+def _warn(text: str) -> None:
+    _log.warning("%s", text)
+
+
+def make_target(
+    name: str | Target | None, options: Mapping[str, Any] | None = None, *, dashes: str = ""
+) -> Target:
+    """The target called `name`; None picks the best this machine has. A target is itself.
+
+    An option that decides picks its target, where none is named.
+
+    Args:
+        name: the target's name, or the target.
+        options: what it is told; what is None is left out.
+        dashes: what options begin with where they were given, for messages.
+
+    Raises:
+        UnknownNameError: there is no such target; the message lists those there are.
+        InputError: an option is another target's, nobody's, or not right.
+    """
+    given = {option: value for option, value in (options or {}).items() if value is not None}
+    if name is None:
+        name = _decided(given) or _best()
+    if isinstance(name, str):
+        chosen = target_class(name)
+        owned = {option.name for option in chosen.OPTIONS}
+        for option, value in given.items():
+            if option not in owned:
+                raise _misplaced(option, value, name, dashes)
+        return chosen.of(given)
+    for option, value in given.items():
+        raise InputError(
+            f"{dashes}{option} is for the constructor of a target that is made already, got "
+            f"{value!r} with {name.name}: give it there"
+        )
+    return name
+
+
+def all_options() -> Mapping[str, Sequence[tuple[str, Option]]]:
+    """Every option of the targets by its name, with the names of the targets that have it."""
+    found: dict[str, list[tuple[str, Option]]] = {}
+    for each in target_classes():
+        for option in each.OPTIONS:
+            found.setdefault(option.name, []).append((each.name, option))
+    return found
+
+
+def home_of(array: Any) -> str:
+    """The name of the target that arrays like this one are best multiplied on."""
+    return next(name for name in _SHIPPED if target_class(name).holds(array))
+
+
+def _decided(options: Mapping[str, Any]) -> str | None:
+    if not options:
+        return None
+    owners = all_options()
+    deciding = (
+        owner for name in options for owner, option in owners.get(name, ()) if option.decides
+    )
+    return next(deciding, None)
+
+
+def _best() -> str:
+    return next(name for name in _SHIPPED if target_class(name).is_usable())
+
+
+def _misplaced(option: str, value: Any, target: str, dashes: str) -> InputError:
+    owners = [owner for owner, _ in all_options().get(option, ())]
+    if not owners:
+        known = list(all_options())
+        return InputError(must_be("an option of a target", option, known))
+    return InputError(
+        f"{dashes}{option} is for {dashes}target {' and '.join(owners)}, got {value!r} with "
+        f"target {target}"
+    )
+
+
+class _Speakers:
+    """Tells families of targets."""
+
+    def names(self) -> Sequence[str]:
+        return tuple(each.name for each in target_classes())
+
+    def language(self, target: str) -> Language:
+        return _language(target)
+
+
+@functools.cache
+def _language(target: str) -> Language:
+    return target_class(target).language()
+
+
+languages.ask(_Speakers())

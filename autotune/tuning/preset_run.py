@@ -18,6 +18,7 @@ from autotune.families.catalog import load_families, select_families
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.evaluator import Effort
 from autotune.store import MatchQuality, TuningCache, TuningRecord, find
+from autotune.targets.base import Work
 from autotune.targets.registry import make_target
 from autotune.tuning.preset_schedule import (
     MIN_VISIT_S,
@@ -194,14 +195,9 @@ def run_preset(
     if not tasks:
         return
     # Its processes are everybody's; it measures nothing itself.
+    programs = ProgramCache(place.programs)
     with chosen.evaluator(
-        tasks[0].problem,
-        found,
-        read,
-        ProgramCache(place.programs),
-        effort=EFFORT,
-        workers=workers,
-        seed=seed,
+        Work(tasks[0].problem, found, read, programs, EFFORT, workers, seed)
     ) as host:
         yield from _Rounds(tasks, deadline, visit, journal).hold()
 

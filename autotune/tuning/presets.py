@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError, ProblemError, UnknownNameError
 from autotune.core.suggestions import must_be
 from autotune.core.toml_table import Table
-from autotune.operations.problem import GEMM, ITEM_SIZES, Gemm
+from autotune.operations.problem import GEMM, Gemm
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ def _problems(entry: Table) -> Iterator[PresetProblem]:
             m, n, k = GEMM.parse_shape(text)
         except ProblemError as error:
             table.fail("shape", f"is wrong: {error}")
-        problem = Gemm(m, n, k, dtype=table.choice("dtype", ITEM_SIZES))
+        problem = Gemm(m, n, k, dtype=table.choice("dtype", DTYPES))
         if problem in seen:
             table.fail("shape", f"must not repeat {problem.label}")
         seen.add(problem)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.core.limits import CudaLimits
-from autotune.families.resource_model import expected_log_time
 from autotune.search.model import EstimatedPrior, MeasuredPrior
 from autotune.store import problem_sizes, size_distance
 
@@ -17,6 +15,7 @@ if TYPE_CHECKING:
     from autotune.operations.problem import Problem
     from autotune.search.model import Prior
     from autotune.store import MeasuredProblem, TuningCache
+    from autotune.targets.base import Target
 
 _MOST_PROBLEMS = 2
 """Of so many problems that were measured before, each is a prior."""
@@ -31,25 +30,21 @@ _OTHER_DEVICE = 4.0
 
 def known_priors(
     problem: Problem,
-    target: str,
+    target: Target,
     device: Device,
     families: Mapping[str, KernelFamily],
     store: TuningCache,
 ) -> list[Prior]:
-    """The resource model of a GPU's families, and what was measured of the nearest problems.
+    """The target's model of its families, if it has one, and what was measured of near problems.
 
     Raises:
         CacheError: the store cannot be read.
     """
     found: list[Prior] = []
-    if isinstance(device.limits, CudaLimits):
-        models = {
-            name: expected_log_time(family, problem, device.limits)
-            for name, family in families.items()
-        }
-        estimates = {name: model for name, model in models.items() if model is not None}
-        if estimates:
-            found.append(EstimatedPrior(estimates))
+    models = {name: target.model(family, problem, device) for name, family in families.items()}
+    estimates = {name: model for name, model in models.items() if model is not None}
+    if estimates:
+        found.append(EstimatedPrior(estimates))
 
     sizes = problem_sizes(problem)
 
@@ -60,12 +55,12 @@ def known_priors(
 
     known = [
         measured
-        for measured in store.measured_problems(problem.operation, target)
+        for measured in store.measured_problems(problem.operation, target.name)
         if measured.successes >= _FEWEST_MEASUREMENTS
     ]
     for measured in sorted(known, key=distance)[:_MOST_PROBLEMS]:
         rows = store.measurements(
-            fingerprint_digest=measured.fingerprint, problem=measured.problem, target=target
+            fingerprint_digest=measured.fingerprint, problem=measured.problem, target=target.name
         )
         times = [
             (row.candidate, row.measurement.median_s)

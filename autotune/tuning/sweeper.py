@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from autotune.core.errors import InputError
 from autotune.core.interrupt import Interrupt
 from autotune.core.measurement import Outcome
 from autotune.measuring.evaluator import Effort
+from autotune.targets.registry import make_target
 from autotune.tuning.progress import Watcher
 from autotune.tuning.trial_run import TrialRun
 from autotune.tuning.trials import TrialResult, Workplace
@@ -85,6 +86,7 @@ def sweep(
     effort: Effort | None = None,
     racing: bool = False,
     progress: Watcher | None = None,
+    **options: Any,
 ) -> SweepResult:
     """Measure every valid configuration of the families for a problem, or a random part of them.
 
@@ -109,6 +111,7 @@ def sweep(
         racing: whether to abandon what is far behind the best so far; its times are then those
             of its first runs.
         progress: called whenever something has moved.
+        options: what the target can be told (its `OPTIONS`), as for `load`.
 
     Raises:
         InputError: something above cannot be used; the message says what and why.
@@ -121,7 +124,7 @@ def sweep(
         raise InputError(f"a seed must be 0 or more, got {seed}")
     work = Workplace.of(
         problem,
-        target=target,
+        target=make_target(target, options),
         device=device,
         families=families,
         extra_families=extra_families,

@@ -19,8 +19,7 @@ from autotune.measuring.evaluator import Effort, Evaluator
 from autotune.search import Subject, open_study
 from autotune.space import SpaceUnion
 from autotune.store import TuningCache
-from autotune.targets.base import Target
-from autotune.targets.registry import make_target
+from autotune.targets.base import Target, Work
 from autotune.tuning.priors import known_priors
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ class Workplace:
         cls,
         problem: Problem,
         *,
-        target: str | Target | None,
+        target: Target,
         device: int | str | None,
         families: Sequence[str],
         extra_families: Sequence[Path],
@@ -86,11 +85,10 @@ class Workplace:
         place = CacheLocations.at(cache).create()
         store = TuningCache(place.database)
         store.check_writable()
-        chosen = make_target(target)
-        read = chosen.device(problem, device)
+        read = target.device(problem, device)
         read.check_here()
         found = load_families(
-            target=chosen.name, operation=problem.operation, extra=extra_families
+            target=target.name, operation=problem.operation, extra=extra_families
         )
         usable = _usable(select_families(found, families), problem)
         spaces = {name: family.space(problem, read.limits) for name, family in usable.items()}
@@ -103,7 +101,7 @@ class Workplace:
         others = {name: each for name, each in found.items() if each.unsupported(problem) is None}
         return cls(
             problem,
-            chosen,
+            target,
             read,
             usable | others,
             SpaceUnion(spaces),
@@ -153,14 +151,16 @@ class Workplace:
                 subject=self.subject,
             ) as opened,
             self.target.evaluator(
-                self.problem,
-                self.families,
-                self.device,
-                ProgramCache(self.place.programs),
-                effort=effort,
-                workers=workers,
-                seed=seed,
-                beside=beside,
+                Work(
+                    self.problem,
+                    self.families,
+                    self.device,
+                    ProgramCache(self.place.programs),
+                    effort,
+                    workers,
+                    seed,
+                ),
+                beside,
             ) as evaluator,
         ):
             yield opened, evaluator
@@ -178,7 +178,7 @@ class Workplace:
 
     def _priors(self) -> list[Prior]:
         families = {name: self.families[name] for name in self.union.spaces}
-        return known_priors(self.problem, self.target.name, self.device, families, self.store)
+        return known_priors(self.problem, self.target, self.device, families, self.store)
 
 
 def _usable(families: Mapping[str, KernelFamily], problem: Problem) -> dict[str, KernelFamily]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autotune.core.configuration import Candidate
 from autotune.core.deadline import Deadline
@@ -18,7 +18,7 @@ from autotune.core.interrupt import Interrupt
 from autotune.runtime import loading as runtime
 from autotune.store import EffortRecord, neighbours
 from autotune.targets import lookup
-from autotune.targets.hybrid.target import HybridTarget
+from autotune.targets.registry import make_target
 from autotune.tuning.deciding import FINALISTS, decide
 from autotune.tuning.progress import Progress, Watcher
 from autotune.tuning.trial_run import TrialRun
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from autotune.core.pace import Pace
     from autotune.measuring.evaluator import Baseline, Effort, Evaluator
     from autotune.operations.problem import Problem
-    from autotune.runtime.loading import Kernel
     from autotune.space import SearchSpace
     from autotune.store import Match, TuningRecord
     from autotune.targets.base import Target
+    from autotune.targets.kernel import Kernel
 
 __all__ = ["Progress", "TrialResult", "TuneResult", "tune"]
 
@@ -54,7 +54,8 @@ class TuneResult:
         baseline: the vendor library, measured interleaved with the finalists.
         seconds: wall time of the whole run.
         interrupted: whether Ctrl-C, or another request to stop, ended it early.
-        device: which GPU was asked for; None for the first.
+        placed: the target itself, with what it was told.
+        device: which device was asked for; None for the first.
         cache: where the record was stored; None for the default place.
         extra_families: folders with families of the user's own that took part.
     """
@@ -70,6 +71,7 @@ class TuneResult:
     baseline: Baseline | None
     seconds: float
     interrupted: bool
+    placed: Target = field(repr=False)
     device: int | str | None = field(default=None, repr=False)
     cache: Path | None = field(default=None, repr=False)
     extra_families: tuple[Path, ...] = field(default=(), repr=False)
@@ -82,13 +84,9 @@ class TuneResult:
     @functools.cached_property
     def kernel(self) -> Kernel:
         """The kernel that serves the problem now (`serving`)."""
-        target: str | Target = self.target
-        if target == "hybrid":  # also says where operands are, and how many GPUs there are
-            fields = self.best.fingerprint.fields
-            target = HybridTarget(int(fields["gpus"]), str(fields["operands"]))
         return runtime.load(
             self.problem,
-            target,
+            self.placed,
             match="stale",
             device=self.device,
             cache=self.cache,
@@ -113,6 +111,7 @@ def tune(
     workers: int | None = None,
     effort: Effort | None = None,
     progress: Watcher | None = None,
+    **options: Any,
 ) -> TuneResult:
     """Search the families' spaces for the fastest kernel of a problem and store the winner.
 
@@ -141,6 +140,7 @@ def tune(
         workers: compile workers; None uses every core.
         effort: how long and how exactly to measure; None takes the default.
         progress: called whenever something has moved.
+        options: what the target can be told (its `OPTIONS`), as for `load`.
 
     Raises:
         TuningFailedError: no candidate compiled, ran and was right.
@@ -154,7 +154,7 @@ def tune(
         raise InputError(f"timeout must be more than 0 seconds, got {timeout}")
     work = Workplace.of(
         problem,
-        target=target,
+        target=make_target(target, options),
         device=device,
         families=families,
         extra_families=extra_families,
@@ -271,6 +271,7 @@ def tune_at(
         baseline=decision.finals.baseline,
         seconds=deadline.elapsed_s,
         interrupted=interrupt.requested,
+        placed=work.target,
     )
 
 

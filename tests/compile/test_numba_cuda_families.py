@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="pip install 'autotune-kernels[numba-cuda]'")
 
+from autotune.families.bound import Bound
 from autotune.families.catalog import load_families
 from autotune.families.family import KernelFamily
 from autotune.families.launch import plan_launch
@@ -41,7 +42,7 @@ def test_valid_configurations_compile_and_need_what_was_predicted(
             where = f"{configuration} {problem.label}"
             source = render(family, configuration, dtype=dtype)
             binary = compile_source(source, family.name, limits.architecture)
-            (step,) = plan_launch(family, configuration, problem, limits).steps
+            (step,) = plan_launch(Bound(family, configuration, problem, limits).at(problem)).steps
             names = family.values(configuration, problem, limits)
             kernel = binary.kernels[step.kernel]
             assert kernel.shared_bytes + step.shared_bytes == names["shared_bytes"], where

@@ -18,7 +18,6 @@ from autotune.core.limits import MpiLimits
 from autotune.families.catalog import load_families
 from autotune.families.family import KernelFamily
 from autotune.families.rendering import render
-from autotune.targets.mpi.evaluator import grid_of
 from autotune.targets.mpi.gpu.gpus import take_gpu
 from autotune.targets.mpi.load import tuned_product
 from autotune.targets.mpi.ranks.ranks import describe
@@ -91,15 +90,17 @@ def check_programs(dtype: str) -> int:
 
 def some(family: KernelFamily, limits: MpiLimits) -> list[Configuration]:
     """Of a family two configurations for every transport, one for as many ranks as can be."""
-    space = family.space(Gemm(2000, 2000, 2000), limits)
+    problem = Gemm(2000, 2000, 2000)
+    space = family.space(problem, limits)
     found = [space[row] for row in range(len(space))]
     found = [each for each in found if each.get("panel", 256) == 256]
     draw = random.Random(family.name)
     chosen = []
     for transport in sorted({str(each["transport"]) for each in found}):
         own = [each for each in found if each["transport"] == transport]
-        most = max(grid_of(each).size for each in own)
-        chosen.append(draw.choice([each for each in own if grid_of(each).size == most]))
+        used = [int(family.values(each, problem, limits)["used"]) for each in own]
+        full = [each for each, ranks in zip(own, used, strict=True) if ranks == max(used)]
+        chosen.append(draw.choice(full))
         chosen.append(draw.choice(own))
     return chosen
 

@@ -14,6 +14,7 @@ from test_evaluator import EvaluatorConformance
 from autotune.core.configuration import Candidate
 from autotune.core.errors import LaunchError
 from autotune.core.measurement import Outcome
+from autotune.families.bound import Bound
 from autotune.families.catalog import load_families
 from autotune.families.launch import kernel_layout, plan_launch
 from autotune.families.program_cache import ProgramCache
@@ -210,7 +211,7 @@ def make_program(
         reply = compile_kept(programs, CompileRequest(source, "test", architecture))
         assert isinstance(reply, Compiled), reply
         compiled.append(reply.cubin)
-    plan = plan_launch(family, candidate.configuration, problem, gpu.limits)
+    plan = plan_launch(Bound(family, candidate.configuration, problem, gpu.limits).at(problem))
     return CudaProgram(
         compiled[0], plan, problem.dtype, problem.layout, layout, support=compiled[1]
     )

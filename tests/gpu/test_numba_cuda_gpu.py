@@ -20,12 +20,14 @@ from autotune.cli import main
 from autotune.core.configuration import Candidate
 from autotune.core.device import Device
 from autotune.core.measurement import Outcome
+from autotune.families.bound import Bound
 from autotune.families.catalog import load_families
 from autotune.families.launch import plan_launch
 from autotune.families.modules import load_module
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
 from autotune.measuring.evaluator import Effort
+from autotune.targets.base import Work
 from autotune.targets.cuda.driver.context import activated
 from autotune.targets.cuda.target import NumbaCudaTarget
 
@@ -112,7 +114,7 @@ def test_numba_itself_runs_what_is_emitted(
     family = FAMILIES[name]
     configuration = family.default(PROBLEM, device.limits)
     module: Any = load_module(programs.write(render(family, configuration), name))
-    (step,) = plan_launch(family, configuration, PROBLEM, device.limits).steps
+    (step,) = plan_launch(Bound(family, configuration, PROBLEM, device.limits).at(PROBLEM)).steps
     a, b, c = operands()
     flat = [library.device(each.ravel()) for each in (a, b, c)]
     launch = module.gemm[step.grid, step.block, 0, step.shared_bytes]
@@ -172,14 +174,9 @@ def test_shipped_families_are_verified_and_timed(
     candidates = [
         Candidate(name, each.default(problem, device.limits)) for name, each in FAMILIES.items()
     ]
+    effort = Effort(budget_s=0.02, finals_s=0.2)
     with NumbaCudaTarget().evaluator(
-        problem,
-        FAMILIES,
-        device,
-        programs,
-        effort=Effort(budget_s=0.02, finals_s=0.2),
-        workers=2,
-        seed=0,
+        Work(problem, FAMILIES, device, programs, effort, workers=2)
     ) as evaluator:
         evaluator.prepare(candidates)
         for candidate in candidates:

@@ -1,8 +1,9 @@
 // Executes the thread blocks of emitted CUDA C++ on the host, one block after the other.
 //
-// Every thread of a block is a fiber. A fiber runs until it meets a barrier or ends, then the next
-// one runs; a barrier that only some threads of a block reach is an error, and so is a copy to an
-// address that the hardware would refuse. Asynchronous copies are carried out as late as they may
+// Every thread of a block is a fiber. A fiber runs until it meets a barrier, exchanges a value with
+// its warp, or ends; then the next one runs. A barrier that only some threads of a block reach is an
+// error, an exchange that only some of a warp reach is one, and so is a copy to an address that the
+// hardware would refuse. Asynchronous copies are carried out as late as they may
 // be: when their thread waits for them. Shared memory starts out as NaN in every block.
 //
 // Include it before the emitted source, with AUTOTUNE_HOST defined.
@@ -63,7 +64,10 @@ struct Copy {
 struct Fiber {
   ucontext_t context;
   uint3 index;
-  bool finished;
+  std::size_t number;  // in its block
+  bool finished, at_barrier;
+  unsigned exchanges;    // with its warp, so far
+  double offered[2];     // in the latest exchange and the one before it
   std::vector<Copy> open;                    // copies since the last commit
   std::deque<std::vector<Copy>> committed;  // groups that nobody has waited for
 };
@@ -73,6 +77,8 @@ constexpr std::size_t SHARED_BYTES = 256 << 10;
 alignas(1024) static unsigned char dynamic_shared[SHARED_BYTES];
 static ucontext_t scheduler;
 static Fiber* running;
+static std::vector<Fiber> fibers;
+static std::size_t threads;
 static void (*body)(void*);
 static void* argument;
 
@@ -92,11 +98,29 @@ static void perform(const std::vector<Copy>& copies) {
   }
 }
 
+// Runs a warp's threads until all of them are at a barrier or have ended; how many have ended.
+static std::size_t run_warp(std::size_t first, std::size_t last) {
+  for (std::size_t t = first; t < last; ++t) fibers[t].at_barrier = false;
+  std::size_t finished, waiting;
+  do {
+    finished = waiting = 0;
+    for (std::size_t t = first; t < last; ++t) {
+      running = &fibers[t];
+      if (!running->finished && !running->at_barrier) {
+        threadIdx = running->index;
+        swapcontext(&scheduler, &running->context);
+      }
+      finished += running->finished;
+      waiting += running->at_barrier;
+    }
+  } while (finished + waiting < last - first);
+  return finished;
+}
+
 // Runs a kernel: `call(arguments)` is one thread's execution of it.
 static void launch(const uint3& grid, const uint3& block, std::size_t shared_bytes,
                    void (*call)(void*), void* arguments) {
-  const std::size_t threads = std::size_t(block.x) * block.y * block.z;
-  static std::vector<Fiber> fibers;
+  threads = std::size_t(block.x) * block.y * block.z;
   static std::unique_ptr<char[]> stacks;
   if (fibers.size() < threads) {
     fibers = std::vector<Fiber>(threads);
@@ -121,17 +145,16 @@ static void launch(const uint3& grid, const uint3& block, std::size_t shared_byt
           makecontext(&fiber.context, enter, 0);
           fiber.index = {unsigned(t % block.x), unsigned(t / block.x % block.y),
                          unsigned(t / block.x / block.y)};
-          fiber.finished = false;
+          fiber.number = t;
+          fiber.finished = fiber.at_barrier = false;
+          fiber.exchanges = 0;
           fiber.open.clear();
           fiber.committed.clear();
         }
         for (std::size_t finished = 0; finished < threads;) {
           finished = 0;
-          for (std::size_t t = 0; t < threads; ++t) {
-            running = &fibers[t];
-            threadIdx = running->index;
-            swapcontext(&scheduler, &running->context);
-            finished += running->finished;
+          for (std::size_t first = 0; first < threads; first += warpSize) {
+            finished += run_warp(first, std::min(first + warpSize, threads));
           }
           if (finished != 0 && finished != threads) fail("a barrier that not all threads reach");
         }
@@ -142,7 +165,27 @@ static void launch(const uint3& grid, const uint3& block, std::size_t shared_byt
 
 }  // namespace host
 
-static inline void __syncthreads() { swapcontext(&host::running->context, &host::scheduler); }
+static inline void __syncthreads() {
+  host::running->at_barrier = true;
+  swapcontext(&host::running->context, &host::scheduler);
+}
+
+// What the thread whose place in the warp differs by `distance` offers. All threads of a warp must
+// take part.
+template <typename Value>
+static inline Value __shfl_xor_sync(unsigned mask, Value value, int distance) {
+  host::Fiber& self = *host::running;
+  if (mask != 0xffffffffu) host::fail("an exchange among some threads of a warp");
+  const unsigned exchange = ++self.exchanges;
+  self.offered[exchange % 2] = value;
+  swapcontext(&self.context, &host::scheduler);  // until all have offered theirs
+  const std::size_t partner = self.number ^ std::size_t(distance);
+  // A thread that is one exchange ahead has kept what it offered in this one.
+  if (partner >= host::threads || host::fibers[partner].exchanges - exchange > 1) {
+    host::fail("an exchange that not all threads of a warp reach");
+  }
+  return Value(host::fibers[partner].offered[exchange % 2]);
+}
 
 template <int WIDTH, typename Element>
 static inline void copy_async(Element* to, const Element* from, bool inside = true) {

@@ -23,6 +23,12 @@ _DYNAMIC_SHARED = re.compile(
     r"extern\s+__shared__\s+(?:__align__\(\d+\)\s+)?([\w ]+?)\s+(\w+)\s*\[\s*\]\s*;"
 )
 _KERNEL = re.compile(r'extern "C" __global__ [^;{]*?\b(\w+)\(([^)]*)\)\s*\{', re.DOTALL)
+_KINDS: dict[str, Any] = {
+    "int": ctypes.c_int,
+    "long long": ctypes.c_longlong,
+    "float": ctypes.c_float,
+    "double": ctypes.c_double,
+}
 _PAGE = mmap.PAGESIZE
 
 
@@ -69,9 +75,11 @@ class HostProgram:
 
 
 def _arguments(text: str) -> list[Any]:
-    kinds = {"int": ctypes.c_int, "float": ctypes.c_float, "double": ctypes.c_double}
     declarations = [part.strip() for part in text.split(",")]
-    return [ctypes.c_void_p if "*" in each else kinds[each.split()[0]] for each in declarations]
+    return [
+        ctypes.c_void_p if "*" in each else _KINDS[each.rpartition(" ")[0]]
+        for each in declarations
+    ]
 
 
 def _value(kind: Any, given: Any) -> Any:
@@ -87,7 +95,7 @@ def _host_source(text: str) -> str:
 def _entry(kernel: tuple[str, list[Any]]) -> str:
     """A C function that launches a kernel: grid, block, shared bytes, then its arguments."""
     name, kinds = kernel
-    spelling = {ctypes.c_int: "int", ctypes.c_float: "float", ctypes.c_double: "double"}
+    spelling = {kind: name for name, kind in _KINDS.items()}
     types = [spelling.get(kind, "void*") for kind in kinds]
     parameters = ", ".join(f"{kind} p{i}" for i, kind in enumerate(types))
     fields = " ".join(f"{kind} p{i};" for i, kind in enumerate(types))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from emitted import comm, drawn, error_of, load
+from grids import grid_of
 from slow_machine import SlowMachine
 
 from autotune.core.configuration import Configuration
@@ -17,7 +18,6 @@ from autotune.families.catalog import load_families
 from autotune.families.family import KernelFamily
 from autotune.families.rendering import render
 from autotune.operations.problem import Gemm
-from autotune.targets.mpi.evaluator import grid_of
 from autotune.targets.mpi.gpu.rank import GpuRank
 from autotune.targets.mpi.gpu.transports import base as transports
 from autotune.targets.mpi.gpu.transports import shared as transports_shared

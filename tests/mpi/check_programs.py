@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from emitted import comm, drawn, error_of, load
+from grids import grid_of
 
 from autotune.core.configuration import Configuration
 from autotune.core.grid import BlockPartition
@@ -16,7 +17,6 @@ from autotune.families.catalog import load_families
 from autotune.families.family import KernelFamily
 from autotune.families.rendering import render
 from autotune.operations.problem import Gemm
-from autotune.targets.mpi.evaluator import grid_of
 
 # One that most grids divide, one that none does, and one with fewer rows than ranks.
 SIZES = ((48, 48, 48), (37, 53, 29), (2, 35, 3))

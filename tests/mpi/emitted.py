@@ -10,10 +10,10 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+from grids import grid_of
 from mpi4py import MPI
 
 from autotune.core.configuration import Configuration
-from autotune.targets.mpi.evaluator import grid_of
 
 comm = MPI.COMM_WORLD
 

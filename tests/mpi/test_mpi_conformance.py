@@ -12,6 +12,7 @@ from autotune.families.program_cache import ProgramCache
 from autotune.families.reading import read_family
 from autotune.measuring.evaluator import Effort, Evaluator
 from autotune.operations.problem import Gemm
+from autotune.targets.base import Work
 from autotune.targets.mpi.target import MpiTarget
 
 if TYPE_CHECKING:
@@ -30,6 +31,12 @@ summary = "Rank 0 computes, with a fault"
 fault = { values = ["none", "wrong", "ragged", "overrun", "underrun", "partial", "reads_c",
     "modifies_a", "stops", "hangs", "raises", "crashes", "does_not_compile"] }
 step = { values = [1, 2, 1000] }
+
+[local]
+m = "M"
+n = "N"
+k = "K"
+on = "cpu"
 
 [[restrictions]]
 expr = "step <= M"
@@ -103,15 +110,14 @@ class TestMpiEvaluator(EvaluatorConformance):
         (folder / "suspect.py.j2").write_text(TEMPLATE)
         family = read_family(folder / "suspect.toml", (folder,))
         target, problem = MpiTarget(2), Gemm(40, 30, 50)
-        with target.evaluator(
+        work = Work(
             problem,
             {family.name: family},
             target.device(problem),
             ProgramCache(shared_cache / "programs"),
-            effort=Effort(budget_s=0.01, interval=0.5, timeout_s=4.0, finals_s=0.1),
-            workers=None,
-            seed=0,
-        ) as evaluator:
+            Effort(budget_s=0.01, interval=0.5, timeout_s=4.0, finals_s=0.1),
+        )
+        with target.evaluator(work) as evaluator:
             yield evaluator
 
     @pytest.fixture

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from grids import grid_of
 from mpiexec import run_ranks
 
 from autotune.core.configuration import Configuration
@@ -19,7 +20,6 @@ from autotune.core.limits import MpiLimits
 from autotune.families.catalog import load_families
 from autotune.families.rendering import render
 from autotune.operations.problem import Gemm
-from autotune.targets.mpi.evaluator import grid_of
 
 CHECK = Path(__file__).with_name("check_programs.py")
 FAMILIES = {
@@ -93,7 +93,7 @@ def test_emitted_programs_run_by_themselves(name: str, tmp_path: Path) -> None:
 def test_an_element_type_that_mpi_does_not_have_is_refused() -> None:
     family = load_families(target="mpi")["rows"]
     half = dataclasses.replace(family, dtypes=("float16",))
-    with pytest.raises(FamilyError, match=r"mpi_prelude.py.j2:37: .*float16"):
+    with pytest.raises(FamilyError, match="cannot have dtype float16: MPI has no such type"):
         render(half, {"rows": 2, "threads": 1}, dtype="float16")
 
 

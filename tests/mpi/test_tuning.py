@@ -22,6 +22,7 @@ from autotune.measuring.evaluator import Effort
 from autotune.operations.problem import Gemm
 from autotune.runtime.loading import load
 from autotune.store import TuningCache
+from autotune.targets.base import Work
 from autotune.targets.mpi.identity import parse_library
 from autotune.targets.mpi.target import MpiTarget
 from autotune.tuning.tuner import tune
@@ -34,14 +35,9 @@ def test_distributed_operands_are_measured_where_they_are(own_cache: Path) -> No
     target = MpiTarget(2, "distributed")
     problem = Gemm(60, 50, 40, dtype="float64")
     families = load_families(target="mpi")
+    programs = ProgramCache(own_cache / "programs")
     with target.evaluator(
-        problem,
-        families,
-        target.device(problem),
-        ProgramCache(own_cache / "programs"),
-        effort=BRIEF,
-        workers=None,
-        seed=0,
+        Work(problem, families, target.device(problem), programs, BRIEF)
     ) as evaluator:
         rows = Configuration({"threads": 1, "rows": 2})
         summa = Configuration({"panel": 16, "lookahead": 1, "threads": 1, "rows": 2, "columns": 1})

@@ -11,7 +11,6 @@ from autotune.targets.mpi.cost_model import (
     best_grids,
     distributed_cost,
     least_words,
-    least_words_of_memory,
     root_cost,
 )
 
@@ -99,16 +98,6 @@ def test_time_is_latency_bandwidth_and_arithmetic() -> None:
     cost = distributed_cost(ProcessGrid(2, 2), 8, 8, 8)
     machine = Machine(latency_s=1.0, seconds_per_byte=0.5, flops_per_s=2.0)
     assert cost.seconds(machine, itemsize=8) == cost.messages + 4.0 * cost.words + cost.flops / 2
-
-
-def test_little_memory_costs_words() -> None:
-    size, ranks = 4096, 1024
-    # 2D algorithms keep three blocks: their words are within a constant of what that allows.
-    memory = 3 * size**2 // ranks
-    needed = least_words_of_memory(size, size, size, ranks, memory)
-    flat = distributed_cost(ProcessGrid(32, 32), size, size, size).words
-    assert 0 < needed <= flat
-    assert least_words_of_memory(8, 8, 8, 64, 10**6) == 0
 
 
 @pytest.mark.parametrize("ranks", [7, 61, 4093])

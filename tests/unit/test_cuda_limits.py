@@ -7,7 +7,7 @@ import pytest
 
 from autotune.core.errors import InputError, UnknownNameError
 from autotune.core.limits import CudaLimits
-from autotune.families.family import LIMIT_NAMES
+from autotune.families.languages import language_of
 from autotune.targets.cuda.device.known_gpus import find_gpu, known_gpus
 
 KIB = 1024
@@ -56,7 +56,7 @@ def test_the_h200() -> None:
 def test_limits_are_names_for_the_gpu_targets() -> None:
     names = find_gpu("t4").limits.names()
     assert names["compute_capability"] == 75
-    assert names.keys() == LIMIT_NAMES["cuda"] == LIMIT_NAMES["numba-cuda"]
+    assert names.keys() == language_of("cuda").limits == language_of("numba-cuda").limits
 
 
 def test_the_table_spans_the_compute_capabilities() -> None:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autotune.core.configuration import Value
 from autotune.core.errors import AutotuneError, SpaceError
 from autotune.core.measurement import Measurement, Outcome
+from autotune.families.bound import Bound
 from autotune.families.catalog import load_families
 from autotune.families.launch import (
     LaunchPlan,
     LaunchStep,
-    is_valid,
     kernel_layout,
     plan_launch,
+    plan_or_none,
     resident_blocks,
 )
 from autotune.families.program_cache import ProgramCache
@@ -28,8 +30,8 @@ from autotune.measuring.evaluator import Baseline
 from autotune.measuring.processes import Failure, FailureKind
 from autotune.measuring.rounds import MIN_ROUNDS, Series, conclude, hold_rounds, take_turns
 from autotune.operations.guarded import GUARD_BYTES
-from autotune.operations.problem import Gemm
-from autotune.operations.references import Case
+from autotune.operations.problem import GEMM, Gemm
+from autotune.space import SearchSpace
 from autotune.targets.cuda.compile import compiling
 from autotune.targets.cuda.compile.compiling import (
     CompilePool,
@@ -59,11 +61,13 @@ if TYPE_CHECKING:
 LIMITS = find_gpu("h200").limits
 BLOCK = load_families(target="cuda")["block"]
 PROBLEM = Gemm(1000, 500, 300)
+SPACES: dict[str, SearchSpace] = {}
 
 
 def test_a_plan_covers_the_result() -> None:
     configuration = BLOCK.default(PROBLEM, LIMITS)
-    plan = plan_launch(BLOCK, configuration, PROBLEM, LIMITS)
+    point = Bound(BLOCK, configuration, PROBLEM, LIMITS).at(PROBLEM)
+    plan = plan_launch(point)
     (step,) = plan.steps
     tiles = math.ceil(1000 / configuration["sm"]) * math.ceil(300 / configuration["sk"])
     assert math.prod(step.grid) == tiles
@@ -71,7 +75,7 @@ def test_a_plan_covers_the_result() -> None:
     assert step.threads == threads // configuration["tx"]
     assert plan.sizes == (1000, 500, 300)
     assert plan.workspace_bytes is None
-    assert resident_blocks(BLOCK, configuration, PROBLEM, LIMITS) == configuration["min_blocks"]
+    assert resident_blocks(point) == configuration["min_blocks"]
 
 
 def test_auxiliary_kernels_run_when_they_are_needed() -> None:
@@ -82,11 +86,19 @@ def test_auxiliary_kernels_run_when_they_are_needed() -> None:
         row = space.nearest({**family.default(PROBLEM, LIMITS), "splits": splits}, excluded=())
         assert row is not None
         assert space[row]["splits"] == splits
-        plans[splits] = plan_launch(family, space[row], PROBLEM, LIMITS)
+        plans[splits] = plan_launch(Bound(family, space[row], PROBLEM, LIMITS).at(PROBLEM))
     assert len(plans[1].steps) == 1
     assert len(plans[4].steps) == 2
     assert plans[4].steps[0].kernel == "gemm"
     assert plans[4].workspace_bytes == 4 * 1000 * 300 * 4
+
+
+def is_valid(drawn: Mapping[str, Value]) -> bool:
+    try:
+        bound = Bound(BLOCK, drawn, PROBLEM, LIMITS)
+    except SpaceError:  # a division that is not whole, whatever the sizes
+        return False
+    return plan_or_none(bound, PROBLEM) is not None
 
 
 def test_validity_is_what_the_space_says() -> None:
@@ -95,7 +107,7 @@ def test_validity_is_what_the_space_says() -> None:
     names = {p.name: p.values for p in BLOCK.parameters}
     for _ in range(300):
         drawn = {name: values[rng.integers(len(values))] for name, values in names.items()}
-        assert is_valid(BLOCK, drawn, PROBLEM, LIMITS) == (drawn in space), drawn
+        assert is_valid(drawn) == (drawn in space), drawn
 
 
 def test_every_family_is_verified_at_several_sizes() -> None:
@@ -104,19 +116,47 @@ def test_every_family_is_verified_at_several_sizes() -> None:
     for family in load_families(target="cuda").values():
         space = family.space(Gemm(8192, 8192, 8192), LIMITS)
         for row in space.sample(100, rng):
+            bound = Bound(family, space[row], PROBLEM, LIMITS)
             valid = [
                 case
                 for case in cases_of(Gemm(1, 1, 1))
-                if is_valid(family, space[row], Gemm(*case.sizes), LIMITS)
+                if plan_or_none(bound, Gemm(*case.sizes)) is not None
             ]
             assert len(valid) >= 2, (family.name, space[row])
-            assert any(case.beta for case in valid)
-            assert any(case.m % 32 and case.n % 32 and case.k % 32 for case in valid)
+            assert any(case.scalars_of(GEMM)["beta"] for case in valid)
+            assert any(all(size % 32 for size in case.sizes) for case in valid)
 
 
 def test_a_configuration_of_another_space_has_no_plan() -> None:
     with pytest.raises(SpaceError, match="must be one of"):
-        plan_launch(BLOCK, {**BLOCK.default(PROBLEM, LIMITS), "sm": 100}, PROBLEM, LIMITS)
+        Bound(BLOCK, {**BLOCK.default(PROBLEM, LIMITS), "sm": 100}, PROBLEM, LIMITS)
+
+
+@settings(max_examples=60)
+@given(
+    name=st.sampled_from(["naive", "tiled", "block", "pipelined"]),
+    sizes=st.tuples(*[st.integers(1, 5000)] * 3),
+    chosen=st.integers(0, 2**31),
+)
+def test_bound_once_is_what_every_problem_says(
+    name: str, sizes: tuple[int, int, int], chosen: int
+) -> None:
+    family = load_families(target="cuda")[name]
+    space = SPACES.setdefault(name, family.space(PROBLEM, LIMITS))
+    configuration = space[chosen % len(space)]
+    problem = PROBLEM.with_sizes(*sizes)
+    bound = Bound(family, configuration, PROBLEM, LIMITS)
+    found = plan_or_none(bound, problem)
+    try:
+        known = family.values(configuration, problem, LIMITS)
+    except SpaceError:
+        assert found is None
+        return
+    assert bound.at(problem).known == known
+    held = all(each.expression.holds(known) for each in family.restrictions)
+    assert (found is not None) == held
+    if found is not None:
+        assert found == plan_launch(Bound(family, configuration, problem, LIMITS).at(problem))
 
 
 def test_programs_are_equal_when_they_do_the_same() -> None:
@@ -143,10 +183,10 @@ def test_programs_are_equal_when_they_do_the_same() -> None:
 def test_operands_and_their_guard_zones_do_not_overlap(
     sizes: tuple[int, int, int], padding: int, itemsize: int
 ) -> None:
-    m, n, k = sizes
-    layout = lay_out(Gemm(m, n, k, dtype).operands, padding)
+    dtype = {2: "float16", 4: "float32", 8: "float64"}[itemsize]
+    layout = lay_out(Gemm(*sizes, dtype).operands, padding)
     end = 0
-    for placement in (layout.a, layout.b, layout.c):
+    for placement in layout.placements.values():
         assert placement.offset - GUARD_BYTES >= end
         assert placement.offset % itemsize == 0
         assert (placement.offset % 256 == 0) == (padding == 0)
@@ -363,7 +403,8 @@ def test_the_evaluators_own_kernels_compile(dtype: str, tmp_path: Path) -> None:
         ProgramCache(tmp_path), CompileRequest(support_source(dtype), "support", "sm_90")
     )
     assert isinstance(reply, Compiled), reply
-    names = {"fill", "inspect", "compare", "project", "take", "transpose"}
+    sized = {f"{name}_{size}" for name in ("fill", "inspect") for size in (2, 4, 8)}
+    names = {*sized, "compare", "project", "take", "transpose"}
     assert set(reply.kernels) == names
     assert set(reply.spill_bytes.values()) == {0}
 

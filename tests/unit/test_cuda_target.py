@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from records import record
 
-from autotune.core.configuration import Candidate
-from autotune.core.device import Device
+from autotune.core.configuration import Candidate, Configuration
+from autotune.core.device import Device, DeviceLimits
 from autotune.core.errors import InputError, NotTunedError, UnknownNameError
 from autotune.core.limits import CudaLimits
 from autotune.core.paths import CacheLocations
+from autotune.families.bound import Bound
 from autotune.families.catalog import load_families
 from autotune.families.family import KernelFamily
 from autotune.families.launch import Binary, LaunchPlan, LaunchStep, plan_launch
 from autotune.families.program_cache import ProgramCache
-from autotune.measuring.evaluator import Effort
 from autotune.operations.problem import Gemm
 from autotune.runtime import loading as runtime
 from autotune.store import (
@@ -33,6 +33,7 @@ from autotune.store import (
     export_records,
     sources,
 )
+from autotune.targets.base import Work
 from autotune.targets.cpu.target import CpuTarget
 from autotune.targets.cuda.compile.cubin import read_cubin
 from autotune.targets.cuda.device import presence
@@ -105,7 +106,7 @@ def test_described_devices_run_nothing(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="known by description only"):
         target.kernel(family, candidate, PROBLEM, device, programs)
     with pytest.raises(InputError, match="known by description only"):
-        target.evaluator(PROBLEM, families, device, programs, effort=Effort(), workers=1, seed=0)
+        target.evaluator(Work(PROBLEM, families, device, programs, workers=1))
 
 
 @pytest.fixture
@@ -132,6 +133,12 @@ def subject(family: KernelFamily, device: Device, problem: Gemm = PROBLEM) -> tu
     return family, family.default(problem, device.limits), problem, device.limits
 
 
+def planned(
+    family: KernelFamily, configuration: Configuration, problem: Gemm, limits: DeviceLimits
+) -> LaunchPlan:
+    return plan_launch(Bound(family, configuration, problem, limits).at(problem))
+
+
 @pytest.mark.usefixtures("no_compiler")
 def test_program_from_a_binary(
     families: Mapping[str, KernelFamily], device: Device, tmp_path: Path
@@ -142,7 +149,7 @@ def test_program_from_a_binary(
     kept = make_program(*chosen, programs, Binary(CUBIN, "sm_90", plan))
     assert kept == CudaProgram(CUBIN, plan, "float32")
     evaluated = make_program(*chosen, programs, Binary(CUBIN, "sm_90", None))
-    assert evaluated.plan == plan_launch(*chosen)
+    assert evaluated.plan == planned(*chosen)
     with pytest.raises(InputError, match="must be for sm_90, is for sm_80"):
         make_program(*chosen, programs, Binary(CUBIN, "sm_80", plan))
 
@@ -167,7 +174,7 @@ def test_program_by_the_compiler(
     chosen = subject(families["naive"], device, replace(PROBLEM, layout="nt"))
     program = make_program(*chosen, ProgramCache(tmp_path))
     assert "gemm" in read_cubin(program.cubin)
-    assert program.plan == plan_launch(*chosen)
+    assert program.plan == planned(*chosen)
     assert program.flips == (False, True)
     assert "transpose" in read_cubin(program.support)
 
@@ -197,7 +204,7 @@ def winner(
 ) -> TuningRecord:
     """A record of the family `block`, with its binary."""
     chosen = subject(families["block"], device, problem)
-    binary = Binary(CUBIN, architecture, plan_launch(*chosen))
+    binary = Binary(CUBIN, architecture, planned(*chosen))
     return record(
         **{
             "problem": problem,
@@ -224,9 +231,7 @@ def test_load_takes_the_binary(
     store().add(tuned, binaries=[CUBIN])
     kernel = runtime.load(PROBLEM, "cuda")
     assert (kernel.match, kernel.target, kernel.record) == (MatchQuality.EXACT, "cuda", tuned)
-    assert loaded == [
-        CudaProgram(CUBIN, plan_launch(*subject(families["block"], device)), "float32")
-    ]
+    assert loaded == [CudaProgram(CUBIN, planned(*subject(families["block"], device)), "float32")]
 
 
 @pytest.mark.usefixtures("no_compiler")
@@ -238,9 +243,7 @@ def test_numba_cuda_takes_the_binary(loaded: list[CudaProgram]) -> None:
     store().add(tuned, binaries=[CUBIN])
     kernel = runtime.load(PROBLEM, "numba-cuda")
     assert (kernel.match, kernel.target) == (MatchQuality.EXACT, "numba-cuda")
-    assert loaded == [
-        CudaProgram(CUBIN, plan_launch(*subject(families["block"], here)), "float32")
-    ]
+    assert loaded == [CudaProgram(CUBIN, planned(*subject(families["block"], here)), "float32")]
     with pytest.raises(NotTunedError, match="--target cuda"):
         runtime.load(PROBLEM, "cuda")
 
@@ -257,7 +260,7 @@ def test_other_sizes_take_the_binary_with_a_launch_of_their_own(
     assert program.cubin == CUBIN
     assert program.plan.sizes == (512, 192, 640)
     candidate = kernel.candidate
-    assert program.plan == plan_launch(
+    assert program.plan == planned(
         families["block"], candidate.configuration, other, device.limits
     )
 

@@ -254,7 +254,7 @@ def tuned(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(CpuTarget, "evaluator", lambda *args, **more: work)
         place = Workplace.of(
             Gemm(64, 64, 64, threads=1),
-            target="cpu",
+            target=CpuTarget(),
             device=None,
             families=["blocked"],
             extra_families=(),

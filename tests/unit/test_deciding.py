@@ -62,7 +62,7 @@ def watch(seconds: Callable[[Candidate], float] = by_family, **options: float) -
 
 
 def served(cache: Path) -> TuningRecord | None:
-    return look_up(PROBLEM, "cpu", match="exact", cache=cache).match.record
+    return look_up(PROBLEM, CpuTarget(), match="exact", cache=cache).match.record
 
 
 def stored(cache: Path) -> list[TuningRecord]:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from autotune.operations.references import Case
+from autotune.core.dtypes import WORDS
+from autotune.operations.cases import Case
+from autotune.operations.problem import Gemm
 from autotune.targets.cuda.measure import device_check, memory
 from autotune.targets.cuda.measure.device_check import DeviceCheck
 from autotune.targets.cuda.measure.memory import OperandSets, operands
@@ -17,6 +19,8 @@ from autotune.targets.cuda.measure.placement import Placement
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from autotune.targets.cuda.measure.support import Allowed
 
 CASE = Case(9, 8, 7)
 
@@ -48,10 +52,11 @@ class HostDriver:
 class HostSupport:
     """The helpers of a device, in NumPy."""
 
-    def fill(self, address: int, count: int, word: int) -> None:
-        array(address, count, "uint32")[:] = word
+    def fill(self, address: int, count: int, itemsize: int) -> None:
+        array(address, count, f"u{itemsize}")[:] = WORDS[itemsize].poison
 
-    def inspect(self, base: int, place: Placement, poison: int) -> list[int]:
+    def inspect(self, base: int, place: Placement) -> list[int]:
+        poison = WORDS[4].poison
         words = matrix(base, place, "uint32")
         guards = (
             array(base + place.offset - 4 * place.guard, place.guard, "uint32"),
@@ -64,12 +69,15 @@ class HostSupport:
         return zlib.crc32(ctypes.string_at(address, size))
 
     def largest_error(
-        self, base: int, place: Placement, expected: int, scale: int | None
+        self, base: int, place: Placement, expected: int, scale: int | None, allowed: Allowed
     ) -> float:
         count = place.rows * place.columns
         c = matrix(base, place, "float32").ravel()
-        errors = np.abs(c - array(expected, count, "float64"))
-        return float((errors / array(scale, count, "float64") if scale else errors).max())
+        factor, rounding, absolute = allowed
+        values = array(expected, count, "float64")
+        scales = array(scale, count, "float64") if scale else 1.0
+        limits = factor * scales + rounding * np.abs(values) + absolute
+        return float((np.abs(c - values) / limits).max())
 
 
 def array(address: int, count: int, dtype: str) -> NDArray[Any]:
@@ -83,7 +91,8 @@ def matrix(base: int, place: Placement, dtype: str) -> NDArray[Any]:
 
 
 def multiply(check: DeviceCheck, base: int) -> None:
-    a, b, c = (matrix(base, getattr(check.slab.layout, name), "float32") for name in "abc")
+    places = check.slab.layout.placements.values()
+    a, b, c = (matrix(base, place, "float32") for place in places)
     np.matmul(a, b, out=c)
 
 
@@ -112,7 +121,12 @@ def test_contents_take_turns_in_every_set(check: DeviceCheck) -> None:
             multiply(check, base)
             assert check.judge_result(base, "ieee").right
         assert check.judge("ieee").right
-        seen.append([matrix(base, check.slab.layout.a, "float32").copy() for base in sets.bases])
+        seen.append(
+            [
+                matrix(base, check.slab.layout.placements["A"], "float32").copy()
+                for base in sets.bases
+            ]
+        )
         check.turn()
     assert check.contents == 2
     for first, second, third in zip(*seen, strict=True):
@@ -123,7 +137,9 @@ def test_contents_take_turns_in_every_set(check: DeviceCheck) -> None:
     check.prepare()
     multiply(check, check.slab.base)
     assert check.judge("ieee").right
-    assert not (matrix(sets.bases[2], check.slab.layout.a, "float32") == seen[0][0]).any()
+    assert not (
+        matrix(sets.bases[2], check.slab.layout.placements["A"], "float32") == seen[0][0]
+    ).any()
 
 
 def test_a_result_of_the_contents_before_is_wrong(check: DeviceCheck) -> None:
@@ -139,7 +155,7 @@ def test_a_result_of_the_contents_before_is_wrong(check: DeviceCheck) -> None:
 def test_a_modified_input_and_a_written_guard_are_damage(check: DeviceCheck) -> None:
     check.prepare()
     multiply(check, check.slab.base)
-    place = check.slab.layout.b
+    place = check.slab.layout.placements["B"]
     matrix(check.slab.base, place, "float32")[0, 0] += 1
     verdict = check.judge("ieee")
     assert verdict.damaged

@@ -49,7 +49,9 @@ class Calls:
         if device > 1:
             raise OperandError(f"no kernel for device {device}")
         self.loaded.append(device)
-        return lambda *arguments: self.launches.append((device, *arguments))
+        return lambda *arguments, **stream: self.launches.append(
+            (device, *arguments, *stream.values())
+        )
 
     def wait(self, device: int, stream: int, other: int) -> None:
         self.waits.append((device, stream, other))

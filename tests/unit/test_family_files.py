@@ -100,7 +100,7 @@ FAULTS = {
     "no text": ('"Cache tiles"', "7", "summary must be one line of text, got 7"),
     "two lines": ('"Cache tiles"', r'"a\nb"', "summary must be one line"),
     "family": ('"tiled"\n', '"til/ed"\n', "family must be letters, digits and underscores"),
-    "target": ('"cpu"', '"gpu"', "target must be one of cpu.*got 'gpu'"),
+    "target": ('"cpu"', '"gpu"', "target must be one of cuda.*got 'gpu'"),
     "accuracy": ('"ieee"', '"iee"', r"accuracy must be one of .*did you mean 'ieee'\?"),
     "dtype": ("[parameters]", 'dtypes = ["float23"]\n[parameters]', r"dtypes .*'float32'\?"),
     "no dtype": ("[parameters]", "dtypes = []\n[parameters]", "dtypes must be a list with at"),

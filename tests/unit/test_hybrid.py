@@ -19,18 +19,20 @@ from autotune.core.configuration import Candidate, Configuration
 from autotune.core.errors import InputError, MissingDependencyError, NotTunedError, OperandError
 from autotune.core.limits import CudaLimits
 from autotune.core.paths import CacheLocations
+from autotune.families.bound import Bound
 from autotune.families.catalog import load_families
-from autotune.families.launch import is_valid
+from autotune.families.launch import plan_or_none
+from autotune.families.local import local_problem
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
+from autotune.operations.cases import Case
 from autotune.operations.problem import Gemm
-from autotune.operations.references import Case
 from autotune.operations.verification import ProductCheck
 from autotune.runtime.loading import load
 from autotune.store import MatchQuality, TuningCache
+from autotune.targets.base import Work
 from autotune.targets.cuda.arrays.operands import DeviceArray
 from autotune.targets.cuda.target import CudaTarget
-from autotune.targets.hybrid.evaluator import local_problem
 from autotune.targets.hybrid.identity import check_alike
 from autotune.targets.hybrid.kernel import HybridCall
 from autotune.targets.hybrid.machine import DeviceMatrix
@@ -90,7 +92,7 @@ def test_described_gpus_run_nothing(tmp_path: Path) -> None:
     device = target.device(PROBLEM, "h200")
     programs = ProgramCache(tmp_path)
     with pytest.raises(InputError, match="1 x NVIDIA H200 is known by description only"):
-        target.evaluator(PROBLEM, FAMILIES, device, programs, effort=None, workers=None, seed=0)
+        target.evaluator(Work(PROBLEM, FAMILIES, device, programs))
     candidate = Candidate("rows", FAMILIES["rows"].default(PROBLEM, device.limits))
     with pytest.raises(InputError, match="known by description only"):
         target.kernel(FAMILIES["rows"], candidate, PROBLEM, device, programs)
@@ -127,9 +129,11 @@ def test_a_record_of_another_layout_is_not_taken(own_cache: Path) -> None:
 
 
 def test_operands_are_placed_for_hybrid_alone() -> None:
-    with pytest.raises(InputError, match='operands are for target "hybrid"'):
+    with pytest.raises(
+        InputError, match="operands is for target mpi and hybrid, got 'host' with target cpu"
+    ):
         load(PROBLEM, target="cpu", operands="host")
-    with pytest.raises(InputError, match='gpus and operands are for target "hybrid"'):
+    with pytest.raises(InputError, match="gpus is for target hybrid, got 2 with target cpu"):
         load(PROBLEM, target="cpu", gpus=2)
     with pytest.raises(InputError, match="operands must be one of host, device, blocks"):
         load(PROBLEM, target="hybrid", operands="root")
@@ -156,7 +160,7 @@ def test_every_size_has_a_program(gpus: int, operands: str, m: int, n: int) -> N
     rows = FAMILIES["rows"]
     default = rows.default(problem, limits)
     assert default["devices"] == gpus or operands != "blocks"
-    local = local_problem(problem, default)
+    local = local_problem(rows, default, problem, limits)
     assert local.m * int(default["threads"]) * int(default["pieces"]) >= m
     assert local.threads is None
     reduction = FAMILIES["reduction"].space(problem, limits)
@@ -165,7 +169,9 @@ def test_every_size_has_a_program(gpus: int, operands: str, m: int, n: int) -> N
 
 def test_a_part_of_the_reduction_is_what_a_thread_multiplies() -> None:
     values = {"devices": 2, "threads": 4, "pieces": 2, "sum": "copy", "staging": "direct"}
-    local = local_problem(Gemm(1000, 4096, 500), Configuration(values))
+    problem = Gemm(1000, 4096, 500)
+    limits = HybridTarget(2, "host").device(problem, "h200").limits
+    local = local_problem(FAMILIES["reduction"], Configuration(values), problem, limits)
     assert (local.m, local.n, local.k) == (1024, 512, 512)
 
 
@@ -177,7 +183,8 @@ def test_a_block_of_any_size_has_a_kernel(m: int, n: int, k: int) -> None:
     family = load_families(target="cuda")["pipelined"]
     wanted = Configuration({**family.default(Gemm(64, 65536, 64), limits), "splits": 128})
     problem = Gemm(m, n, k)
-    assert is_valid(family, fitting(family, wanted, problem, limits), problem, limits)
+    bound = Bound(family, fitting(family, wanted, problem, limits), problem, limits)
+    assert plan_or_none(bound, problem) is not None
 
 
 @given(
@@ -371,7 +378,9 @@ def test_operands_that_are_placed_take_turns() -> None:
         def from_host(self, a: Any, b: Any, c: Any, alpha: float, beta: float) -> None:
             c[...] = alpha * (a @ b) + (beta * c if beta else 0)
 
-    check = ProductCheck(Case(9, 8, 7), Gemm(1, 1, 1, "float64"), np.random.default_rng(0), others=("normal",))
+    check = ProductCheck(
+        Case(9, 8, 7), Gemm(1, 1, 1, "float64"), np.random.default_rng(0), others=("normal",)
+    )
     placed = PlacedCheck(check, "float64", "host", [])
     assert placed.run(Product(), "ieee").right
     placed.turn()

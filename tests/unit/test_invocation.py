@@ -27,10 +27,11 @@ from autotune.targets.hybrid.target import HybridTarget
 from autotune.targets.invocation import Invocation
 from autotune.targets.mpi.identity import device_of
 from autotune.targets.mpi.messages import GpuSet, RankSet
-from autotune.targets.mpi.target import MpiTarget
+from autotune.targets.registry import make_target, target_names
 
 TRIANGULAR = Path(__file__).parents[2] / "examples" / "triangular"
 MPI = "mpi"
+OPTIONS = ("ranks", "local", "gpus", "operands")
 
 sizes = st.integers(1, 1 << 20)
 # What a shell or Python would take for something else.
@@ -58,7 +59,7 @@ def h200() -> Device:
 @st.composite
 def invocations(draw: st.DrawFn) -> Invocation:
     """Lookups of every target, with any of its options."""
-    target = draw(st.sampled_from(["cpu", "cuda", "numba-cuda", MPI, "hybrid"]))
+    target = draw(st.sampled_from(target_names()))
     device: int | str | None = None
     layout, accuracy, threads = "nn", "ieee", None
     if target == MPI:
@@ -92,7 +93,7 @@ def invocations(draw: st.DrawFn) -> Invocation:
     )
     return Invocation.of(
         problem,
-        target,
+        make_target(target),
         fingerprint,
         device=device,
         cache=draw(st.none() | paths),
@@ -104,9 +105,10 @@ def invocations(draw: st.DrawFn) -> Invocation:
 @given(invocations())
 def test_the_command_parses_to_what_it_is_made_from(invocation: Invocation) -> None:
     words = shlex.split(invocation.command())
-    if invocation.nodes > 1:  # the ranks run already
-        assert words[:3] == ["mpiexec", "-n", str(invocation.ranks)]
-        words = words[3:]
+    launcher, told = [*invocation.placement.launcher], {**invocation.placement.options}
+    if launcher:  # the ranks run already
+        assert launcher == ["mpiexec", "-n", str(told.pop("ranks"))]
+        words = words[len(launcher) :]
     assert words[0] == "autotune"
     args = parse(words[1:])
     assert args.command == "tune"
@@ -116,15 +118,8 @@ def test_the_command_parses_to_what_it_is_made_from(invocation: Invocation) -> N
     assert args.device == (None if invocation.device is None else str(invocation.device))
     assert args.cache == invocation.cache
     assert tuple(map(str, args.families)) == invocation.families
-    placed = placed_target(scope.target, args)
-    if isinstance(placed, MpiTarget):
-        assert args.ranks == (invocation.ranks if invocation.nodes == 1 else None)
-        assert (args.local, args.operands) == (invocation.local, invocation.operands)
-    elif isinstance(placed, HybridTarget):
-        assert args.gpus == invocation.gpus
-        assert placed.operands == (invocation.operands or "host")
-    else:
-        assert placed == invocation.target
+    assert told == {name: value for name in OPTIONS if (value := getattr(args, name)) is not None}
+    assert placed_target(scope.target, args).name == invocation.target
 
 
 def evaluated(lines: list[str]) -> tuple[Any, Mapping[str, Any]]:
@@ -141,14 +136,13 @@ def evaluated(lines: list[str]) -> tuple[Any, Mapping[str, Any]]:
 @given(invocations(), st.sampled_from([40, 90, 1000]))
 def test_the_program_loads_what_it_is_made_from(invocation: Invocation, width: int) -> None:
     problem, options = evaluated(invocation.load_lines(width))
+    told = invocation.placement.options
     assert problem == invocation.problem
     expected = {
         "target": invocation.target,
         "device": None if invocation.target == MPI else invocation.device,
         "comm": "comm" if invocation.target == MPI else None,
-        "local": invocation.local,
-        "gpus": invocation.gpus,
-        "operands": invocation.operands,
+        **{name: told.get(name) for name in ("local", "gpus", "operands")},
         "cache": invocation.cache,
         "extra_families": [*invocation.families] or None,
     }
@@ -166,7 +160,7 @@ def test_an_operation_of_ones_own_brings_its_folder() -> None:
     trmm = find_operation("trmm", [TRIANGULAR])
     problem = Product(40, 30, 20, dtype="float64", defined=trmm)
     invocation = Invocation.of(
-        problem, "cpu", DEVICE.fingerprint, extra_families=[str(TRIANGULAR)]
+        problem, make_target("cpu"), DEVICE.fingerprint, extra_families=[str(TRIANGULAR)]
     )
     args = parse(shlex.split(invocation.command())[1:])
     scope = Scope.of(args, args.family)

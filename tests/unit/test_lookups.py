@@ -20,6 +20,7 @@ from autotune.operations.problem import Gemm
 from autotune.runtime import loading as runtime
 from autotune.runtime.loading import Kernel, load
 from autotune.store import BaselineRecord, MatchQuality, TuningRecord
+from autotune.targets.cpu.target import CpuTarget
 from autotune.targets.lookup import look_up
 
 if TYPE_CHECKING:
@@ -66,11 +67,11 @@ def test_a_new_shape_reads_nothing_again(tmp_path: Path, counts: dict[str, int])
 
 def test_an_edited_family_is_seen(tmp_path: Path) -> None:
     store(tmp_path)
-    assert look_up(PROBLEM, "cpu", match="exact", extra_families=[tmp_path]).match.record
+    assert look_up(PROBLEM, CpuTarget(), match="exact", extra_families=[tmp_path]).match.record
     template = tmp_path / "suspect.py.j2"
     template.write_text(template.read_text() + "# edited\n")
     with pytest.raises(NotTunedError, match=r'family suspect .* or load with match="stale"$'):
-        look_up(PROBLEM, "cpu", match="exact", extra_families=[tmp_path])
+        look_up(PROBLEM, CpuTarget(), match="exact", extra_families=[tmp_path])
 
 
 FIRST = """

@@ -15,8 +15,8 @@ from autotune.core.measurement import Outcome
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.child import MARK
 from autotune.measuring.evaluator import Effort
+from autotune.operations.cases import Case
 from autotune.operations.problem import Gemm
-from autotune.operations.references import Case
 from autotune.operations.verification import ProductCheck
 from autotune.targets.cpu import CpuEvaluator
 from autotune.targets.cpu.identity import read_cpu

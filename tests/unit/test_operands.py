@@ -34,7 +34,7 @@ def test_read_only_inputs_are_taken() -> None:
 def test_disjoint_halves_of_one_array_do_not_overlap() -> None:
     buffer = np.zeros((4, 11), np.float32)
     _, b, _ = operands()
-    check_operands(PROBLEM, buffer[:, :5], b, buffer[:, 5:], 0.0)
+    check_operands(PROBLEM, (buffer[:, :5], b), buffer[:, 5:], {"beta": 0.0})
 
 
 def bad_out(kind: str) -> np.ndarray:

@@ -86,7 +86,7 @@ def test_measurements_of_the_nearest_problems_are_priors(tmp_path: Path) -> None
     device = target.device(problem, None)
     families = {"loops": load_families(target="cpu", operation="gemm")["loops"]}
     store = TuningCache(tmp_path / "cache.sqlite")
-    assert known_priors(problem, "cpu", device, families, store) == []
+    assert known_priors(problem, make_target("cpu"), device, families, store) == []
     for size, count in ((512, 25), (1024, 25), (4096, 25), (300, 5)):
         other = Gemm(size, size, size)
         space = families["loops"].space(other, device.limits)
@@ -102,7 +102,7 @@ def test_measurements_of_the_nearest_problems_are_priors(tmp_path: Path) -> None
         )
     known = {row.problem["m"]: row.successes for row in store.measured_problems("gemm", "cpu")}
     assert known == {512: 25, 1024: 25, 4096: 25, 300: 5}
-    found_priors = known_priors(problem, "cpu", device, families, store)
+    found_priors = known_priors(problem, make_target("cpu"), device, families, store)
     assert [type(prior) for prior in found_priors] == [MeasuredPrior, MeasuredPrior]
     space = families["loops"].space(problem, device.limits)
     assert make_sampler("auto", space, 0, found_priors) is not None
@@ -111,5 +111,5 @@ def test_measurements_of_the_nearest_problems_are_priors(tmp_path: Path) -> None
 def test_a_gpu_has_its_resource_model(tmp_path: Path) -> None:
     device = make_target("cuda").device(None, "h200")
     store = TuningCache(tmp_path / "cache.sqlite")
-    (only,) = known_priors(Gemm(512, 512, 512), "cuda", device, FAMILIES, store)
+    (only,) = known_priors(Gemm(512, 512, 512), make_target("cuda"), device, FAMILIES, store)
     assert isinstance(only, EstimatedPrior)

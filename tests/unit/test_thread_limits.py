@@ -233,7 +233,7 @@ def test_a_cap_moves_to_the_nearest_valid_configuration(
         limits = dataclasses.replace(device.limits, max_threads=usable)
         there = dataclasses.replace(device, limits=limits)
         monkeypatch.setattr(CpuTarget, "device", lambda *args, there=there: there)
-        found = look_up(PROBLEM, "cpu", match="exact")
+        found = look_up(PROBLEM, CpuTarget(), match="exact")
         assert found.candidate.configuration == {
             **tuned,
             "threads": {7: 6, 64: 12}.get(usable, usable),

@@ -1,8 +1,25 @@
-"""Emitted Numba modules on the processor of this machine."""
+"""The target `cpu`: emitted Numba modules on the processor of this machine."""
 
 from __future__ import annotations
 
-from autotune.targets.cpu.evaluator import CpuEvaluator
-from autotune.targets.cpu.kernel import CpuKernel, CpuProgram, load_kernel
+from typing import TYPE_CHECKING
 
-__all__ = ["CpuEvaluator", "CpuKernel", "CpuProgram", "load_kernel"]
+from autotune.core.faces import lazily
+
+if TYPE_CHECKING:
+    from autotune.targets.cpu.evaluator import CpuEvaluator as CpuEvaluator
+    from autotune.targets.cpu.kernel import CpuKernel as CpuKernel
+    from autotune.targets.cpu.kernel import CpuProgram as CpuProgram
+    from autotune.targets.cpu.kernel import load_kernel as load_kernel
+    from autotune.targets.cpu.target import CpuTarget as CpuTarget
+
+_HOMES = {
+    "CpuEvaluator": "evaluator",
+    "CpuKernel": "kernel",
+    "CpuProgram": "kernel",
+    "CpuTarget": "target",
+    "load_kernel": "kernel",
+}
+
+__all__ = [*_HOMES]
+__getattr__ = lazily(__name__, _HOMES)

@@ -217,7 +217,7 @@ def host_kernel(
             return numpy_kernel(problem)
         return host_kernel(family, space[row], problem, alone, programs)
 
-    threaded = configuration.get("threads", 1) != 1
+    threaded = family.thread_count(configuration, problem.dtype) != 1
     if threaded and threads_are_lost():
         return of_one_thread()
     kernel = load_kernel(family, configuration, problem, programs)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.core.dtypes import DTYPES
 from autotune.core.paths import data_dir
 from autotune.families.modules import load_module
 from autotune.operations.entry import Kind
-from autotune.operations.problem import ITEM_SIZES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +68,7 @@ def write_call(program: CpuProgram, programs: ProgramCache) -> Path:
     defined = program.defined
     names = {
         "dtype": program.dtype,
-        "itemsize": ITEM_SIZES[program.dtype],
+        "itemsize": DTYPES[program.dtype].itemsize,
         "runtime": len(program.runtime),
         "threaded": program.threads > 1,
         "sizes": [name.lower() for name in defined.sizes],

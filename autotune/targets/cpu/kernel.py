@@ -98,7 +98,7 @@ def write_program(
         kernel_layout=kernel_layout,
         layout=layout,
         runtime=tuple(int(conformed[name]) for name in runtime),
-        threads=int(conformed.get("threads", 1)),
+        threads=family.thread_count(conformed, problem.dtype),
         defined=family.defined,
     )
 

@@ -2,29 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from autotune.core.device import Device
 from autotune.core.errors import InputError
+from autotune.core.forking import threads_are_lost
 from autotune.core.limits import CpuLimits
+from autotune.targets.base import Target
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from autotune.core.configuration import Candidate
+    from autotune.core.device import Device
     from autotune.families.family import KernelFamily
+    from autotune.families.languages import Language
     from autotune.families.launch import Binary
     from autotune.families.program_cache import ProgramCache
-    from autotune.measuring.evaluator import Effort, Evaluator
+    from autotune.measuring.evaluator import Evaluator
     from autotune.operations.problem import Problem
+    from autotune.targets.base import Work
+    from autotune.targets.kernel import BoundKernel
 
-from autotune.targets.base import BoundKernel
 
-
-class CpuTarget:
+class CpuTarget(Target):
     """Emitted Numba source on the processor this process runs on."""
 
     name: ClassVar[str] = "cpu"
+
+    @classmethod
+    def language(cls) -> Language:
+        """Python for Numba; operations of a user's own, too."""
+        from autotune.families.languages import Language
+        from autotune.families.python_source import check_module, numba_names, numba_reserved
+
+        return Language(
+            limits=frozenset(each.name for each in fields(CpuLimits)),
+            check=check_module,
+            names=numba_names,
+            reserved=numba_reserved,
+            own_operations=True,
+            threaded=True,
+        )
+
+    @classmethod
+    def is_usable(cls) -> bool:
+        """Always."""
+        return True
+
+    @classmethod
+    def holds(cls, array: Any) -> bool:
+        """Whatever no other target wants: its operands say what is wrong with it."""
+        return True
 
     def default_family(self, device: Device) -> str:
         """Tiles in vector registers."""
@@ -43,29 +72,24 @@ class CpuTarget:
         threads = min(cap, device.limits.max_threads)
         return replace(device, limits=replace(device.limits, max_threads=threads))
 
-    def evaluator(
-        self,
-        problem: Problem,
-        families: Mapping[str, KernelFamily],
-        device: Device,
-        programs: ProgramCache,
-        *,
-        effort: Effort | None,
-        workers: int | None,
-        seed: int,
-        beside: Evaluator | None = None,
-    ) -> Evaluator:
+    def runnable(self, device: Device) -> Device:
+        """One thread in a child by fork, which may have lost the others."""
+        if threads_are_lost() and isinstance(device.limits, CpuLimits):
+            return replace(device, limits=replace(device.limits, max_threads=1))
+        return device
+
+    def evaluator(self, work: Work, beside: Evaluator | None = None) -> Evaluator:
         """Compile workers and one measurement worker on this machine."""
         from autotune.targets.cpu import CpuEvaluator
 
         return CpuEvaluator(
-            problem,
-            families,
-            device,
-            programs,
-            effort=effort,
-            workers=workers,
-            seed=seed,
+            work.problem,
+            work.families,
+            work.device,
+            work.programs,
+            effort=work.effort,
+            workers=work.workers,
+            seed=work.seed,
             beside=beside if isinstance(beside, CpuEvaluator) else None,
         )
 
@@ -83,3 +107,9 @@ class CpuTarget:
 
         bound = host_kernel(family, candidate.configuration, problem, device.limits, programs)
         return bound.__call__  # Python calls a method faster than an object
+
+    def library(self, problem: Problem, tuned: Callable[[], BoundKernel]) -> BoundKernel | None:
+        """NumPy's product."""
+        from autotune.targets.cpu.call import numpy_kernel
+
+        return numpy_kernel(problem).__call__

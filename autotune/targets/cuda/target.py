@@ -2,32 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+import functools
+import logging
+from dataclasses import asdict, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from autotune.core.device import Device
 from autotune.core.errors import InputError, MissingDependencyError, OperandError, UnknownNameError
 from autotune.core.limits import CudaLimits
+from autotune.targets.base import Placement, Target
+from autotune.targets.cuda.device import presence
 from autotune.targets.cuda.device.known_gpus import find_gpu
+from autotune.targets.reports import Found
 
 if TYPE_CHECKING:
-    from autotune.core.configuration import Candidate
+    from collections.abc import Callable
+
+    from autotune.core.configuration import Candidate, Configuration
+    from autotune.core.device import DeviceFingerprint
     from autotune.families.family import KernelFamily
+    from autotune.families.languages import Language
     from autotune.families.launch import Binary
     from autotune.families.program_cache import ProgramCache
-    from autotune.measuring.evaluator import Effort, Evaluator
+    from autotune.families.rendering import Source
+    from autotune.measuring.evaluator import Evaluator
     from autotune.operations.problem import Problem
+    from autotune.targets.base import Work
     from autotune.targets.cuda.arrays.kernel import Launch
     from autotune.targets.cuda.device.known_gpus import KnownGpu
+    from autotune.targets.kernel import BoundKernel
+    from autotune.targets.reports import HostCalls, Model, Resources
 
-from autotune.targets.base import BoundKernel
+_log = logging.getLogger(__name__)
 
 
-class CudaTarget:
+class CudaTarget(Target):
     """Emitted CUDA C++ on an NVIDIA GPU."""
 
     name: ClassVar[str] = "cuda"
+
+    @classmethod
+    def language(cls) -> Language:
+        """CUDA C++."""
+        from autotune.families import cuda_source
+        from autotune.families.languages import Language
+
+        return Language(
+            limits=_LIMITS,
+            check=cuda_source.check,
+            names=cuda_source.names,
+            reserved=cuda_source.reserved,
+            suffix=".cu",
+            own_operations=True,
+            launched=True,
+        )
+
+    @classmethod
+    def is_usable(cls) -> bool:
+        """Where there is a GPU; a warning says, once, why one that is here is not used."""
+        if not presence.can_run():
+            _warn_of_unused_gpu()
+            return False
+        return True
+
+    @classmethod
+    def holds(cls, array: Any) -> bool:
+        """Arrays in the memory of a GPU."""
+        from autotune.targets.cuda.arrays.libraries import in_device_memory
+
+        return in_device_memory(array)
+
+    @classmethod
+    def placement(cls, fingerprint: DeviceFingerprint) -> Placement:
+        """The GPU of that name; the first one serves where it is here."""
+        return Placement(device=fingerprint.name)
+
+    @classmethod
+    def found(cls) -> Found | None:
+        """The GPUs that are here."""
+        seen = presence.look()
+        return Found(
+            "GPUs",
+            tuple(asdict(gpu) | {"usable": seen.usable} for gpu in seen.gpus),
+            tuple(map(str, seen.gpus)),
+            seen.missing or "",
+        )
+
+    @property
+    def names_devices(self) -> bool:
+        """Each GPU is one."""
+        return True
 
     def default_family(self, device: Device) -> str:
         """Tiles fed by asynchronous copies, where the device has those."""
@@ -44,30 +108,19 @@ class CudaTarget:
                 raise
             return _described(find_gpu(str(name)))
 
-    def evaluator(
-        self,
-        problem: Problem,
-        families: Mapping[str, KernelFamily],
-        device: Device,
-        programs: ProgramCache,
-        *,
-        effort: Effort | None,
-        workers: int | None,
-        seed: int,
-        beside: Evaluator | None = None,
-    ) -> Evaluator:
+    def evaluator(self, work: Work, beside: Evaluator | None = None) -> Evaluator:
         """Compile workers, and one process that owns the GPU."""
         from autotune.targets.cuda.measure.evaluator import CudaEvaluator
 
-        _ordinal(device)
+        _ordinal(work.device)
         return CudaEvaluator(
-            problem,
-            families,
-            device,
-            programs,
-            effort=effort,
-            workers=workers,
-            seed=seed,
+            work.problem,
+            work.families,
+            work.device,
+            work.programs,
+            effort=work.effort,
+            workers=work.workers,
+            seed=work.seed,
             beside=beside if isinstance(beside, CudaEvaluator) else None,
         )
 
@@ -106,11 +159,55 @@ class CudaTarget:
 
         return device_kernel(problem, load_on)
 
+    def library(self, problem: Problem, tuned: Callable[[], BoundKernel]) -> BoundKernel | None:
+        """The product of the library that the operands are of, if it has one."""
+        from autotune.operations.problem import Gemm, multiplies
+        from autotune.targets.cuda.arrays.vendor import DeviceLibrary
+
+        if not isinstance(problem, Gemm) or not multiplies(problem.defined):
+            return None
+        return DeviceLibrary(problem, tuned)
+
+    def resources(
+        self,
+        family: KernelFamily,
+        source: Source,
+        configuration: Configuration,
+        problem: Problem,
+        device: Device,
+    ) -> Resources | None:
+        """What the binary says, beside what was estimated."""
+        from autotune.targets.cuda.compile.resources import resources
+
+        return resources(family, source, configuration, problem, device)
+
+    def model(self, family: KernelFamily, problem: Problem, device: Device) -> Model | None:
+        """A model of the resources that a block needs."""
+        from autotune.families.resource_model import expected_log_time
+
+        return expected_log_time(family, problem, _cuda_limits(device))
+
+    def host_calls(
+        self, problem: Problem, device: Device, programs: ProgramCache
+    ) -> HostCalls | None:
+        """Copies to the GPU and back."""
+        from autotune.targets.cuda.measure.host_call import DeviceCalls
+
+        return DeviceCalls(problem, device, programs)
+
 
 class NumbaCudaTarget(CudaTarget):
     """Emitted Numba source on an NVIDIA GPU: another compiler, the same device and launches."""
 
     name: ClassVar[str] = "numba-cuda"
+
+    @classmethod
+    def language(cls) -> Language:
+        """Python for Numba-CUDA; its templates share a signature of their own."""
+        from autotune.families.languages import Language
+        from autotune.families.python_source import check_module
+
+        return Language(limits=_LIMITS, check=check_module, launched=True)
 
     def default_family(self, device: Device) -> str:
         """Tiles of several elements per thread."""
@@ -125,18 +222,7 @@ class NumbaCudaTarget(CudaTarget):
             return device
         return replace(device, toolchain={**device.toolchain, **toolchain()})
 
-    def evaluator(
-        self,
-        problem: Problem,
-        families: Mapping[str, KernelFamily],
-        device: Device,
-        programs: ProgramCache,
-        *,
-        effort: Effort | None,
-        workers: int | None,
-        seed: int,
-        beside: Evaluator | None = None,
-    ) -> Evaluator:
+    def evaluator(self, work: Work, beside: Evaluator | None = None) -> Evaluator:
         """As for CUDA.
 
         Raises:
@@ -145,16 +231,17 @@ class NumbaCudaTarget(CudaTarget):
         from autotune.targets.cuda.compile.numba_compiler import check_numba
 
         check_numba()
-        return super().evaluator(
-            problem,
-            families,
-            device,
-            programs,
-            effort=effort,
-            workers=workers,
-            seed=seed,
-            beside=beside,
-        )
+        return super().evaluator(work, beside)
+
+
+_LIMITS = frozenset(each.name for each in fields(CudaLimits))
+
+
+@functools.cache
+def _warn_of_unused_gpu() -> None:
+    told = presence.unused()
+    if told is not None:
+        _log.warning("%s", told)
 
 
 def _described(gpu: KnownGpu) -> Device:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING, Any
 
+from autotune.core.dtypes import DTYPES
 from autotune.operations.problem import Gemm
 from autotune.targets.cuda.driver.context import activated
 from autotune.targets.cuda.driver.interface import driver
@@ -14,10 +15,6 @@ if TYPE_CHECKING:
     from autotune.operations.references import Matrix
     from autotune.targets.hybrid.machine import DeviceMatrix
 
-_XT_CALLS = {
-    "float32": ("cublasXtSgemm", ctypes.c_float),
-    "float64": ("cublasXtDgemm", ctypes.c_double),
-}
 _BLOCK = 4096
 _PIN = 1  # CUBLASXT_PINNING_ENABLED
 
@@ -44,7 +41,8 @@ class CublasXt:
         self._library = find_cublas()
         if self._library is None or not hasattr(self._library, "cublasXtCreate"):
             raise CublasError("there is no cuBLASXt")
-        self._function, self._scalar = _XT_CALLS[dtype]
+        row = DTYPES[dtype]
+        self._function, self._scalar = f"cublasXt{row.blas}gemm", row.scalar
         self._handle = ctypes.c_void_p()
         self._call("cublasXtCreate", ctypes.byref(self._handle))
         numbers = (ctypes.c_int * devices)(*range(devices))

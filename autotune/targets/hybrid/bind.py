@@ -8,22 +8,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.paths import CacheLocations, cache_of
+from autotune.families.local import local_problem
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
 from autotune.operations.problem import Gemm
-from autotune.runtime.loading import Kernel
 from autotune.targets.cuda.arrays.libraries import library_of
-from autotune.targets.hybrid.evaluator import local_problem
+from autotune.targets.cuda.target import CudaTarget
 from autotune.targets.hybrid.kernel import HybridCall
 from autotune.targets.hybrid.loading import HybridProgram, make_plan
 from autotune.targets.hybrid.machine import GpuMachine
 from autotune.targets.hybrid.products import LocalKernel, Products
+from autotune.targets.kernel import ProductKernel
 from autotune.targets.lookup import binary_of, look_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from autotune.core.configuration import Candidate
+    from autotune.core.device import DeviceLimits
     from autotune.core.grid import Block
     from autotune.families.family import KernelFamily
     from autotune.targets.cuda.arrays.operands import DeviceArray
@@ -31,23 +33,23 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
-class HybridKernel(Kernel):
+class HybridKernel(ProductKernel):
     """A tuned kernel of the GPUs of a host; a call returns when C is there.
 
     Operands are NumPy arrays (operands="host"), arrays on the first GPU ("device"), or lists with
     the block of every GPU ("blocks"; see `blocks`).
     """
 
+    _bound: HybridCall
+
     @property
     def blocks(self) -> list[tuple[Block, Block, Block]]:
         """Which parts of A, B and C every GPU keeps, with operands="blocks"."""
-        bound: HybridCall = self._bound  # type: ignore[assignment]
-        return bound.blocks
+        return self._bound.blocks
 
     def free(self) -> None:
         """Give threads, streams and memory of the GPUs back; the next call makes them again."""
-        bound: HybridCall = self._bound  # type: ignore[assignment]
-        bound.free()
+        self._bound.free()
 
 
 def choose_local(problem: Gemm, programs: ProgramCache) -> LocalKernel:
@@ -58,7 +60,7 @@ def choose_local(problem: Gemm, programs: ProgramCache) -> LocalKernel:
         programs: where emitted sources go; records are looked up in the cache it is part of.
     """
     cache = cache_of(programs.place)
-    found = look_up(problem, "cuda", match="nearest", device=0, cache=cache)
+    found = look_up(problem, CudaTarget(), match="nearest", device=0, cache=cache)
     limits: Any = found.device.limits
     return LocalKernel(found.candidate, problem.dtype, limits, binary_of(problem, found, cache))
 
@@ -67,7 +69,7 @@ def bind(
     family: KernelFamily,
     candidate: Candidate,
     problem: Gemm,
-    devices: int,
+    limits: DeviceLimits,
     operands: str,
     programs: ProgramCache,
 ) -> HybridCall:
@@ -77,13 +79,15 @@ def bind(
         family: the candidate's family.
         candidate: which program.
         problem: what it computes.
-        devices: GPUs it may use.
+        limits: of the GPUs it may use.
         operands: where the operands are.
         programs: where emitted sources go.
     """
     source = render(family, candidate.configuration, dtype=problem.dtype)
-    local = choose_local(local_problem(problem, candidate.configuration), programs)
+    wanted = local_problem(family, candidate.configuration, problem, limits)
+    local = choose_local(wanted, programs)
     program = HybridProgram(source, family.name, local)
+    devices = limits.names()["gpus"]
 
     def plan(resources: contextlib.ExitStack) -> Plan:
         products = Products(local, programs)

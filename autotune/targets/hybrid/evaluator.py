@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from autotune.core.deadline import Deadline
 from autotune.core.measurement import Measurement, Outcome
+from autotune.families.local import local_problem
 from autotune.families.rendering import render
 from autotune.measuring.evaluator import Baseline, Effort, Finals, Report, silent
 from autotune.measuring.processes import PREPARE_TIMEOUT_S, Failure, FailureKind, WorkerProcess
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-    from autotune.core.configuration import Candidate, Value
+    from autotune.core.configuration import Candidate
     from autotune.core.device import Device
     from autotune.families.family import KernelFamily
     from autotune.families.program_cache import ProgramCache
@@ -44,22 +44,6 @@ DEFAULT_EFFORT = Effort(budget_s=0.5, timeout_s=60.0, finals_s=5.0)
 
 SECOND_LOOK_S = 0.05
 """Seconds of timed calls when a finalist is verified again; the rounds time it."""
-
-
-def local_problem(problem: Gemm, configuration: Mapping[str, Value]) -> Gemm:
-    """What a thread multiplies at a time: some rows of C, or a part of the reduction.
-
-    The sizes are rounded up to powers of two: the kernel serves every size, and which record is
-    nearest depends on ratios.
-    """
-    parts = int(configuration.get("threads", 1)) * int(configuration.get("pieces", 1))
-    m, n, k = problem.m, problem.n, problem.k
-    if "sum" in configuration:
-        n = -(-n // parts)
-    else:
-        m = -(-m // parts)
-    m, n, k = (1 << (size - 1).bit_length() for size in (m, n, k))
-    return replace(problem, m=m, n=n, k=k, threads=None)
 
 
 class HybridEvaluator:
@@ -228,5 +212,5 @@ class HybridEvaluator:
         """A candidate's program, and the accuracy class that it promises."""
         family = self._families[candidate.family]
         source = render(family, candidate.configuration, dtype=self._problem.dtype)
-        local = self._choose_local(local_problem(self._problem, candidate.configuration))
-        return HybridProgram(source, family.name, local), family.accuracy
+        wanted = local_problem(family, candidate.configuration, self._problem, self.device.limits)
+        return HybridProgram(source, family.name, self._choose_local(wanted)), family.accuracy

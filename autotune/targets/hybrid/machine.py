@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
+from autotune.core.dtypes import DTYPES
 from autotune.families.launch import LaunchStep
-from autotune.operations.problem import ITEM_SIZES
 from autotune.targets.cuda.driver.context import activated, driver_errors
 from autotune.targets.cuda.driver.interface import DeviceRows, driver
 
@@ -159,7 +159,7 @@ class GpuMachine:
     def __init__(self, devices: int, dtype: str, products: Products) -> None:
         self.devices = devices
         self._dtype = np.dtype(dtype)
-        self._itemsize = ITEM_SIZES[dtype]
+        self._itemsize = DTYPES[dtype].itemsize
         self._products = products
         self._driver = driver()
         self._held: dict[int, tuple[int, Any]] = {}  # memory by address, or identity on the host

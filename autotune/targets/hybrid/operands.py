@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.operations.guarded import POISON
+from autotune.core.dtypes import DTYPES
 from autotune.operations.verification import ProductCheck, Verdict
 from autotune.targets.cuda.driver.context import activated
 from autotune.targets.cuda.driver.interface import driver
@@ -38,12 +38,13 @@ class GuardedBlock:
 
     def __init__(self, device: int, rows: Span, columns: int, dtype: str, padding: int) -> None:
         self.rows = rows
-        self._dtype = dtype
-        itemsize = np.dtype(dtype).itemsize
+        row = DTYPES[dtype]
+        itemsize = row.itemsize
+        self._dtype = row.numpy
         self._words = np.dtype(f"u{itemsize}")
         height, stride = rows[1] - rows[0], columns + padding
         self._shape = (height + 2, stride)
-        self._poison = POISON[itemsize]
+        self._poison = row.word.poison
         with activated(device):
             self._memory = driver().allocate((height + 2) * stride * itemsize)
         start = int(self._memory) + stride * itemsize

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.core.errors import CompileError
+from autotune.families.bound import Bound
 from autotune.families.catalog import load_families
-from autotune.families.launch import is_valid, plan_launch
+from autotune.families.launch import plan_launch, plan_or_none
 from autotune.families.rendering import Source
 from autotune.operations.problem import Gemm
 from autotune.targets.cuda.compile.compiling import CompileRequest, Refused, compile_kept
@@ -107,7 +108,7 @@ class Products:
                 self._family, configuration, problem, limits, self._programs, kept
             )
             kernel = self._kernels[device, configuration] = CudaKernel(program, device)
-        plan = plan_launch(self._family, configuration, problem, limits)
+        plan = plan_launch(Bound(self._family, configuration, problem, limits).at(problem))
         return kernel.launcher(plan)
 
 
@@ -119,7 +120,7 @@ def fitting(
     Raises:
         SpaceError: the family has none.
     """
-    if is_valid(family, wanted, problem, limits):
+    if plan_or_none(Bound(family, wanted, problem, limits), problem) is not None:
         return wanted
     space = family.space(problem, limits)
     row = space.nearest(wanted, ())

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError
+from autotune.core.limits import HybridLimits
 from autotune.core.suggestions import must_be
 from autotune.operations.problem import only_gemm
+from autotune.targets.base import Option, Placement, Target
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autotune.core.configuration import Candidate
-    from autotune.core.device import Device
+    from autotune.core.device import Device, DeviceFingerprint
     from autotune.families.family import KernelFamily
+    from autotune.families.languages import Language
     from autotune.families.launch import Binary
     from autotune.families.program_cache import ProgramCache
-    from autotune.measuring.evaluator import Effort, Evaluator
+    from autotune.measuring.evaluator import Evaluator
     from autotune.operations.problem import Problem
-    from autotune.targets.base import BoundKernel
+    from autotune.targets.base import Work
+    from autotune.targets.kernel import BoundKernel, Kernel, Request
 
 PLACEMENTS = ("host", "device", "blocks")
 """Where operands are: in the memory of the host, whole on the first GPU, or in blocks on all."""
 
 
-class HybridTarget:
+class HybridTarget(Target):
     """Emitted programs whose host threads drive the streams of one or more GPUs.
 
     Args:
@@ -39,6 +45,52 @@ class HybridTarget:
     """
 
     name: ClassVar[str] = "hybrid"
+    OPTIONS: ClassVar[tuple[Option, ...]] = (
+        Option("gpus", "GPUs to use, the first ones (default: all)", int),
+        Option(
+            "operands",
+            "host (the default), device, whole on the first GPU, or blocks, on all GPUs",
+            metavar="WHERE",
+            choices=PLACEMENTS,
+        ),
+    )
+
+    @classmethod
+    def language(cls) -> Language:
+        """Python whose threads drive the GPUs."""
+        from autotune.families.languages import Language
+        from autotune.families.python_source import check_module
+
+        return Language(
+            limits=frozenset(each.name for each in fields(HybridLimits)),
+            check=check_module,
+            names=lambda family, dtype, out_dtype: {"ctype": DTYPES[dtype].c_type},
+            reserved=lambda operation: frozenset({"ctype"}),
+            local={"cuda": ()},
+        )
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """The target with some of its options."""
+        return cls(options.get("gpus"), options.get("operands", "host"))
+
+    @classmethod
+    def placement(cls, fingerprint: DeviceFingerprint) -> Placement:
+        """So many GPUs, with the operands where they were."""
+        fields = fingerprint.fields
+        operands = str(fields["operands"])
+        return Placement(
+            options={
+                "gpus": int(fields["gpus"]),
+                **({} if operands == "host" else {"operands": operands}),
+            },
+            device=fingerprint.name.partition(" x ")[2],  # "4 x NVIDIA H200"
+        )
+
+    @property
+    def names_devices(self) -> bool:
+        """GPUs that are not here can be described."""
+        return True
 
     def __init__(self, devices: int | None = None, operands: str = "host") -> None:
         if devices is not None and devices < 1:
@@ -73,35 +125,24 @@ class HybridTarget:
         described = CudaTarget().device(None, name)
         return device_of(described, self._devices or 1, self.operands, reach=True)
 
-    def evaluator(
-        self,
-        problem: Problem,
-        families: Mapping[str, KernelFamily],
-        device: Device,
-        programs: ProgramCache,
-        *,
-        effort: Effort | None,
-        workers: int | None,
-        seed: int,
-        beside: Evaluator | None = None,
-    ) -> Evaluator:
+    def evaluator(self, work: Work, beside: Evaluator | None = None) -> Evaluator:
         """One process that owns the GPUs, whatever else is open beside it."""
         from autotune.targets.cuda.driver.interface import driver
         from autotune.targets.hybrid.bind import choose_local
         from autotune.targets.hybrid.evaluator import HybridEvaluator
 
-        device.check_here()
+        work.device.check_here()
         driver()  # says what is missing, before a process is started
 
         return HybridEvaluator(
-            only_gemm(problem, "target hybrid"),
-            families,
-            device,
-            programs,
+            only_gemm(work.problem, "target hybrid"),
+            work.families,
+            work.device,
+            work.programs,
             self.operands,
-            lambda wanted: choose_local(wanted, programs),
-            effort=effort,
-            seed=seed,
+            lambda wanted: choose_local(wanted, work.programs),
+            effort=work.effort,
+            seed=work.seed,
         )
 
     def kernel(
@@ -117,6 +158,18 @@ class HybridTarget:
         from autotune.targets.hybrid.bind import bind
 
         device.check_here()
-        gpus = device.limits.names()["gpus"]
-        gemm = only_gemm(problem, "target hybrid")
-        return bind(family, candidate, gemm, gpus, self.operands, programs)
+        return bind(
+            family,
+            candidate,
+            only_gemm(problem, "target hybrid"),
+            device.limits,
+            self.operands,
+            programs,
+        )
+
+    def load(self, request: Request) -> Kernel:
+        """A kernel that says which blocks go where, and can be freed."""
+        from autotune.targets.hybrid.bind import HybridKernel
+        from autotune.targets.loading import load_kernel
+
+        return load_kernel(self, request, HybridKernel)

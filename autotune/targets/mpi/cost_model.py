@@ -134,24 +134,6 @@ def least_words(m: int, n: int, k: int, ranks: int) -> float:
     return accessed - (m * n + n * k + m * k) / ranks
 
 
-def least_words_of_memory(m: int, n: int, k: int, ranks: int, memory: int) -> float:
-    """Words that some rank has to receive if none has room for more than `memory` of them.
-
-    Irony, Toledo and Tiskin, "Communication lower bounds for distributed-memory matrix
-    multiplication", J. Parallel Distrib. Comput. 64, 2004, theorem 3.1.
-
-    It is zero where there is room enough for it to say nothing.
-
-    Args:
-        m: rows of A and C.
-        n: the reduction.
-        k: columns of B and C.
-        ranks: how many there are.
-        memory: elements that a rank has room for.
-    """
-    return max(0.0, m * n * k / (2 * math.sqrt(2) * ranks * math.sqrt(memory)) - memory)
-
-
 def best_grids(
     m: int, n: int, k: int, ranks: int, machine: Machine, itemsize: int, *, count: int = 5
 ) -> list[tuple[ProcessGrid, Cost]]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from autotune.core.deadline import Deadline
 from autotune.core.errors import OutOfTimeError
-from autotune.core.grid import ProcessGrid
 from autotune.core.measurement import Measurement, Outcome
+from autotune.families.local import local_problem
 from autotune.families.rendering import render
 from autotune.measuring.evaluator import Baseline, Effort, Finals, Report, Stage, silent
 from autotune.measuring.processes import (
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-    from autotune.core.configuration import Candidate, Value
+    from autotune.core.configuration import Candidate
     from autotune.core.device import Device
     from autotune.families.family import KernelFamily
     from autotune.families.program_cache import ProgramCache
@@ -64,45 +64,6 @@ that is left."""
 
 SECOND_LOOK_S = 0.05
 """Seconds of timed calls when a finalist is verified again; the rounds time it."""
-
-
-def grid_of(configuration: Mapping[str, Value]) -> ProcessGrid:
-    """The process grid that a configuration's parameters describe.
-
-    They are `rows`, `columns` and `reduction`, or `side` for a square; what a family does not
-    have is 1.
-    """
-    side = int(configuration.get("side", 1))
-    return ProcessGrid(
-        int(configuration.get("rows", side)),
-        int(configuration.get("columns", side)),
-        int(configuration.get("reduction", 1)),
-    )
-
-
-def local_problem(problem: Gemm, configuration: Mapping[str, Value]) -> Gemm:
-    """What a rank multiplies at a time: a block of C by its slice of the reduction, or a panel.
-
-    The sizes are rounded up to powers of two: the kernel serves every size, and which record is
-    nearest depends on ratios. A problem for GPUs has no threads.
-    """
-    grid = grid_of(configuration)
-    m, n, k = (
-        -(-size // parts)
-        for size, parts in zip(
-            (problem.m, problem.n, problem.k),
-            (grid.rows, grid.reduction, grid.columns),
-            strict=True,
-        )
-    )
-    panel = int(configuration.get("panel", n))
-    if configuration.get("cut") == "columns":
-        k = min(k, panel)
-    else:
-        n = min(n, panel)
-    threads = None if "transport" in configuration else int(configuration.get("threads", 1))
-    m, n, k = (1 << (size - 1).bit_length() for size in (m, n, k))
-    return replace(problem, m=m, n=n, k=k, threads=threads)
 
 
 class MpiEvaluator:
@@ -358,7 +319,10 @@ class MpiEvaluator:
         self._is_set_up = False
 
     def _local(self, candidate: Candidate) -> LocalProduct | GpuProduct:
-        return self._choose_local(local_problem(self._problem, candidate.configuration))
+        family, limits = self._families[candidate.family], self.device.limits
+        return self._choose_local(
+            local_problem(family, candidate.configuration, self._problem, limits)
+        )
 
     def _program(self, candidate: Candidate) -> tuple[MpiProgram, str]:
         """A candidate's program, and the accuracy class that it promises."""

@@ -13,7 +13,7 @@ from autotune.core.grid import Block
 from autotune.core.paths import CacheLocations
 from autotune.families.program_cache import ProgramCache
 from autotune.operations.problem import Gemm, Problem, only_gemm
-from autotune.runtime.loading import Kernel
+from autotune.targets.kernel import ProductKernel
 from autotune.targets.lookup import look_up
 from autotune.targets.mpi.gpu_kernel import GpuDistributedKernel
 from autotune.targets.mpi.kernel import DistributedKernel
@@ -38,23 +38,23 @@ COMPILING = 5.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
-class MpiKernel(Kernel):
+class MpiKernel(ProductKernel):
     """A tuned kernel of a communicator; every rank of it makes every call.
 
     With operands at the root, rank 0 passes A, B and C whole and the others pass None and get
     None. With distributed operands every rank passes its `blocks`.
     """
 
+    _bound: DistributedKernel
+
     @property
     def blocks(self) -> tuple[Block, Block, Block]:
         """Which parts of A, B and C this rank keeps, where the operands are distributed."""
-        bound: DistributedKernel = self._bound  # type: ignore[assignment]
-        return bound.blocks
+        return self._bound.blocks
 
     def free(self) -> None:
         """Give communicators and datatypes back; every rank calls it, before MPI ends."""
-        bound: DistributedKernel = self._bound  # type: ignore[assignment]
-        bound.free()
+        self._bound.free()
 
 
 class _Communicator(MpiTarget):
@@ -119,7 +119,8 @@ def load_distributed(
                     extra_families=extra_families,
                 )
                 chosen = found.candidate.configuration
-                program = mpi_program(found.family, chosen, gemm, programs)
+                limits = found.device.limits
+                program = mpi_program(found.family, chosen, gemm, limits, programs)
                 return found.candidate, found.match, program
 
             candidate, matched, program = _of_rank_0(own, find)

@@ -8,22 +8,22 @@ from autotune.core.errors import CompileError
 from autotune.core.limits import CudaLimits
 from autotune.core.paths import cache_of
 from autotune.families.catalog import load_families
+from autotune.families.local import local_problem
 from autotune.families.rendering import render
 from autotune.targets.cpu.kernel import write_program
+from autotune.targets.cpu.target import CpuTarget
+from autotune.targets.cuda.target import CudaTarget
 from autotune.targets.lookup import look_up
-from autotune.targets.mpi.evaluator import local_problem
 from autotune.targets.mpi.messages import GpuKernel, GpuProduct, LocalProduct, MpiProgram
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autotune.core.configuration import Value
+    from autotune.core.device import DeviceLimits
     from autotune.families.family import KernelFamily
     from autotune.families.program_cache import ProgramCache
     from autotune.operations.problem import Gemm
-
-_ANY_SIZES = "naive"
-"""The CUDA family whose only limit is the size of a launch."""
 
 
 def choose_local(problem: Gemm, programs: ProgramCache) -> LocalProduct:
@@ -33,7 +33,7 @@ def choose_local(problem: Gemm, programs: ProgramCache) -> LocalProduct:
         problem: what a rank multiplies, with the threads that it may use.
         programs: where emitted programs go; records are looked up in the cache it is part of.
     """
-    found = look_up(problem, "cpu", match="nearest", cache=cache_of(programs.place))
+    found = look_up(problem, CpuTarget(), match="nearest", cache=cache_of(programs.place))
     family, configuration = found.family, found.candidate.configuration
     return LocalProduct(
         source=render(family, configuration, dtype=problem.dtype),
@@ -57,10 +57,11 @@ def choose_gpu_local(problem: Gemm, programs: ProgramCache) -> GpuProduct:
     from autotune.targets.cuda.launch.loading import make_program
     from autotune.targets.mpi.gpu.cuda import accumulate_source
 
-    found = look_up(problem, "cuda", match="nearest", cache=cache_of(programs.place))
+    found = look_up(problem, CudaTarget(), match="nearest", cache=cache_of(programs.place))
     limits = found.device.limits
     assert isinstance(limits, CudaLimits)
-    any_sizes = load_families(target="cuda", operation=problem.operation)[_ANY_SIZES]
+    families = load_families(target="cuda", operation=problem.operation)
+    any_sizes = next(each for each in families.values() if each.any_sizes)
     kernels = []
     for family, configuration in (
         (found.family, found.candidate.configuration),
@@ -79,6 +80,7 @@ def mpi_program(
     family: KernelFamily,
     configuration: Mapping[str, Value],
     problem: Gemm,
+    limits: DeviceLimits,
     programs: ProgramCache,
 ) -> MpiProgram:
     """A candidate as ranks are told of it, with the local kernel that there is.
@@ -87,9 +89,11 @@ def mpi_program(
         family: the candidate's family.
         configuration: its configuration.
         problem: what is computed by all ranks together.
+        limits: of the ranks.
         programs: as for `choose_local`.
     """
     source = render(family, configuration, dtype=problem.dtype)
-    choose = choose_gpu_local if "transport" in configuration else choose_local
-    local = choose(local_problem(problem, configuration), programs)
+    wanted = local_problem(family, configuration, problem, limits)
+    on_gpus = family.local is not None and family.local.on == "cuda"
+    local = (choose_gpu_local if on_gpus else choose_local)(wanted, programs)
     return MpiProgram(source, family.name, local)

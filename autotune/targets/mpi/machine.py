@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.core.errors import AutotuneError, CacheError
 from autotune.core.paths import CacheLocations
 from autotune.store import MatchQuality
+from autotune.targets.cpu.target import CpuTarget
 from autotune.targets.lookup import look_up
 from autotune.targets.mpi.cost_model import NOMINAL, Machine
 
@@ -130,7 +131,7 @@ def _rate(problem: Gemm, ranks: int, database: Path) -> tuple[float, str]:
     shrink = ranks ** (1 / 3)
     m, n, k = (max(1, round(size / shrink)) for size in (problem.m, problem.n, problem.k))
     share = replace(problem, m=m, n=n, k=k, threads=1)
-    found = look_up(share, "cpu", match="nearest", cache=database).match
+    found = look_up(share, CpuTarget(), match="nearest", cache=database).match
     near = MatchQuality.EXACT, MatchQuality.STALE, MatchQuality.NEAREST
     if found.record is None or found.quality not in near:
         return NOMINAL.flops_per_s, "nominal (no CPU record of one thread is near)"

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from autotune.core.errors import InputError
+from autotune.core.dtypes import DTYPES
+from autotune.core.errors import AutotuneError, FamilyError, InputError
+from autotune.core.limits import MpiLimits
 from autotune.core.suggestions import must_be
 from autotune.operations.problem import only_gemm
+from autotune.targets.base import Joined, Option, Placement, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from autotune.core.configuration import Candidate
-    from autotune.core.device import Device
+    from autotune.core.device import Device, DeviceFingerprint
     from autotune.families.family import KernelFamily
+    from autotune.families.languages import Language
     from autotune.families.launch import Binary
     from autotune.families.program_cache import ProgramCache
-    from autotune.measuring.evaluator import Effort, Evaluator
+    from autotune.measuring.evaluator import Evaluator
     from autotune.operations.problem import Gemm, Problem
-    from autotune.targets.base import BoundKernel
+    from autotune.targets.base import Work
+    from autotune.targets.kernel import BoundKernel, Kernel, Request
     from autotune.targets.mpi.messages import GpuProduct, LocalProduct, RankSet
     from autotune.targets.mpi.ranks.world import Ranks
+    from autotune.targets.reports import Forecast
 
 PLACEMENTS = ("root", "distributed")
 """Where operands are: whole on rank 0, or in blocks on all ranks."""
@@ -29,8 +36,14 @@ PLACEMENTS = ("root", "distributed")
 LOCALS = ("cpu", "cuda")
 """What a rank multiplies on: cores of its node, or a GPU of its own."""
 
+_ON_RANKS = {
+    "cpu": [("gpus == 0", "blocks are in the memory of GPUs, and this family multiplies on CPUs")],
+    "cuda": [("gpus > 0", "this family multiplies on GPUs: tune with --local cuda")],
+}
+"""What families that leave their local products to a target demand of the ranks."""
 
-class MpiTarget:
+
+class MpiTarget(Target):
     """Emitted mpi4py programs on a set of ranks.
 
     Args:
@@ -38,12 +51,29 @@ class MpiTarget:
         operands: where the operands of the tuned kernel are; one of `PLACEMENTS`.
         attached: ranks that run already, whose rank 0 this process is; then none are started.
         local: what a rank multiplies on; one of `LOCALS`.
+        comm: an mpi4py communicator to load kernels for; every rank of it loads them.
 
     Raises:
         InputError: `ranks` is less than 1, or `operands` or `local` is unknown.
     """
 
     name: ClassVar[str] = "mpi"
+    OPTIONS: ClassVar[tuple[Option, ...]] = (
+        Option("ranks", "ranks to start here (default: one per core)", int),
+        Option(
+            "local",
+            "what a rank multiplies on: cpu, or cuda, a GPU of its own (default cpu)",
+            metavar="TARGET",
+            choices=LOCALS,
+        ),
+        Option(
+            "operands",
+            "root, whole on rank 0 (the default), or distributed, in blocks on all ranks",
+            metavar="WHERE",
+            choices=PLACEMENTS,
+        ),
+        Option("comm", "communicator that a kernel is loaded for", object, decides=True),
+    )
 
     def __init__(
         self,
@@ -51,6 +81,7 @@ class MpiTarget:
         operands: str = "root",
         attached: Ranks | None = None,
         local: str = "cpu",
+        comm: Any = None,
     ) -> None:
         if ranks is not None and ranks < 1:
             raise InputError(f"ranks must be at least 1, got {ranks}")
@@ -60,8 +91,46 @@ class MpiTarget:
             raise InputError(must_be("local", local, LOCALS))
         self._ranks = ranks
         self._gpus = local == "cuda"
-        self._distributed = operands == "distributed"
+        self._operands = operands
         self._attached = attached
+        self._comm = comm
+
+    @classmethod
+    def language(cls) -> Language:
+        """Python for mpi4py."""
+        from autotune.families.languages import Language
+        from autotune.families.python_source import check_module
+
+        return Language(
+            limits=frozenset(each.name for each in fields(MpiLimits)),
+            check=check_module,
+            names=_mpi_names,
+            reserved=lambda operation: frozenset({"mpi_type"}),
+            local=_ON_RANKS,
+        )
+
+    @classmethod
+    def placement(cls, fingerprint: DeviceFingerprint) -> Placement:
+        """So many ranks; those of several nodes are started by the user's mpiexec."""
+        fields = fingerprint.fields
+        ranks, on_gpus = int(fields["ranks"]), "gpus" in fields
+        told = {"local": "cuda"} if on_gpus else {}
+        if fields["operands"] != "root":
+            told["operands"] = str(fields["operands"])
+        across = int(fields["nodes"]) > 1
+        return Placement(
+            options={"ranks": ranks, **told},
+            device=fingerprint.name.partition(" on ")[2] if on_gpus else None,
+            launcher=("mpiexec", "-n", str(ranks)) if across else (),
+            replaced=frozenset({"ranks"}) if across else frozenset(),
+            arguments=(("comm", "comm"), *((name, f'"{value}"') for name, value in told.items())),
+            comment=f"on {ranks} ranks, comm their communicator",
+        )
+
+    @property
+    def names_devices(self) -> bool:
+        """Ranks that have a GPU each can be described."""
+        return self._gpus
 
     def default_family(self, device: Device) -> str:
         """Row blocks where the operands have to travel, SUMMA where they are in place."""
@@ -85,10 +154,11 @@ class MpiTarget:
             raise InputError(
                 f"layout must be nn on target mpi, got {problem.label}: transpose the operands"
             )
+        distributed = self._operands == "distributed"
         gpu = None if name is None else self._named_gpu(name)
         if gpu is not None and gpu.described:
-            return device_of(self._ranks_with(gpu), gpu, distributed=self._distributed)
-        return device_of(self.describe(), self._local_device(), distributed=self._distributed)
+            return device_of(self._ranks_with(gpu), gpu, distributed=distributed)
+        return device_of(self.describe(), self._local_device(), distributed=distributed)
 
     @staticmethod
     def _named_gpu(name: int | str) -> Device:
@@ -137,38 +207,75 @@ class MpiTarget:
 
         return read_cpu()
 
-    def evaluator(
-        self,
-        problem: Problem,
-        families: Mapping[str, KernelFamily],
-        device: Device,
-        programs: ProgramCache,
-        *,
-        effort: Effort | None,
-        workers: int | None,
-        seed: int,
-        beside: Evaluator | None = None,
-    ) -> Evaluator:
-        """The ranks, started here unless they are attached; none are another evaluator's."""
+    @contextmanager
+    def joined(self, options: Mapping[str, str]) -> Iterator[Joined]:
+        """The ranks under the user's mpiexec, if this process is one of them: rank 0 speaks.
+
+        The others measure with it and then exit: with 0 if it left them results, with 1 if not.
+        """
+        from autotune.targets.mpi.ranks.attached import (
+            AttachedRanks,
+            attach,
+            is_first,
+            under_mpiexec,
+        )
+
+        if not under_mpiexec():
+            yield Joined(self)
+            return
+        try:
+            ranks = attach(options, gpus=self._gpus)
+        except AutotuneError as error:  # on every rank
+            if is_first():
+                raise
+            raise SystemExit(error.exit_code) from None
+        if not isinstance(ranks, AttachedRanks):
+            raise SystemExit(0 if ranks else 1)
+        try:
+            count = ranks.describe().ranks
+            if self._ranks not in (None, count):
+                raise InputError(
+                    f"--ranks starts ranks, got {self._ranks} with {count} under mpiexec: leave "
+                    "it out"
+                )
+            yield Joined(self._on(ranks), ranks.winners)
+        finally:
+            ranks.dismiss()
+
+    def _on(self, ranks: Ranks) -> MpiTarget:
+        """This target on ranks that run already."""
+        return MpiTarget(self._ranks, self._operands, ranks, "cuda" if self._gpus else "cpu")
+
+    def evaluator(self, work: Work, beside: Evaluator | None = None) -> Evaluator:
+        """The ranks, started here unless they are attached; none are another evaluator's.
+
+        Raises:
+            InputError: the target is on a communicator.
+        """
         from autotune.targets.mpi.evaluator import MpiEvaluator
         from autotune.targets.mpi.local import choose_gpu_local, choose_local
         from autotune.targets.mpi.ranks.world import World
 
-        limits = device.limits.names()
+        if self._comm is not None:
+            raise InputError(
+                "a communicator is what kernels are loaded for, and tuning starts its own ranks: "
+                "leave comm out, or run `autotune tune` under mpiexec"
+            )
+        limits = work.device.limits.names()
         ranks = self._attached or World(limits["ranks"], threads=limits["cores"], gpus=self._gpus)
 
         def choose(wanted: Gemm) -> LocalProduct | GpuProduct:
-            return (choose_gpu_local if self._gpus else choose_local)(wanted, programs)
+            return (choose_gpu_local if self._gpus else choose_local)(wanted, work.programs)
 
         return MpiEvaluator(
-            only_gemm(problem, "target mpi"),
-            families,
-            device,
-            programs,
+            only_gemm(work.problem, "target mpi"),
+            work.families,
+            work.device,
+            work.programs,
             ranks,
             choose,
-            effort=effort,
-            seed=seed,
+            effort=work.effort,
+            seed=work.seed,
         )
 
     def kernel(
@@ -189,3 +296,36 @@ class MpiTarget:
             "a kernel of target mpi belongs to a communicator: "
             'load(problem, target="mpi", comm=comm), on every rank of it'
         )
+
+    def load(self, request: Request) -> Kernel:
+        """The kernel of a communicator, on every rank of it."""
+        from autotune.targets.mpi.load import load_distributed
+
+        if self._comm is None:
+            return super().load(request)
+        return load_distributed(
+            request.problem,
+            self._comm,
+            operands=self._operands,
+            local="cuda" if self._gpus else "cpu",
+            match=request.match,
+            cache=request.cache,
+            extra_families=request.extra_families,
+        )
+
+    def forecast(
+        self, problem: Problem, device: Device, cache: str | None = None
+    ) -> Forecast | None:
+        """The process grids that a model of communication favours, for ranks on CPUs."""
+        from autotune.targets.mpi.forecast import predicted_grids
+
+        return predicted_grids(problem, device, cache)
+
+
+def _mpi_names(family: KernelFamily, dtype: str, out_dtype: str) -> dict[str, Any]:
+    """What MPI calls the element type."""
+    if not DTYPES[dtype].mpi:
+        raise FamilyError(
+            f"family {family.name!r} cannot have dtype {dtype}: MPI has no such type"
+        )
+    return {"mpi_type": f"MPI.{DTYPES[dtype].mpi}"}

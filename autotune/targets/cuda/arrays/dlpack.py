@@ -6,10 +6,11 @@ import ctypes
 from dataclasses import dataclass
 from typing import Any
 
+from autotune.core.dtypes import from_dlpack
+
 CUDA_DEVICES = (2, 13)
 """Kinds of device whose memory a CUDA kernel can be given: its own, and managed memory."""
 
-_KINDS = {2: "float", 4: "bfloat"}
 _VERSION = (1, 0)
 _READ_ONLY = 1
 
@@ -108,12 +109,11 @@ def export(array: Any, stream: int) -> Exported:
     else:
         raise BufferError(f"the capsule must be a DLPack tensor, is {name!r}")
     dimensions = range(tensor.dimensions)
-    kind = _KINDS.get(tensor.kind, f"kind {tensor.kind} of ")
     return Exported(
         address=(tensor.data or 0) + tensor.offset,
         shape=tuple(tensor.shape[i] for i in dimensions),
         strides=tuple(tensor.strides[i] for i in dimensions) if tensor.strides else None,
-        dtype=f"{kind}{tensor.bits}" + (f" x {tensor.lanes}" if tensor.lanes != 1 else ""),
+        dtype=from_dlpack(tensor.kind, tensor.bits, tensor.lanes),
         device=tensor.device_id,
         read_only=read_only,
         capsule=capsule,

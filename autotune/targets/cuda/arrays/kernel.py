@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError
 from autotune.operations.calls import check_call, check_unread
-from autotune.operations.problem import ITEM_SIZES, MatrixOperation
+from autotune.operations.problem import MatrixOperation
 from autotune.targets.cuda.arrays.libraries import library_of, stream_handle
 from autotune.targets.cuda.arrays.operands import check_place, overlap
 
@@ -187,7 +188,7 @@ class DeviceProduct(DeviceKernel):
         a, b, c = (each.shape for each in problem.operands)
         self._a_shape, self._b_shape, self._c_shape = pair(a), pair(b), pair(c)
         self._dtype = problem.dtype
-        self._itemsize = ITEM_SIZES[problem.dtype]
+        self._itemsize = DTYPES[problem.dtype].itemsize
         # For the end of an operand: the last row begins so many rows after the first.
         self._a_before_last, self._a_columns = self._a_shape[0] - 1, self._a_shape[1]
         self._b_before_last, self._b_columns = self._b_shape[0] - 1, self._b_shape[1]
@@ -278,7 +279,7 @@ class _Spread:
             return False
         if max(len(self.array.shape), len(other.array.shape)) <= 2:
             (at_x, x_shape), (at_y, y_shape) = self._rows, other._rows
-            return overlap(at_x, x_shape, at_y, y_shape, ITEM_SIZES[self.array.dtype])
+            return overlap(at_x, x_shape, at_y, y_shape, DTYPES[self.array.dtype].itemsize)
         return self.address < other._end and other.address < self._end
 
     @property
@@ -296,7 +297,7 @@ class _Spread:
             (size - 1) * stride
             for size, stride in zip(self.array.shape, (*self.strides, 1), strict=True)
         )
-        return self.address + (last + 1) * ITEM_SIZES[self.array.dtype]
+        return self.address + (last + 1) * DTYPES[self.array.dtype].itemsize
 
 
 def pair(shape: tuple[int, ...]) -> tuple[int, int]:

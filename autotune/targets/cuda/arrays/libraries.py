@@ -6,10 +6,8 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
-import numpy as np
-
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError
-from autotune.operations.problem import ITEM_SIZES
 from autotune.targets.cuda.arrays.operands import DeviceArray, describe, refuse_host
 
 if TYPE_CHECKING:
@@ -60,7 +58,7 @@ class Torch:
 
     def __init__(self) -> None:
         self._torch = sys.modules["torch"]
-        self._dtypes = {name: getattr(self._torch, name) for name in ITEM_SIZES}
+        self._dtypes = {name: getattr(self._torch, name) for name in DTYPES}
         # What PyTorch's own compiler calls: the public way makes an object of the stream first.
         raw = getattr(self._torch._C, "_cuda_getCurrentRawStream", None)
         self._current: Callable[[int], int] = raw or self._public_stream
@@ -133,9 +131,7 @@ class Cupy:
 
     def reader(self, shape: tuple[int, int], dtype: str) -> Reader:
         """See `Library.reader`."""
-        if dtype not in _NUMPY_DTYPES:
-            return _look_closer
-        wanted = np.dtype(dtype)
+        wanted = DTYPES[dtype].numpy
         itemsize = wanted.itemsize
         row_bytes = shape[1] * itemsize
 
@@ -177,7 +173,7 @@ class Cupy:
                 stack.enter_context(cuda.Device(like.data.device_id))
             if stream is not None:  # every stream has a pool of its own
                 stack.enter_context(cuda.ExternalStream(stream, like.data.device_id))
-            return self._cupy.empty(shape, dtype)
+            return self._cupy.empty(shape, DTYPES[dtype].numpy)
 
     def lend(self, array: Any, stream: int) -> None:
         """Nothing: CuPy leaves that to whoever uses several streams."""
@@ -208,9 +204,9 @@ class Other:
         """See `Library.empty`."""
         root = type(like).__module__.partition(".")[0]
         if root == "numba":
-            return sys.modules["numba"].cuda.device_array(shape, dtype)
+            return sys.modules["numba"].cuda.device_array(shape, DTYPES[dtype].numpy)
         if root == "pycuda":
-            return type(like)(shape, dtype)
+            return type(like)(shape, DTYPES[dtype].numpy)
         raise OperandError(
             f"arrays of {root} are not allocated here: pass out=, an array of PyTorch, CuPy, "
             "Numba or PyCUDA, say"
@@ -225,7 +221,6 @@ def _look_closer(array: Any) -> Place | None:
     return None
 
 
-_NUMPY_DTYPES = ("float16", "float32", "float64")
 _BY_TYPE: dict[type, Library] = {}
 _OTHER = Other()
 

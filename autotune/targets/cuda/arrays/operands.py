@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from autotune.core.dtypes import DTYPES, from_typestr
 from autotune.core.errors import OperandError
 from autotune.operations.parts import plain_strides
-from autotune.operations.problem import ITEM_SIZES
 from autotune.targets.cuda.arrays.dlpack import CUDA_DEVICES, export
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 LEADING_LIMIT = 2**31
 """Kernels count elements from one row to the next in 32 bits."""
-
-_INTERFACE_DTYPES = {"<f4": "float32", "<f8": "float64", "<f2": "float16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +115,7 @@ def check_place(
         )
     if len(shape) > 1 and strides[-2] >= LEADING_LIMIT:
         raise OperandError(f"{name} must have rows less than {LEADING_LIMIT} elements apart")
-    if array.address % ITEM_SIZES[dtype]:
+    if array.address % DTYPES[dtype].itemsize:
         raise OperandError(f"{name} is not aligned to its items: pass a copy")
     return array.address, strides[:-1]
 
@@ -174,7 +172,7 @@ def _from_interface(
     address, read_only = interface["data"]
     shape = tuple(interface["shape"])
     typestr = interface["typestr"]
-    dtype = _INTERFACE_DTYPES.get(typestr, typestr)
+    dtype = from_typestr(typestr)
     strides = interface.get("strides")
     if strides is None:
         elements = _contiguous(shape)

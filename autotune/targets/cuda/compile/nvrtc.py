@@ -18,6 +18,9 @@ from autotune.targets.cuda.compile.cubin import KernelResources, read_cubin
 _INSTALL = "pip install 'autotune-kernels[compile]'"
 _INSTALL_12 = "pip install 'autotune-kernels[cuda12]'"
 
+# Sources of 32 and 64 bits include nothing, and need no headers.
+_INCLUDES = re.compile(r"^#include <cuda_", re.MULTILINE)
+
 # Of every kernel, in the compiler's log.
 _SPILLS = re.compile(
     r"Function properties for (\w+)\s[^\n]*?"
@@ -52,7 +55,8 @@ def compile_cuda(
     """Compile CUDA C++17.
 
     Args:
-        text: the source; it includes nothing but what NVRTC has built in.
+        text: the source; what it includes must be built into NVRTC, or come with CUDA's runtime,
+            as the headers of 16-bit numbers do.
         architecture: "sm_90".
         options: further options of NVRTC.
         line_info: map instructions to source lines, for profilers. Without it, sources that
@@ -60,7 +64,8 @@ def compile_cuda(
 
     Raises:
         CompileError: the compiler refuses the source; the message is its first error.
-        MissingDependencyError: there is no NVRTC, or it does not know the architecture.
+        MissingDependencyError: there is no NVRTC, or it does not know the architecture, or the
+            headers are missing.
     """
     nvrtc = _nvrtc()
     _check_architecture(architecture)
@@ -69,6 +74,7 @@ def compile_cuda(
         "--std=c++17",
         "--ptxas-options=-v",
         *(["--generate-line-info"] if line_info else []),
+        *([f"--include-path={_headers()}"] if _INCLUDES.search(text) else []),
         *options,
     ]
     start = time.perf_counter()
@@ -154,6 +160,19 @@ def _nvrtc() -> Any:
             f"compiling CUDA needs cuda-bindings and NVRTC ({first}): {_INSTALL}"
         ) from error
     return nvrtc
+
+
+@functools.cache
+def _headers() -> str:
+    """The folder of the headers of CUDA's runtime: a wheel's, a toolkit's or Conda's."""
+    from cuda.pathfinder import locate_nvidia_header_directory  # comes with cuda-bindings
+
+    found = locate_nvidia_header_directory("cudart")
+    if found is None or found.abs_path is None:
+        raise MissingDependencyError(
+            f"compiling 16-bit types needs the headers of CUDA's runtime: {_INSTALL}"
+        )
+    return str(found.abs_path)
 
 
 def _check_architecture(architecture: str) -> None:

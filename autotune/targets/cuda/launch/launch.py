@@ -7,10 +7,11 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import LaunchError
 from autotune.families.launch import LaunchStep
 from autotune.operations.entry import Kind, operand_arguments
-from autotune.operations.problem import GEMM, ITEM_SIZES
+from autotune.operations.problem import GEMM
 from autotune.targets.cuda.driver.capture import GraphMemory, is_capturing
 from autotune.targets.cuda.driver.context import activated, describe, driver_errors, is_current
 from autotune.targets.cuda.driver.interface import driver
@@ -32,7 +33,6 @@ _Enqueue: TypeAlias = Callable[..., None]
 _Allocate: TypeAlias = Callable[[Any, str, int], int]
 """``allocate(stream, name, size)``: address of memory for one call on a stream."""
 
-_TYPES = {"float32": "f", "float64": "d"}
 _TRANSPOSE_BLOCK = (32, 8, 1)
 _TRANSPOSE_TILE = 32
 _PER_THREAD_STREAM = 2  # CU_STREAM_PER_THREAD
@@ -106,7 +106,7 @@ class CudaKernel:
         if self.program.defined.arguments != GEMM.arguments:
             return self._assemble_any(plan)
         m, n, k = plan.sizes
-        kind = _TYPES[self.program.dtype]
+        kind = DTYPES[self.program.dtype].accumulated.letter
         workspace_bytes = plan.workspace_bytes
         pack = struct.Struct(
             f"iii{kind}PiPi{kind}Pi" + ("P" if workspace_bytes is not None else "")
@@ -176,7 +176,7 @@ class CudaKernel:
             Kind.LEADING: "i",
             Kind.BATCH: "q",
             Kind.ADDRESS: "P",
-            Kind.SCALAR: _TYPES[self.program.dtype],
+            Kind.SCALAR: DTYPES[self.program.dtype].accumulated.letter,
         }
         taken = defined.arguments
         last = "" if workspace_bytes is None else "P"
@@ -291,7 +291,7 @@ class _Transposer:
     def __init__(self, dtype: str, module: Module, name: str, stored: tuple[int, int]) -> None:
         self._name = name
         self._stored = stored
-        self._size = stored[0] * stored[1] * ITEM_SIZES[dtype]
+        self._size = stored[0] * stored[1] * DTYPES[dtype].itemsize
         step = LaunchStep("transpose", transpose_grid(*stored), _TRANSPOSE_BLOCK)
         self._run = module.runner([step])
 

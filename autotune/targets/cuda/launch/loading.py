@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.core.errors import CompileError, InputError
+from autotune.families.bound import Bound
 from autotune.families.launch import kernel_layout, plan_launch
 from autotune.families.rendering import render
 from autotune.targets.cuda.compile.compiling import CompileRequest, Refused, compile_kept
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from autotune.core.configuration import Value
     from autotune.core.limits import CudaLimits
     from autotune.families.family import KernelFamily
-    from autotune.families.launch import Binary
+    from autotune.families.launch import Binary, LaunchPlan
     from autotune.families.program_cache import ProgramCache
     from autotune.families.rendering import Source
     from autotune.operations.problem import Problem
@@ -47,16 +48,19 @@ def make_program(
         SpaceError: the configuration cannot be launched for these sizes.
         CacheError: the program cache cannot be written.
     """
+
+    def planned() -> LaunchPlan:
+        return plan_launch(Bound(family, configuration, problem, limits).at(problem))
+
     if binary is None:
         layout = kernel_layout(family, problem.layout)
-        plan = plan_launch(family, configuration, problem, limits)
         source = render(family, configuration, dtype=problem.dtype, layout=layout)
         cubin = _compile(source, family.name, limits, programs)
         support = b""
         if layout != problem.layout:
             support = _compile(support_source(problem.dtype), "support", limits, programs)
         return CudaProgram(
-            cubin, plan, problem.dtype, problem.layout, layout, support, problem.defined
+            cubin, planned(), problem.dtype, problem.layout, layout, support, problem.defined
         )
     if binary.architecture != limits.architecture:
         raise InputError(
@@ -64,7 +68,7 @@ def make_program(
         )
     return CudaProgram(
         cubin=binary.content,
-        plan=binary.launch or plan_launch(family, configuration, problem, limits),
+        plan=binary.launch or planned(),
         dtype=problem.dtype,
         layout=problem.layout,
         # Operands are copied where the kernel reads only what is stored plainly.

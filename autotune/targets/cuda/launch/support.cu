@@ -1,17 +1,34 @@
 // Kernels that the evaluator itself runs: filling and inspecting guarded matrices, comparing
 // results, and transposing operands.
 //
-// Compiled with T, the element type, and WORD, an unsigned integer of the same size. Every kernel
-// walks its work with a stride of the whole grid, so any grid will do; transpose takes tiles.
+// Compiled with T, the element type of results, and WORD, an unsigned integer of the size of A's and
+// B's. Every kernel walks its work with a stride of the whole grid, so any grid will do; transpose
+// takes tiles.
 
 __device__ long long first_index() { return blockIdx.x * (long long)blockDim.x + threadIdx.x; }
 __device__ long long grid_stride() { return gridDim.x * (long long)blockDim.x; }
 
-extern "C" __global__ void fill(WORD* words, long long count, WORD value)
+template <typename Word>
+__device__ void fill(Word* words, long long count, Word value)
 {
     for (long long i = first_index(); i < count; i += grid_stride()) {
         words[i] = value;
     }
+}
+
+// The same by bytes per element.
+extern "C" __global__ void fill_2(unsigned short* words, long long count, unsigned short value)
+{
+    fill(words, count, value);
+}
+extern "C" __global__ void fill_4(unsigned* words, long long count, unsigned value)
+{
+    fill(words, count, value);
+}
+extern "C" __global__ void fill_8(
+    unsigned long long* words, long long count, unsigned long long value)
+{
+    fill(words, count, value);
 }
 
 // A well-mixed hash of a value and its place, after splitmix64.
@@ -44,14 +61,15 @@ __device__ unsigned long long block_sum(unsigned long long value)
 // Adds to findings: words that no longer hold `poison` in the guard zone before the matrix [0],
 // after it [1] and between its rows [2]; elements that still hold it [3]; a hash of the rest [4].
 // `words` starts with the guard zone before the matrix. Blocks of whole warps.
-extern "C" __global__ void inspect(
-    const WORD* words, long long guard, long long rows, long long columns, long long stride,
-    WORD poison, unsigned long long* findings)
+template <typename Word>
+__device__ void inspect(
+    const Word* words, long long guard, long long rows, long long columns, long long stride,
+    Word poison, unsigned long long* findings)
 {
     unsigned long long found[5] = {0, 0, 0, 0, 0};
     const long long size = rows * stride;
     for (long long i = first_index(); i < size + 2 * guard; i += grid_stride()) {
-        const WORD word = words[i];
+        const Word word = words[i];
         const long long place = i - guard;
         if (place < 0) {
             found[0] += word != poison;
@@ -72,16 +90,40 @@ extern "C" __global__ void inspect(
     }
 }
 
-// Raises worst to the largest |c - expected| / scale, as the bits of a double; without scale, to
-// the largest |c - expected|. The bits of a NaN are larger than those of any number.
+// The same by bytes per element.
+extern "C" __global__ void inspect_2(
+    const unsigned short* words, long long guard, long long rows, long long columns,
+    long long stride, unsigned short poison, unsigned long long* findings)
+{
+    inspect(words, guard, rows, columns, stride, poison, findings);
+}
+extern "C" __global__ void inspect_4(
+    const unsigned* words, long long guard, long long rows, long long columns, long long stride,
+    unsigned poison, unsigned long long* findings)
+{
+    inspect(words, guard, rows, columns, stride, poison, findings);
+}
+extern "C" __global__ void inspect_8(
+    const unsigned long long* words, long long guard, long long rows, long long columns,
+    long long stride, unsigned long long poison, unsigned long long* findings)
+{
+    inspect(words, guard, rows, columns, stride, poison, findings);
+}
+
+// Raises worst, as the bits of a double, to the largest error relative to what is allowed:
+// |c - expected| / (factor * scale + rounding * |expected| + absolute); without scale, that is 1.
+// The bits of a NaN are larger than those of any number.
 extern "C" __global__ void compare(
     const T* c, long long stride, long long rows, long long columns,
-    const double* expected, const double* scale, unsigned long long* worst)
+    const double* expected, const double* scale, double factor, double rounding, double absolute,
+    unsigned long long* worst)
 {
     unsigned long long largest = 0;
     for (long long i = first_index(); i < rows * columns; i += grid_stride()) {
         const double value = c[i / columns * stride + i % columns];
-        const double error = fabs(value - expected[i]) / (scale != nullptr ? scale[i] : 1.0);
+        const double allowed = factor * (scale != nullptr ? scale[i] : 1.0) +
+                               rounding * fabs(expected[i]) + absolute;
+        const double error = fabs(value - expected[i]) / allowed;
         const unsigned long long bits = __double_as_longlong(error) & 0x7FFFFFFFFFFFFFFFll;
         largest = bits > largest ? bits : largest;
     }
@@ -147,10 +189,10 @@ extern "C" __global__ void take(
 
 // to[j][i] = from[i][j], dense rows in `to`. Blocks of 32 x 8 threads; each takes tiles of 32 x 32.
 extern "C" __global__ void __launch_bounds__(256) transpose(
-    const T* from, long long stride, long long rows, long long columns, T* to)
+    const WORD* from, long long stride, long long rows, long long columns, WORD* to)
 {
     constexpr int TILE = 32;
-    __shared__ T tile[TILE][TILE + 1];
+    __shared__ WORD tile[TILE][TILE + 1];
     const long long tiles_across = (columns + TILE - 1) / TILE;
     const long long tiles = tiles_across * ((rows + TILE - 1) / TILE);
     for (long long t = blockIdx.x; t < tiles; t += gridDim.x) {

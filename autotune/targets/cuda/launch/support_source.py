@@ -1,16 +1,22 @@
-"""The source of the kernels that the engine itself runs, for one element type."""
+"""The source of the kernels that the engine itself runs, for the element types of one problem."""
 
 from __future__ import annotations
 
 from importlib import resources
 
+from autotune.core.dtypes import DTYPES
+from autotune.families.cuda_source import includes
 from autotune.families.rendering import Source
 
-_TYPES = {"float32": ("float", "unsigned int"), "float64": ("double", "unsigned long long")}
 
+def support_source(dtype: str, out_dtype: str | None = None) -> Source:
+    """The source of the kernels.
 
-def support_source(dtype: str) -> Source:
-    """The source of the kernels for one element type."""
-    element, word = _TYPES[dtype]
+    Args:
+        dtype: element type of the operands.
+        out_dtype: element type of results; None means `dtype`.
+    """
+    result, word = DTYPES[out_dtype or dtype], DTYPES[dtype].word
     text = resources.files("autotune.targets.cuda.launch").joinpath("support.cu").read_text()
-    return Source(f"typedef {element} T;\ntypedef {word} WORD;\n\n{text}", "inspect", (), "cuda")
+    types = f"typedef {result.c_type} T;\ntypedef {word.c_type} WORD;\n"
+    return Source(f"{includes(result)}{types}\n{text}", "transpose", (), "cuda")

@@ -12,6 +12,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from autotune.core.dtypes import DTYPES
 from autotune.operations.operation import baseline_of
 from autotune.targets.cuda.driver.interface import driver
 
@@ -23,8 +24,8 @@ _PACKAGES = ("cupy_backends.cuda.libs.cublas", "nvmath.bindings.cublas", "torch"
 """Modules that load the library when they are imported."""
 
 _NAMES = ("libcublas.so.13", "libcublas.so.12")
-_SCALARS = {"float32": ctypes.c_float, "float64": ctypes.c_double}
-_LETTERS = {"float32": "S", "float64": "D"}
+_COMPUTE_32F = 68  # products of 16-bit numbers, on tensor cores, summed in float32
+_DEFAULT_ALGORITHM = -1
 _DEFAULT_MATH = 0  # products in the operands' own precision: no TF32
 _WORKSPACE_BYTES = 32 * 2**20  # what NVIDIA recommends for the largest devices
 
@@ -94,8 +95,9 @@ class Cublas:
         number = ctypes.c_int()
         self._call("cublasGetVersion_v2", self._handle, ctypes.byref(number))
         self.version = version_text(number.value)
-        self._scalar = _SCALARS[problem.dtype]
-        self._letter = _LETTERS[problem.dtype]
+        output = next(each for each in problem.operands if each.written)
+        self._operand, self._result = DTYPES[problem.dtype], DTYPES[output.dtype]
+        self._scalar = self._operand.accumulated.scalar
         self._sizes = problem.shape
         self._flips = tuple(int(stored == "t") for stored in problem.layout)
         self.launch: Callable[..., None] = getattr(self, FUNCTIONS[function])
@@ -117,10 +119,24 @@ class Cublas:
     ) -> None:
         m, n, k = self._sizes
         flip_a, flip_b = self._flips
-        factors = (self._at(b), ldb, self._at(a), lda)
-        result = (self._by(beta), self._at(c), ldc)
+        operand, result = self._operand, self._result
         sizes = (flip_b, flip_a, k, m, n)
-        self._compute("gemm_v2", *sizes, self._by(alpha), *factors, *result)
+        if operand.blas and result is operand:
+            places = (self._at(b), ldb, self._at(a), lda, self._by(beta), self._at(c), ldc)
+            self._compute("gemm_v2", *sizes, self._by(alpha), *places)
+            return
+        self._call(
+            "cublasGemmEx",
+            self._handle,
+            *sizes,
+            self._by(alpha),
+            *(self._at(b), operand.cublas, ldb),
+            *(self._at(a), operand.cublas, lda),
+            self._by(beta),
+            *(self._at(c), result.cublas, ldc),
+            _COMPUTE_32F,
+            _DEFAULT_ALGORITHM,
+        )
 
     def _gemm_strided_batched(
         self,
@@ -158,7 +174,7 @@ class Cublas:
         return ctypes.byref(self._scalar(scalar))
 
     def _compute(self, name: str, *arguments: Any) -> None:
-        self._call(f"cublas{self._letter}{name}", self._handle, *arguments)
+        self._call(f"cublas{self._operand.blas}{name}", self._handle, *arguments)
 
     def _call(self, name: str, *arguments: Any) -> None:
         status = getattr(self._library, name)(*arguments)
@@ -178,7 +194,9 @@ def vendor_of(problem: Problem, target: str, stream: Stream) -> Cublas | None:
         CublasError: the library does not start.
     """
     function = baseline_of(problem.defined, target)
-    if function is None or function not in FUNCTIONS or problem.dtype not in _SCALARS:
+    if function is None or function not in FUNCTIONS:
+        return None
+    if function != "cublas.gemm" and not (DTYPES[problem.dtype].blas and not problem.out_dtype):
         return None
     library = find_cublas()
     return None if library is None else Cublas(library, function, problem, stream)

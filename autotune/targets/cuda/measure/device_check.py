@@ -6,7 +6,6 @@ import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from autotune.operations.guarded import POISON
 from autotune.operations.references import Drawn, FullReference, SampledReference, Tolerance
 from autotune.operations.verification import Verdict, find_flaw, grade
 from autotune.targets.cuda.driver.interface import driver
@@ -63,7 +62,6 @@ class DeviceCheck:
         self._draw = functools.partial(Drawn.of, problem=problem)
         drawn = self._draw(case, rng=rng)
         placed = lay_out(self._problem.operands, case.padding)
-        self._poison = POISON[problem.itemsize]
         self.slab = Slab(placed, support)
         self.bases = [self.slab.base]
         # One content is where it is; of several, each also has an image of A and B to come from.
@@ -102,7 +100,7 @@ class DeviceCheck:
         if values is not None:
             self.slab.store(c, values)
         else:
-            self._support.fill(self.slab.base + c.offset, c.elements, self._poison)
+            self._support.fill(self.slab.base + c.offset, c.elements, c.itemsize)
 
     def judge(self, accuracy: str) -> Verdict:
         """Judge memory and result after a launch that followed `prepare` and has ended.
@@ -135,7 +133,9 @@ class DeviceCheck:
             base: the slab's address.
             accuracy: the accuracy class the kernel promises.
         """
-        tolerance = Tolerance.of(accuracy, self._problem.dtype, self.case.sizes)
+        tolerance = Tolerance.of(
+            accuracy, self._problem.dtype, self.case.sizes, self._problem.out_dtype
+        )
         reference = self._contents[self._turn].reference
         error = reference.error(base, self._placed["C"], tolerance)
         return self._blame(grade(self.case, accuracy, error))
@@ -179,7 +179,7 @@ class DeviceCheck:
                 driver().duplicate(base, int(self._images[self._turn]), self._inputs)
 
     def _inspect(self, placement: Placement) -> list[int]:
-        return self._support.inspect(self.slab.base, placement, self._poison)
+        return self._support.inspect(self.slab.base, placement)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +221,9 @@ class _DeviceFullReference:
 
     def error(self, base: int, placement: Placement, tolerance: Tolerance) -> float:
         scale = None if tolerance.normwise else int(self._scale)
-        worst = self._support.largest_error(base, placement, int(self._expected), scale)
-        return worst / (tolerance.factor * (self._largest if tolerance.normwise else 1.0))
+        factor = tolerance.factor * (self._largest if tolerance.normwise else 1.0)
+        allowed = (factor, tolerance.rounding, tolerance.absolute)
+        return self._support.largest_error(base, placement, int(self._expected), scale, allowed)
 
     def intact(self) -> bool:
         return self._hash() == self._hashes

@@ -13,7 +13,14 @@ from autotune.core.deadline import Deadline
 from autotune.core.errors import AutotuneError, OutOfTimeError
 from autotune.core.limits import CudaLimits
 from autotune.core.measurement import Measurement, Outcome
-from autotune.families.launch import Binary, is_valid, kernel_layout, plan_launch, resident_blocks
+from autotune.families.bound import Bound
+from autotune.families.launch import (
+    Binary,
+    kernel_layout,
+    plan_launch,
+    plan_or_none,
+    resident_blocks,
+)
 from autotune.families.rendering import render
 from autotune.measuring.evaluator import Baseline, Effort, Finals, Report, Stage, silent
 from autotune.measuring.processes import LOOK_S, PREPARE_TIMEOUT_S, Failure, FailureKind
@@ -73,6 +80,7 @@ class _Ready:
     """A compiled candidate that may be launched."""
 
     program: CudaProgram
+    bound: Bound
     details: dict[str, float | int | str]
 
 
@@ -305,8 +313,9 @@ class CudaEvaluator:
     def _admit(self, candidate: Candidate, compiled: Compiled) -> _Ready | Measurement:
         """Past the gate, or turned away with what the binary needs."""
         family = self._families[candidate.family]
-        subject = (family, candidate.configuration, self._problem, self._limits)
-        plan = plan_launch(*subject)
+        bound = Bound(family, candidate.configuration, self._problem, self._limits)
+        point = bound.at(self._problem)
+        plan = plan_launch(point)
         main = next(step for step in plan.steps if step.kernel == family.operation)
         resources = compiled.kernels[family.operation]
         details: dict[str, float | int | str] = {
@@ -321,7 +330,7 @@ class CudaEvaluator:
             threads=main.threads,
             dynamic_shared_bytes=main.shared_bytes,
             kernel=family.operation,
-            resident_blocks=resident_blocks(*subject),
+            resident_blocks=resident_blocks(point),
         )
         if refusal is not None:
             return Measurement(Outcome.REJECTED, reason=str(refusal), details=details)
@@ -336,7 +345,7 @@ class CudaEvaluator:
         )
         if any(program.flips):
             program = replace(program, support=self._support_cubin())
-        return _Ready(program, details)
+        return _Ready(program, bound, details)
 
     def _measure(
         self, candidate: Candidate, ready: _Ready, best_s: float | None, budget_s: float
@@ -344,9 +353,9 @@ class CudaEvaluator:
         family = self._families[candidate.family]
         plans = {}
         for case in cases_of(self._problem):
-            problem = self._problem.with_sizes(*case.sizes)
-            if is_valid(family, candidate.configuration, problem, self._limits):
-                plans[case] = plan_launch(family, candidate.configuration, problem, self._limits)
+            sized = self._problem.with_sizes(*case.sizes)
+            if (plan := plan_or_none(ready.bound, sized)) is not None:
+                plans[case] = plan
         request = Evaluate(ready.program, plans, family.accuracy, best_s, budget_s)
         reply = self._ask(request)
         if isinstance(reply, Evaluated) and reply.blameless:

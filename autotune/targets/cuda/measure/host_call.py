@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import os
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -21,6 +20,7 @@ from autotune.measuring.processes import Failure, FailureKind, WorkerProcess
 from autotune.operations.guarded import strides_of
 from autotune.targets.cuda.device.identity import visible_device
 from autotune.targets.cuda.launch.loading import make_program
+from autotune.targets.reports import HostCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,23 +40,7 @@ _MIN_CALLS = 3
 _TIMEOUT_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class HostCall:
-    """What whole calls take: allocate, copy to the device, compute, copy back, free.
-
-    Attributes:
-        context_s: making the process's context on the device, before the first call.
-        cold_s: the first call of a process; loading the module, or starting cuBLAS, is part of
-            it.
-        warm_s: median of the later calls.
-    """
-
-    context_s: float
-    cold_s: float
-    warm_s: float
-
-
-class HostCalls:
+class DeviceCalls:
     """Times whole calls of one problem, each kernel in a fresh process.
 
     Args:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.operations.guarded import POISON
+from autotune.core.dtypes import WORDS
 from autotune.targets.cuda.driver.interface import driver
 
 if TYPE_CHECKING:
@@ -50,14 +50,16 @@ class Slab:
         self.layout = layout
         self._allocation = driver().allocate(layout.size)
         self.base = int(self._allocation)
-        itemsize = next(iter(layout.placements.values())).itemsize
-        support.fill(self.base, layout.size // itemsize, POISON[itemsize])
+        start = self.base
+        for placement in layout.placements.values():
+            end = self.base + placement.end
+            support.fill(start, (end - start) // placement.itemsize, placement.itemsize)
+            start = end
 
     def store(self, placement: Placement, values: Matrix) -> None:
         """Copy values from the host into one of the matrices; its padding stays what it was."""
-        words = np.full(
-            (placement.rows, placement.stride), POISON[placement.itemsize], f"u{values.itemsize}"
-        )
+        poison = WORDS[placement.itemsize].poison
+        words = np.full((placement.rows, placement.stride), poison, f"u{values.itemsize}")
         words[:, : placement.columns] = values.view(words.dtype)
         driver().upload(self.base + placement.offset, words)
 

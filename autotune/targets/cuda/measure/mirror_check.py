@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.operations.problem import multiplies
@@ -57,7 +58,7 @@ class MirrorCheck:
         (self._output,) = (each.name for each in arrays if each.written)
         self.slab = Slab(lay_out(arrays, case.padding), support)
         self.bases = [self.slab.base]
-        self._hashes: dict[str, int] = {}
+        self._found: dict[str, list[int]] = {}
         self._write()
 
     @property
@@ -93,7 +94,7 @@ class MirrorCheck:
             accuracy: the accuracy class the kernel promises.
         """
         for name in self._inputs:
-            if self._hash(name) != self._hashes[name]:
+            if self._inspect(name) != self._found[name]:
                 self._download(name, self.slab.base)
         return self.judge_result(self.slab.base, accuracy)
 
@@ -110,13 +111,15 @@ class MirrorCheck:
     def _write(self) -> None:
         for name in self._inputs:
             self._upload(name)
-            self._hashes[name] = self._hash(name)
+            self._found[name] = self._inspect(name)
         for base in self.bases[1:]:
             driver().duplicate(base, self.slab.base, self.slab.layout.size)
 
-    def _hash(self, name: str) -> int:
+    def _inspect(self, name: str) -> list[int]:
+        """What is known of an input and its guard zones, which changes with them."""
         placed = self.slab.layout.placements[name]
-        return self._support.hash(self.slab.base + placed.start, placed.end - placed.start)
+        whole = replace(placed, shape=(1, placed.elements), strides=(placed.elements, 1))
+        return self._support.inspect(self.slab.base, whole)
 
     def _upload(self, name: str) -> None:
         start = self.slab.layout.placements[name].start

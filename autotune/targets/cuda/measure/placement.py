@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autotune.core.dtypes import DTYPES
 from autotune.operations.guarded import GUARD_BYTES, strides_of
-from autotune.operations.problem import ITEM_SIZES
 
 if TYPE_CHECKING:
     from autotune.operations.parts import Array
@@ -93,7 +93,7 @@ def lay_out(arrays: Sequence[Array], padding: int) -> SlabLayout:
     placements: dict[str, Placement] = {}
     start = 0
     for array in arrays:
-        itemsize = ITEM_SIZES[array.dtype]
+        itemsize = DTYPES[array.dtype].itemsize
         shift = itemsize if padding else 0
         placed = Placement(
             array.shape, strides_of(array.shape, padding), itemsize, start + GUARD_BYTES + shift

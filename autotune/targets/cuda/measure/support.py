@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from autotune.core.dtypes import DTYPES, WORDS
 from autotune.families.launch import LaunchStep
 from autotune.targets.cuda.driver.interface import driver
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import DTypeLike, NDArray
 
     from autotune.operations.references import Matrix
     from autotune.targets.cuda.driver.interface import Memory, Run
     from autotune.targets.cuda.measure.placement import Placement
+
+Allowed: TypeAlias = tuple[float, float, float]
+"""What an error may be, times the scale, times what is expected, and without either."""
 
 _THREADS = 256
 _BLOCKS_PER_MULTIPROCESSOR = 8
@@ -28,7 +32,7 @@ class Support:
 
     Args:
         cubin: what `support_source` compiles to.
-        dtype: the element type it was compiled for.
+        dtype: the element type of results that it was compiled for.
         multiprocessor_count: of the device.
     """
 
@@ -36,80 +40,58 @@ class Support:
         self._driver = driver()
         self._module = self._driver.load(cubin)
         self._kernels: dict[str, Run] = {}
-        self._dtype = np.dtype(dtype)
-        self._word = {4: "I", 8: "Q"}[self._dtype.itemsize]
+        self._dtype = DTYPES[dtype].numpy
         self._blocks = multiprocessor_count * _BLOCKS_PER_MULTIPROCESSOR
         self._scratch = self._driver.allocate(8 * _FINDINGS)
 
-    def fill(self, address: int, count: int, value: int) -> None:
-        """Set elements to a bit pattern."""
-        self._run("fill", f"Pq{self._word}", address, count, value)
+    def fill(self, address: int, count: int, itemsize: int) -> None:
+        """Set elements, of so many bytes each, to what guard zones hold."""
+        word = WORDS[itemsize]
+        self._run(f"fill_{itemsize}", f"Pq{word.letter}", address, count, word.poison)
 
-    def inspect(self, base: int, placement: Placement, poison: int) -> list[int]:
+    def inspect(self, base: int, placement: Placement) -> list[int]:
         """Look through a matrix and its guard zones.
 
         Args:
             base: address of its slab.
             placement: where it lies.
-            poison: the bit pattern that guard zones hold.
 
         Returns:
             How many elements of the zones before it, after it and between its rows were written;
-            how many of the matrix still hold the pattern; a hash of the matrix.
+            how many of the matrix still hold what guard zones hold; a hash of the matrix.
         """
-        guard = placement.guard
-        self._driver.clear(int(self._scratch), 2 * _FINDINGS)
-        self._run(
-            "inspect",
-            f"Pqqqq{self._word}P",
-            base + placement.offset - guard * placement.itemsize,
-            guard,
-            placement.rows,
-            placement.columns,
-            placement.stride,
-            poison,
-            int(self._scratch),
-        )
-        return [int(each) for each in self._read(self._scratch, (_FINDINGS,), "uint64")]
+        start = base + placement.offset - placement.guard * placement.itemsize
+        shape = (placement.rows, placement.columns, placement.stride)
+        return self._inspect(start, placement.itemsize, placement.guard, shape)
 
     def hash(self, address: int, size: int) -> int:
-        """A hash of `size` bytes, a multiple of the element size."""
-        count = size // self._dtype.itemsize
-        self._driver.clear(int(self._scratch), 2 * _FINDINGS)
-        self._run(
-            "inspect",
-            f"Pqqqq{self._word}P",
-            address,
-            0,
-            1,
-            count,
-            count,
-            0,
-            int(self._scratch),
-        )
-        return int(self._read(self._scratch, (_FINDINGS,), "uint64")[4])
+        """A hash of `size` bytes, a multiple of eight."""
+        return self._inspect(address, 8, 0, (1, size // 8, size // 8))[4]
 
     def largest_error(
-        self, base: int, placement: Placement, expected: int, scale: int | None
+        self, base: int, placement: Placement, expected: int, scale: int | None, allowed: Allowed
     ) -> float:
-        """The largest |C - expected| / scale, NaN where C has one; without scale, undivided.
+        """The largest error relative to what is allowed; NaN where C has one.
 
         Args:
             base: address of C's slab.
             placement: where C lies.
             expected: address of float64 values, dense.
-            scale: address of others.
+            scale: address of others; None takes 1 everywhere.
+            allowed: of an element: so many times its scale, and so many times what is expected
+                of it, and so much more.
         """
         self._driver.clear(int(self._scratch), 2)
         self._run(
             "compare",
-            "PqqqPPP",
+            "PqqqPPdddP",
             base + placement.offset,
             placement.stride,
             placement.rows,
             placement.columns,
             expected,
             scale or 0,
+            *allowed,
             int(self._scratch),
         )
         return float(self._read(self._scratch, (1,), "float64")[0])
@@ -171,7 +153,24 @@ class Support:
             shape[1],
             int(taken),
         )
-        return self._read(taken, shape, self._dtype.name)
+        return self._read(taken, shape, self._dtype)
+
+    def _inspect(
+        self, start: int, itemsize: int, guard: int, shape: tuple[int, int, int]
+    ) -> list[int]:
+        """What `inspect` finds in a matrix of rows, columns and stride behind a guard zone."""
+        word = WORDS[itemsize]
+        self._driver.clear(int(self._scratch), 2 * _FINDINGS)
+        self._run(
+            f"inspect_{itemsize}",
+            f"Pqqqq{word.letter}P",
+            start,
+            guard,
+            *shape,
+            word.poison,
+            int(self._scratch),
+        )
+        return [int(each) for each in self._read(self._scratch, (_FINDINGS,), "uint64")]
 
     def _run(self, kernel: str, kinds: str, *arguments: Any) -> None:
         if kernel not in self._kernels:
@@ -179,7 +178,7 @@ class Support:
             self._kernels[kernel] = self._module.runner([step])
         self._kernels[kernel](struct.pack(kinds, *arguments), None)
 
-    def _read(self, allocation: Memory, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+    def _read(self, allocation: Memory, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         values = np.empty(shape, dtype)
         self._driver.download(values, int(allocation))  # waits for the kernel
         return values

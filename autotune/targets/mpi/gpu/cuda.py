@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError, LaunchError
-from autotune.families.launch import LaunchStep, is_valid, plan_launch
+from autotune.families.bound import Bound
+from autotune.families.launch import LaunchStep, plan_or_none
 from autotune.families.rendering import Source
 from autotune.operations.problem import Gemm
 from autotune.targets.cuda.device.identity import read_gpu
@@ -35,14 +37,12 @@ if TYPE_CHECKING:
 
 _BLOCK = (256, 1, 1)
 _BLOCKS = (1024, 1, 1)
-_TYPE_LETTERS = {"float32": "f", "float64": "d"}
-_C_TYPES = {"float32": "float", "float64": "double"}
 
 
 def accumulate_source(dtype: str) -> Source:
     """The source of what adds matrices up."""
     text = resources.files("autotune.targets.mpi.gpu").joinpath("accumulate.cu").read_text()
-    return Source(f"typedef {_C_TYPES[dtype]} T;\n\n{text}", "accumulate", (), "cuda")
+    return Source(f"typedef {DTYPES[dtype].c_type} T;\n\n{text}", "accumulate", (), "cuda")
 
 
 class Gpu:
@@ -102,7 +102,7 @@ class CudaMachine:
         self._launches: dict[tuple[int, int, int], Callable[..., None]] = {}
         module = self._driver.load(product.accumulate)
         self._accumulate = module.runner([LaunchStep("accumulate", _BLOCKS, _BLOCK)])
-        self._pack = struct.Struct(f"PqPqqq{_TYPE_LETTERS[product.dtype]}").pack
+        self._pack = struct.Struct(f"PqPqqq{DTYPES[product.dtype].accumulated.letter}").pack
 
     def allocate(self, size: int) -> Memory:
         """See `Machine.allocate`."""
@@ -211,8 +211,8 @@ class CudaMachine:
     def _launch_for(self, problem: Gemm) -> Callable[..., None]:
         """The first kernel that is valid for the sizes."""
         for kernel in self._kernels:
-            if kernel.serves(problem):
-                return kernel.launch(problem)
+            if (launch := kernel.launch(problem)) is not None:
+                return launch
         raise LaunchError(f"no local kernel can be launched for {problem.label}")
 
 
@@ -233,13 +233,12 @@ class _Sized:
         self._gpu = gpu
         self._loaded: CudaKernel | None = None
 
-    def serves(self, problem: Gemm) -> bool:
-        """Whether it is valid for the sizes."""
-        return is_valid(self._family, self._kernel.configuration, problem, self._gpu.limits)
-
-    def launch(self, problem: Gemm) -> Callable[..., None]:
-        """What multiplies matrices of these sizes."""
-        plan = plan_launch(self._family, self._kernel.configuration, problem, self._gpu.limits)
+    def launch(self, problem: Gemm) -> Callable[..., None] | None:
+        """What multiplies matrices of these sizes; None where it is not valid for them."""
+        bound = Bound(self._family, self._kernel.configuration, problem, self._gpu.limits)
+        plan = plan_or_none(bound, problem)
+        if plan is None:
+            return None
         if self._loaded is None:
             program = CudaProgram(self._kernel.cubin, plan, self._dtype)
             self._loaded = CudaKernel(program, self._gpu.ordinal)
@@ -278,7 +277,6 @@ class _CupyNccl:
         cupy.cuda.Device(ordinal).use()
         nccl = _nccl()
         identity = mpi.bcast(nccl.get_unique_id() if mpi.rank == 0 else None, 0)
-        self._types = {"float32": nccl.NCCL_FLOAT32, "float64": nccl.NCCL_FLOAT64}
         self._sum = nccl.NCCL_SUM
         self._comm = nccl.NcclCommunicator(mpi.size, identity, mpi.rank)
 
@@ -286,22 +284,22 @@ class _CupyNccl:
         self, sent: int, received: int, count: int, dtype: str, root: int, stream: int
     ) -> None:
         """See `Collective.broadcast`."""
-        self._comm.broadcast(sent, received, count, self._types[dtype], root, stream)
+        self._comm.broadcast(sent, received, count, DTYPES[dtype].nccl, root, stream)
 
     def reduce(
         self, sent: int, received: int, count: int, dtype: str, root: int, stream: int
     ) -> None:
         """See `Collective.reduce`."""
-        kind = self._types[dtype]
+        kind = DTYPES[dtype].nccl
         self._comm.reduce(sent, received, count, kind, self._sum, root, stream)
 
     def send(self, sent: int, count: int, dtype: str, peer: int, stream: int) -> None:
         """See `Collective.send`."""
-        self._comm.send(sent, count, self._types[dtype], peer, stream)
+        self._comm.send(sent, count, DTYPES[dtype].nccl, peer, stream)
 
     def receive(self, received: int, count: int, dtype: str, peer: int, stream: int) -> None:
         """See `Collective.receive`."""
-        self._comm.recv(received, count, self._types[dtype], peer, stream)
+        self._comm.recv(received, count, DTYPES[dtype].nccl, peer, stream)
 
     def close(self) -> None:
         """Give it back."""

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.table import table
 from autotune.core.limits import MpiLimits
 from autotune.operations.problem import only_gemm
 from autotune.targets.mpi.cost_model import best_grids, least_words
+from autotune.targets.reports import Forecast
 
 if TYPE_CHECKING:
     from autotune.core.device import Device
     from autotune.operations.problem import Problem
 
 
-def predicted_grids(
-    problem: Problem, device: Device, cache: str | None = None
-) -> tuple[list[dict[str, Any]], str]:
-    """The best grids by the model, best first, and a table of them with what they are judged by.
+def predicted_grids(problem: Problem, device: Device, cache: str | None = None) -> Forecast | None:
+    """The best grids by the model, best first, and what they are judged by.
 
-    None, and an empty text, for a device that is no set of ranks on CPUs.
+    None for a device that is no set of ranks on CPUs.
 
     Args:
         problem: what is computed.
@@ -28,7 +26,7 @@ def predicted_grids(
     """
     limits = device.limits
     if not isinstance(limits, MpiLimits) or limits.gpus:
-        return [], ""
+        return None
     from autotune.targets.mpi.machine import known_machine
 
     known = known_machine(only_gemm(problem, "target mpi"), device, cache)
@@ -47,7 +45,7 @@ def predicted_grids(
         }
         for grid, cost in best_grids(*sizes, limits.ranks, machine, problem.itemsize)
     ]
-    rows = [
+    cells = [
         (
             "x".join(map(str, each["grid"])),
             f"{each['bytes'] / 1e6:.3f}",
@@ -57,12 +55,15 @@ def predicted_grids(
         )
         for each in grids
     ]
-    header = ("grid", "MB received", "least MB", "messages", "ms")
-    text = (
-        "grids (rows x columns x reduction) by the model, for distributed operands and a core for "
-        f"every rank:\n  messages: {machine.latency_s * 1e6:.3g} us, "
-        f"{1e-9 / machine.seconds_per_byte:.3g} GB/s, {known.network_source}\n"
-        f"  products: {machine.flops_per_s / 1e9:.3g} GFLOP/s a rank, {known.rate_source}\n"
-        + table(header, rows, right=header[1:])
+    return Forecast(
+        name="grids",
+        rows=tuple(grids),
+        text=(
+            "grids (rows x columns x reduction) by the model, for distributed operands and a core "
+            f"for every rank:\n  messages: {machine.latency_s * 1e6:.3g} us, "
+            f"{1e-9 / machine.seconds_per_byte:.3g} GB/s, {known.network_source}\n"
+            f"  products: {machine.flops_per_s / 1e9:.3g} GFLOP/s a rank, {known.rate_source}"
+        ),
+        header=("grid", "MB received", "least MB", "messages", "ms"),
+        cells=tuple(cells),
     )
-    return grids, text

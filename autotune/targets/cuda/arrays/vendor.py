@@ -6,36 +6,17 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
-from autotune.operations.problem import Gemm, multiplies
-from autotune.targets.cpu.call import numpy_kernel
 from autotune.targets.cuda.arrays.libraries import Cupy, Torch, library_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.operations.problem import Problem
-    from autotune.targets.base import BoundKernel
+    from autotune.operations.problem import Gemm
     from autotune.targets.cuda.arrays.libraries import Library
+    from autotune.targets.kernel import BoundKernel
 
 _TF32 = ("", "0")
 """Values of CUPY_TF32 that leave CuPy's products exact."""
-
-
-def library_kernel(
-    target: str, problem: Problem, tuned: Callable[[], BoundKernel]
-) -> BoundKernel | None:
-    """The product of the library that operands of a target belong to; None where there is none.
-
-    Args:
-        target: where it runs.
-        problem: what it computes.
-        tuned: makes the kernel for calls that the library has nothing for.
-    """
-    if target == "cpu":
-        return numpy_kernel(problem).__call__
-    if target in ("cuda", "numba-cuda") and isinstance(problem, Gemm):
-        return DeviceLibrary(problem, tuned) if multiplies(problem.defined) else None
-    return None
 
 
 class DeviceLibrary:
@@ -65,7 +46,7 @@ class DeviceLibrary:
         beta: float = 0.0,
         stream: Any = None,
     ) -> Any:
-        """See `autotune.runtime.loading.Kernel`."""
+        """See `autotune.targets.Kernel`."""
         library = library_of(a)
         numbers = isinstance(alpha, int | float) and isinstance(beta, int | float)
         if stream is None and numbers and self._fits(library, a, b, out, beta):

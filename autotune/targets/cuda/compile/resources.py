@@ -1,4 +1,4 @@
-"""What one configuration needs of a device: estimated, and as compiled where that is possible."""
+"""What one configuration needs of a GPU, as compiled, beside what was estimated."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 from autotune.core.errors import MissingDependencyError
 from autotune.core.limits import CudaLimits
 from autotune.families.occupancy import blocks_per_multiprocessor
+from autotune.targets.cuda.compile.compiling import compile_source
+from autotune.targets.cuda.compile.gate import gate
+from autotune.targets.reports import Resources
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,39 +21,25 @@ if TYPE_CHECKING:
     from autotune.operations.problem import Problem
 
 
-def estimates(
-    family: KernelFamily, configuration: Configuration, problem: Problem, device: Device
-) -> dict[str, Value]:
-    """The derived quantities of a configuration: footprints, threads, registers."""
-    known = family.values(configuration, problem, device.limits)
-    return {name: known[name] for name in family.derived}
-
-
-def compiled(
+def resources(
     family: KernelFamily,
     source: Source,
     configuration: Configuration,
     problem: Problem,
     device: Device,
-) -> tuple[dict[str, Any] | None, str]:
-    """What the binary says, for families that run on a GPU.
-
-    Returns:
-        The binary's numbers and an empty text; or None and one line saying why there are none.
+) -> Resources:
+    """What the binary says, in numbers and in one line; or why there is none.
 
     Raises:
         CompileError: the compiler refuses the source.
     """
     limits = device.limits
-    if not isinstance(limits, CudaLimits) or family.launch is None:
-        return None, f"families for {family.target} are compiled when they are run"
-    from autotune.targets.cuda.compile.compiling import compile_source
-    from autotune.targets.cuda.compile.gate import gate
-
+    assert isinstance(limits, CudaLimits)
+    assert family.launch is not None  # its target's families have one
     try:
         binary = compile_source(source, family.name, limits.architecture)
     except MissingDependencyError as error:
-        return None, str(error)
+        return Resources(None, str(error))
     known = family.values(configuration, problem, limits)
     threads = int(known["threads"])
     dynamic = int(family.launch.shared_bytes.evaluate(known))
@@ -84,10 +73,11 @@ def compiled(
         "rejection": None if rejection is None else str(rejection),
         "compile_s": round(binary.seconds, 6),
     }
-    return document, ""
+    estimated = {name: known[name] for name in family.derived}
+    return Resources(document, _summary(estimated, document, device))
 
 
-def summary(estimated: Mapping[str, Value], binary: Mapping[str, Any], device: Device) -> str:
+def _summary(estimated: Mapping[str, Value], binary: Mapping[str, Any], device: Device) -> str:
     """Estimate and truth in one line."""
 
     def pair(name: str, unit: str = "") -> str:

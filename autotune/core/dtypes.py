@@ -1,0 +1,233 @@
+"""Element types: one row each, and everything that is particular to one stands in its row.
+
+A new one is a row here, a tolerance where its arithmetic differs
+(`autotune.operations.references.Tolerance`), and what the vendor's library calls it
+(`autotune.targets.cuda.measure.baseline`) where that takes more than the row says.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from autotune.core.errors import MissingDependencyError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """An unsigned integer that holds an element's bits.
+
+    Attributes:
+        c_type: its name in C.
+        letter: what `struct` calls it.
+        poison: what guard zones, padding and an unwritten C hold: a quiet NaN of every element
+            type of this size, with a payload of its own.
+    """
+
+    c_type: str
+    letter: str
+    poison: int
+
+
+WORDS: Mapping[int, Word] = {
+    2: Word("unsigned short", "H", 0x7FE5),  # of float16 and of bfloat16 alike
+    4: Word("unsigned int", "I", 0x7FC5A5A5),
+    8: Word("unsigned long long", "Q", 0x7FFCA5A5A5A5A5A5),
+}
+"""By bytes per element."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dtype:
+    """An element type.
+
+    Attributes:
+        name: what it is called here, and in PyTorch and NumPy.
+        aliases: other names, in lower case.
+        itemsize: bytes per element.
+        accumulation: name of the type that products of such elements are summed in; scalars
+            (alpha, beta) are passed in it.
+        unit_roundoff: largest relative error of rounding a number to it.
+        smallest: its smallest positive number, a subnormal one.
+        c_type: its name in CUDA C++.
+        c_header: the header that declares that name; empty where the language has it.
+        letter: what `struct` calls it; empty where no scalar is passed in it.
+        scalar: its type in `ctypes`, as `letter`.
+        blas: the letter of its functions in BLAS (SGEMM); empty where those have none.
+        numpy_module: the module whose attribute `name` is its NumPy type.
+        typestrs: how ``__array_interface__`` and ``__cuda_array_interface__`` spell it.
+        dlpack: DLPack's code of its kind.
+        mpi: the attribute of ``mpi4py.MPI`` that is its datatype; empty where MPI has none.
+        nccl: the number of NCCL's ``ncclDataType_t``.
+        cublas: the number of cuBLAS's ``cudaDataType_t``.
+        usual: whether families that declare no dtypes have it.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    itemsize: int
+    accumulation: str
+    unit_roundoff: float
+    smallest: float
+    c_type: str
+    c_header: str
+    letter: str
+    scalar: Any
+    blas: str
+    numpy_module: str
+    typestrs: tuple[str, ...]
+    dlpack: int
+    mpi: str
+    nccl: int
+    cublas: int
+    usual: bool = False
+
+    @property
+    def word(self) -> Word:
+        """The integer of its size."""
+        return WORDS[self.itemsize]
+
+    @property
+    def accumulated(self) -> Dtype:
+        """The type that its products are summed in."""
+        return DTYPES[self.accumulation]
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """As a NumPy dtype. NumPy itself has no bfloat16: that one is imported when needed.
+
+        Raises:
+            MissingDependencyError: the module that has it is missing.
+        """
+        import numpy as np
+
+        try:
+            module = importlib.import_module(self.numpy_module)
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"{self.name} arrays need {self.numpy_module}: pip install {self.numpy_module}"
+            ) from error
+        found: np.dtype[Any] = np.dtype(getattr(module, self.name))
+        return found
+
+
+_FLOAT, _BFLOAT = 2, 4
+"""DLPack's kDLFloat and kDLBfloat."""
+
+DTYPES: Mapping[str, Dtype] = {
+    row.name: row
+    for row in (
+        Dtype(
+            name="float32",
+            aliases=("f32", "fp32", "single"),
+            itemsize=4,
+            accumulation="float32",
+            unit_roundoff=2.0**-24,
+            smallest=2.0**-149,
+            c_type="float",
+            c_header="",
+            letter="f",
+            scalar=ctypes.c_float,
+            blas="S",
+            numpy_module="numpy",
+            typestrs=("<f4",),
+            dlpack=_FLOAT,
+            mpi="FLOAT",
+            nccl=7,
+            cublas=0,
+            usual=True,
+        ),
+        Dtype(
+            name="float64",
+            aliases=("f64", "fp64", "double"),
+            itemsize=8,
+            accumulation="float64",
+            unit_roundoff=2.0**-53,
+            smallest=2.0**-1074,
+            c_type="double",
+            c_header="",
+            letter="d",
+            scalar=ctypes.c_double,
+            blas="D",
+            numpy_module="numpy",
+            typestrs=("<f8",),
+            dlpack=_FLOAT,
+            mpi="DOUBLE",
+            nccl=8,
+            cublas=1,
+            usual=True,
+        ),
+        Dtype(
+            name="float16",
+            aliases=("f16", "fp16", "half"),
+            itemsize=2,
+            accumulation="float32",
+            unit_roundoff=2.0**-11,
+            smallest=2.0**-24,
+            c_type="__half",
+            c_header="cuda_fp16.h",
+            letter="",
+            scalar=None,
+            blas="",
+            numpy_module="numpy",
+            typestrs=("<f2",),
+            dlpack=_FLOAT,
+            mpi="",
+            nccl=6,
+            cublas=2,
+        ),
+        Dtype(
+            name="bfloat16",
+            aliases=("bf16",),
+            itemsize=2,
+            accumulation="float32",
+            unit_roundoff=2.0**-8,
+            smallest=2.0**-133,
+            c_type="__nv_bfloat16",
+            c_header="cuda_bf16.h",
+            letter="",
+            scalar=None,
+            blas="",
+            numpy_module="ml_dtypes",
+            typestrs=("<V2",),  # what PyTorch and ml_dtypes say
+            dlpack=_BFLOAT,
+            mpi="",
+            nccl=9,
+            cublas=14,
+        ),
+    )
+}
+"""Every element type a problem may have, by name."""
+
+DEFAULT_DTYPE = "float32"
+"""What is meant where no element type is named."""
+
+USUAL_DTYPES = tuple(row.name for row in DTYPES.values() if row.usual)
+"""Those of a family that declares none."""
+
+_NAMES = {alias: row.name for row in DTYPES.values() for alias in row.aliases}
+_TYPESTRS = {spelling: row.name for row in DTYPES.values() for spelling in row.typestrs}
+_DLPACK = {(row.dlpack, 8 * row.itemsize): row.name for row in DTYPES.values()}
+
+
+def dtype_name(text: str) -> str:
+    """The name that a dtype has here: "float32" for "fp32" or "Single"; others as they are."""
+    lower = text.strip().lower()
+    return _NAMES.get(lower, lower)
+
+
+def from_typestr(typestr: str) -> str:
+    """The name of what ``__cuda_array_interface__`` calls `typestr`; others as they are."""
+    return _TYPESTRS.get(typestr, typestr)
+
+
+def from_dlpack(kind: int, bits: int, lanes: int) -> str:
+    """The name of a type of DLPack; others are described."""
+    name = _DLPACK.get((kind, bits), f"kind {kind} of {bits}")
+    return name if lanes == 1 else f"{name} x {lanes}"

@@ -1,0 +1,164 @@
+"""Kernels as users hold them, and what they were asked for with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+from autotune.core.errors import InputError
+
+if TYPE_CHECKING:
+    from autotune.core.configuration import Candidate
+    from autotune.operations.problem import Problem
+    from autotune.store import MatchQuality, TuningRecord
+    from autotune.targets.base import Target
+
+BoundKernel: TypeAlias = Callable[..., Any]
+"""``kernel(*inputs, out=None, stream=None, **scalars)``: checks operands, computes or enqueues,
+and returns the output; of matrix products ``kernel(a, b, out, alpha, beta, stream)``, too."""
+
+FALLBACKS = (None, "library")
+"""What `load` may do where the record says that the vendor's library is faster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a kernel was asked for with: the arguments of `load`.
+
+    Attributes:
+        problem: what to compute.
+        target: where to run; None takes the best.
+        match: one of `autotune.targets.lookup.MATCHES`.
+        device: which one, where the target has several.
+        cache: the user's cache.
+        extra_families: folders of families.
+        fallback: one of `FALLBACKS`.
+        options: what the target was told besides.
+        again: asks for the same once more, in another process; None where that makes no sense.
+    """
+
+    problem: Problem
+    target: str | Target | None
+    match: str
+    device: int | str | None
+    cache: str | Path | None
+    extra_families: tuple[Path, ...]
+    fallback: str | None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    again: Callable[[Request], Kernel] | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Kernel:
+    """A tuned kernel, ready to call.
+
+    Copies are the kernel itself. A pickled one is loaded again where it is unpickled, with the
+    arguments it was loaded with: what serves there is looked up there.
+
+    Attributes:
+        problem: what it computes.
+        target: where it runs.
+        candidate: family and configuration.
+        match: how well the record behind it fits the problem and this device.
+        reason: what kept the match from being exact, or the configuration from being the
+            record's, as fewer threads do; empty when both are.
+        record: the tuning record behind it; None for a default configuration.
+        library: the library that computes instead of the candidate, since it is faster; empty
+            where the candidate does.
+    """
+
+    problem: Problem
+    target: str
+    candidate: Candidate
+    match: MatchQuality
+    reason: str
+    record: TuningRecord | None
+    _bound: BoundKernel
+    library: str = ""
+    _request: Request | None = None
+
+    def __repr__(self) -> str:
+        """One line: what computes what, where, and how well it fits."""
+        what = f"{self.library} instead of {self.candidate}" if self.library else self.candidate
+        tuned = "untuned" if self.record is None else f"record {self.record.id}"
+        return (
+            f"<{type(self).__name__} {what}; {self.problem.label} on {self.target}, "
+            f"{self.match}, {tuned}>"
+        )
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._request is None or self._request.again is None:
+            raise InputError(
+                f"a kernel of target {self.target} is bound to its communicator and cannot be "
+                "pickled: load it on every rank"
+            )
+        return self._request.again, (self._request,)
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        """Compute the problem's operation: ``kernel(*inputs, out=None, stream=None, **scalars)``.
+
+        On the CPU operands are NumPy arrays, and the output is there when the call returns. On a
+        GPU they are arrays of PyTorch, CuPy, Numba, or anything with DLPack or
+        ``__cuda_array_interface__`` in its memory; the work is enqueued on a stream, and the call
+        does not wait for it. Rows must be contiguous there: nothing is copied unasked.
+
+        Args:
+            inputs: the operands that are not written, in the operation's order.
+            options: `out`, the output, written in place and returned; None allocates it with the
+                library of the first input. `stream`, where to enqueue the work: a stream of any
+                library, its handle, or anything with ``__cuda_stream__``; what the operands need
+                must be ordered before it. None is the current stream of the first input's library.
+                CPU kernels take none. And the operation's scalars, numbers of the host; where one
+                that is not zero scales what `out` holds, `out` must be there.
+
+        Returns:
+            The output.
+
+        Raises:
+            OperandError: an operand does not fit; the message names it and what it takes.
+            LaunchError: the GPU's driver refuses the launch, or an earlier kernel was at fault.
+        """
+        return self._bound(*inputs, **options)
+
+
+class ProductKernel(Kernel):
+    """A tuned kernel of a matrix product."""
+
+    __slots__ = ()
+
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        out: Any = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Any = None,
+    ) -> Any:
+        """``C = alpha A B + beta C`` for operands of the problem's shapes, dtype and layout.
+
+        Args:
+            a: A as stored: M x N, or N x M where the layout says transposed.
+            b: B as stored: N x K, or K x N where the layout says transposed.
+            out: C, M x K, written in place and returned; None allocates it with the library of
+                `a`.
+            alpha: scales the product; a number of the host.
+            beta: scales what `out` holds; needs `out`. Zero means `out` is not read.
+            stream: as for `Kernel`.
+
+        Returns:
+            C, an M x K array.
+
+        Raises:
+            OperandError: an operand does not fit; the message names it and what it takes.
+            LaunchError: the GPU's driver refuses the launch, or an earlier kernel was at fault.
+        """
+        return self._bound(a, b, out, alpha, beta, stream)
