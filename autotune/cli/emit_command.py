@@ -82,7 +82,13 @@ def run(args: argparse.Namespace) -> CommandResult:
     choice = _of_family(args) if args.record is None else _of_record(args)
     family, configuration, problem = choice.family, choice.configuration, choice.problem
     layout = problem.layout if problem.layout in family.layouts else "nn"
-    source = render(family, configuration, dtype=problem.dtype, layout=layout)
+    source = render(
+        family,
+        configuration,
+        dtype=problem.dtype,
+        layout=layout,
+        out_dtype=problem.out_dtype,
+    )
     notes = [*choice.notes]
     estimated: Mapping[str, Value] = {}
     binary: dict[str, Any] | None = None
@@ -136,6 +142,7 @@ _OF_RECORDS = (
     "preset",
     "shape",
     "dtype",
+    "out_dtype",
     "layout",
     "accuracy",
     "threads",
@@ -152,7 +159,7 @@ def _of_record(args: argparse.Namespace) -> _Choice:
 
     for option in (*_OF_RECORDS, *all_options()):
         if value := getattr(args, option, None):
-            given = repr(value) if option == "family" else f"--{option}"
+            given = repr(value) if option == "family" else f"--{option.replace('_', '-')}"
             raise InputError(
                 f"--record says itself what is printed, got {given} too: leave one of them out"
             )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.dtypes import DEFAULT_DTYPE, dtype_name
 from autotune.core.errors import InputError, ProblemError
-from autotune.families.offers import dtypes_of, unoffered
+from autotune.families.offers import dtypes_of, unoffered, unwritten
 from autotune.operations.problem import (
     LAYOUTS,
     MatrixOperation,
@@ -37,6 +37,11 @@ def problem_options() -> argparse.ArgumentParser:
         "--dtype",
         metavar="D",
         help=f"element type, of those that the families have (default {DEFAULT_DTYPE})",
+    )
+    group.add_argument(
+        "--out-dtype",
+        metavar="D",
+        help="element type of the result, of those that the families write (default: the dtype)",
     )
     group.add_argument(
         "--layout",
@@ -96,7 +101,15 @@ def problems(
             f"operation {defined.name!r} needs --shape {defined.shape_text}, its sizes as in "
             f"{'x'.join('512' for _ in defined.sizes)}"
         )
-    fields = {"dtype": dtype, "accuracy": accuracy, "threads": args.threads}
+    out_dtype = None if args.out_dtype is None else dtype_name(args.out_dtype)
+    if out_dtype and (reason := unwritten(scope.families.values(), dtype, out_dtype)):
+        raise ProblemError(reason)
+    fields = {
+        "dtype": dtype,
+        "out_dtype": out_dtype,
+        "accuracy": accuracy,
+        "threads": args.threads,
+    }
     if isinstance(defined, MatrixOperation):
         fields["layout"] = args.layout or "nn"
     elif args.layout is not None:
@@ -141,4 +154,5 @@ def shapes_text(problem: Problem) -> str:
     result = " @ ".join(stored.values())
     if not multiplies(problem.defined):
         result = f"{text} of {', '.join(stored.values())}"
-    return f"{output} = {result}  {problem.dtype}"
+    types = " to ".join(filter(None, (problem.dtype, problem.out_dtype)))
+    return f"{output} = {result}  {types}"

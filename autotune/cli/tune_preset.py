@@ -31,6 +31,7 @@ def run_named(args: argparse.Namespace) -> CommandResult:
     for option in (
         "shape",
         "dtype",
+        "out_dtype",
         "layout",
         "accuracy",
         "threads",
@@ -39,9 +40,10 @@ def run_named(args: argparse.Namespace) -> CommandResult:
         "study",
     ):
         if (value := getattr(args, option)) is not None:
+            given = f"--{option.replace('_', '-')} {value!s}"
             raise InputError(
-                f"--preset {preset.name} says itself what is tuned, got --{option} {value!s}: "
-                "leave one of them out"
+                f"--preset {preset.name} says itself what is tuned, got {given}: leave one of "
+                "them out"
             )
     display = _Display(preset, quiet=args.quiet)
     results = []

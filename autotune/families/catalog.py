@@ -12,6 +12,7 @@ from autotune.core.paths import data_dir
 from autotune.core.printable import shown
 from autotune.core.suggestions import must_be
 from autotune.families.index import Families, FamilyEntry, FamilyFile, entries_of
+from autotune.families.languages import language_of, target_names
 from autotune.families.operation_file import OPERATION_FILE
 from autotune.operations.problem import OPERATIONS
 
@@ -28,7 +29,9 @@ FRAGMENTS = ("schedule",)
 
 
 def find_families(extra: Iterable[str | os.PathLike[str]] = ()) -> list[KernelFamily]:
-    """Every family: the shipped ones, those in `extra` folders and in `$AUTOTUNE_FAMILIES`.
+    """Every family: the shipped ones, those that targets of other packages bring, the user's.
+
+    The user's are in `extra` folders and in those that `$AUTOTUNE_FAMILIES` lists.
 
     A folder of families has a ``search_spaces`` and a ``templates`` tree, as this project has,
     or simply both kinds of file side by side. Its files may include the shipped partials and
@@ -38,7 +41,8 @@ def find_families(extra: Iterable[str | os.PathLike[str]] = ()) -> list[KernelFa
         FamilyError: a file does not fit the format, a folder holds no family, or two files
             define the same one.
     """
-    files = [*_shipped("*", "*"), *_own(extra)]
+    brought = [folder for each in target_names() for folder in language_of(each).folders]
+    files = [*_shipped("*", "*"), *_own([*brought, *extra])]
     return [entry.read() for entry in _unique(entries_of(files))]
 
 
@@ -59,7 +63,7 @@ def catalog(
     Raises:
         FamilyError: as `find_families`; of the shipped families only these are looked at.
     """
-    files = [*_shipped(operation, target), *_own(extra)]
+    files = [*_shipped(operation, target), *_own([*language_of(target).folders, *extra])]
     return Families(
         {
             entry.name: entry

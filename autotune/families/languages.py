@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from autotune.families.family import KernelFamily
     from autotune.operations.operation import Operation
 
@@ -39,6 +41,7 @@ class Language:
         threaded: whether families may say how many threads of the host they use (`threads`).
         local: for programs that leave a product to a kernel of another target ([local]): which
             targets that may be, each with what it demands of the device, texts with reasons.
+        folders: folders of the target's own families, where they are not this project's.
     """
 
     limits: frozenset[str]
@@ -50,6 +53,7 @@ class Language:
     own_operations: bool = False
     threaded: bool = False
     local: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
+    folders: tuple[Path, ...] = ()
 
 
 class Speakers(Protocol):

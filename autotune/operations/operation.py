@@ -267,6 +267,11 @@ class OperationProblem:
         return "nn"
 
     @property
+    def result_dtype(self) -> str:
+        """Element type of the output."""
+        return self.out_dtype or self.dtype
+
+    @property
     def itemsize(self) -> int:
         """Bytes per element of the operands."""
         return DTYPES[self.dtype].itemsize
@@ -280,7 +285,7 @@ class OperationProblem:
     @property
     def operands(self) -> tuple[Array, ...]:
         """The operands as stored, in the order of a call."""
-        return arrays_of(self.defined, self.sizes, self.dtype, self.out_dtype)
+        return arrays_of(self.defined, self.sizes, self.dtype, self.result_dtype)
 
     @property
     def flops(self) -> int:
@@ -320,14 +325,14 @@ class OperationProblem:
 
 
 def arrays_of(
-    defined: Operation, sizes: Mapping[str, int], dtype: str, out_dtype: str | None
+    defined: Operation, sizes: Mapping[str, int], dtype: str, result_dtype: str
 ) -> tuple[Array, ...]:
     """The operands of an operation at some sizes."""
     return tuple(
         Array(
             operand.name,
             tuple(defined.evaluated(text, sizes) for text in operand.shape),
-            (out_dtype or dtype) if operand.written else dtype,
+            result_dtype if operand.written else dtype,
             operand.written,
         )
         for operand in defined.operands
@@ -370,7 +375,7 @@ def _check_result(operation: Operation) -> None:
     for name in sorted(operation.result.names - {*known}):
         raise InputError(f"result must mention operands and scalars: {must_be('it', name, known)}")
     for sizes in _examples(operation):
-        arrays = arrays_of(operation, sizes, DEFAULT_DTYPE, None)
+        arrays = arrays_of(operation, sizes, DEFAULT_DTYPE, DEFAULT_DTYPE)
         if sum(math.prod(each.shape) for each in arrays) > _LARGEST_EXAMPLE:
             continue
         values: dict[str, Any] = {each.name: np.zeros(each.shape) for each in arrays}

@@ -54,6 +54,11 @@ class Problem(Protocol):
         ...
 
     @property
+    def result_dtype(self) -> str:
+        """Element type of the result."""
+        ...
+
+    @property
     def accuracy(self) -> str:
         """The loosest accuracy class a kernel may have."""
         ...
@@ -214,6 +219,11 @@ class Gemm:
         return DTYPES[self.dtype].itemsize
 
     @property
+    def result_dtype(self) -> str:
+        """Element type of C."""
+        return self.out_dtype or self.dtype
+
+    @property
     def sizes(self) -> dict[str, int]:
         """M, N, K and `element_sizes`: names in scope of a family's expressions."""
         return {"M": self.m, "N": self.n, "K": self.k, **element_sizes(self.dtype)}
@@ -239,7 +249,7 @@ class Gemm:
         return (
             Array("A", self.a_shape, self.dtype),
             Array("B", self.b_shape, self.dtype),
-            Array("C", self.c_shape, self.out_dtype or self.dtype, written=True),
+            Array("C", self.c_shape, self.result_dtype, written=True),
         )
 
     @property

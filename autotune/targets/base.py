@@ -130,12 +130,21 @@ class Target(ABC):
         Raises:
             InputError: it has no such option, or a value is none that the option takes.
         """
+        cls.check_options(options)
+        return cls(**options)
+
+    @classmethod
+    def check_options(cls, options: Mapping[str, Any]) -> None:
+        """Check that the target has all of some options.
+
+        Raises:
+            InputError: it has not; the message names those it has.
+        """
         known = {option.name for option in cls.OPTIONS}
         for name in options:
             if name not in known:
                 takes = must_be("its option", name, sorted(known)) if known else "it has none"
                 raise InputError(f"target {cls.name} takes no {name!r}: {takes}")
-        return cls(**options)
 
     @classmethod
     def is_usable(cls) -> bool:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError
 from autotune.operations.calls import check_unread
 from autotune.operations.parts import plain_strides
@@ -44,7 +45,7 @@ def check_operands(
         _check(array.name.lower(), given, array)
     if out is None:
         check_unread(problem.defined, scalars)
-        return np.empty(output.shape, output.dtype)
+        return np.empty(output.shape, DTYPES[output.dtype].numpy)
     _check("out", out, output)
     if not out.flags.writeable:
         raise OperandError("out is read-only: pass an array that may be written")

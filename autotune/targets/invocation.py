@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autotune.core.dtypes import DEFAULT_DTYPE
 from autotune.families.offers import refusal, unoffered
 from autotune.operations.problem import OPERATIONS
 
@@ -18,7 +19,13 @@ if TYPE_CHECKING:
     from autotune.operations.problem import Problem
     from autotune.targets.base import Placement, Target
 
-_DEFAULTS = {"dtype": "float32", "layout": "nn", "accuracy": "ieee", "threads": None}
+_DEFAULTS = {
+    "dtype": DEFAULT_DTYPE,
+    "out_dtype": None,
+    "layout": "nn",
+    "accuracy": "ieee",
+    "threads": None,
+}
 """Fields of a problem that are left out where they have these values."""
 
 

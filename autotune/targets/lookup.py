@@ -12,6 +12,7 @@ from autotune.core.errors import InputError, NotTunedError, SpaceError, UnknownN
 from autotune.core.paths import CacheLocations
 from autotune.families.catalog import catalog
 from autotune.families.launch import Binary
+from autotune.families.offers import refusal
 from autotune.families.program_cache import ProgramCache
 from autotune.store import Match, MatchQuality, TuningRecord, find, pools, record_sources
 from autotune.targets.base import Target
@@ -209,8 +210,11 @@ def _candidate(
 ) -> Candidate:
     """The candidate a match stands for, moved to the nearest configuration valid here."""
     if found.record is None:
+        if (reason := refusal(families, problem)) is not None:
+            raise InputError(reason)
+        able = [name for name, each in families.items() if each.unsupported(problem) is None]
         default = target.default_family(device)
-        family = families[default if default in families else next(iter(families))]
+        family = families[default if default in able else able[0]]
         return Candidate(family.name, family.default(problem, device.limits))
     fitted = fitting.fitted(found.record.candidate)
     if fitted is None:

@@ -270,7 +270,9 @@ def test_beta_needs_out(calls: Calls, kind: str) -> None:
 
 @pytest.mark.parametrize("alpha", ["1", None, 10**400])
 def test_alpha_must_be_a_number(calls: Calls, alpha: Any) -> None:
-    kernel = DeviceProduct(PROBLEM, lambda device: lambda *each: struct.pack("f", each[6]))
+    kernel = DeviceProduct(
+        PROBLEM, lambda device: lambda *each, stream=None: struct.pack("f", each[6])
+    )
     with pytest.raises(OperandError, match="alpha and beta must be numbers that float32 holds"):
         kernel(*(FakeTensor(each) for each in hosts()), alpha)
 

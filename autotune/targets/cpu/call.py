@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError
 from autotune.core.forking import LOADING, threads_are_lost
 from autotune.core.limits import CpuLimits
@@ -54,7 +55,7 @@ class HostKernel:
         self._inputs = len(defined.inputs)
         self._position = defined.operands.index(defined.output)
         output = problem.operands[self._position]
-        self._shape, self._dtype = output.shape, np.dtype(output.dtype)
+        self._shape, self._dtype = output.shape, DTYPES[output.dtype].numpy
 
     def __call__(
         self, *inputs: Any, out: Any = None, stream: Any = None, **scalars: Any

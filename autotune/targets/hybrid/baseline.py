@@ -13,7 +13,7 @@ from autotune.targets.cuda.measure.baseline import Cublas, CublasError, find_cub
 
 if TYPE_CHECKING:
     from autotune.operations.references import Matrix
-    from autotune.targets.hybrid.machine import DeviceMatrix
+    from autotune.targets.cuda.machine.matrix import DeviceMatrix
 
 _BLOCK = 4096
 _PIN = 1  # CUBLASXT_PINNING_ENABLED

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError
 from autotune.core.grid import Block
 from autotune.targets.cuda.arrays.operands import DeviceArray, check_place
+from autotune.targets.cuda.machine.matrix import DeviceMatrix
 from autotune.targets.host_operands import check_operands, element_strides
-from autotune.targets.hybrid.machine import DeviceMatrix
 
 if TYPE_CHECKING:
     from autotune.operations.problem import Gemm
@@ -159,7 +160,8 @@ class HybridCall:
         address, (stride,) = check_place(name, found, shape, self._problem.dtype, written=written)
         if found.device != device:
             raise OperandError(f"{name} must be on GPU {device}, and is on {found.device}")
-        return DeviceMatrix(device, address, *shape, stride, self._problem.itemsize)
+        dtype = DTYPES[self._problem.dtype].numpy
+        return DeviceMatrix(device, address, shape, (stride, 1), dtype)
 
 
 def _rows(array: Any) -> Any:

@@ -72,6 +72,7 @@ class HybridTarget(Target):
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
         """The target with some of its options."""
+        cls.check_options(options)
         return cls(options.get("gpus"), options.get("operands", "host"))
 
     @classmethod

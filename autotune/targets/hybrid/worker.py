@@ -22,7 +22,6 @@ from autotune.targets.cuda.driver.context import describe, driver_errors
 from autotune.targets.cuda.measure.baseline import CublasError
 from autotune.targets.hybrid.baseline import CublasXt, OneGpu
 from autotune.targets.hybrid.loading import make_plan
-from autotune.targets.hybrid.machine import GpuMachine
 from autotune.targets.hybrid.messages import (
     CASES,
     Confirm,
@@ -33,12 +32,13 @@ from autotune.targets.hybrid.messages import (
     Visit,
 )
 from autotune.targets.hybrid.operands import GuardedBlock, PlacedCheck
-from autotune.targets.hybrid.products import Products
+from autotune.targets.hybrid.products import machine_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autotune.core.grid import Span
+    from autotune.targets.cuda.machine.machine import GpuMachine
     from autotune.targets.hybrid.loading import HybridProgram, Plan
     from autotune.targets.hybrid.products import LocalKernel
 
@@ -219,10 +219,8 @@ class _Worker:
 
     def _plan(self, program: HybridProgram, case: Case) -> Plan:
         if program.local not in self._machines:
-            self._machines[program.local] = GpuMachine(
-                self._setup.devices,
-                self._setup.problem.dtype,
-                Products(program.local, self._programs),
+            self._machines[program.local] = machine_with(
+                program.local, self._setup.devices, self._programs
             )
         machine = self._machines[program.local]
         return make_plan(program, machine, self._programs, *case.sizes)

@@ -156,7 +156,7 @@ def tuned_product(comm: Any, m: int, n: int, k: int, dtype: str) -> Iterator[Gpu
     describe(comm, gpus=True)
     programs = ProgramCache(CacheLocations.at(None).programs)
     product = _of_rank_0(comm, lambda: choose_gpu_local(Gemm(m, n, k, dtype), programs))
-    yield load_product(product, comm)
+    yield load_product(product, programs, comm)
 
 
 def _of_rank_0(comm: Any, look: Callable[[], _T]) -> _T:

@@ -41,6 +41,7 @@ class DeviceKernel:
     def __init__(self, problem: Problem, load_on: Callable[[int], Launch]) -> None:
         self._defined = problem.defined
         self._operands = problem.operands
+        self._scalar_type = DTYPES[problem.dtype].accumulation
         self._position = problem.defined.operands.index(problem.defined.output)
         self._load_on = load_on
         self._launches: dict[int, Launch] = {}
@@ -114,7 +115,7 @@ class DeviceKernel:
         names = " and ".join(scalars) or "sizes"
         given = " and ".join(f"{value!r:.40}" for value in scalars.values()) or "none"
         raise OperandError(
-            f"{names} must be numbers that {self._operands[0].dtype} holds, and rows less than "
+            f"{names} must be numbers that {self._scalar_type} holds, and rows less than "
             f"2^31 elements apart, got {given}: {error}"
         ) from error
 
@@ -188,7 +189,9 @@ class DeviceProduct(DeviceKernel):
         a, b, c = (each.shape for each in problem.operands)
         self._a_shape, self._b_shape, self._c_shape = pair(a), pair(b), pair(c)
         self._dtype = problem.dtype
-        self._itemsize = DTYPES[problem.dtype].itemsize
+        self._itemsize = problem.itemsize
+        self._out_dtype = problem.result_dtype
+        self._out_itemsize = DTYPES[problem.result_dtype].itemsize
         # For the end of an operand: the last row begins so many rows after the first.
         self._a_before_last, self._a_columns = self._a_shape[0] - 1, self._a_shape[1]
         self._b_before_last, self._b_columns = self._b_shape[0] - 1, self._b_shape[1]
@@ -216,7 +219,7 @@ class DeviceProduct(DeviceKernel):
             if at_a is not None and at_b is not None:
                 library = library_of(a)
                 if out is None:
-                    out = library.empty(a, self._c_shape, self._dtype, None)
+                    out = library.empty(a, self._c_shape, self._out_dtype, None)
                 at_c = read_c(out) if out.__class__ is kind else None
                 if at_c is not None and at_a[2] == at_b[2] == at_c[2]:
                     self._enqueue(at_a, at_b, at_c, alpha, beta, library.current_stream(a))
@@ -226,8 +229,8 @@ class DeviceProduct(DeviceKernel):
     def _read(self, kind: type, array: Any) -> tuple[Reader, Reader, Reader]:
         """What reads plain operands of one type."""
         library = library_of(array)
-        shapes = (self._a_shape, self._b_shape, self._c_shape)
-        a, b, c = (library.reader(shape, self._dtype) for shape in shapes)
+        a, b = (library.reader(shape, self._dtype) for shape in (self._a_shape, self._b_shape))
+        c = library.reader(self._c_shape, self._out_dtype)
         self._readers[kind] = a, b, c
         return a, b, c
 
@@ -239,7 +242,7 @@ class DeviceProduct(DeviceKernel):
         c, ldc, _ = at_c
         # Where the address ranges meet, a closer look tells whether the elements do.
         itemsize = self._itemsize
-        end = c + (self._c_before_last * ldc + self._c_columns) * itemsize
+        end = c + (self._c_before_last * ldc + self._c_columns) * self._out_itemsize
         if end > a and a + (self._a_before_last * lda + self._a_columns) * itemsize > c:
             self._refuse_overlap("a", at_c, at_a, self._a_shape)
         if end > b and b + (self._b_before_last * ldb + self._b_columns) * itemsize > c:
@@ -251,7 +254,9 @@ class DeviceProduct(DeviceKernel):
             self._refuse({"alpha": alpha, "beta": beta}, error)
 
     def _refuse_overlap(self, name: str, at_c: Place, at_x: Place, shape: tuple[int, int]) -> None:
-        if overlap(at_c, self._c_shape, at_x, shape, self._itemsize):
+        if self._out_itemsize != self._itemsize or overlap(
+            at_c, self._c_shape, at_x, shape, self._itemsize
+        ):
             raise OperandError(f"out overlaps {name} in memory: pass a separate array as out")
 
 
@@ -277,7 +282,8 @@ class _Spread:
         """Whether two operands share an element; of batches, whether their ranges meet."""
         if self.device != other.device:
             return False
-        if max(len(self.array.shape), len(other.array.shape)) <= 2:
+        alike = DTYPES[self.array.dtype].itemsize == DTYPES[other.array.dtype].itemsize
+        if alike and max(len(self.array.shape), len(other.array.shape)) <= 2:
             (at_x, x_shape), (at_y, y_shape) = self._rows, other._rows
             return overlap(at_x, x_shape, at_y, y_shape, DTYPES[self.array.dtype].itemsize)
         return self.address < other._end and other.address < self._end

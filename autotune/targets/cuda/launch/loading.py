@@ -54,7 +54,13 @@ def make_program(
 
     if binary is None:
         layout = kernel_layout(family, problem.layout)
-        source = render(family, configuration, dtype=problem.dtype, layout=layout)
+        source = render(
+            family,
+            configuration,
+            dtype=problem.dtype,
+            layout=layout,
+            out_dtype=problem.out_dtype,
+        )
         cubin = _compile(source, family.name, limits, programs)
         support = b""
         if layout != problem.layout:

@@ -27,6 +27,7 @@ _NAMES = ("libcublas.so.13", "libcublas.so.12")
 _COMPUTE_32F = 68  # products of 16-bit numbers, on tensor cores, summed in float32
 _DEFAULT_ALGORITHM = -1
 _DEFAULT_MATH = 0  # products in the operands' own precision: no TF32
+_SUMS_IN_FULL = 16  # nor partial sums in the type of the result, where that is shorter
 _WORKSPACE_BYTES = 32 * 2**20  # what NVIDIA recommends for the largest devices
 
 
@@ -91,12 +92,12 @@ class Cublas:
             ctypes.c_void_p(int(self._workspace)),
             ctypes.c_size_t(_WORKSPACE_BYTES),
         )
-        self._call("cublasSetMathMode", self._handle, _DEFAULT_MATH)
+        self._operand, self._result = DTYPES[problem.dtype], DTYPES[problem.result_dtype]
+        math = _DEFAULT_MATH if self._operand.blas else _SUMS_IN_FULL
+        self._call("cublasSetMathMode", self._handle, math)
         number = ctypes.c_int()
         self._call("cublasGetVersion_v2", self._handle, ctypes.byref(number))
         self.version = version_text(number.value)
-        output = next(each for each in problem.operands if each.written)
-        self._operand, self._result = DTYPES[problem.dtype], DTYPES[output.dtype]
         self._scalar = self._operand.accumulated.scalar
         self._sizes = problem.shape
         self._flips = tuple(int(stored == "t") for stored in problem.layout)
@@ -200,6 +201,12 @@ def vendor_of(problem: Problem, target: str, stream: Stream) -> Cublas | None:
         return None
     library = find_cublas()
     return None if library is None else Cublas(library, function, problem, stream)
+
+
+def cublas_mode(dtype: str) -> str:
+    """How products of a type are computed, for people."""
+    row = DTYPES[dtype]
+    return f"{dtype}, TF32 off" if row.blas else f"{dtype}, sums in {row.accumulation}"
 
 
 def version_text(number: int) -> str:

@@ -41,6 +41,7 @@ from autotune.targets.cuda.compile.nvrtc import Compiled, check_driver
 from autotune.targets.cuda.device.identity import visible_device
 from autotune.targets.cuda.launch.program import CudaProgram
 from autotune.targets.cuda.launch.support_source import support_source
+from autotune.targets.cuda.measure.baseline import cublas_mode
 from autotune.targets.cuda.measure.messages import (
     Confirm,
     DescribeBaseline,
@@ -253,7 +254,7 @@ class CudaEvaluator:
             if isinstance(turn, Failure):
                 return None
             self._baseline = Baseline(
-                name=f"cuBLAS {version} ({self._problem.dtype}, TF32 off)",
+                name=f"cuBLAS {version} ({cublas_mode(self._problem.dtype)})",
                 median_s=turn.median_s,
                 interval_s=turn.interval_s,
                 threads=1,
@@ -439,7 +440,13 @@ class CudaEvaluator:
     def _compile(self, candidate: Candidate) -> Future[CompileReply | Failure]:
         family = self._families[candidate.family]
         layout = kernel_layout(family, self._problem.layout)
-        source = render(family, candidate.configuration, dtype=self._problem.dtype, layout=layout)
+        source = render(
+            family,
+            candidate.configuration,
+            dtype=self._problem.dtype,
+            layout=layout,
+            out_dtype=self._problem.out_dtype,
+        )
         if source.digest not in self._compiles:
             self._programs.write(source, family.name)
             self._compiles[source.digest] = self._processes.compilers.submit(
@@ -448,7 +455,7 @@ class CudaEvaluator:
         return self._compiles[source.digest]
 
     def _compile_support(self) -> Future[CompileReply | Failure]:
-        source = support_source(self._problem.dtype)
+        source = support_source(self._problem.dtype, self._problem.out_dtype)
         return self._processes.compilers.submit(
             CompileRequest(source, _SUPPORT_FAMILY, self._limits.architecture)
         )

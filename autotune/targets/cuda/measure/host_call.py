@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import AutotuneError
 from autotune.core.limits import CudaLimits
 from autotune.core.statistics import median
@@ -108,9 +109,9 @@ def host_call_worker(problem: Problem) -> Callable[[CudaProgram | None], HostCal
     driver()
     rng = np.random.default_rng(0)
     arrays = [
-        np.zeros(each.shape, each.dtype)
+        np.zeros(each.shape, DTYPES[each.dtype].numpy)
         if each.written
-        else rng.random(each.shape, dtype=np.float32).astype(each.dtype)
+        else rng.random(each.shape, dtype=np.float32).astype(DTYPES[each.dtype].numpy)
         for each in problem.operands
     ]
     position = problem.defined.operands.index(problem.defined.output)

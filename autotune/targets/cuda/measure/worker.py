@@ -108,7 +108,7 @@ class _MeasurementWorker:
         self._monitor = GpuMonitor(settings.pci_bus_id)
         self._stopwatch = Stopwatch(effort.timeout_s / 2)
         rng = np.random.default_rng(seed)
-        helpers = Support(subject.support, problem.dtype, settings.multiprocessor_count)
+        helpers = Support(subject.support, problem.result_dtype, settings.multiprocessor_count)
 
         def check(case: Case, *others: str) -> DeviceCheck | MirrorCheck:
             return check_on_device(case, problem, rng, helpers, others=others)

@@ -262,7 +262,7 @@ class _Work:
 
     def visit_gpu(self, request: VisitGpu) -> Series:
         """Take one turn of what one GPU does alone."""
-        gpu = load_product(request.local, self._comm)
+        gpu = load_product(request.local, self._programs, self._comm)
         check = self._checks.get(self._large)
         if check is None:  # the other ranks go back to sleep
             return Series(math.nan, (math.nan, math.nan), 0)
