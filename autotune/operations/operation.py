@@ -299,8 +299,8 @@ class OperationProblem:
 
     @property
     def label(self) -> str:
-        """Operation, sizes, dtype and whatever differs from the defaults, joined with dashes."""
-        return f"{self.operation}-{label_of(self)}"
+        """Sizes, dtype and whatever differs from the defaults, joined with dashes."""
+        return label_of(self)
 
     def named(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """Stored operands as the formula means them."""
