@@ -2,8 +2,8 @@
 
 Before it is timed, at every case of its operation (`autotune.operations.cases`) and at the problem
 itself; after it was timed, on what its last call left and on another content of the problem's
-operands; in the finals in every turn and, on operands that nobody has seen, at everything again and in as many calls as there is time
-for (`autotune.measuring.trial`). What a target leaves out:
+operands; in the finals in every turn and, on operands that nobody has seen, at everything again
+and in as many calls as there is time for (`autotune.measuring.trial`). What a target leaves out:
 
 cuda
     The cases that a configuration is not valid for: a launch is planned for sizes, where every
