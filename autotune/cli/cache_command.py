@@ -311,10 +311,14 @@ def _problem_label(record: TuningRecord) -> str:
     shared = {name: value for name, value in record.problem.items() if name != "formula"}
     try:
         label = gemm_from_key(shared).label
-    except InputError:  # of an operation with operands of its own: what says something
-        fields = {name: value for name, value in shared.items() if value is not None}
-        sizes = "x".join(str(value) for value in fields.values() if isinstance(value, int))
-        label = f"{sizes}-{fields.get('dtype', '')}"
+    except InputError:  # of an operation with operands of its own: its sizes come before the dtype
+        names = [*shared]
+        sizes = [
+            shared[name]
+            for name in names[: names.index("dtype") if "dtype" in names else None]
+            if name != "operation"
+        ]
+        label = f"{'x'.join(map(str, sizes))}-{shared.get('dtype')}"
     return label if record.operation == "gemm" else f"{record.operation} {label}"
 
 
