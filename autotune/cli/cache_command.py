@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -312,13 +313,9 @@ def _problem_label(record: TuningRecord) -> str:
     try:
         label = gemm_from_key(shared).label
     except InputError:  # of an operation with operands of its own: its sizes come before the dtype
-        names = [*shared]
-        sizes = [
-            shared[name]
-            for name in names[: names.index("dtype") if "dtype" in names else None]
-            if name != "operation"
-        ]
-        label = f"{'x'.join(map(str, sizes))}-{shared.get('dtype')}"
+        fields = itertools.takewhile(lambda field: field[0] != "dtype", shared.items())
+        sizes = (str(value) for name, value in fields if name != "operation")
+        label = f"{'x'.join(sizes)}-{shared.get('dtype')}"
     return label if record.operation == "gemm" else f"{record.operation} {label}"
 
 
