@@ -31,13 +31,14 @@ from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
 from autotune.operations.references import Tolerance
+from autotune.targets.cuda.machine.machine import GpuMachine
+from autotune.targets.cuda.machine.matrix import DeviceMatrix
 from autotune.targets.cuda.measure.baseline import CublasError
 from autotune.targets.hybrid.baseline import CublasXt, OneGpu
 from autotune.targets.hybrid.bind import choose_local
 from autotune.targets.hybrid.identity import read_gpus
 from autotune.targets.hybrid.loading import HybridProgram, Plan, make_plan
-from autotune.targets.hybrid.machine import DeviceMatrix, GpuMachine
-from autotune.targets.hybrid.products import LocalKernel, Products
+from autotune.targets.hybrid.products import LocalKernel, machine_with
 
 FAMILIES = load_families(target="hybrid")
 DTYPE = "float32"
@@ -109,7 +110,7 @@ def machine_for(problem: Gemm, devices: int) -> Iterator[tuple[GpuMachine, Any]]
     """A machine with the tuned kernel for a problem, and what makes plans on it."""
     programs = ProgramCache(CacheLocations.at(None).programs)
     local = choose_local(problem, programs)
-    with GpuMachine(devices, problem.dtype, Products(local, programs)) as machine:
+    with machine_with(local, devices, programs) as machine:
         yield machine, functools.partial(plan_of, machine, local, programs)
 
 
@@ -284,7 +285,7 @@ def fetched(
     """A row of C from the GPU that has it."""
     for block, ((first, last), _) in zip(blocks, spans, strict=True):
         if first <= row < last:
-            out = np.empty((1, block.columns), DTYPE)
+            out = np.empty((1, block.shape[1]), DTYPE)
             moved(machine, out, block[row - first : row - first + 1])
             return out[0]
     raise AssertionError(f"row {row} is in no block")

@@ -28,7 +28,7 @@ from autotune.core.statistics import median, median_interval
 from autotune.families.catalog import load_families
 from autotune.families.rendering import render
 from autotune.targets.cuda.device.identity import read_gpu
-from autotune.targets.mpi.gpu.matrix import GpuMatrix
+from autotune.targets.cuda.machine.matrix import DeviceMatrix
 from autotune.targets.mpi.gpu.rank import GpuRank
 from autotune.targets.mpi.load import tuned_product
 from autotune.targets.mpi.ranks.ranks import describe
@@ -154,7 +154,7 @@ class Contestant:
 
     label: tuple[str, str, str, str]
     plan: Any
-    blocks: list[GpuMatrix]
+    blocks: list[DeviceMatrix]
     seconds: list[float] = field(default_factory=list)
 
     def call(self) -> None:
@@ -186,7 +186,7 @@ def candidates(transports: list[str], panels: list[int]) -> Iterator[tuple[str, 
 def compare(gpu: GpuRank, size: int, transports: list[str], args: argparse.Namespace) -> None:
     """A table of all contestants beside one GPU."""
     operands = Operands(size)
-    held: dict[Any, list[GpuMatrix]] = {}
+    held: dict[Any, list[DeviceMatrix]] = {}
     contestants: list[Contestant] = []
     for name, configuration in candidates(transports, args.panels):
         if name.removeprefix("gpu_") not in args.families:
@@ -277,7 +277,7 @@ class Operands:
         self._signs = rng.choice([-1.0, 1.0], size)
         self._right: NDArray[np.float64] | None = None
 
-    def blocks(self, gpu: GpuRank, homes: Any) -> list[GpuMatrix]:
+    def blocks(self, gpu: GpuRank, homes: Any) -> list[DeviceMatrix]:
         """This rank's blocks of A, B and C."""
         (a, b, c) = homes
         shape = c[0][1] - c[0][0], c[1][1] - c[1][0]

@@ -21,7 +21,7 @@ from autotune.core.suggestions import must_be
 if TYPE_CHECKING:
     from autotune.core.device import Device, DeviceLimits
     from autotune.families.family import KernelFamily
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.store import TuningRecord
 
 
@@ -68,7 +68,7 @@ class _Choice:
 
     family: KernelFamily
     configuration: Configuration
-    problem: Gemm
+    problem: Problem
     device: Device | None
     notes: tuple[str, ...] = ()
     record: str | None = None
@@ -82,7 +82,13 @@ def run(args: argparse.Namespace) -> CommandResult:
     choice = _of_family(args) if args.record is None else _of_record(args)
     family, configuration, problem = choice.family, choice.configuration, choice.problem
     layout = problem.layout if problem.layout in family.layouts else "nn"
-    source = render(family, configuration, dtype=problem.dtype, layout=layout)
+    source = render(
+        family,
+        configuration,
+        dtype=problem.dtype,
+        layout=layout,
+        out_dtype=problem.out_dtype,
+    )
     notes = [*choice.notes]
     estimated: Mapping[str, Value] = {}
     binary: dict[str, Any] | None = None
@@ -136,6 +142,7 @@ _OF_RECORDS = (
     "preset",
     "shape",
     "dtype",
+    "out_dtype",
     "layout",
     "accuracy",
     "threads",
@@ -148,12 +155,11 @@ _OF_RECORDS = (
 def _of_record(args: argparse.Namespace) -> _Choice:
     """The winner of a record, for its own problem."""
     from autotune.families.catalog import load_families
-    from autotune.operations.product import problem_from_key
     from autotune.targets.registry import all_options
 
     for option in (*_OF_RECORDS, *all_options()):
         if value := getattr(args, option, None):
-            given = repr(value) if option == "family" else f"--{option}"
+            given = repr(value) if option == "family" else f"--{option.replace('_', '-')}"
             raise InputError(
                 f"--record says itself what is printed, got {given} too: leave one of them out"
             )
@@ -166,7 +172,7 @@ def _of_record(args: argparse.Namespace) -> _Choice:
             f"{record.target}, which is not here: --families names its folder"
         )
     family = families[name]
-    problem = problem_from_key(record.problem, family.defines)
+    problem = family.defined.problem_from_key(record.problem)
     notes = []
     if family.digest != record.family_digest:
         notes.append(
@@ -182,7 +188,7 @@ def _of_record(args: argparse.Namespace) -> _Choice:
     return _Choice(family, configuration, problem, device, tuple(notes), record.id)
 
 
-def _device_of(record: TuningRecord, args: argparse.Namespace, problem: Gemm) -> Device:
+def _device_of(record: TuningRecord, args: argparse.Namespace, problem: Problem) -> Device:
     """The device that a record was tuned on, or one like it."""
     from autotune.targets.registry import target_class
 
@@ -193,7 +199,7 @@ def _device_of(record: TuningRecord, args: argparse.Namespace, problem: Gemm) ->
 
 
 def _nearest_with(
-    changes: Mapping[str, Value], family: KernelFamily, problem: Gemm, limits: DeviceLimits
+    changes: Mapping[str, Value], family: KernelFamily, problem: Problem, limits: DeviceLimits
 ) -> Configuration:
     """The valid configuration nearest to the defaults that has the values asked for.
 

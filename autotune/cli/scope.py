@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autotune.families.family import KernelFamily
-    from autotune.operations.product import Operation
+    from autotune.operations.operation import Operation
 
 _DEFAULT_OPERATION = "gemm"
 
@@ -26,7 +26,7 @@ class Scope:
     Attributes:
         target: the target's name.
         operation: the operation's name.
-        defined: the operation, where it is one of a user's own.
+        defined: the operation itself.
         families: every family of the operation on the target, by name.
         chosen: those named on the command line, in that order; all of them if none is.
         named: the names given.
@@ -34,7 +34,7 @@ class Scope:
 
     target: str
     operation: str
-    defined: Operation | None
+    defined: Operation
     families: Mapping[str, KernelFamily]
     chosen: Mapping[str, KernelFamily]
     named: tuple[str, ...]

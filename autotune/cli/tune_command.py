@@ -19,7 +19,7 @@ from autotune.targets.invocation import Invocation
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.store import TuningRecord
     from autotune.targets.base import Target
     from autotune.tuning.tuner import TuneResult
@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> CommandResult:
     )
 
 
-def _tune(args: argparse.Namespace, problem: Gemm, target: Target) -> TuneResult:
+def _tune(args: argparse.Namespace, problem: Problem, target: Target) -> TuneResult:
     from autotune.cli.progress import ProgressLine
     from autotune.tuning.tuner import tune
 

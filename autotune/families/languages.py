@@ -11,14 +11,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from autotune.families.family import KernelFamily
+    from autotune.operations.operation import Operation
 
 
 def _nothing(family: KernelFamily, dtype: str, out_dtype: str) -> dict[str, Any]:
     return {}
 
 
-def _no_names(operation: str) -> frozenset[str]:
+def _no_names(operation: Operation) -> frozenset[str]:
     return frozenset()
 
 
@@ -38,17 +41,19 @@ class Language:
         threaded: whether families may say how many threads of the host they use (`threads`).
         local: for programs that leave a product to a kernel of another target ([local]): which
             targets that may be, each with what it demands of the device, texts with reasons.
+        folders: folders of the target's own families, where they are not this project's.
     """
 
     limits: frozenset[str]
     check: Callable[[KernelFamily, str], None]
     names: Callable[[KernelFamily, str, str], dict[str, Any]] = _nothing
-    reserved: Callable[[str], frozenset[str]] = _no_names
+    reserved: Callable[[Operation], frozenset[str]] = _no_names
     suffix: str = ".py"
     launched: bool = False
     own_operations: bool = False
     threaded: bool = False
     local: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
+    folders: tuple[Path, ...] = ()
 
 
 class Speakers(Protocol):

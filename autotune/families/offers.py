@@ -55,6 +55,18 @@ def unoffered(
     return None
 
 
+def unwritten(families: Iterable[KernelFamily], dtype: str, out_dtype: str) -> str | None:
+    """One line for a type of results that no family has for operands of `dtype`, else None."""
+    able = [family.results(dtype) for family in families if dtype in family.dtypes]
+    offered = {result: None for results in able for result in results}
+    if out_dtype in offered:
+        return None
+    return (
+        f"out_dtype must be one of {', '.join(offered)}, which the families for {dtype} write, "
+        f"got {out_dtype!r}{did_you_mean(out_dtype, offered)}"
+    )
+
+
 def refusal(families: Mapping[str, KernelFamily], problem: Problem) -> str | None:
     """Why none of the families can serve a problem, in one line; None where one can."""
     reasons = [family.unsupported(problem) for family in families.values()]

@@ -54,6 +54,12 @@ def _installed() -> Mapping[str, EntryPoint]:
     return {each.name: each for each in entry_points(group=GROUP)}
 
 
+def rescan() -> None:
+    """Look again for other packages' targets, as after one was installed."""
+    for cached in (_installed, target_class, _language):
+        cached.cache_clear()
+
+
 @functools.cache
 def target_class(name: str) -> type[Target]:
     """The class of the target called `name`.
@@ -169,9 +175,9 @@ def _misplaced(option: str, value: Any, target: str, dashes: str) -> InputError:
     if not owners:
         known = list(all_options())
         return InputError(must_be("an option of a target", option, known))
+    shown = f"{dashes}{option.replace('_', '-') if dashes else option}"
     return InputError(
-        f"{dashes}{option} is for {dashes}target {' and '.join(owners)}, got {value!r} with "
-        f"target {target}"
+        f"{shown} is for {dashes}target {' and '.join(owners)}, got {value!r} with target {target}"
     )
 
 

@@ -21,7 +21,6 @@ import pytest
 from autotune.families.launch import LaunchStep
 from autotune.targets.cuda.driver.bindings import BindingsDriver
 from autotune.targets.cuda.driver.interface import (
-    DeviceRows,
     Driver,
     DriverError,
     driver,
@@ -144,22 +143,19 @@ class DriverConformance:
         whole[:] = np.random.default_rng(0).random((20, 64))
         source, target = whole[:, :columns], np.zeros((20, columns))
         slabs = [here.allocate(20 * 80 * 8) for _ in range(2)]
-        pitches = (80 * 8, 64 * 8)
-        rows = [
-            DeviceRows(0, int(slab), pitch, columns * 8, 20)
-            for slab, pitch in zip(slabs, pitches, strict=True)
-        ]
-        here.copy_in(rows[0], source, stream)
-        here.copy_across(rows[1], rows[0], stream)
-        here.copy_out(target, rows[1], stream)
+        row_bytes, pitch = columns * 8, 64 * 8
+        host, back = (source.ctypes.data, pitch), (target.ctypes.data, row_bytes)
+        first, second = (int(slabs[0]), 80 * 8), (int(slabs[1]), 64 * 8)
+        here.copy_rows(first, host, row_bytes, 20, stream)
+        here.copy_across(second, first, row_bytes, 20, (0, 0), stream)
+        here.copy_rows(back, second, row_bytes, 20, stream)
         stream.synchronize()
         assert (target == source).all()
-        flat = DeviceRows(0, int(slabs[0]), columns * 8, columns * 8, 20)
-        again = DeviceRows(0, int(slabs[1]), columns * 8, columns * 8, 20)
+        flat, again = ((int(slab), row_bytes) for slab in slabs)
         dense = np.ascontiguousarray(source)
-        here.copy_in(flat, dense, stream)
-        here.copy_across(again, flat, stream)
-        here.copy_out(target, again, stream)
+        here.copy_rows(flat, (dense.ctypes.data, row_bytes), row_bytes, 20, stream)
+        here.copy_across(again, flat, row_bytes, 20, (0, 0), stream)
+        here.copy_rows(back, again, row_bytes, 20, stream)
         stream.synchronize()
         assert (target == dense).all()
         del elements, whole, source

@@ -16,10 +16,11 @@ from autotune.families.rendering import render
 from autotune.measuring.evaluator import Effort
 from autotune.targets.cuda.device.presence import look
 from autotune.targets.cuda.driver.context import activated
+from autotune.targets.cuda.machine.machine import GpuMachine
+from autotune.targets.cuda.machine.matrix import DeviceMatrix
 from autotune.targets.hybrid.bind import HybridKernel, choose_local
 from autotune.targets.hybrid.loading import HybridProgram, make_plan
-from autotune.targets.hybrid.machine import DeviceMatrix, GpuMachine
-from autotune.targets.hybrid.products import LocalKernel, Products
+from autotune.targets.hybrid.products import LocalKernel, machine_with
 from autotune.targets.hybrid.target import HybridTarget
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def local(request: pytest.FixtureRequest, programs: ProgramCache) -> LocalKernel
 
 @pytest.fixture(scope="session")
 def machine(local: LocalKernel, programs: ProgramCache, gpus: int) -> Iterator[GpuMachine]:
-    with GpuMachine(gpus, local.dtype, Products(local, programs)) as opened:
+    with machine_with(local, gpus, programs) as opened:
         yield opened
 
 

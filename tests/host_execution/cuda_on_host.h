@@ -45,6 +45,32 @@ static inline Value __ldg(const Value* address) {
   return *address;
 }
 
+// Numbers of 16 bits, which the emitted source converts to float and back, and nothing else.
+struct __half {
+  _Float16 value;
+  __half() = default;
+  explicit __half(float number) : value(static_cast<_Float16>(number)) {}
+  explicit operator float() const { return value; }
+};
+
+struct __nv_bfloat16 {
+  std::uint16_t bits;
+  __nv_bfloat16() = default;
+  explicit __nv_bfloat16(float number) {
+    std::uint32_t wide;
+    std::memcpy(&wide, &number, sizeof wide);
+    // To nearest, ties to even; a NaN stays one.
+    const bool nan = (wide & 0x7FFFFFFF) > 0x7F800000;
+    bits = nan ? 0x7FFF : (wide + 0x7FFF + (wide >> 16 & 1)) >> 16;
+  }
+  explicit operator float() const {
+    const std::uint32_t wide = std::uint32_t(bits) << 16;
+    float number;
+    std::memcpy(&number, &wide, sizeof number);
+    return number;
+  }
+};
+
 namespace host {
 
 [[noreturn]] static void fail(const char* what) {

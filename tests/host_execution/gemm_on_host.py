@@ -11,6 +11,7 @@ import numpy as np
 from host_execution import HostProgram, guarded
 
 from autotune.core.configuration import Value
+from autotune.core.dtypes import DTYPES
 from autotune.core.limits import CudaLimits
 from autotune.families.family import AuxiliaryKernel, KernelFamily
 from autotune.families.rendering import render
@@ -26,12 +27,13 @@ class Case:
         m: rows of A and C.
         n: the reduction.
         k: columns of B and C.
-        dtype: element type.
+        dtype: element type of A and B.
         layout: which operands are stored transposed.
         paddings: elements between the rows of A, B and C as stored.
         misaligned: elements that A, B and C are off a 16-byte boundary.
         alpha: factor of the product.
         beta: factor of C; with 0, C holds NaN.
+        out_dtype: element type of C; None means `dtype`.
     """
 
     m: int
@@ -43,17 +45,29 @@ class Case:
     misaligned: tuple[int, int, int] = (0, 0, 0)
     alpha: float = 1.0
     beta: float = 0.0
+    out_dtype: str | None = None
+
+    @property
+    def problem(self) -> Gemm:
+        """What is computed."""
+        return Gemm(m=self.m, n=self.n, k=self.k, dtype=self.dtype, out_dtype=self.out_dtype)
 
     @classmethod
     def random(
-        cls, rng: np.random.Generator, largest: tuple[int, int, int], dtype: str, layout: str
+        cls,
+        rng: np.random.Generator,
+        largest: tuple[int, int, int],
+        dtype: str,
+        layout: str,
+        out_dtype: str | None = None,
     ) -> Case:
         """A random case; half of them are aligned, so that vector paths are taken too."""
         m, n, k = (int(rng.integers(1, size + 1)) for size in largest)
         if rng.random() < 0.5:
-            n, k = -(-n // 4) * 4, -(-k // 4) * 4
-            m = -(-m // 4) * 4 if layout[0] == "t" else m
-            paddings, misaligned = [0, 4, 8], [0]
+            whole = 16 // DTYPES[dtype].itemsize
+            n, k = -(-n // whole) * whole, -(-k // whole) * whole
+            m = -(-m // whole) * whole if layout[0] == "t" else m
+            paddings, misaligned = [0, whole, 8], [0]
         else:
             paddings, misaligned = [0, 1, 2, 3, 4, 5], [0, 1, 2, 3]
 
@@ -71,6 +85,7 @@ class Case:
             three(misaligned),
             alpha=float(rng.choice([1.0, 1.0, -0.75])),
             beta=float(rng.choice([0.0, 0.0, -1.0, 0.5])),
+            out_dtype=out_dtype,
         )
 
 
@@ -93,10 +108,11 @@ def relative_error(
         folder: where compiled programs are kept.
 
     Returns:
-        The largest error of an element of C in units of |A| |B| (and |C|) in that element; NaN
-        when an element was not written, infinity when one outside of C was.
+        The largest error of an element of C in units of |A| |B| (and |C|) in that element, beyond
+        the rounding of results where they are shorter than sums; NaN when an element was not
+        written, infinity when one outside of C was.
     """
-    dtype = np.dtype(case.dtype)
+    sums, result = DTYPES[case.dtype].accumulated, DTYPES[case.problem.result_dtype]
     stored = {
         "a": (case.m, case.n) if case.layout[0] == "n" else (case.n, case.m),
         "b": (case.n, case.k) if case.layout[1] == "n" else (case.k, case.n),
@@ -107,7 +123,8 @@ def relative_error(
         stored.items(), case.paddings, case.misaligned, strict=True
     ):
         ld = shape[1] + padding
-        operands[name] = guarded(shape, ld, case.dtype, misaligned=off)
+        dtype = result.name if name == "c" else case.dtype
+        operands[name] = guarded(shape, ld, dtype, misaligned=off)
     a, b, c = operands.values()
     a[...] = rng.uniform(-1, 1, a.shape)
     b[...] = rng.uniform(-1, 1, b.shape)
@@ -115,7 +132,7 @@ def relative_error(
         c[...] = rng.uniform(-1, 1, c.shape)
     left = np.asarray(a if case.layout[0] == "n" else a.T, dtype=np.float64)
     right = np.asarray(b if case.layout[1] == "n" else b.T, dtype=np.float64)
-    alpha, beta = dtype.type(case.alpha), dtype.type(case.beta)
+    alpha, beta = sums.numpy.type(case.alpha), sums.numpy.type(case.beta)
     expected = float(alpha) * (left @ right)
     scale = abs(float(alpha)) * (np.abs(left) @ np.abs(right))
     if case.beta != 0:
@@ -125,7 +142,10 @@ def relative_error(
     _launch(family, configuration, case, limits, operands, folder)
     if not _gaps_untouched(c):
         return float("inf")
-    return float(np.max(np.abs(np.asarray(c, np.float64) - expected) / scale))
+    error = np.abs(np.asarray(c, np.float64) - expected)
+    if result is not sums:
+        error -= result.unit_roundoff * np.abs(expected) + result.smallest / 2
+    return float(np.max(error / scale))
 
 
 def _launch(
@@ -136,18 +156,19 @@ def _launch(
     operands: Mapping[str, np.ndarray],
     folder: Path,
 ) -> None:
-    source = render(family, configuration, dtype=case.dtype, layout=case.layout)
+    source = render(
+        family, configuration, dtype=case.dtype, layout=case.layout, out_dtype=case.out_dtype
+    )
     program = HostProgram(source.text, folder)
     launch = family.launch
     assert launch is not None
-    problem = Gemm(m=case.m, n=case.n, k=case.k, dtype=case.dtype)
-    known: dict[str, Any] = {**problem.sizes, **limits.names(), **configuration}
+    known: dict[str, Any] = {**case.problem.sizes, **limits.names(), **configuration}
     for name, expression in family.derived.items():
         known[name] = expression.evaluate(known)
 
-    item = np.dtype(case.dtype).itemsize
+    item = DTYPES[case.dtype].itemsize
     a, b, c = operands.values()
-    lda, ldb, ldc = (array.strides[0] // item for array in (a, b, c))
+    lda, ldb, ldc = (array.strides[0] // array.itemsize for array in (a, b, c))
     arguments = [case.m, case.n, case.k, case.alpha, a, lda, b, ldb, case.beta, c, ldc]
     if launch.workspace_bytes is not None:
         elements = max(1, _whole(launch.workspace_bytes, known) // item)

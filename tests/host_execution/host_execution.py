@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from autotune.core.dtypes import DTYPES
+
 HEADER = Path(__file__).with_name("cuda_on_host.h")
 AVAILABLE = shutil.which("g++") is not None
 FLAGS = ("-std=c++17", "-O1", "-march=native", "-ffp-contract=off", "-shared", "-fPIC", "-w")
@@ -36,7 +38,7 @@ class HostProgram:
     """Kernels of one emitted source, callable on NumPy arrays.
 
     Args:
-        source: emitted CUDA C++ that includes nothing.
+        source: emitted CUDA C++ that includes nothing but the headers of 16-bit types.
         folder: where shared libraries are kept, by the digest of what they are made of.
 
     Raises:
@@ -87,7 +89,8 @@ def _value(kind: Any, given: Any) -> Any:
 
 
 def _host_source(text: str) -> str:
-    """The source with its dynamic shared memory as a pointer to the header's."""
+    """The source with types and dynamic shared memory of the header's."""
+    text = re.sub(r"^#include <cuda_\w+\.h>$", "", text, flags=re.MULTILINE)
     pointer = r"static \1* const \2 = reinterpret_cast<\1*>(host::dynamic_shared);"
     return f'#include "{HEADER}"\n' + _DYNAMIC_SHARED.sub(pointer, text)
 
@@ -160,7 +163,8 @@ def guarded(shape: tuple[int, int], ld: int, dtype: str, *, misaligned: int = 0)
         follow its last element before an access is a segmentation fault.
     """
     rows, columns = shape
-    item = np.dtype(dtype).itemsize
+    row = DTYPES[dtype]
+    item = row.itemsize
     used = ((rows - 1) * ld + columns) * item
     pages = -(-(used + 16) // _PAGE) * _PAGE
     memory = mmap.mmap(-1, pages + _PAGE)
@@ -169,6 +173,6 @@ def guarded(shape: tuple[int, int], ld: int, dtype: str, *, misaligned: int = 0)
     if libc.mprotect(ctypes.c_void_p(base.ctypes.data + pages), ctypes.c_size_t(_PAGE), 0):
         raise OSError(ctypes.get_errno(), "mprotect")
     start = (pages - used - misaligned * item) // 16 * 16 + misaligned * item
-    flat = base[start : start + used].view(dtype)
+    flat = base[start : start + used].view(row.numpy)
     flat.fill(np.nan)
     return np.lib.stride_tricks.as_strided(flat, shape, (ld * item, item))

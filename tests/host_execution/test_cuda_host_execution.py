@@ -17,6 +17,7 @@ from gemm_on_host import Case, relative_error
 from host_execution import AVAILABLE
 
 from autotune.core.configuration import Configuration
+from autotune.core.dtypes import DTYPES
 from autotune.core.limits import CudaLimits
 from autotune.families.catalog import load_families
 from autotune.operations.problem import Gemm
@@ -51,7 +52,7 @@ def limits() -> CudaLimits:
 
 def tolerance(case: Case) -> float:
     """What rounding explains: errors of a sum grow with the square root of its length."""
-    return float(2 * np.finfo(case.dtype).eps * max(4.0, case.n**0.5))
+    return 4 * DTYPES[case.dtype].accumulated.unit_roundoff * max(4.0, case.n**0.5)
 
 
 def largest_sizes(configuration: Configuration) -> tuple[int, int, int]:
@@ -65,17 +66,25 @@ def largest_sizes(configuration: Configuration) -> tuple[int, int, int]:
     return 2 * tile("sm", 32) + 9, 3 * tile("sn", 16) + 9, 2 * tile("sk", 32) + 9
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
-    ("name", "layout"), [(name, each) for name, f in FAMILIES.items() for each in f.layouts]
+    ("name", "layout", "dtype", "out_dtype"),
+    [
+        (name, layout, dtype, out_dtype)
+        for name, family in FAMILIES.items()
+        for layout in family.layouts
+        for dtype in family.dtypes
+        for out_dtype in family.results(dtype)
+    ],
 )
 def test_random_configurations_compute_the_product(
-    name: str, layout: str, dtype: str, limits: CudaLimits, tmp_path: Path
+    name: str, layout: str, dtype: str, out_dtype: str, limits: CudaLimits, tmp_path: Path
 ) -> None:
     family = FAMILIES[name]
     # C is small and the reduction long, so that reductions are split too.
-    space = family.space(Gemm(m=512, n=4096, k=512, dtype=dtype, layout=layout), limits)
-    seed = SEED, zlib.crc32(f"{name} {layout} {dtype}".encode())
+    problem = Gemm(m=512, n=4096, k=512, dtype=dtype, layout=layout, out_dtype=out_dtype)
+    space = family.space(problem, limits)
+    written = "" if problem.out_dtype is None else f" {out_dtype}"
+    seed = SEED, zlib.crc32(f"{name} {layout} {dtype}{written}".encode())
     rows = set(space.sample(CONFIGURATIONS, np.random.default_rng(seed)).tolist())
 
     def check(row: int) -> list[str]:
@@ -83,7 +92,8 @@ def test_random_configurations_compute_the_product(
         configuration = space[row]
         failures = []
         for _ in range(CASES):
-            case = Case.random(rng, largest_sizes(configuration), dtype, layout)
+            sizes = largest_sizes(configuration)
+            case = Case.random(rng, sizes, dtype, layout, problem.out_dtype)
             error = relative_error(family, configuration, case, limits, rng, tmp_path)
             if not error < tolerance(case):
                 failures.append(f"{configuration} is off by {error:.2g} on {case}")
@@ -114,17 +124,20 @@ def test_operands_with_odd_rows_are_realigned(
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 70, 3), (65, 1, 66), (67, 37, 1)])
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    ("name", "dtype"), [(n, d) for n, f in FAMILIES.items() for d in f.dtypes if d != "float64"]
+)
 def test_degenerate_shapes(
     name: str,
+    dtype: str,
     shape: tuple[int, int, int],
     limits: CudaLimits,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     family = FAMILIES[name]
-    configuration = family.default(Gemm(m=2048, n=2048, k=2048), limits)
+    configuration = family.default(Gemm(m=2048, n=2048, k=2048, dtype=dtype), limits)
     folder = tmp_path_factory.getbasetemp() / "degenerate"  # one compilation for all shapes
-    case = Case(*shape, misaligned=(1, 2, 3), alpha=0.5, beta=2.0)
+    case = Case(*shape, dtype, misaligned=(1, 2, 3), alpha=0.5, beta=2.0)
     error = relative_error(family, configuration, case, limits, np.random.default_rng(3), folder)
     assert error < tolerance(case)
 

@@ -16,7 +16,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from autotune.targets.mpi.gpu.matrix import GpuMatrix
+from autotune.targets.cuda.machine.matrix import DeviceMatrix
 
 
 class Stream:
@@ -37,6 +37,18 @@ class Stream:
             self.work.popleft()()
 
 
+class Event:
+    """What a stream had been asked for."""
+
+    def __init__(self, stream: Stream, count: int) -> None:
+        self.stream = stream
+        self.count = count
+        self.reused = False
+
+    def check(self) -> None:
+        assert not self.reused, "an event of an earlier call"
+
+
 class Allocation:
     def __init__(self, size: int) -> None:
         self.bytes = np.full(size, 255, "uint8")
@@ -46,77 +58,84 @@ class Allocation:
 
 
 class SlowMachine:
-    """See `autotune.targets.mpi.gpu.matrix.Machine`."""
+    """See `autotune.targets.mpi.gpu.order.Machine`."""
 
     def __init__(self) -> None:
         self.compute = Stream()
         self.transfer = Stream()
+        self.ordinal = 0
+        self._events: list[Event] = []
         self._group: list[Callable[[], list[MPI.Request]]] = []
 
-    def allocate(self, size: int) -> Allocation:
+    def allocate(self, device: int, size: int) -> Allocation:
+        assert device == self.ordinal
         return Allocation(size)
 
-    def pinned(self, size: int) -> NDArray[np.uint8]:
-        return np.full(size, 255, "uint8")
+    def pinned(self, count: int, dtype: str) -> NDArray[Any]:
+        return np.full(count * np.dtype(dtype).itemsize, 255, "uint8").view(dtype)
 
-    def pin(self, address: int, size: int) -> None:
-        ctypes.string_at(address, size)  # it has to be there
+    def lock(self, array: NDArray[Any]) -> int:
+        ctypes.string_at(array.ctypes.data, array.nbytes)  # it has to be there
+        return array.ctypes.data
 
-    def unpin(self, address: int) -> None:
+    def unlock(self, locked: int) -> None:
         pass
 
-    def copy(
-        self,
-        stream: Stream,
-        target: tuple[int, int],
-        source: tuple[int, int],
-        row_bytes: int,
-        rows: int,
-    ) -> None:
-        def work() -> None:
-            for row in range(rows):
-                to, of = target[0] + row * target[1], source[0] + row * source[1]
-                ctypes.memmove(to, of, row_bytes)
+    def copy(self, target: DeviceMatrix, source: DeviceMatrix, stream: Stream) -> None:
+        stream.add(lambda: np.copyto(values(target), values(source)))
 
-        stream.add(work)
+    def record(self, stream: Stream) -> Event:
+        event = Event(stream, stream.asked)
+        self._events.append(event)
+        return event
 
-    def record(self, stream: Stream) -> tuple[Stream, int]:
-        return stream, stream.asked
+    def wait(self, stream: Stream, event: Event) -> None:
+        event.check()
+        stream.add(lambda: self.finish(event))
 
-    def follow(self, stream: Stream, event: tuple[Stream, int]) -> None:
-        stream.add(lambda: self.settle(event))
+    def is_past(self, event: Event) -> bool:
+        event.check()
+        return event.stream.done >= event.count
 
-    def is_past(self, event: tuple[Stream, int]) -> bool:
-        stream, count = event
-        return stream.done >= count
+    def finish(self, what: Event | Stream) -> None:
+        if isinstance(what, Stream):
+            what.catch_up(what.asked)
+        else:
+            what.stream.catch_up(what.count)
 
-    def settle(self, event: tuple[Stream, int]) -> None:
-        stream, count = event
-        stream.catch_up(count)
+    def reuse_events(self) -> None:
+        for event in self._events:
+            assert self.is_past(event), "an event that has not come to pass is used again"
+            event.reused = True
+        self._events.clear()
 
-    def drain(self) -> None:
-        for stream in (self.compute, self.transfer):
-            stream.catch_up(stream.asked)
-
-    def expose(self, matrix: GpuMatrix) -> NDArray[Any]:
+    def expose(self, matrix: DeviceMatrix) -> NDArray[Any]:
         assert matrix.contiguous
         return values(matrix).reshape(-1)
 
     def multiply(
-        self, a: GpuMatrix, b: GpuMatrix, out: GpuMatrix, alpha: float, beta: float
+        self,
+        a: DeviceMatrix,
+        b: DeviceMatrix,
+        c: DeviceMatrix,
+        alpha: float,
+        beta: float,
+        stream: Stream,
     ) -> None:
         def work() -> None:
-            c = values(out)
-            c[...] = alpha * (values(a) @ values(b)) + (beta * c if beta else 0)
+            out = values(c)
+            out[...] = alpha * (values(a) @ values(b)) + (beta * out if beta else 0)
 
-        self.compute.add(work)
+        stream.add(work)
 
-    def accumulate(self, out: GpuMatrix, other: GpuMatrix | None, beta: float) -> None:
+    def accumulate(
+        self, out: DeviceMatrix, other: DeviceMatrix | None, beta: float, stream: Stream
+    ) -> None:
         def work() -> None:
             c = values(out)
             c[...] = (0 if other is None else values(other)) + (beta * c if beta else 0)
 
-        self.compute.add(work)
+        stream.add(work)
 
     def nccl(self, mpi: MPI.Intracomm) -> MpiForNccl:
         return MpiForNccl(mpi, self)
@@ -129,7 +148,7 @@ class SlowMachine:
 
 
 class MpiForNccl:
-    """See `autotune.targets.mpi.gpu.matrix.Collective`: by MPI, when the stream comes to it."""
+    """See `autotune.targets.mpi.gpu.order.Collective`: by MPI, when the stream comes to it."""
 
     def __init__(self, mpi: MPI.Intracomm, machine: SlowMachine) -> None:
         self._mpi = mpi.Dup()
@@ -168,7 +187,7 @@ def at(address: int, count: int, dtype: str) -> NDArray[Any]:
     return np.frombuffer(raw, dtype)
 
 
-def values(matrix: GpuMatrix) -> NDArray[Any]:
+def values(matrix: DeviceMatrix) -> NDArray[Any]:
     """A matrix as NumPy's."""
     if not matrix.size:
         return np.empty(matrix.shape, matrix.dtype)

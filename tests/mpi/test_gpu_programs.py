@@ -16,7 +16,7 @@ from autotune.core.limits import MpiLimits
 from autotune.families.catalog import load_families
 from autotune.operations.problem import Gemm
 from autotune.targets.mpi.gpu.gpus import loaded_mpi, too_few
-from autotune.targets.mpi.gpu.matrix import Order
+from autotune.targets.mpi.gpu.order import Order
 from autotune.targets.mpi.gpu.rank import TRANSPORTS, GpuRank
 from autotune.targets.mpi.identity import device_of
 from autotune.targets.mpi.messages import GpuSet, RankSet

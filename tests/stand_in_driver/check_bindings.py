@@ -6,21 +6,30 @@ import contextlib
 import ctypes
 import gc
 import threading
+import weakref
 from collections.abc import Iterator
+from pathlib import Path
 
+import numpy as np
 import pytest
 from test_driver import STEP, DriverConformance
 
+from autotune.families.catalog import load_families
 from autotune.families.launch import LaunchPlan, LaunchStep
+from autotune.families.program_cache import ProgramCache
+from autotune.operations.problem import Gemm
 from autotune.targets.cuda.device.identity import load_driver
+from autotune.targets.cuda.device.known_gpus import find_gpu
 from autotune.targets.cuda.driver import interface as driver_module
 from autotune.targets.cuda.driver.bindings import BindingsDriver
 from autotune.targets.cuda.driver.capture import is_capturing
 from autotune.targets.cuda.driver.interface import Driver, DriverError, driver
-from autotune.targets.cuda.driver.modules import call
+from autotune.targets.cuda.driver.owned import call
 from autotune.targets.cuda.driver.streams import Retained, wait
 from autotune.targets.cuda.launch.launch import CudaKernel
 from autotune.targets.cuda.launch.program import CudaProgram
+from autotune.targets.cuda.machine.machine import GpuMachine
+from autotune.targets.cuda.machine.products import Multiplier, Products
 
 # PyCUDA, where it is installed, knows the stand-in for what it is.
 driver_module.has_pycuda = lambda: False
@@ -93,6 +102,75 @@ class TestStandIn(DriverConformance):
             retained.hold(0, stream, object())
             assert not retained._held
             retained.hold(0, 0, object())
+
+
+class TestMachine:
+    """What programs use of the GPUs, on the stand-in: matrices of all kinds travel."""
+
+    @pytest.fixture
+    def machine(self) -> Iterator[GpuMachine]:
+        limits = find_gpu("h200").limits
+        family = load_families(target="cuda")["naive"]
+        chosen = Multiplier(family, family.default(Gemm(64, 64, 64), limits), None)
+        products = Products("float64", limits, [chosen], ProgramCache(Path("unused")))
+        with GpuMachine([0], "float64", products) as made, made.here(0):
+            yield made
+
+    @pytest.mark.parametrize("columns", [1, 5, 8])
+    @pytest.mark.parametrize("rows", [1, 7])
+    def test_matrices_travel(self, machine: GpuMachine, rows: int, columns: int) -> None:
+        values = np.random.default_rng(0).random((rows, columns + 3))[:, :columns]
+        stream = machine.stream(0)
+        first, second = (machine.memory(0, rows + 2, 8 + pad) for pad in (0, 4))
+        inner = first[1:-1, 2 : 2 + columns] if columns < 6 else first[1:-1, :columns]
+        machine.copy(inner, values, stream)
+        machine.copy(second[:rows, 1 : 1 + columns], inner, stream)
+        back = np.zeros((rows, columns + 1))
+        machine.copy(back[:, 1:], second[:rows, 1 : 1 + columns], stream)
+        machine.finish(stream)
+        assert (back[:, 1:] == values).all()
+        assert (back[:, 0] == 0).all()
+        machine.free(first)
+        machine.free(second)
+
+    def test_streams_and_events_are_used_again(self, machine: GpuMachine) -> None:
+        stream, other = machine.stream(0), machine.stream(0)
+        event = machine.record(stream)
+        machine.wait(other, event)
+        machine.finish(event)
+        assert machine.is_past(event)
+        assert machine.record(other) is not event
+        machine.reuse_events()
+        assert event in [machine.record(stream) for _ in range(2)]
+        machine.free(stream)
+        assert machine.stream(0) is stream
+
+    def test_memory_of_the_host_is_page_locked(self, machine: GpuMachine) -> None:
+        array = np.zeros((30, 40))[:, :20]
+        locked = machine.lock(array)
+        assert machine.is_locked(array)
+        machine.unlock(locked)
+        assert not machine.is_locked(array)
+        bytes_ = machine.pinned(100, "uint8")
+        assert (bytes_.dtype, bytes_.shape) == (np.uint8, (100,))
+        assert machine.is_locked(bytes_)
+        machine.free(bytes_)
+
+
+def test_code_lives_as_long_as_what_launches_it() -> None:
+    """A binary is unloaded with the last who can launch it, and not before."""
+    here = driver()
+    here.enter(0)
+    module = here.load(b"\x7fELF of add")
+    unloaded = weakref.ref(module)
+    run = module.runner([STEP])
+    del module
+    gc.collect()
+    assert unloaded() is not None
+    del run
+    gc.collect()
+    assert unloaded() is None
+    here.leave()
 
 
 @contextlib.contextmanager

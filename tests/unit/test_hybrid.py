@@ -25,19 +25,19 @@ from autotune.families.launch import plan_or_none
 from autotune.families.local import local_problem
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
+from autotune.operations.cases import Case
 from autotune.operations.problem import Gemm
-from autotune.operations.references import Case
-from autotune.operations.verification import Check
+from autotune.operations.verification import ProductCheck
 from autotune.runtime.loading import load
 from autotune.store import MatchQuality, TuningCache
 from autotune.targets.base import Work
 from autotune.targets.cuda.arrays.operands import DeviceArray
+from autotune.targets.cuda.machine.matrix import DeviceMatrix
+from autotune.targets.cuda.machine.products import nearest_valid
 from autotune.targets.cuda.target import CudaTarget
 from autotune.targets.hybrid.identity import check_alike
 from autotune.targets.hybrid.kernel import HybridCall
-from autotune.targets.hybrid.machine import DeviceMatrix
 from autotune.targets.hybrid.operands import PlacedCheck
-from autotune.targets.hybrid.products import fitting
 from autotune.targets.hybrid.target import HybridTarget
 from autotune.targets.lookup import look_up
 from autotune.targets.registry import make_target
@@ -183,7 +183,7 @@ def test_a_block_of_any_size_has_a_kernel(m: int, n: int, k: int) -> None:
     family = load_families(target="cuda")["pipelined"]
     wanted = Configuration({**family.default(Gemm(64, 65536, 64), limits), "splits": 128})
     problem = Gemm(m, n, k)
-    bound = Bound(family, fitting(family, wanted, problem, limits), problem, limits)
+    bound = Bound(family, nearest_valid(family, wanted, problem, limits), problem, limits)
     assert plan_or_none(bound, problem) is not None
 
 
@@ -197,7 +197,8 @@ def test_parts_of_a_matrix_lie_where_numpy_has_them(
     rows: int, columns: int, padding: int, cuts: tuple[int, int, int, int]
 ) -> None:
     array = np.zeros((rows, columns + padding))[:, :columns]
-    matrix = DeviceMatrix(0, array.ctypes.data, rows, columns, columns + padding, 8)
+    strides = columns + padding, 1
+    matrix = DeviceMatrix(0, array.ctypes.data, (rows, columns), strides, array.dtype)
     top, bottom, left, right = (
         *sorted(min(each, rows) for each in cuts[:2]),
         *sorted(min(each, columns) for each in cuts[2:]),
@@ -243,9 +244,10 @@ class OnHost:
 
     @staticmethod
     def _array(matrix: DeviceMatrix) -> NDArray[Any]:
-        kind = ctypes.c_double * (matrix.rows * matrix.stride)
+        rows, columns = matrix.shape
+        kind = ctypes.c_double * (rows * matrix.stride)
         flat = np.frombuffer(kind.from_address(matrix.address))
-        return flat.reshape(matrix.rows, matrix.stride)[:, : matrix.columns]
+        return flat.reshape(rows, matrix.stride)[:, :columns]
 
 
 class Placed:
@@ -378,7 +380,9 @@ def test_operands_that_are_placed_take_turns() -> None:
         def from_host(self, a: Any, b: Any, c: Any, alpha: float, beta: float) -> None:
             c[...] = alpha * (a @ b) + (beta * c if beta else 0)
 
-    check = Check(Case(9, 8, 7), "float64", "nn", np.random.default_rng(0), others=("normal",))
+    check = ProductCheck(
+        Case(9, 8, 7), Gemm(1, 1, 1, "float64"), np.random.default_rng(0), others=("normal",)
+    )
     placed = PlacedCheck(check, "float64", "host", [])
     assert placed.run(Product(), "ieee").right
     placed.turn()

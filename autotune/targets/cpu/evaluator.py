@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from autotune.core.device import Device
     from autotune.families.family import KernelFamily
     from autotune.families.program_cache import ProgramCache
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
 
 MIN_BATCH = 4
 """Candidates compiled together at least, so that programs shared and uneven times even out."""
@@ -87,7 +87,7 @@ class _Processes:
             environment=environment,
             watched=True,
         )
-        self.baselines: dict[Gemm, Baseline] = {}
+        self.baselines: dict[Problem, Baseline] = {}
 
     def close(self) -> None:
         """End every process."""
@@ -115,7 +115,7 @@ class CpuEvaluator:
 
     def __init__(
         self,
-        problem: Gemm,
+        problem: Problem,
         families: Mapping[str, KernelFamily],
         device: Device,
         programs: ProgramCache,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -19,9 +20,10 @@ from autotune.measuring.rounds import Redraw, Series
 from autotune.measuring.sharing import Subjects
 from autotune.measuring.timing import time_calls, timed
 from autotune.measuring.verdicts import AT_THE_END, CHANGED, IN_TURN, REPEATED, wrong_result
-from autotune.operations.references import SMALL_CASES, Case
+from autotune.operations.cases import Case, small_cases
 from autotune.operations.verification import Check, Verdict
 from autotune.targets.cpu.baseline import Blas, numpy_blas
+from autotune.targets.cpu.call import NumpyKernel
 from autotune.targets.cpu.direct import direct_call
 from autotune.targets.cpu.kernel import CpuKernel
 from autotune.targets.cpu.messages import (
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 
     from autotune.families.program_cache import ProgramCache
     from autotune.measuring.evaluator import Effort
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
 
 SETTLE_S = 0.015
 """How long the threads of one library go on spinning after a call, in the way of another's."""
@@ -92,26 +94,26 @@ def compile_module(path: Path) -> Compiled:
 
 
 def measurement_worker(
-    programs: ProgramCache, effort: Effort, threads: int, seed: int, problem: Gemm
+    programs: ProgramCache, effort: Effort, threads: int, seed: int, problem: Problem
 ) -> Subjects:
     """Entry of the worker that measures: owns the operands of the problems it is asked about."""
     _import_compiler()
 
-    def measuring(problem: Gemm) -> Callable[[Request], Evaluated | Series | Blas | None]:
+    def measuring(problem: Problem) -> Callable[[Request], Evaluated | Series | Blas | None]:
         return _MeasurementWorker(problem, programs, effort, threads, seed).handle
 
     return Subjects(measuring, problem, weigh=_operand_bytes, limit=KEPT_BYTES)
 
 
-def _operand_bytes(problem: Gemm) -> int:
+def _operand_bytes(problem: Problem) -> int:
     """About what a problem's operands take, with the references in double precision."""
-    m, n, k = problem.m, problem.n, problem.k
-    return 2 * (m * n + n * k + 3 * m * k) * 8
+    output = next(each for each in problem.operands if each.written)
+    return (problem.traffic // problem.itemsize + 2 * math.prod(output.shape)) * 16
 
 
 class _MeasurementWorker:
     def __init__(
-        self, problem: Gemm, programs: ProgramCache, effort: Effort, threads: int, seed: int
+        self, problem: Problem, programs: ProgramCache, effort: Effort, threads: int, seed: int
     ) -> None:
         self._problem = problem
         self._programs = programs
@@ -121,21 +123,10 @@ class _MeasurementWorker:
         self._limit = threadpoolctl.threadpool_limits(limits=threads, user_api="blas")
         rng = np.random.default_rng(seed)
 
-        def check(case: Case) -> Check:
-            return Check(case, problem.dtype, problem.layout, rng, problem.formula)
-
-        self._small = [check(case) for case in SMALL_CASES]
-        self._large = Check(
-            Case(problem.m, problem.n, problem.k),
-            problem.dtype,
-            problem.layout,
-            rng,
-            problem.formula,
-            others=("normal",),
-            sealed=True,
-        )
-        m, n, k = (max(1, size // PROBE_SHRINK) for size in (problem.m, problem.n, problem.k))
-        self._probe = check(Case(m, n, k))
+        self._small = [Check(case, problem, rng) for case in small_cases(problem)]
+        self._large = Check(Case(*problem.shape), problem, rng, others=("normal",), sealed=True)
+        shrunk = (max(1, size // PROBE_SHRINK) for size in problem.shape)
+        self._probe = Check(Case(*shrunk), problem, rng)
         self._seed = seed
         self._kernel = functools.cache(CpuKernel)
         self._numpy = _numpy_call(self._large, problem)
@@ -277,22 +268,19 @@ class _MeasurementWorker:
         What Numba does for a call of an entry takes longer than a small product, and the longer,
         the more parameters there are.
         """
-        case, operands = check.case, (check.a, check.b, check.c)
-        sizes = replace(self._problem, m=case.m, n=case.n, k=case.k)
-        direct = direct_call(kernel, sizes, self._programs)
+        direct = direct_call(kernel, check.problem, self._programs)
         if direct is None:
-            return kernel.prepared(*operands)
-        return functools.partial(direct, *operands, 1.0, 0.0)
+            return kernel.prepared(*check.operands)
+        return functools.partial(direct, *check.arguments)
 
     def _hopeless(self, kernel: CpuKernel, best_s: float) -> Measurement | None:
         """Whether runs on shrunken sizes show that one on the full ones is not worth it."""
-        shrunk = self._probe.case
         call = self._call(kernel, self._probe)
-        work = self._problem.m * self._problem.n * self._problem.k
+        times_larger = self._problem.flops / self._probe.problem.flops
         estimates = []
         # A run that something else interrupts is as slow as a hopeless one.
         for _ in range(FIRST_RUNS):
-            estimates.append(timed(call) * work / (shrunk.m * shrunk.n * shrunk.k))
+            estimates.append(timed(call) * times_larger)
             if estimates[-1] <= PROBE_RATIO * best_s:
                 return None
         estimate_s = min(estimates)
@@ -324,12 +312,8 @@ def _import_compiler() -> None:
     importlib.import_module("numba")
 
 
-def _numpy_call(check: Check, problem: Gemm) -> Callable[[], object]:
-    a = check.a.T if problem.layout[0] == "t" else check.a
-    b = check.b.T if problem.layout[1] == "t" else check.b
-    if problem.formula is not None:
-        return functools.partial(problem.formula.evaluate, a, b, None, 1.0, 0.0)
-    return functools.partial(np.matmul, a, b, out=check.c)
+def _numpy_call(check: Check, problem: Problem) -> Callable[[], object]:
+    return NumpyKernel(problem).prepared(*check.operands)
 
 
 def _wrong(verdict: Verdict, when: str = "") -> Evaluated:

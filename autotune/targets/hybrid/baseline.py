@@ -6,13 +6,14 @@ import ctypes
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.dtypes import DTYPES
+from autotune.operations.problem import Gemm
 from autotune.targets.cuda.driver.context import activated
 from autotune.targets.cuda.driver.interface import driver
 from autotune.targets.cuda.measure.baseline import Cublas, CublasError, find_cublas
 
 if TYPE_CHECKING:
     from autotune.operations.references import Matrix
-    from autotune.targets.hybrid.machine import DeviceMatrix
+    from autotune.targets.cuda.machine.matrix import DeviceMatrix
 
 _BLOCK = 4096
 _PIN = 1  # CUBLASXT_PINNING_ENABLED
@@ -108,7 +109,7 @@ class OneGpu:
             raise CublasError("there is no cuBLAS")
         with activated(0):
             self._stream = driver().stream()
-            self._cublas = Cublas(library, (m, n, k), dtype, "nn", self._stream)
+            self._cublas = Cublas(library, "cublas.gemm", Gemm(m, n, k, dtype), self._stream)
         self.name = f"cuBLAS {self._cublas.version} on one GPU ({dtype}, TF32 off)"
 
     def multiply(self, a: DeviceMatrix, b: DeviceMatrix, c: DeviceMatrix) -> None:

@@ -16,9 +16,8 @@ from autotune.targets.cuda.arrays.libraries import library_of
 from autotune.targets.cuda.target import CudaTarget
 from autotune.targets.hybrid.kernel import HybridCall
 from autotune.targets.hybrid.loading import HybridProgram, make_plan
-from autotune.targets.hybrid.machine import GpuMachine
-from autotune.targets.hybrid.products import LocalKernel, Products
-from autotune.targets.kernel import Kernel
+from autotune.targets.hybrid.products import LocalKernel, machine_with
+from autotune.targets.kernel import ProductKernel
 from autotune.targets.lookup import binary_of, look_up
 
 if TYPE_CHECKING:
@@ -29,11 +28,12 @@ if TYPE_CHECKING:
     from autotune.core.grid import Block
     from autotune.families.family import KernelFamily
     from autotune.targets.cuda.arrays.operands import DeviceArray
+    from autotune.targets.cuda.machine.machine import GpuMachine
     from autotune.targets.hybrid.loading import Plan
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
-class HybridKernel(Kernel):
+class HybridKernel(ProductKernel):
     """A tuned kernel of the GPUs of a host; a call returns when C is there.
 
     Operands are NumPy arrays (operands="host"), arrays on the first GPU ("device"), or lists with
@@ -90,8 +90,7 @@ def bind(
     devices = limits.names()["gpus"]
 
     def plan(resources: contextlib.ExitStack) -> Plan:
-        products = Products(local, programs)
-        machine = resources.enter_context(GpuMachine(devices, problem.dtype, products))
+        machine = resources.enter_context(machine_with(local, devices, programs))
         return make_plan(program, machine, programs, problem.m, problem.n, problem.k)
 
     return HybridCall(problem, operands, plan, _look, _allocate)
@@ -107,7 +106,7 @@ def open_machine(
     """
     programs = ProgramCache(CacheLocations.at(cache).programs)
     local = choose_local(Gemm(m, n, k, dtype), programs)
-    with GpuMachine(devices, dtype, Products(local, programs)) as machine:
+    with machine_with(local, devices, programs) as machine:
         yield machine
 
 

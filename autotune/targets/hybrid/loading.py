@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from autotune.families.program_cache import ProgramCache
     from autotune.operations.references import Matrix
-    from autotune.targets.hybrid.machine import DeviceMatrix, Machine
+    from autotune.targets.cuda.machine.matrix import DeviceMatrix
+    from autotune.targets.hybrid.machine import Machine
     from autotune.targets.hybrid.products import LocalKernel
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.core.dtypes import DTYPES
-from autotune.operations.verification import Check, Verdict
+from autotune.operations.verification import ProductCheck, Verdict
 from autotune.targets.cuda.driver.context import activated
 from autotune.targets.cuda.driver.interface import driver
-from autotune.targets.hybrid.machine import DeviceMatrix
+from autotune.targets.cuda.machine.matrix import DeviceMatrix
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,12 +48,13 @@ class GuardedBlock:
         with activated(device):
             self._memory = driver().allocate((height + 2) * stride * itemsize)
         start = int(self._memory) + stride * itemsize
-        self.matrix = DeviceMatrix(device, start, height, columns, stride, itemsize)
+        shape = height, columns
+        self.matrix = DeviceMatrix(device, start, shape, (stride, 1), self._dtype)
 
     def store(self, whole: Matrix) -> None:
         """Its rows of a matrix of the host; all around them becomes guard."""
         image = np.full(self._shape, self._poison, self._words)
-        image[1:-1, : self.matrix.columns] = whole[slice(*self.rows)].view(self._words)
+        image[1:-1, : self.matrix.shape[1]] = whole[slice(*self.rows)].view(self._words)
         with activated(self.matrix.device):
             driver().upload(int(self._memory), image)
             driver().synchronize()
@@ -63,12 +64,12 @@ class GuardedBlock:
         image = np.empty(self._shape, self._words)
         with activated(self.matrix.device):
             driver().download(image, int(self._memory))
-        inner = image[1:-1, : self.matrix.columns]
+        inner = image[1:-1, : self.matrix.shape[1]]
         whole[slice(*self.rows)] = inner.view(self._dtype)
         guards: tuple[NDArray[np.unsignedinteger], ...] = (
             image[0],
             image[-1],
-            image[1:-1, self.matrix.columns :],
+            image[1:-1, self.matrix.shape[1] :],
         )
         return all((guard == self._poison).all() for guard in guards)
 
@@ -89,13 +90,14 @@ class PlacedCheck:
     """
 
     def __init__(
-        self, check: Check, dtype: str, operands: str, spans: list[tuple[Span, Span]]
+        self, check: ProductCheck, dtype: str, operands: str, spans: list[tuple[Span, Span]]
     ) -> None:
         self._check = check
         self._operands = operands
         case = check.case
+        m, n, k = case.sizes
         if operands == "device":
-            spans = [((0, case.m), (0, case.n))]
+            spans = [((0, m), (0, n))]
         elif operands == "host":
             spans = []
 
@@ -105,7 +107,7 @@ class PlacedCheck:
                 for device, span in enumerate(spans)
             ]
 
-        self._a, self._b, self._c = blocks(0, case.n), blocks(1, case.k), blocks(0, case.k)
+        self._a, self._b, self._c = blocks(0, n), blocks(1, k), blocks(0, k)
         self.store()
 
     def store(self) -> None:
@@ -129,7 +131,7 @@ class PlacedCheck:
     def call(self, plan: Plan) -> None:
         """Multiply."""
         check = self._check
-        scalars = check.case.alpha, check.case.beta
+        scalars = check.arguments[3:]
         if self._operands == "host":
             plan.from_host(check.a, check.b, check.c, *scalars)
             return

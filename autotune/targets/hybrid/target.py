@@ -9,6 +9,7 @@ from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError
 from autotune.core.limits import HybridLimits
 from autotune.core.suggestions import must_be
+from autotune.operations.problem import only_gemm
 from autotune.targets.base import Option, Placement, Target
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from autotune.families.launch import Binary
     from autotune.families.program_cache import ProgramCache
     from autotune.measuring.evaluator import Evaluator
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.targets.base import Work
     from autotune.targets.kernel import BoundKernel, Kernel, Request
 
@@ -71,6 +72,7 @@ class HybridTarget(Target):
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
         """The target with some of its options."""
+        cls.check_options(options)
         return cls(options.get("gpus"), options.get("operands", "host"))
 
     @classmethod
@@ -103,11 +105,11 @@ class HybridTarget(Target):
         """Rows: no partial sums have to travel."""
         return "rows"
 
-    def device(self, problem: Gemm | None = None, name: int | str | None = None) -> Device:
+    def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:
         """The GPUs here, or as many as were asked for of a kind that is only described."""
         from autotune.targets.hybrid.identity import device_of, read_gpus
 
-        if problem is not None and getattr(problem, "layout", "nn") != "nn":
+        if problem is not None and only_gemm(problem, "target hybrid").layout != "nn":
             raise InputError(
                 f"layout must be nn on target hybrid, got {problem.label}: transpose the operands"
             )
@@ -134,7 +136,7 @@ class HybridTarget(Target):
         driver()  # says what is missing, before a process is started
 
         return HybridEvaluator(
-            work.problem,
+            only_gemm(work.problem, "target hybrid"),
             work.families,
             work.device,
             work.programs,
@@ -148,7 +150,7 @@ class HybridTarget(Target):
         self,
         family: KernelFamily,
         candidate: Candidate,
-        problem: Gemm,
+        problem: Problem,
         device: Device,
         programs: ProgramCache,
         binary: Binary | None = None,
@@ -157,7 +159,14 @@ class HybridTarget(Target):
         from autotune.targets.hybrid.bind import bind
 
         device.check_here()
-        return bind(family, candidate, problem, device.limits, self.operands, programs)
+        return bind(
+            family,
+            candidate,
+            only_gemm(problem, "target hybrid"),
+            device.limits,
+            self.operands,
+            programs,
+        )
 
     def load(self, request: Request) -> Kernel:
         """A kernel that says which blocks go where, and can be freed."""

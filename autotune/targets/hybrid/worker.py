@@ -17,12 +17,11 @@ from autotune.measuring.rounds import Redraw, Series
 from autotune.measuring.timing import time_calls, timed
 from autotune.measuring.verdicts import AT_THE_END, CHANGED, IN_TURN, REPEATED, wrong_result
 from autotune.operations.references import Case
-from autotune.operations.verification import Check, Verdict
+from autotune.operations.verification import ProductCheck, Verdict
 from autotune.targets.cuda.driver.context import describe, driver_errors
 from autotune.targets.cuda.measure.baseline import CublasError
 from autotune.targets.hybrid.baseline import CublasXt, OneGpu
 from autotune.targets.hybrid.loading import make_plan
-from autotune.targets.hybrid.machine import GpuMachine
 from autotune.targets.hybrid.messages import (
     CASES,
     Confirm,
@@ -33,12 +32,13 @@ from autotune.targets.hybrid.messages import (
     Visit,
 )
 from autotune.targets.hybrid.operands import GuardedBlock, PlacedCheck
-from autotune.targets.hybrid.products import Products
+from autotune.targets.hybrid.products import machine_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autotune.core.grid import Span
+    from autotune.targets.cuda.machine.machine import GpuMachine
     from autotune.targets.hybrid.loading import HybridProgram, Plan
     from autotune.targets.hybrid.products import LocalKernel
 
@@ -78,9 +78,9 @@ class _Worker:
         self._programs = ProgramCache(setup.programs)
         problem = setup.problem
         rng = np.random.default_rng(setup.seed)
-        self._small = [Check(case, problem.dtype, "nn", rng) for case in CASES]
+        self._small = [ProductCheck(case, problem, rng) for case in CASES]
         large = Case(problem.m, problem.n, problem.k)
-        self._large = Check(large, problem.dtype, "nn", rng, others=("normal",))
+        self._large = ProductCheck(large, problem, rng, others=("normal",))
         self._seed = setup.seed
         self._machines: dict[LocalKernel, GpuMachine] = {}
         self._placed: tuple[list[tuple[Span, Span]], PlacedCheck] | None = None
@@ -168,7 +168,7 @@ class _Worker:
             return None
         return None if self._baseline is None else self._baseline[0]
 
-    def _verify_small(self, check: Check, request: Evaluate) -> Verdict:
+    def _verify_small(self, check: ProductCheck, request: Evaluate) -> Verdict:
         plan = self._plan(request.program, check.case)
         placed = self._placed_check(check, plan)
         try:
@@ -219,13 +219,11 @@ class _Worker:
 
     def _plan(self, program: HybridProgram, case: Case) -> Plan:
         if program.local not in self._machines:
-            self._machines[program.local] = GpuMachine(
-                self._setup.devices,
-                self._setup.problem.dtype,
-                Products(program.local, self._programs),
+            self._machines[program.local] = machine_with(
+                program.local, self._setup.devices, self._programs
             )
         machine = self._machines[program.local]
-        return make_plan(program, machine, self._programs, case.m, case.n, case.k)
+        return make_plan(program, machine, self._programs, *case.sizes)
 
     def _place(self, plan: Plan) -> PlacedCheck:
         """The problem's own operands where a plan takes them; they stay for the next one."""
@@ -236,7 +234,7 @@ class _Worker:
             self._placed = spans, self._placed_check(self._large, plan)
         return self._placed[1]
 
-    def _placed_check(self, check: Check, plan: Plan) -> PlacedCheck:
+    def _placed_check(self, check: ProductCheck, plan: Plan) -> PlacedCheck:
         operands = self._setup.operands
         spans = plan.blocks() if operands == "blocks" else []
         return PlacedCheck(check, self._setup.problem.dtype, operands, spans)

@@ -9,12 +9,13 @@ import numpy as np
 from autotune.core.errors import OperandError
 from autotune.targets.cuda.arrays.libraries import library_of
 from autotune.targets.cuda.arrays.operands import check_place
+from autotune.targets.cuda.driver.streams import finish
 from autotune.targets.mpi.gpu.gpus import take_gpu
 from autotune.targets.mpi.kernel import DistributedKernel
 
 if TYPE_CHECKING:
     from autotune.operations.problem import Gemm
-    from autotune.targets.mpi.gpu.matrix import GpuMatrix
+    from autotune.targets.cuda.machine.matrix import DeviceMatrix
     from autotune.targets.mpi.gpu.rank import GpuRank
     from autotune.targets.mpi.ranks.operands import Plan
 
@@ -39,7 +40,7 @@ class GpuDistributedKernel(DistributedKernel):
         super().__init__(problem, comm, plan, distributed=distributed)
         self._gpu = gpu
         self._ordinal = take_gpu(comm).ordinal
-        self._given: list[GpuMatrix] = []
+        self._given: list[DeviceMatrix] = []
 
     def _check_blocks(self, a: Any, b: Any, out: Any, beta: float) -> Any:
         in_a, in_b, in_c = (block.shape for block in self.blocks)
@@ -57,7 +58,7 @@ class GpuDistributedKernel(DistributedKernel):
         given, self._given = self._given, []
         self._plan.on_blocks(*given, alpha, beta)  # type: ignore[call-arg, arg-type]
 
-    def _matrix(self, name: str, array: Any, shape: tuple[int, int]) -> GpuMatrix:
+    def _matrix(self, name: str, array: Any, shape: tuple[int, int]) -> DeviceMatrix:
         """A block as plans take it.
 
         Raises:
@@ -67,10 +68,10 @@ class GpuDistributedKernel(DistributedKernel):
         if 0 in shape:
             return self._gpu.empty(shape, dtype)
         library = library_of(array)
-        stream = self._gpu.machine.compute
+        stream = self._gpu.machine.compute.handle
         found = library.describe(name, array, stream)
         whose = f"{name} of rank {rank}"
-        address, leading = check_place(whose, found, shape, dtype, written=name == "out")
+        address, (leading,) = check_place(whose, found, shape, dtype, written=name == "out")
         if found.device != self._ordinal:
             raise OperandError(
                 f"{whose} must be in GPU {self._ordinal}, the rank's own, is in {found.device}"
@@ -79,5 +80,5 @@ class GpuDistributedKernel(DistributedKernel):
             raise OperandError(f"{whose} must be contiguous: pass a copy")
         own = library.current_stream(array) if library.ordered else found.stream
         if own is not None:
-            self._gpu.machine.settle(self._gpu.machine.record(own))
+            finish(self._ordinal, own)
         return self._gpu.at(address, shape, np.dtype(dtype), (array, found))

@@ -12,8 +12,8 @@ from autotune.core.errors import AutotuneError
 from autotune.core.grid import Block
 from autotune.core.paths import CacheLocations
 from autotune.families.program_cache import ProgramCache
-from autotune.operations.problem import Gemm
-from autotune.targets.kernel import Kernel
+from autotune.operations.problem import Gemm, Problem, only_gemm
+from autotune.targets.kernel import ProductKernel
 from autotune.targets.lookup import look_up
 from autotune.targets.mpi.gpu_kernel import GpuDistributedKernel
 from autotune.targets.mpi.kernel import DistributedKernel
@@ -38,7 +38,7 @@ COMPILING = 5.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
-class MpiKernel(Kernel):
+class MpiKernel(ProductKernel):
     """A tuned kernel of a communicator; every rank of it makes every call.
 
     With operands at the root, rank 0 passes A, B and C whole and the others pass None and get
@@ -70,7 +70,7 @@ class _Communicator(MpiTarget):
 
 
 def load_distributed(
-    problem: Gemm,
+    problem: Problem,
     comm: Any,
     *,
     operands: str = "root",
@@ -101,7 +101,8 @@ def load_distributed(
         InputError: with local="cuda", there are fewer GPUs than ranks.
         NotTunedError: as for `autotune.load`, on every rank; so are its other errors.
     """
-    meet(comm, f"the call of load for {problem.label}")
+    gemm = only_gemm(problem, "target mpi")
+    meet(comm, f"the call of load for {gemm.label}")
     check_same(comm, problem=problem.label, operands=operands, local=local, match=match)
     own = comm.Dup()
     try:
@@ -111,7 +112,7 @@ def load_distributed(
 
             def find() -> tuple[Candidate, Match, MpiProgram]:
                 found = look_up(
-                    problem,
+                    gemm,
                     _Communicator(ranks, operands, local),
                     match=match,
                     cache=cache,
@@ -119,23 +120,23 @@ def load_distributed(
                 )
                 chosen = found.candidate.configuration
                 limits = found.device.limits
-                program = mpi_program(found.family, chosen, problem, limits, programs)
+                program = mpi_program(found.family, chosen, gemm, limits, programs)
                 return found.candidate, found.match, program
 
             candidate, matched, program = _of_rank_0(own, find)
             make_plan = _load_program(program, programs, own)
-            plan = make_plan(own, problem.m, problem.n, problem.k)
+            plan = make_plan(own, gemm.m, gemm.n, gemm.k)
     except AutotuneError:  # on every rank
         own.Free()
         raise
     distributed = operands == "distributed"
     bound = (
-        DistributedKernel(problem, own, plan, distributed=distributed)
+        DistributedKernel(gemm, own, plan, distributed=distributed)
         if make_plan.gpu is None
-        else GpuDistributedKernel(problem, own, plan, make_plan.gpu, distributed=distributed)
+        else GpuDistributedKernel(gemm, own, plan, make_plan.gpu, distributed=distributed)
     )
     return MpiKernel(
-        problem, "mpi", candidate, matched.quality, matched.reason, matched.record, bound
+        gemm, "mpi", candidate, matched.quality, matched.reason, matched.record, bound
     )
 
 
@@ -155,7 +156,7 @@ def tuned_product(comm: Any, m: int, n: int, k: int, dtype: str) -> Iterator[Gpu
     describe(comm, gpus=True)
     programs = ProgramCache(CacheLocations.at(None).programs)
     product = _of_rank_0(comm, lambda: choose_gpu_local(Gemm(m, n, k, dtype), programs))
-    yield load_product(product, comm)
+    yield load_product(product, programs, comm)
 
 
 def _of_rank_0(comm: Any, look: Callable[[], _T]) -> _T:

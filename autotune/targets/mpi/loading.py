@@ -52,7 +52,7 @@ def load_program(program: MpiProgram, programs: ProgramCache, comm: Intracomm) -
     module = load_module(programs.write(program.source, program.family))
     entry: Callable[..., Plan] = getattr(module, program.source.entry)
     if isinstance(program.local, GpuProduct):
-        gpu = load_product(program.local, comm)
+        gpu = load_product(program.local, programs, comm)
         return MakePlan(gpu, entry, (gpu,))
     local: tuple[Any, ...] = ()
     if program.local is not None:
@@ -61,8 +61,13 @@ def load_program(program: MpiProgram, programs: ProgramCache, comm: Intracomm) -
     return MakePlan(None, entry, local)
 
 
-def load_product(product: GpuProduct, comm: Intracomm) -> GpuRank:
+def load_product(product: GpuProduct, programs: ProgramCache, comm: Intracomm) -> GpuRank:
     """The kernels on this rank's GPU.
+
+    Args:
+        product: the kernels.
+        programs: as for `load_program`.
+        comm: the ranks.
 
     Raises:
         InputError: the ranks do not have a GPU each, or other families than rank 0.
@@ -73,4 +78,5 @@ def load_product(product: GpuProduct, comm: Intracomm) -> GpuRank:
     from autotune.targets.mpi.gpu.cuda import CudaMachine
     from autotune.targets.mpi.gpu.gpus import take_gpu
 
-    return GpuRank(CudaMachine(take_gpu(comm), product, load_families(target="cuda")))
+    families = load_families(target="cuda")
+    return GpuRank(CudaMachine(take_gpu(comm), product, families, programs))

@@ -65,6 +65,8 @@ class DeviceLibrary:
         if not _is_exact(library) or type(b) is not type(a):
             return False
         problem = self._problem
+        if problem.out_dtype is not None:  # neither library takes one
+            return False
         places = [
             library.reader(shape, problem.dtype)(array)
             for array, shape in ((a, problem.a_shape), (b, problem.b_shape))
@@ -90,7 +92,11 @@ class DeviceLibrary:
 
 
 def _is_exact(library: Library) -> bool:
-    """Whether a library multiplies float32 as it is asked to, not in shorter numbers."""
+    """Whether a library multiplies float32 as it is asked to, not in shorter numbers.
+
+    Products of 16-bit numbers are summed in float32 by both; partial sums of a divided reduction
+    are rounded as PyTorch's own settings say.
+    """
     if isinstance(library, Torch):
         import torch
 

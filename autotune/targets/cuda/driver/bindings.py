@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from autotune.targets.cuda.device.identity import load_driver
-from autotune.targets.cuda.driver.capture import relaxed
-from autotune.targets.cuda.driver.interface import DeviceRows, DriverError
-from autotune.targets.cuda.driver.modules import LoadedModule, call, handle
+from autotune.targets.cuda.driver.interface import DriverError
+from autotune.targets.cuda.driver.modules import LoadedModule, handle
+from autotune.targets.cuda.driver.owned import Owned, call
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -66,7 +65,7 @@ class BindingsDriver:
 
     def allocate(self, size: int) -> Any:
         """See `Driver.allocate`."""
-        return _Owned(int(call("cuMemAlloc", size)), "cuMemFree")
+        return Owned(int(call("cuMemAlloc", size)), "cuMemFree")
 
     def upload(self, target: int, values: NDArray[Any]) -> None:
         """See `Driver.upload`."""
@@ -101,7 +100,7 @@ class BindingsDriver:
         """See `Driver.pinned`; the array keeps the memory as well."""
         kind = np.dtype(dtype)
         size = max(1, count * kind.itemsize)
-        memory = _Owned(int(call("cuMemHostAlloc", size, _PORTABLE)), "cuMemFreeHost")
+        memory = Owned(int(call("cuMemHostAlloc", size, _PORTABLE)), "cuMemFreeHost")
         return np.asarray(_HostElements(memory, count, kind)), memory
 
     def lock(self, address: int, size: int) -> bool:
@@ -120,28 +119,6 @@ class BindingsDriver:
         status, kind = driver.cuPointerGetAttribute(attribute, address)
         return int(status) == 0 and int(kind) == int(driver.CUmemorytype.CU_MEMORYTYPE_HOST)
 
-    def copy_in(self, target: DeviceRows, source: NDArray[Any], stream: Any) -> None:
-        """See `Driver.copy_in`."""
-        pitch = source.strides[0] if target.rows > 1 else target.row_bytes
-        self.copy_rows(
-            (target.address, target.pitch),
-            (source.ctypes.data, pitch),
-            target.row_bytes,
-            target.rows,
-            stream,
-        )
-
-    def copy_out(self, target: NDArray[Any], source: DeviceRows, stream: Any) -> None:
-        """See `Driver.copy_out`."""
-        pitch = target.strides[0] if source.rows > 1 else source.row_bytes
-        self.copy_rows(
-            (target.ctypes.data, pitch),
-            (source.address, source.pitch),
-            source.row_bytes,
-            source.rows,
-            stream,
-        )
-
     def copy_rows(
         self,
         target: tuple[int, int],
@@ -150,7 +127,7 @@ class BindingsDriver:
         rows: int,
         stream: Any,
     ) -> None:
-        """Enqueue a copy of rows, each with its address and pitch, on the host or the device.
+        """See `Driver.copy_rows`.
 
         There is one address space: the driver sees from an address which memory it is in.
         """
@@ -165,22 +142,29 @@ class BindingsDriver:
         what.WidthInBytes, what.Height = row_bytes, rows
         call("cuMemcpy2DAsync", what, handle(stream))
 
-    def copy_across(self, target: DeviceRows, source: DeviceRows, stream: Any) -> None:
+    def copy_across(
+        self,
+        target: tuple[int, int],
+        source: tuple[int, int],
+        row_bytes: int,
+        rows: int,
+        devices: tuple[int, int],
+        stream: Any,
+    ) -> None:
         """See `Driver.copy_across`."""
-        there, here = self.context(target.device), self.context(source.device)
-        if target.flat and source.flat:
-            size = target.rows * target.row_bytes
-            ends = target.address, there, source.address, here
-            call("cuMemcpyPeerAsync", *ends, size, handle(stream))
+        there, here = map(self.context, devices)
+        if rows == 1 or target[1] == source[1] == row_bytes:
+            ends = target[0], there, source[0], here
+            call("cuMemcpyPeerAsync", *ends, rows * row_bytes, handle(stream))
             return
         driver = load_driver()
         what = driver.CUDA_MEMCPY3D_PEER()
         what.srcMemoryType = what.dstMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
-        what.srcDevice, what.srcContext = source.address, driver.CUcontext(here)
-        what.srcPitch, what.srcHeight = source.pitch, source.rows
-        what.dstDevice, what.dstContext = target.address, driver.CUcontext(there)
-        what.dstPitch, what.dstHeight = target.pitch, target.rows
-        what.WidthInBytes, what.Height, what.Depth = target.row_bytes, target.rows, 1
+        what.srcDevice, what.srcPitch = source
+        what.dstDevice, what.dstPitch = target
+        what.srcContext, what.dstContext = driver.CUcontext(here), driver.CUcontext(there)
+        what.srcHeight = what.dstHeight = what.Height = rows
+        what.WidthInBytes, what.Depth = row_bytes, 1
         call("cuMemcpy3DPeerAsync", what, handle(stream))
 
     def let_reach(self, ordinal: int) -> None:
@@ -190,25 +174,7 @@ class BindingsDriver:
             raise DriverError(f"{status.name}: cuCtxEnablePeerAccess failed")
 
 
-class _Owned:
-    """Something of the driver's with a handle, given back with the object in its own context."""
-
-    def __init__(self, handle: int, release: str) -> None:
-        self._handle = handle
-        context = int(call("cuCtxGetCurrent"))
-        self._release = weakref.finalize(self, _give_back, context, release, handle)
-        # At exit the driver takes everything back itself.
-        self._release.atexit = False
-
-    def __int__(self) -> int:
-        return self._handle
-
-    def free(self) -> None:
-        """Give it back now."""
-        self._release()
-
-
-class _Stream(_Owned):
+class _Stream(Owned):
     """See `autotune.targets.cuda.driver.interface.Stream`."""
 
     def __init__(self, flags: int, level: int) -> None:
@@ -222,7 +188,7 @@ class _Stream(_Owned):
         call("cuStreamWaitEvent", self.handle, int(event), 0)
 
 
-class _Event(_Owned):
+class _Event(Owned):
     """See `autotune.targets.cuda.driver.interface.Event`."""
 
     def __init__(self, flags: int) -> None:
@@ -251,7 +217,7 @@ class _Event(_Owned):
 class _HostElements:
     """Elements in memory of the host, as NumPy takes them."""
 
-    def __init__(self, memory: _Owned, count: int, kind: np.dtype[Any]) -> None:
+    def __init__(self, memory: Owned, count: int, kind: np.dtype[Any]) -> None:
         self._memory = memory
         self.__array_interface__ = {
             "version": 3,
@@ -259,12 +225,3 @@ class _HostElements:
             "typestr": kind.str,
             "data": (int(memory), False),
         }
-
-
-def _give_back(context: int, release: str, handle: int) -> None:
-    """Whatever the thread does: it may be in another context, or in one that is being recorded."""
-    driver = load_driver()
-    with relaxed():
-        if int(driver.cuCtxPushCurrent(context)[0]) == 0:
-            getattr(driver, release)(handle)
-            driver.cuCtxPopCurrent()

@@ -1,8 +1,8 @@
 """What the engine asks of NVIDIA's driver, and who asks it: PyCUDA where it is, else the bindings.
 
-One interface with two implementations, chosen here and nowhere else. Contexts, memory, copies,
-modules, launches, streams and events go through it; what PyCUDA has no part in (capture modes,
-graphs, page-locking in place) goes through the bindings in either case.
+One interface with two implementations, chosen here and nowhere else. Contexts, memory, streams
+and events are PyCUDA's where it is. Binaries, launches, copies on streams, capture modes and
+graphs are the bindings' in either case: there is one way to launch a kernel.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import functools
 import importlib
 import importlib.util
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from autotune.core.errors import MissingDependencyError
+from autotune.core.errors import LaunchError, MissingDependencyError
 from autotune.targets.cuda.device.identity import load_driver
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ STATIC_SHARED_BYTES = 48 * 1024
 """Shared memory that every kernel may have; for more, the driver is asked first."""
 
 
-class DriverError(Exception):
+class DriverError(LaunchError):
     """An error of the driver, from the bindings: "CUDA_ERROR_OUT_OF_MEMORY: cuMemAlloc failed"."""
 
 
@@ -100,30 +99,6 @@ class Module(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceRows:
-    """Rows of bytes in the memory of a device.
-
-    Attributes:
-        device: the driver's number of the device.
-        address: of the first row.
-        pitch: bytes from one row to the next.
-        row_bytes: bytes of a row.
-        rows: how many.
-    """
-
-    device: int
-    address: int
-    pitch: int
-    row_bytes: int
-    rows: int
-
-    @property
-    def flat(self) -> bool:
-        """Whether the rows follow each other without a gap."""
-        return self.pitch == self.row_bytes or self.rows <= 1
-
-
 class Driver(Protocol):
     """NVIDIA's driver; a device's primary context is shared with CuPy, PyTorch and Numba.
 
@@ -178,8 +153,11 @@ class Driver(Protocol):
         """Set so many words of 32 bits to zero."""
         ...
 
-    def stream(self, *, blocking: bool = True) -> Stream:
-        """A new stream; work on the default stream waits for one that blocks, and it for that."""
+    def stream(self, *, blocking: bool = True, urgent: bool = False) -> Stream:
+        """A new stream; work on the default stream waits for one that blocks, and it for that.
+
+        The blocks of an urgent one get multiprocessors before others'.
+        """
         ...
 
     def event(self, *, timed: bool = True) -> Event:
@@ -206,16 +184,30 @@ class Driver(Protocol):
         """Whether memory of the host is page-locked."""
         ...
 
-    def copy_in(self, target: DeviceRows, source: NDArray[Any], stream: Any) -> None:
-        """Enqueue a copy of a matrix of the host, whose rows are contiguous."""
+    def copy_rows(
+        self,
+        target: tuple[int, int],
+        source: tuple[int, int],
+        row_bytes: int,
+        rows: int,
+        stream: Any,
+    ) -> None:
+        """Enqueue a copy of rows between the host and a device, or within a device.
+
+        Target and source are the address of the first row, and bytes from one to the next.
+        """
         ...
 
-    def copy_out(self, target: NDArray[Any], source: DeviceRows, stream: Any) -> None:
-        """Enqueue a copy to a matrix of the host, whose rows are contiguous."""
-        ...
-
-    def copy_across(self, target: DeviceRows, source: DeviceRows, stream: Any) -> None:
-        """Enqueue a copy from device to device, or within one."""
+    def copy_across(
+        self,
+        target: tuple[int, int],
+        source: tuple[int, int],
+        row_bytes: int,
+        rows: int,
+        devices: tuple[int, int],
+        stream: Any,
+    ) -> None:
+        """The same from device to device: those of target and source, by the driver's numbers."""
         ...
 
     def let_reach(self, ordinal: int) -> None:

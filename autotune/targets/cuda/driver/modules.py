@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.targets.cuda.device.identity import load_driver
 from autotune.targets.cuda.driver.interface import STATIC_SHARED_BYTES, DriverError
+from autotune.targets.cuda.driver.owned import Owned, call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,18 +19,6 @@ if TYPE_CHECKING:
 _END, _POINTER, _SIZE = 0, 1, 2  # CU_LAUNCH_PARAM_...
 
 
-def call(name: str, *arguments: Any) -> Any:
-    """Call a function of the driver.
-
-    Raises:
-        DriverError: it fails.
-    """
-    status, *values = getattr(load_driver(), name)(*arguments)
-    if int(status) != 0:
-        raise DriverError(f"{status.name}: {name} failed")
-    return values[0] if len(values) == 1 else values
-
-
 def handle(stream: Any) -> int:
     """The driver's own of a stream; None is the default one."""
     if stream is None:
@@ -37,8 +26,10 @@ def handle(stream: Any) -> int:
     return int(stream) if isinstance(stream, int) else int(stream.handle)
 
 
-class LoadedModule:
+class LoadedModule(Owned):
     """See `autotune.targets.cuda.driver.interface.Module`. Launches on streams of any library.
+
+    It is unloaded when neither it nor what launches its kernels is held any more.
 
     Args:
         cubin: the binary.
@@ -48,7 +39,7 @@ class LoadedModule:
     """
 
     def __init__(self, cubin: bytes) -> None:
-        self._module = call("cuModuleLoadData", cubin)
+        super().__init__(int(call("cuModuleLoadData", cubin)), "cuModuleUnload")
 
     def runner(self, steps: Sequence[LaunchStep]) -> Runner:
         """See `Module.runner`.
@@ -56,22 +47,14 @@ class LoadedModule:
         Raises:
             DriverError: there is no such kernel, or it may not have that much shared memory.
         """
-        return Runner(self.functions(steps))
-
-    def functions(self, steps: Sequence[LaunchStep]) -> list[tuple[int, LaunchStep]]:
-        """The driver's own of the kernels, with how they are launched.
-
-        Raises:
-            DriverError: as `runner` does.
-        """
-        return [(self._function(step), step) for step in steps]
+        return Runner(self, [(self._function(step), step) for step in steps])
 
     def unload(self) -> None:
         """See `Module.unload`."""
-        load_driver().cuModuleUnload(self._module)
+        self.free()
 
     def _function(self, step: LaunchStep) -> int:
-        function = call("cuModuleGetFunction", self._module, step.kernel.encode())
+        function = call("cuModuleGetFunction", int(self), step.kernel.encode())
         if step.shared_bytes > STATIC_SHARED_BYTES:
             attributes = load_driver().CUfunction_attribute
             attribute = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -87,7 +70,8 @@ class Runner:
     description of the argument types as well, would convert thirteen arguments every time.
     """
 
-    def __init__(self, kernels: Sequence[tuple[int, LaunchStep]] = ()) -> None:
+    def __init__(self, module: LoadedModule, kernels: Sequence[tuple[int, LaunchStep]]) -> None:
+        self._module = module
         self._launch = _launch_function()
         self._lock = threading.Lock()
         self._arguments = ctypes.create_string_buffer(4096)
@@ -100,42 +84,7 @@ class Runner:
             ctypes.addressof(self._size),
             _END,
         )
-        self._calls = self._prepared(kernels)
-
-    def __call__(self, arguments: bytes, stream: Any) -> None:
-        """Enqueue the kernels.
-
-        Raises:
-            DriverError: the driver refuses a launch.
-        """
-        if stream.__class__ is not int:
-            self.on_own(arguments, stream)
-            return
-        launch = self._launch
-        with self._lock:  # the driver has copied the arguments when it returns
-            self._arguments.raw = arguments
-            self._size.value = len(arguments)
-            self._stream.value = stream
-            for call_ in self._calls or self._late_calls():
-                status = launch(*call_)
-                if status:
-                    name = load_driver().CUresult(status).name
-                    raise DriverError(f"{name}: cuLaunchKernel failed")
-
-    def on_own(self, arguments: bytes, stream: Any) -> None:
-        """Enqueue the kernels on a stream that this driver has made, or the default one."""
-        self(arguments, handle(stream))
-
-    def late(self) -> Sequence[tuple[int, LaunchStep]]:
-        """The kernels, where they were not given."""
-        return ()
-
-    def _late_calls(self) -> list[tuple[Any, ...]]:
-        self._calls = self._prepared(self.late())
-        return self._calls
-
-    def _prepared(self, kernels: Sequence[tuple[int, LaunchStep]]) -> list[tuple[Any, ...]]:
-        return [
+        self._calls = [
             (
                 ctypes.c_void_p(function),
                 *map(ctypes.c_uint, (*step.grid, *step.block, step.shared_bytes)),
@@ -145,6 +94,25 @@ class Runner:
             )
             for function, step in kernels
         ]
+
+    def __call__(self, arguments: bytes, stream: Any) -> None:
+        """Enqueue the kernels.
+
+        Raises:
+            DriverError: the driver refuses a launch.
+        """
+        if stream.__class__ is not int:
+            stream = handle(stream)
+        launch = self._launch
+        with self._lock:  # the driver has copied the arguments when it returns
+            self._arguments.raw = arguments
+            self._size.value = len(arguments)
+            self._stream.value = stream
+            for call_ in self._calls:
+                status = launch(*call_)
+                if status:
+                    name = load_driver().CUresult(status).name
+                    raise DriverError(f"{name}: cuLaunchKernel failed")
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from autotune.targets.cuda.device.identity import load_driver
 from autotune.targets.cuda.driver.capture import capture_of, is_capturing
 from autotune.targets.cuda.driver.context import activated
 from autotune.targets.cuda.driver.interface import DriverError
-from autotune.targets.cuda.driver.modules import call
+from autotune.targets.cuda.driver.owned import call
 
 
 def device_of(address: int) -> int | None:

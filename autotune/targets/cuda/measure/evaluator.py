@@ -41,8 +41,8 @@ from autotune.targets.cuda.compile.nvrtc import Compiled, check_driver
 from autotune.targets.cuda.device.identity import visible_device
 from autotune.targets.cuda.launch.program import CudaProgram
 from autotune.targets.cuda.launch.support_source import support_source
+from autotune.targets.cuda.measure.baseline import cublas_mode
 from autotune.targets.cuda.measure.messages import (
-    CASES,
     Confirm,
     DescribeBaseline,
     Evaluate,
@@ -51,6 +51,7 @@ from autotune.targets.cuda.measure.messages import (
     Request,
     Subject,
     Visit,
+    cases_of,
 )
 from autotune.targets.cuda.measure.worker import measurement_worker
 
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
     from autotune.core.device import Device
     from autotune.families.family import KernelFamily
     from autotune.families.program_cache import ProgramCache
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.targets.cuda.compile.compiling import CompileReply
 
 DEFAULT_EFFORT = Effort(budget_s=0.15)
@@ -97,7 +98,7 @@ class _Processes:
         self.key = key
         self.compilers = compilers
         self.worker = worker
-        self.baselines: dict[Gemm, Baseline] = {}
+        self.baselines: dict[Problem, Baseline] = {}
 
     def close(self) -> None:
         """End every process."""
@@ -129,7 +130,7 @@ class CudaEvaluator:
 
     def __init__(
         self,
-        problem: Gemm,
+        problem: Problem,
         families: Mapping[str, KernelFamily],
         device: Device,
         programs: ProgramCache,
@@ -253,7 +254,7 @@ class CudaEvaluator:
             if isinstance(turn, Failure):
                 return None
             self._baseline = Baseline(
-                name=f"cuBLAS {version} ({self._problem.dtype}, TF32 off)",
+                name=f"cuBLAS {version} ({cublas_mode(self._problem.dtype)})",
                 median_s=turn.median_s,
                 interval_s=turn.interval_s,
                 threads=1,
@@ -336,7 +337,12 @@ class CudaEvaluator:
             return Measurement(Outcome.REJECTED, reason=str(refusal), details=details)
         layout = kernel_layout(family, self._problem.layout)
         program = CudaProgram(
-            compiled.cubin, plan, self._problem.dtype, self._problem.layout, layout
+            compiled.cubin,
+            plan,
+            self._problem.dtype,
+            self._problem.layout,
+            layout,
+            defined=self._problem.defined,
         )
         if any(program.flips):
             program = replace(program, support=self._support_cubin())
@@ -347,8 +353,8 @@ class CudaEvaluator:
     ) -> Measurement:
         family = self._families[candidate.family]
         plans = {}
-        for case in CASES:
-            sized = self._problem.with_sizes(case.m, case.n, case.k)
+        for case in cases_of(self._problem):
+            sized = self._problem.with_sizes(*case.sizes)
             if (plan := plan_or_none(ready.bound, sized)) is not None:
                 plans[case] = plan
         request = Evaluate(ready.program, plans, family.accuracy, best_s, budget_s)
@@ -434,7 +440,13 @@ class CudaEvaluator:
     def _compile(self, candidate: Candidate) -> Future[CompileReply | Failure]:
         family = self._families[candidate.family]
         layout = kernel_layout(family, self._problem.layout)
-        source = render(family, candidate.configuration, dtype=self._problem.dtype, layout=layout)
+        source = render(
+            family,
+            candidate.configuration,
+            dtype=self._problem.dtype,
+            layout=layout,
+            out_dtype=self._problem.out_dtype,
+        )
         if source.digest not in self._compiles:
             self._programs.write(source, family.name)
             self._compiles[source.digest] = self._processes.compilers.submit(
@@ -443,7 +455,7 @@ class CudaEvaluator:
         return self._compiles[source.digest]
 
     def _compile_support(self) -> Future[CompileReply | Failure]:
-        source = support_source(self._problem.dtype)
+        source = support_source(self._problem.dtype, self._problem.out_dtype)
         return self._processes.compilers.submit(
             CompileRequest(source, _SUPPORT_FAMILY, self._limits.architecture)
         )

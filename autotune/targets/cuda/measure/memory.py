@@ -51,7 +51,7 @@ class Slab:
         self._allocation = driver().allocate(layout.size)
         self.base = int(self._allocation)
         start = self.base
-        for placement in (layout.a, layout.b, layout.c):
+        for placement in layout.placements.values():
             end = self.base + placement.end
             support.fill(start, (end - start) // placement.itemsize, placement.itemsize)
             start = end
@@ -86,12 +86,15 @@ class OperandSets:
     def __len__(self) -> int:
         return len(self.bases)
 
-    def operands(self, number: int) -> tuple[int, int, int, int, int, int]:
-        """Address and leading dimension of A, B and C of a set; numbers go round."""
+    def operands(self, number: int) -> tuple[int, ...]:
+        """Address and strides of the operands of a set; numbers go round."""
         return operands(self.layout, self.bases[number % len(self.bases)])
 
 
-def operands(layout: SlabLayout, base: int) -> tuple[int, int, int, int, int, int]:
-    """Address and leading dimension of A, B and C of a slab."""
-    a, b, c = layout.a, layout.b, layout.c
-    return base + a.offset, a.stride, base + b.offset, b.stride, base + c.offset, c.stride
+def operands(layout: SlabLayout, base: int) -> tuple[int, ...]:
+    """Address and strides, from the outermost to the last but one, of the operands of a slab."""
+    return tuple(
+        number
+        for placed in layout.placements.values()
+        for number in (base + placed.offset, *placed.strides[:-1])
+    )

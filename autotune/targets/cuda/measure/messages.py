@@ -9,31 +9,14 @@ from typing import TypeAlias
 from autotune.core.measurement import Measurement
 from autotune.families.launch import LaunchPlan
 from autotune.measuring.rounds import Redraw
-from autotune.operations.problem import Gemm
-from autotune.operations.references import SMALL_CASES, Case
+from autotune.operations.cases import Case, large_cases, small_cases
+from autotune.operations.problem import Problem
 from autotune.targets.cuda.launch.program import CudaProgram
 
-_TALL, _DEEP = 4096, 2048
-"""What is added to sizes for configurations that are valid for large ones only: tall groups of
-tiles, many splits of the reduction."""
 
-CASES = (
-    *SMALL_CASES,
-    Case(300, 270, 290, alpha=1.5, beta=-0.5, padding=1),
-    *(
-        Case(m, n, k, alpha=1.25, beta=beta, padding=padding, distribution="normal")
-        for m, n, k, beta, padding in (
-            (_TALL + 1, 7, 1, 2.0, 0),
-            (_TALL + 17, 33, 9, -1.0, 5),
-            (_TALL + 65, 127, 63, 0.0, 7),
-            (17, _DEEP + 33, 9, -1.0, 5),
-            (65, _DEEP + 127, 163, 0.0, 0),
-            (_TALL + 17, _DEEP + 33, 9, 0.5, 3),
-            (_TALL + 65, _DEEP + 127, 63, 0.0, 0),
-        )
-    ),
-)
-"""Sizes that every program is verified at, as far as its configuration is valid there."""
+def cases_of(problem: Problem) -> tuple[Case, ...]:
+    """What every program is verified at, as far as its configuration is valid there."""
+    return small_cases(problem) + large_cases(problem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +45,7 @@ class Subject:
         support: binary of the evaluator's own kernels for its element type.
     """
 
-    problem: Gemm
+    problem: Problem
     support: bytes
 
 
@@ -72,7 +55,7 @@ class Evaluate:
 
     Attributes:
         program: the program.
-        plans: what it launches for those of `CASES` that its configuration is valid for.
+        plans: what it launches for those of `cases_of` that its configuration is valid for.
         accuracy: the accuracy class it promises.
         best_s: the best median so far; None while there is none.
         budget_s: seconds of timed launches.

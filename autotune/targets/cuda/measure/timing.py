@@ -17,7 +17,7 @@ from autotune.core.statistics import median, median_interval
 from autotune.measuring.rounds import Series
 from autotune.targets.cuda.device.identity import load_driver
 from autotune.targets.cuda.driver.interface import driver
-from autotune.targets.cuda.driver.modules import call
+from autotune.targets.cuda.driver.owned import call
 
 if TYPE_CHECKING:
     from autotune.targets.cuda.driver.interface import Event, Stream

@@ -17,16 +17,15 @@ from autotune.measuring.racing import FIRST_RUNS, Race
 from autotune.measuring.rounds import Redraw, Series
 from autotune.measuring.sharing import Subjects
 from autotune.measuring.verdicts import AT_THE_END, CHANGED, IN_TURN, REPEATED, wrong_result
-from autotune.operations.references import Case
+from autotune.operations.cases import Case
 from autotune.targets.cuda.device.nvml import GpuMonitor
 from autotune.targets.cuda.driver.context import describe, driver_errors
 from autotune.targets.cuda.driver.interface import driver
 from autotune.targets.cuda.launch.launch import CudaKernel
-from autotune.targets.cuda.measure.baseline import Cublas, CublasError, find_cublas
+from autotune.targets.cuda.measure.baseline import Cublas, CublasError, vendor_of
 from autotune.targets.cuda.measure.device_check import DeviceCheck
 from autotune.targets.cuda.measure.memory import OperandSets, operands, rotation_sets
 from autotune.targets.cuda.measure.messages import (
-    CASES,
     Confirm,
     DescribeBaseline,
     Evaluate,
@@ -35,7 +34,9 @@ from autotune.targets.cuda.measure.messages import (
     Request,
     Subject,
     Visit,
+    cases_of,
 )
+from autotune.targets.cuda.measure.mirror_check import MirrorCheck, check_on_device
 from autotune.targets.cuda.measure.support import Support
 from autotune.targets.cuda.measure.timing import Batch, HungError, Stopwatch
 
@@ -107,17 +108,16 @@ class _MeasurementWorker:
         self._monitor = GpuMonitor(settings.pci_bus_id)
         self._stopwatch = Stopwatch(effort.timeout_s / 2)
         rng = np.random.default_rng(seed)
-        helpers = Support(subject.support, problem.dtype, settings.multiprocessor_count)
+        helpers = Support(subject.support, problem.result_dtype, settings.multiprocessor_count)
 
-        def check(case: Case, *others: str) -> DeviceCheck:
-            return DeviceCheck(case, problem.dtype, problem.layout, rng, helpers, others=others)
+        def check(case: Case, *others: str) -> DeviceCheck | MirrorCheck:
+            return check_on_device(case, problem, rng, helpers, others=others)
 
-        self._small = {case: check(case) for case in CASES}
-        m, n, k = problem.m, problem.n, problem.k
-        self._large = check(Case(m, n, k), "normal")
+        self._small = {case: check(case) for case in cases_of(problem)}
+        self._large = check(Case(*problem.shape), "normal")
         self._seed = seed
         count = rotation_sets(
-            (m * n + n * k + m * k) * problem.itemsize,
+            problem.traffic,
             settings.l2_bytes,
             driver().free_bytes(),
         )
@@ -235,15 +235,13 @@ class _MeasurementWorker:
         return None if cublas is None else cublas.version
 
     def _vendor(self) -> Cublas | None:
-        library = find_cublas() if self._cublas is None else None
-        if library is None:
+        if self._cublas is not None:
             return self._cublas
         failures: tuple[type[Exception], ...] = (CublasError, *driver_errors())
-        sizes = (self._problem.m, self._problem.n, self._problem.k)
         try:
-            cublas = Cublas(
-                library, sizes, self._problem.dtype, self._problem.layout, self._stopwatch.stream
-            )
+            cublas = vendor_of(self._problem, "cuda", self._stopwatch.stream)
+            if cublas is None:
+                return None
             verdict = self._run(self._large, _own_stream(cublas), "ieee")
         except failures:
             return None
@@ -364,11 +362,11 @@ class _MeasurementWorker:
 
         return launch_set
 
-    def _run(self, check: DeviceCheck, launch: Launch, accuracy: str) -> Verdict:
+    def _run(self, check: DeviceCheck | MirrorCheck, launch: Launch, accuracy: str) -> Verdict:
         return self._run_timed(check, launch, accuracy)[1]
 
     def _run_timed(
-        self, check: DeviceCheck, launch: Launch, accuracy: str
+        self, check: DeviceCheck | MirrorCheck, launch: Launch, accuracy: str
     ) -> tuple[float, Verdict]:
         check.prepare()
         stream = self._stopwatch.stream

@@ -1,38 +1,33 @@
-"""A rank's GPU through the driver: memory, streams, and a tuned kernel for every size."""
+"""A rank's GPU: two streams of it, the kernels that multiply and add up, and NCCL."""
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import struct
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from autotune.core.dtypes import DTYPES
-from autotune.core.errors import InputError, LaunchError
-from autotune.families.bound import Bound
-from autotune.families.launch import LaunchStep, plan_or_none
+from autotune.core.errors import InputError
+from autotune.families.launch import Binary, LaunchStep
 from autotune.families.rendering import Source
-from autotune.operations.problem import Gemm
 from autotune.targets.cuda.device.identity import read_gpu
 from autotune.targets.cuda.driver.bindings import BindingsDriver
-from autotune.targets.cuda.driver.context import describe
-from autotune.targets.cuda.driver.interface import DriverError, driver
-from autotune.targets.cuda.launch.launch import CudaKernel
-from autotune.targets.cuda.launch.program import CudaProgram
+from autotune.targets.cuda.driver.interface import driver
+from autotune.targets.cuda.machine.machine import GpuMachine
+from autotune.targets.cuda.machine.products import Multiplier, Products
+from autotune.targets.mpi.gpu.collective import communicator, group
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    import contextlib
+    from collections.abc import Mapping
 
     from mpi4py.MPI import Intracomm
-    from numpy.typing import NDArray
 
     from autotune.core.limits import CudaLimits
     from autotune.families.family import KernelFamily
-    from autotune.targets.cuda.driver.interface import Event, Memory
-    from autotune.targets.mpi.gpu.matrix import Collective, GpuMatrix
+    from autotune.families.program_cache import ProgramCache
+    from autotune.targets.cuda.machine.matrix import DeviceMatrix
+    from autotune.targets.mpi.gpu.order import Collective
     from autotune.targets.mpi.messages import GpuKernel, GpuProduct
 
 _BLOCK = (256, 1, 1)
@@ -70,194 +65,79 @@ class Gpu:
         driver().enter(ordinal)
 
 
-class CudaMachine:
-    """One rank's GPU as plans use it; see `Machine`.
+class CudaMachine(GpuMachine):
+    """One rank's GPU as plans use it; see `autotune.targets.mpi.gpu.order.Machine`.
 
     Args:
         gpu: the GPU.
         product: the kernels that multiply, and what they are compiled to.
         families: the families that they are of, by name.
+        programs: where sources are, and what was compiled from them before.
 
     Raises:
         InputError: a family is not here, or not the one that the kernels were made from.
 
     Attributes:
         product: what it was made from.
+        ordinal: the driver's number of the GPU.
     """
 
     def __init__(
-        self, gpu: Gpu, product: GpuProduct, families: Mapping[str, KernelFamily]
+        self,
+        gpu: Gpu,
+        product: GpuProduct,
+        families: Mapping[str, KernelFamily],
+        programs: ProgramCache,
     ) -> None:
         self.product = product
-        self._gpu = gpu
+        self.ordinal = gpu.ordinal
+        kernels = [_multiplier(each, families, gpu.limits) for each in product.kernels]
+        products = Products(product.dtype, gpu.limits, kernels, programs)
         # Its streams have priorities, which PyCUDA's have not.
-        self._driver = BindingsDriver()
-        self._dtype = product.dtype
+        super().__init__([gpu.ordinal], product.dtype, products, BindingsDriver())
         # NCCL's kernels get multiprocessors before the product's next blocks do.
-        self._streams = [
-            self._driver.stream(blocking=False, urgent=urgent) for urgent in (False, True)
-        ]
-        self.compute, self.transfer = (int(stream) for stream in self._streams)
-        self._kernels = [_Sized(each, product.dtype, gpu, families) for each in product.kernels]
-        self._launches: dict[tuple[int, int, int], Callable[..., None]] = {}
+        self.compute, self.transfer = (
+            self.stream(gpu.ordinal, urgent=urgent) for urgent in (False, True)
+        )
         module = self._driver.load(product.accumulate)
         self._accumulate = module.runner([LaunchStep("accumulate", _BLOCKS, _BLOCK)])
         self._pack = struct.Struct(f"PqPqqq{DTYPES[product.dtype].accumulated.letter}").pack
 
-    def allocate(self, size: int) -> Memory:
-        """See `Machine.allocate`."""
-        with _launch_errors():
-            memory: Memory = self._driver.allocate(size)
-        return memory
-
-    def pinned(self, size: int) -> NDArray[np.uint8]:
-        """See `Machine.pinned`."""
-        with _launch_errors():
-            return self._driver.pinned(size, np.uint8)[0]
-
-    def pin(self, address: int, size: int) -> None:
-        """See `Machine.pin`."""
-        if not self._driver.lock(address, size):
-            raise LaunchError(f"the GPU's driver does not page-lock {size} bytes of the host")
-
-    def unpin(self, address: int) -> None:
-        """See `Machine.unpin`."""
-        self._driver.unlock(address)
-
-    def copy(
-        self,
-        stream: int,
-        target: tuple[int, int],
-        source: tuple[int, int],
-        row_bytes: int,
-        rows: int,
-    ) -> None:
-        """See `Machine.copy`."""
-        with _launch_errors():
-            self._driver.copy_rows(target, source, row_bytes, rows, stream)
-
-    def record(self, stream: int) -> Event:
-        """See `Machine.record`."""
-        with _launch_errors():
-            event: Event = self._driver.event(timed=False)
-            event.record(stream)
-        return event
-
-    def follow(self, stream: int, event: Event) -> None:
-        """See `Machine.follow`."""
-        with _launch_errors():
-            self._streams[(self.compute, self.transfer).index(stream)].wait_for_event(event)
-
-    def is_past(self, event: Event) -> bool:
-        """See `Machine.is_past`."""
-        with _launch_errors():
-            return event.query()
-
-    def settle(self, event: Event) -> None:
-        """See `Machine.settle`."""
-        with _launch_errors():
-            event.synchronize()
-
-    def drain(self) -> None:
-        """See `Machine.drain`."""
-        with _launch_errors():
-            for stream in self._streams:
-                stream.synchronize()
-
-    def expose(self, matrix: GpuMatrix) -> object:
+    def expose(self, matrix: DeviceMatrix) -> object:
         """See `Machine.expose`."""
         return _Exposed(matrix)
 
-    def multiply(
-        self, a: GpuMatrix, b: GpuMatrix, out: GpuMatrix, alpha: float, beta: float
+    def accumulate(
+        self, out: DeviceMatrix, other: DeviceMatrix | None, beta: float, stream: Any
     ) -> None:
-        """See `Machine.multiply`."""
-        sizes = (*a.shape, b.shape[1])
-        launch = self._launches.get(sizes)  # type: ignore[arg-type]
-        if launch is None:
-            m, n, k = sizes
-            launch = self._launches[m, n, k] = self._launch_for(Gemm(m, n, k, self._dtype))
-        places = (value for each in (a, b, out) for value in (each.address, _leading(each)))
-        launch(*places, alpha, beta, self.compute)
-
-    def accumulate(self, out: GpuMatrix, other: GpuMatrix | None, beta: float) -> None:
         """See `Machine.accumulate`."""
-        rows, columns = out.shape
-        of = (0, 0) if other is None else (other.address, _leading(other))
-        packed = self._pack(out.address, _leading(out), *of, rows, columns, beta)
-        self._accumulate(packed, self.compute)
+        of = (0, 0) if other is None else (other.address, other.stride)
+        packed = self._pack(out.address, out.stride, *of, *out.shape, beta)
+        self._accumulate(packed, stream)
 
     def nccl(self, mpi: Intracomm) -> Collective:
         """See `Machine.nccl`."""
-        from mpi4py import MPI
+        return communicator(mpi, self.ordinal)
 
-        group, everyone = mpi.Get_group(), MPI.COMM_WORLD.Get_group()
-        ranks = tuple(group.Translate_ranks(list(range(mpi.size)), everyone))
-        if not _NCCL:
-            atexit.register(_drop_nccl)  # while MPI and all ranks are still there
-        if ranks not in _NCCL:
-            _NCCL[ranks] = _CupyNccl(mpi, self._gpu.ordinal)
-        return _NCCL[ranks]
-
-    @contextlib.contextmanager
-    def nccl_group(self) -> Any:
+    def nccl_group(self) -> contextlib.AbstractContextManager[object]:
         """See `Machine.nccl_group`."""
-        _nccl().groupStart()
-        try:
-            yield
-        finally:
-            _nccl().groupEnd()
-
-    def _launch_for(self, problem: Gemm) -> Callable[..., None]:
-        """The first kernel that is valid for the sizes."""
-        for kernel in self._kernels:
-            if (launch := kernel.launch(problem)) is not None:
-                return launch
-        raise LaunchError(f"no local kernel can be launched for {problem.label}")
+        return group()
 
 
-class _Sized:
-    """A kernel of one configuration, for whatever sizes plans come with."""
-
-    def __init__(
-        self, kernel: GpuKernel, dtype: str, gpu: Gpu, families: Mapping[str, KernelFamily]
-    ) -> None:
-        family = families.get(kernel.family)
-        if family is None or family.digest != kernel.digest:
-            raise InputError(
-                f"family {kernel.family!r} of target cuda must be the same on all nodes"
-            )
-        self._family = family
-        self._kernel = kernel
-        self._dtype = dtype
-        self._gpu = gpu
-        self._loaded: CudaKernel | None = None
-
-    def launch(self, problem: Gemm) -> Callable[..., None] | None:
-        """What multiplies matrices of these sizes; None where it is not valid for them."""
-        bound = Bound(self._family, self._kernel.configuration, problem, self._gpu.limits)
-        plan = plan_or_none(bound, problem)
-        if plan is None:
-            return None
-        if self._loaded is None:
-            program = CudaProgram(self._kernel.cubin, plan, self._dtype)
-            self._loaded = CudaKernel(program, self._gpu.ordinal)
-        return self._loaded.launcher(plan)
-
-
-@contextlib.contextmanager
-def _launch_errors() -> Iterator[None]:
-    """What the driver refuses is an error that callers know."""
-    try:
-        yield
-    except DriverError as error:
-        raise LaunchError(f"the GPU's driver fails: {describe(error)}") from error
+def _multiplier(
+    kernel: GpuKernel, families: Mapping[str, KernelFamily], limits: CudaLimits
+) -> Multiplier:
+    family = families.get(kernel.family)
+    if family is None or family.digest != kernel.digest:
+        raise InputError(f"family {kernel.family!r} of target cuda must be the same on all nodes")
+    binary = Binary(kernel.cubin, limits.architecture, None)
+    return Multiplier(family, kernel.configuration, binary)
 
 
 class _Exposed:
     """A contiguous matrix as a CUDA-aware MPI takes it."""
 
-    def __init__(self, matrix: GpuMatrix) -> None:
+    def __init__(self, matrix: DeviceMatrix) -> None:
         self._matrix = matrix
         self.__cuda_array_interface__ = {
             "version": 3,
@@ -266,62 +146,3 @@ class _Exposed:
             "data": (matrix.address, False),
             "strides": None,
         }
-
-
-class _CupyNccl:
-    """See `Collective`: NCCL as CuPy binds it."""
-
-    def __init__(self, mpi: Intracomm, ordinal: int) -> None:
-        import cupy
-
-        cupy.cuda.Device(ordinal).use()
-        nccl = _nccl()
-        identity = mpi.bcast(nccl.get_unique_id() if mpi.rank == 0 else None, 0)
-        self._sum = nccl.NCCL_SUM
-        self._comm = nccl.NcclCommunicator(mpi.size, identity, mpi.rank)
-
-    def broadcast(
-        self, sent: int, received: int, count: int, dtype: str, root: int, stream: int
-    ) -> None:
-        """See `Collective.broadcast`."""
-        self._comm.broadcast(sent, received, count, DTYPES[dtype].nccl, root, stream)
-
-    def reduce(
-        self, sent: int, received: int, count: int, dtype: str, root: int, stream: int
-    ) -> None:
-        """See `Collective.reduce`."""
-        kind = DTYPES[dtype].nccl
-        self._comm.reduce(sent, received, count, kind, self._sum, root, stream)
-
-    def send(self, sent: int, count: int, dtype: str, peer: int, stream: int) -> None:
-        """See `Collective.send`."""
-        self._comm.send(sent, count, DTYPES[dtype].nccl, peer, stream)
-
-    def receive(self, received: int, count: int, dtype: str, peer: int, stream: int) -> None:
-        """See `Collective.receive`."""
-        self._comm.recv(received, count, DTYPES[dtype].nccl, peer, stream)
-
-    def close(self) -> None:
-        """Give it back."""
-        self._comm.destroy()
-
-
-_NCCL: dict[tuple[int, ...], _CupyNccl] = {}
-"""NCCL's communicators, by their ranks among all: making one takes a good part of a second."""
-
-
-def _drop_nccl() -> None:
-    """Give NCCL's communicators back, in the order in which all their ranks have made them."""
-    while _NCCL:
-        _NCCL.pop(next(iter(_NCCL))).close()
-
-
-def _nccl() -> Any:
-    from cupy.cuda import nccl
-
-    return nccl
-
-
-def _leading(matrix: GpuMatrix) -> int:
-    """Elements from one row to the next."""
-    return matrix.strides[0] if matrix.shape[0] > 1 else max(1, matrix.shape[1])

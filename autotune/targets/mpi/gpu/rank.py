@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.targets.mpi.gpu.matrix import GpuMatrix, Order, span_of
+from autotune.targets.cuda.machine.matrix import DeviceMatrix
+from autotune.targets.mpi.gpu.order import Order, span_of
 from autotune.targets.mpi.gpu.transports.base import Direct, Staged
 from autotune.targets.mpi.gpu.transports.nccl import Nccl
 from autotune.targets.mpi.gpu.transports.shared import Shared
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
     from numpy.typing import NDArray
 
-    from autotune.targets.mpi.gpu.matrix import Machine
+    from autotune.targets.mpi.gpu.order import Machine
     from autotune.targets.mpi.gpu.transports.base import Communicator, Request
 
 _STAGING_STEP = 1 << 20
@@ -52,77 +53,64 @@ class GpuRank:
 
     def __call__(
         self,
-        a: GpuMatrix,
-        b: GpuMatrix,
-        out: GpuMatrix,
+        a: DeviceMatrix,
+        b: DeviceMatrix,
+        out: DeviceMatrix,
         alpha: float = 1.0,
         beta: float = 0.0,
     ) -> None:
         """Enqueue ``out = alpha a b + beta out``; rows may lie apart."""
         stream = self.machine.compute
         with self.order.on(stream, reads=[a.span, b.span], writes=[out.span]):
-            self.machine.multiply(a, b, out, alpha, beta)
+            self.machine.multiply(a, b, out, alpha, beta, stream)
 
-    def scale(self, out: GpuMatrix, beta: float) -> None:
+    def scale(self, out: DeviceMatrix, beta: float) -> None:
         """Enqueue ``out = beta out``; where beta is 0, `out` is not read."""
-        with self.order.on(self.machine.compute, writes=[out.span]):
-            self.machine.accumulate(out, None, beta)
+        stream = self.machine.compute
+        with self.order.on(stream, writes=[out.span]):
+            self.machine.accumulate(out, None, beta, stream)
 
-    def add(self, other: GpuMatrix, out: GpuMatrix, beta: float) -> None:
+    def add(self, other: DeviceMatrix, out: DeviceMatrix, beta: float) -> None:
         """Enqueue ``out = other + beta out``; where beta is 0, `out` is not read."""
-        with self.order.on(self.machine.compute, reads=[other.span], writes=[out.span]):
-            self.machine.accumulate(out, other, beta)
+        stream = self.machine.compute
+        with self.order.on(stream, reads=[other.span], writes=[out.span]):
+            self.machine.accumulate(out, other, beta, stream)
 
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> GpuMatrix:
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> DeviceMatrix:
         """New memory on the device."""
         kind = np.dtype(dtype)
         size = max(1, int(np.prod(shape))) * kind.itemsize
-        memory = self.machine.allocate(size)
-        return GpuMatrix(int(memory), shape, kind, self.copy, memory)
+        memory = self.machine.allocate(self.machine.ordinal, size)
+        return self.at(int(memory), shape, kind, memory)
 
-    def at(self, address: int, shape: tuple[int, ...], dtype: Any, keep: object) -> GpuMatrix:
+    def at(self, address: int, shape: tuple[int, ...], dtype: Any, keep: object) -> DeviceMatrix:
         """Memory on the device that somebody else has allocated; contiguous."""
-        return GpuMatrix(address, shape, np.dtype(dtype), self.copy, keep)
+        ordinal, kind = self.machine.ordinal, np.dtype(dtype)
+        return DeviceMatrix.dense(ordinal, address, shape, kind, keep, self.copy)
 
-    def copy(self, target: GpuMatrix, source: GpuMatrix | NDArray[Any]) -> None:
+    def copy(self, target: DeviceMatrix, source: DeviceMatrix | NDArray[Any]) -> None:
         """Enqueue a copy, from the device or from pinned memory of the host."""
         if isinstance(source, np.ndarray):
-            source = self.at(source.ctypes.data, source.shape, source.dtype, source)
+            source = DeviceMatrix.of_host(source)
         if target.shape != source.shape or target.dtype != source.dtype:
             raise ValueError(f"{target!r} cannot be copied from {source!r}")
-        if not target.size:
-            return
-        if target.contiguous and source.contiguous:
-            row_bytes, rows = target.nbytes, 1
-            pitches = row_bytes, row_bytes
-        else:
-            itemsize = target.dtype.itemsize
-            rows, row_bytes = target.shape[0], target.shape[1] * itemsize
-            pitches = target.strides[0] * itemsize, source.strides[0] * itemsize
-        stream = self.machine.transfer
-        with self.order.on(stream, reads=[source.span], writes=[target.span]):
-            to, of = (target.address, pitches[0]), (source.address, pitches[1])
-            self.machine.copy(stream, to, of, row_bytes, rows)
+        self._enqueue(target, source)
 
-    def download(self, source: GpuMatrix, target: NDArray[Any]) -> None:
+    def download(self, source: DeviceMatrix, target: NDArray[Any]) -> None:
         """Enqueue a copy of a contiguous matrix to pinned memory of the host."""
-        stream = self.machine.transfer
-        with self.order.on(stream, reads=[source.span], writes=[span_of(target)]):
-            if source.size:
-                to, of = (target.ctypes.data, source.nbytes), (source.address, source.nbytes)
-                self.machine.copy(stream, to, of, source.nbytes, 1)
+        self._enqueue(DeviceMatrix.of_host(target), source.reshape(target.shape))
 
     def host(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """Pinned memory to be written by the host: the same for the next of its size."""
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         room = -(-max(size, 1) // _STAGING_STEP) * _STAGING_STEP
         if room not in self._kept:
-            self._kept[room] = self.machine.pinned(room)
+            self._kept[room] = self.machine.pinned(room, "uint8")
         array: NDArray[Any] = self._kept[room][:size].view(dtype).reshape(shape)
         self.order.settle(span_of(array), writes=True)
         return array
 
-    def fetch(self, matrix: GpuMatrix) -> NDArray[Any]:
+    def fetch(self, matrix: DeviceMatrix) -> NDArray[Any]:
         """A copy of a contiguous matrix on the host, once everything has been done.
 
         It is valid until the next of its size.
@@ -132,7 +120,7 @@ class GpuRank:
         self.synchronize()
         return array
 
-    def upload(self, values: NDArray[Any]) -> GpuMatrix:
+    def upload(self, values: NDArray[Any]) -> DeviceMatrix:
         """A new matrix with values of the host."""
         matrix = self.empty(values.shape, values.dtype)
         pinned = self.host(values.shape, values.dtype)
@@ -145,7 +133,7 @@ class GpuRank:
         size = count * dtype.itemsize
         room = -(-max(size, 1) // _STAGING_STEP) * _STAGING_STEP
         free = self._free[room]
-        memory = free.pop(0) if free else self.machine.pinned(room)
+        memory = free.pop(0) if free else self.machine.pinned(room, "uint8")
         self.order.settle(span_of(memory), writes=True)
         self._lent[memory.ctypes.data] = memory
         return memory[:size].view(dtype)
@@ -169,5 +157,13 @@ class GpuRank:
 
     def synchronize(self) -> None:
         """Wait until everything has been done."""
-        self.machine.drain()
+        for stream in (self.machine.compute, self.machine.transfer):
+            self.machine.finish(stream)
         self.order.forget()
+        self.machine.reuse_events()
+
+    def _enqueue(self, target: DeviceMatrix, source: DeviceMatrix) -> None:
+        if target.size:
+            stream = self.machine.transfer
+            with self.order.on(stream, reads=[source.span], writes=[target.span]):
+                self.machine.copy(target, source, stream)

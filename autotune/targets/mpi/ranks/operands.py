@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from autotune.operations.verification import Check
+from autotune.operations.problem import GEMM
+from autotune.operations.verification import ProductCheck
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -54,7 +55,7 @@ class PlacedCheck:
         self,
         comm: Intracomm,
         case: Case,
-        check: Check | None,
+        check: ProductCheck | None,
         plan: Plan,
         distributed: bool,
         dtype: str,
@@ -97,7 +98,7 @@ class PlacedCheck:
 
     def call(self) -> None:
         """Multiply."""
-        alpha, beta = self._case.alpha, self._case.beta
+        alpha, beta = self._case.scalars_of(GEMM).values()
         if self._distributed:
             a, b, c = self._blocks
             self._plan.on_blocks(a, b, c, alpha, beta)

@@ -17,7 +17,7 @@ from autotune.measuring.rounds import Redraw, Series
 from autotune.measuring.timing import time_calls, timed
 from autotune.measuring.verdicts import AT_THE_END, CHANGED, IN_TURN, REPEATED, wrong_result
 from autotune.operations.references import Case
-from autotune.operations.verification import Check, Verdict
+from autotune.operations.verification import ProductCheck, Verdict
 from autotune.targets.cpu.baseline import numpy_blas
 from autotune.targets.cpu.messages import Evaluated
 from autotune.targets.mpi.loading import MakePlan, load_product, load_program
@@ -104,14 +104,12 @@ class _Work:
         self._programs = ProgramCache(setup.programs)
         problem = setup.problem
         self._large = Case(problem.m, problem.n, problem.k)
-        self._checks: dict[Case, Check] = {}
+        self._checks: dict[Case, ProductCheck] = {}
         if comm.rank == 0:
             rng = np.random.default_rng(setup.seed)
             for case in CASES:
-                self._checks[case] = Check(case, problem.dtype, "nn", rng)
-            self._checks[self._large] = Check(
-                self._large, problem.dtype, "nn", rng, others=("normal",)
-            )
+                self._checks[case] = ProductCheck(case, problem, rng)
+            self._checks[self._large] = ProductCheck(self._large, problem, rng, others=("normal",))
         self._seed = setup.seed
 
     def evaluate(self, request: Evaluate) -> Evaluated:
@@ -264,7 +262,7 @@ class _Work:
 
     def visit_gpu(self, request: VisitGpu) -> Series:
         """Take one turn of what one GPU does alone."""
-        gpu = load_product(request.local, self._comm)
+        gpu = load_product(request.local, self._programs, self._comm)
         check = self._checks.get(self._large)
         if check is None:  # the other ranks go back to sleep
             return Series(math.nan, (math.nan, math.nan), 0)
@@ -291,7 +289,7 @@ class _Placed:
         self._work = work
         self._case = case
         self._gpu = make_plan.gpu
-        self._plan = make_plan(work.comm, case.m, case.n, case.k)
+        self._plan = make_plan(work.comm, *case.sizes)
 
     def __enter__(self) -> PlacedCheck:
         return self._work.placed(self._case, self._plan, self._gpu)

@@ -10,13 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotune.targets.mpi.gpu.matrix import span_of
+from autotune.targets.mpi.gpu.order import span_of
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
     from numpy.typing import NDArray
 
-    from autotune.targets.mpi.gpu.matrix import GpuMatrix
+    from autotune.targets.cuda.machine.matrix import DeviceMatrix
     from autotune.targets.mpi.gpu.rank import GpuRank
 
 PIECE_BYTES = 8 << 20
@@ -268,13 +268,13 @@ class Staged(Communicator):
         self.gpu.give_back(copy)
         self.gpu.give_back(part)
 
-    def _copy_of(self, matrix: GpuMatrix) -> NDArray[Any]:
+    def _copy_of(self, matrix: DeviceMatrix) -> NDArray[Any]:
         """A copy of a matrix, on its way to the host."""
         copy = self.gpu.lend(matrix.size, matrix.dtype)
         self.gpu.download(matrix, copy)
         return copy
 
-    def _store(self, matrix: GpuMatrix, copy: NDArray[Any]) -> None:
+    def _store(self, matrix: DeviceMatrix, copy: NDArray[Any]) -> None:
         matrix[...] = copy.reshape(matrix.shape)
 
     def _settle(self, copy: NDArray[Any]) -> None:

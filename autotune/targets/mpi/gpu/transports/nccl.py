@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from mpi4py.MPI import Intracomm
 
-    from autotune.targets.mpi.gpu.matrix import Bytes, Collective, GpuMatrix
+    from autotune.targets.cuda.machine.matrix import Bytes, DeviceMatrix
+    from autotune.targets.mpi.gpu.order import Collective
     from autotune.targets.mpi.gpu.rank import GpuRank
 
 
@@ -81,7 +82,7 @@ class Nccl(Communicator):
         """See `Communicator.Reduce`."""
         message = sent if isinstance(sent, Sequence) else received
         assert message is not None
-        matrix: GpuMatrix = message[0]
+        matrix: DeviceMatrix = message[0]
         total = matrix if received is None else received[0]
         if not matrix.size:
             return
@@ -114,7 +115,7 @@ class Nccl(Communicator):
         machine, collective = self.gpu.machine, self.collective
         stream = machine.transfer
 
-        def add(call: str, sent: int, received: int, part: GpuMatrix, root: int) -> None:
+        def add(call: str, sent: int, received: int, part: DeviceMatrix, root: int) -> None:
             enqueue = getattr(collective, call)
             enqueue(sent, received, part.size, part.dtype.name, root, stream)
 
@@ -125,7 +126,7 @@ class Nccl(Communicator):
 class _Half(Request):
     """One side of a message, enqueued with the others that it waits for."""
 
-    def __init__(self, comm: Nccl, matrix: GpuMatrix, peer: int, kind: str) -> None:
+    def __init__(self, comm: Nccl, matrix: DeviceMatrix, peer: int, kind: str) -> None:
         super().__init__(comm, lambda: None)
         self.owner = comm
         self.matrix = matrix
@@ -133,7 +134,7 @@ class _Half(Request):
         self.kind = kind
 
 
-def _parts(whole: GpuMatrix, counts: Sequence[int]) -> list[GpuMatrix]:
+def _parts(whole: DeviceMatrix, counts: Sequence[int]) -> list[DeviceMatrix]:
     """Consecutive parts of a matrix, of so many elements."""
     flat = whole.reshape((whole.size,))
     parts, last = [], 0

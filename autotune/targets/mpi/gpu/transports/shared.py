@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.targets.mpi.gpu.matrix import span_of
+from autotune.core.errors import LaunchError
+from autotune.targets.mpi.gpu.order import span_of
 from autotune.targets.mpi.gpu.transports.base import PIECE_BYTES, Communicator, Request, nothing
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
     from numpy.typing import NDArray
 
-    from autotune.targets.mpi.gpu.matrix import GpuMatrix
+    from autotune.targets.cuda.machine.matrix import DeviceMatrix
     from autotune.targets.mpi.gpu.rank import GpuRank
 
 _STEP = 1 << 20
@@ -39,14 +40,14 @@ class Shared(Communicator):
         self._free: defaultdict[int, list[_Slot]] = defaultdict(list)
         self._slots: list[_Slot] = []
         self._sent: _Slot | None = None
-        self._others: dict[tuple[int, ...], GpuMatrix] = {}
+        self._others: dict[tuple[int, ...], DeviceMatrix] = {}
 
     def Free(self) -> None:
         """Give the communicator and the memory back."""
         self.gpu.synchronize()
         while self._slots:
             slot = self._slots.pop()
-            self.gpu.machine.unpin(slot.memory.ctypes.data)
+            self.gpu.machine.unlock(slot.locked)
             slot.window.Free()
         super().Free()
 
@@ -136,13 +137,13 @@ class Shared(Communicator):
                 self._add(slot.part(peer, whole.size, whole.dtype)[span], mine)
         self._give(slot)
 
-    def _put(self, matrix: GpuMatrix) -> _Slot:
+    def _put(self, matrix: DeviceMatrix) -> _Slot:
         """Memory in which this rank's part gets a matrix; all ranks do it."""
         slot = self._take(matrix.nbytes)
         self.gpu.download(matrix, slot.part(self.rank, matrix.size, matrix.dtype))
         return slot
 
-    def _add(self, copy: NDArray[Any], total: GpuMatrix) -> None:
+    def _add(self, copy: NDArray[Any], total: DeviceMatrix) -> None:
         """Add what another rank has put there."""
         if total.shape not in self._others:
             self._others[total.shape] = self.gpu.empty(total.shape, total.dtype)
@@ -169,8 +170,12 @@ class Shared(Communicator):
         memory = np.frombuffer(first, "uint8")
         if memory.size < room * self.size:  # the first rank's part: the others' follow it
             memory = np.lib.stride_tricks.as_strided(memory, (room * self.size,), (1,))
-        self.gpu.machine.pin(memory.ctypes.data, memory.nbytes)
-        self._slots.append(_Slot(window, memory, room))
+        locked = self.gpu.machine.lock(memory)
+        if locked is None:
+            raise LaunchError(
+                f"the GPU's driver does not page-lock {memory.nbytes} bytes of the host"
+            )
+        self._slots.append(_Slot(window, memory, room, locked))
         return self._slots[-1]
 
     def _give(self, slot: _Slot) -> None:
@@ -185,12 +190,14 @@ class _Slot:
         window: what it belongs to.
         memory: all of it.
         room: bytes of each part.
+        locked: what leaves it to the host again.
     """
 
-    def __init__(self, window: Any, memory: NDArray[np.uint8], room: int) -> None:
+    def __init__(self, window: Any, memory: NDArray[np.uint8], room: int, locked: Any) -> None:
         self.window = window
         self.memory = memory
         self.room = room
+        self.locked = locked
 
     def elements(self, first: int, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Some of the elements of a message that takes all of the memory."""

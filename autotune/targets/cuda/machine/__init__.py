@@ -1,0 +1,1 @@
+"""GPUs of this host as programs use them: matrices, memory, streams, events, copies, products."""
