@@ -2,8 +2,8 @@
 
 Each problem is tuned in a cache of its own; then its kernel and its peer take turns on the same
 operands. On a GPU the peer is PyTorch (cuBLAS and cuDNN, without TF32), both are captured in CUDA
-graphs, so that no call waits for Python, and operands rotate through more than the level-2 cache. On
-a CPU the peer is NumPy with as many threads. A ratio is that of two neighbours in time; what is
+graphs, so that no call waits for Python, and operands rotate through more than the level-2 cache.
+On a CPU the peer is NumPy with as many threads. A ratio is that of two neighbours in time; what is
 printed are its median and the range of its middle 80%. Prints Markdown.
 """
 
@@ -144,7 +144,7 @@ def numpy_call(name: str, v: Mapping[str, Any], scalars: Mapping[str, float]) ->
 
             def layer() -> None:
                 np.matmul(v["A"], v["B"], out=v["D"])
-                v["D"] += v["bias"]
+                np.add(v["D"], v["bias"], out=v["D"])
                 np.maximum(v["D"], 0, out=v["D"])
 
             return layer
