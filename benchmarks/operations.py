@@ -65,6 +65,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--operations", nargs="+", choices=SHAPES, default=list(SHAPES))
+    parser.add_argument("--shapes", nargs="+", help="of one operation; default: several of each")
     parser.add_argument("--dtypes", nargs="+", default=["float32"])
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds of search each")
     parser.add_argument("--turns", type=int, default=31)
@@ -81,7 +82,7 @@ def main() -> None:
         for name in args.operations:
             operation = find_operation(name, [FOLDER], target=args.target)
             for dtype in args.dtypes:
-                for text in SHAPES[name]:
+                for text in args.shapes or SHAPES[name]:
                     problem = operation.at(operation.parse_shape(text), dtype=dtype)
                     own = {"target": args.target, "cache": cache, "extra_families": [FOLDER]}
                     best = tune(problem, timeout=args.timeout, **own).best
