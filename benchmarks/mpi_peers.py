@@ -38,9 +38,9 @@ from autotune.targets.cpu.kernel import CpuKernel
 from autotune.targets.cpu.target import CpuTarget
 from autotune.targets.lookup import look_up
 from autotune.targets.mpi.local import choose_local
+from autotune.targets.mpi.mpiexec import find_mpiexec, launch_command
 from autotune.targets.mpi.ranks.attached import under_mpiexec
 from autotune.targets.mpi.ranks.timing import timed_together
-from autotune.targets.mpi.ranks.world import find_mpiexec, launch_command
 from autotune.targets.mpi.target import MpiTarget
 
 TRIED = 3

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.cli.problems import shapes_text
 from autotune.cli.result import CommandResult
 from autotune.cli.table import table
-from autotune.cli.tune_command import document, winner
+from autotune.cli.tuned import document, winner
 from autotune.core.errors import InputError
 from autotune.store import export_records
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.core.facts import Stamp
-    from autotune.families.local import Local
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +62,25 @@ class Launch:
     workspace_bytes: Expression | None
     before: tuple[AuxiliaryKernel, ...]
     after: tuple[AuxiliaryKernel, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """What a rank, or a thread that drives a GPU, multiplies at a time.
+
+    Attributes:
+        m: rows of its A and C.
+        n: its reduction.
+        k: columns of its B and C.
+        on: the target whose kernel multiplies.
+        threads: that the kernel may use; None for a GPU's, which has none.
+    """
+
+    m: Expression
+    n: Expression
+    k: Expression
+    on: str
+    threads: Expression | None
 
 
 @dataclass(frozen=True, slots=True)

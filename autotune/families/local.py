@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.core.errors import SpaceError
 from autotune.families.bound import Bound
+from autotune.families.family import Local
 from autotune.families.languages import language_of
 from autotune.space import Expression, Restriction
 from autotune.space.restriction import whole_divisions
@@ -21,25 +22,6 @@ if TYPE_CHECKING:
     from autotune.families.languages import Language
     from autotune.families.scope import Scope
     from autotune.operations.problem import Gemm
-
-
-@dataclass(frozen=True, slots=True)
-class Local:
-    """What a rank, or a thread that drives a GPU, multiplies at a time.
-
-    Attributes:
-        m: rows of its A and C.
-        n: its reduction.
-        k: columns of its B and C.
-        on: the target whose kernel multiplies.
-        threads: that the kernel may use; None for a GPU's, which has none.
-    """
-
-    m: Expression
-    n: Expression
-    k: Expression
-    on: str
-    threads: Expression | None
 
 
 def read_local(top: Table, language: Language, scope: Scope) -> Local:

@@ -18,11 +18,10 @@ import signal
 import sys
 import time
 import traceback
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Self
 
 from autotune.core.deadline import Deadline
@@ -57,7 +56,6 @@ class FailureKind(StrEnum):
     DIED = "died"
     RAISED = "raised"
     CHANGED = "changed its process"
-    WRONG = "gave a wrong result"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +113,6 @@ class WorkerProcess:
     def ready(self) -> bool:
         """Whether the child has started, as far as is known."""
         return self._child is not None and self._child.ready
-
-    @property
-    def connection(self) -> Connection[Any, Any] | None:
-        """The parent's end of the socket: readable once the reply to `submit` is there."""
-        return None if self._child is None else self._child.connection
 
     @property
     def remaining_s(self) -> float:
@@ -249,105 +242,6 @@ class WorkerProcess:
             # A child that is gone already shows in `collect`, which knows how it ended.
             with contextlib.suppress(OSError):
                 self._child.connection.send(message)
-
-
-class WorkerPool:
-    """Several workers with one entry, for requests that do not depend on each other.
-
-    Args:
-        entry: as for `WorkerProcess`.
-        arguments: as for `WorkerProcess`.
-        count: how many workers at most.
-        environment: as for `WorkerProcess`.
-        watched: as for `WorkerProcess`.
-    """
-
-    def __init__(
-        self,
-        entry: Callable[..., Handler],
-        *arguments: Any,
-        count: int,
-        environment: Mapping[str, str] | None = None,
-        watched: bool = False,
-    ) -> None:
-        self._workers = [
-            WorkerProcess(entry, *arguments, environment=environment, watched=watched)
-            for _ in range(count)
-        ]
-
-    def spawn(self, count: int) -> None:
-        """Start so many workers, or all there are; does not wait for them to be ready."""
-        for worker in self._workers[:count]:
-            worker.spawn()
-
-    def run(
-        self,
-        requests: Sequence[Any],
-        timeout_s: float,
-        deadline: Deadline | None = None,
-        told: Callable[[int], None] = lambda answered: None,
-    ) -> list[Any]:
-        """Answer all requests.
-
-        Args:
-            requests: picklable.
-            timeout_s: limit for each request.
-            deadline: of the run that they are made for.
-            told: called before the first reply and after each with the number of those that came.
-
-        Returns:
-            A reply or a `Failure` for each request, in their order; None for those that the end of
-            the run came before.
-
-        Raises:
-            AutotuneError: a worker does not start.
-        """
-        replies: list[Any] = [None] * len(requests)
-        answered = 0
-        waiting = deque(range(len(requests)))
-        idle = self._workers[: len(requests)]
-        busy: dict[WorkerProcess, int] = {}
-        self.spawn(len(requests))  # all start at once; `submit` waits for each
-        try:
-            if requests:
-                told(answered)
-            while waiting or busy:
-                while waiting and idle:
-                    worker, index = idle.pop(), waiting.popleft()
-                    worker.submit(requests[index], timeout_s, deadline)
-                    busy[worker] = index
-                connections = [worker.connection for worker in busy if worker.connection]
-                ready = wait(connections, min(LOOK_S, *(worker.remaining_s for worker in busy)))
-                for worker in list(busy):
-                    if worker.connection in ready or worker.remaining_s == 0:
-                        replies[busy[worker]] = worker.collect()
-                        del busy[worker]
-                        idle.append(worker)
-                        answered += 1
-                        told(answered)
-        except OutOfTimeError:
-            for worker in busy:
-                worker.close(grace_s=0)
-        except BaseException:
-            self.close(grace_s=0)  # replies to requests that nobody waits for any more
-            raise
-        return replies
-
-    def close(self, grace_s: float = 1.0) -> None:
-        """End all workers, as `WorkerProcess.close` does."""
-        for worker in self._workers:
-            worker.close(grace_s)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close(grace_s=1.0 if kind is None else 0.0)
 
 
 def serve(descriptor: int, parent: int, watched: int) -> None:

@@ -21,6 +21,15 @@ FIRST_RUNS = 2
 BEHIND_SHARE = 0.2
 """Of how much slower a candidate is when it is abandoned, what suffices to time it no further."""
 
+PROBE_RATIO = 8.0
+"""A candidate that is this much slower than the best on a smaller problem, for the same work, is
+not run on the problem: small operands fit the caches better, so large ones would be no faster."""
+
+
+def never(low_s: float) -> bool:
+    """No interval says enough, whatever its lower end: whoever has no race to lose."""
+    return False
+
 
 @dataclass(frozen=True, slots=True)
 class Race:

@@ -7,7 +7,7 @@ contestant are independent as those of consecutive calls are not.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from autotune.core.deadline import Deadline
@@ -15,7 +15,7 @@ from autotune.core.errors import OutOfTimeError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.statistics import median, median_interval
 from autotune.measuring.evaluator import Baseline, Finals, Report, Stage, silent
-from autotune.measuring.processes import Failure, FailureKind
+from autotune.measuring.messages import Series
 
 ROUNDS = 15
 """Rounds that the time is divided into: enough for a 95% interval that is not merely the smallest
@@ -28,36 +28,11 @@ MIN_ROUNDS = 3
 """Rounds made however long they take."""
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
-    """Timed calls of one kernel, one after the other.
-
-    Attributes:
-        median_s: median time of one call, in seconds.
-        interval_s: its 95% confidence interval.
-        calls: how many there were.
-    """
-
-    median_s: float
-    interval_s: tuple[float, float]
-    calls: int
+Turns: TypeAlias = list[Series] | Measurement
+"""What a contestant did in every round, or the measurement that says how it failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Redraw:
-    """Have a worker draw the problem's operands afresh, unless it has this seed's already.
-
-    A request of its own, since references of a large problem take longer than a trial may.
-    """
-
-    seed: int
-
-
-Turns: TypeAlias = list[Series] | Failure
-"""What a contestant did in every round, or how it failed."""
-
-
-Visit: TypeAlias = Callable[[float], Series | Failure]
+Visit: TypeAlias = Callable[[float], Series | Measurement]
 """Times a contestant for about the seconds given."""
 
 
@@ -137,7 +112,7 @@ def take_turns(
         except OutOfTimeError:
             if not rounds:
                 raise
-            return [each if isinstance(each, Failure) else each[:rounds] for each in turns]
+            return [each if isinstance(each, Measurement) else each[:rounds] for each in turns]
         rounds += 1
         if run.remaining_s < run.elapsed_s - begun_s:
             break
@@ -149,11 +124,11 @@ def _go_round(visits: Sequence[Visit], turns: list[Turns], turn_s: float) -> flo
     spent_s = 0.0
     for position, visit in enumerate(visits):
         so_far = turns[position]
-        if isinstance(so_far, Failure):
+        if isinstance(so_far, Measurement):
             spent_s += turn_s  # so that the rounds end even if all fail
             continue
         reply = visit(turn_s)
-        if isinstance(reply, Failure):
+        if isinstance(reply, Measurement):
             turns[position] = reply
         else:
             so_far.append(reply)
@@ -181,8 +156,8 @@ def conclude(
     for measurement, own in zip(measurements, turns, strict=True):
         ratio = None
         medians: list[float] = []
-        if isinstance(own, Failure):
-            measurement = judge_failure(own)
+        if isinstance(own, Measurement):
+            measurement = own
         elif own is not None and measurement.ok:
             medians = [turn.median_s for turn in own]
             measurement = replace(
@@ -239,14 +214,8 @@ def _confirmed(
     return final
 
 
-def faster(baseline: Baseline, turn: Series | Failure) -> Baseline:
+def faster(baseline: Baseline, turn: Series | Measurement) -> Baseline:
     """A baseline, or the same with the time of one more turn where that was faster."""
-    if isinstance(turn, Failure) or turn.median_s >= baseline.median_s:
+    if isinstance(turn, Measurement) or turn.median_s >= baseline.median_s:
         return baseline
     return replace(baseline, median_s=turn.median_s, interval_s=turn.interval_s)
-
-
-def judge_failure(reply: Failure) -> Measurement:
-    """What a request without a reply says of the candidate it was about."""
-    outcomes = {FailureKind.TIMED_OUT: Outcome.TIMEOUT, FailureKind.WRONG: Outcome.WRONG_RESULT}
-    return Measurement(outcomes.get(reply.kind, Outcome.LAUNCH_FAILED), reason=reply.reason)

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 
 from autotune.core.statistics import median, median_interval
-from autotune.measuring.rounds import Series
+from autotune.measuring.messages import Series
+from autotune.measuring.racing import never
 
 BATCH_S = 20e-6
 """Calls shorter than this are timed several at a time, so that the clock's resolution and the
@@ -21,10 +22,6 @@ MIN_CALLS = 5
 
 Clock = Callable[[], int]
 """Nanoseconds from a fixed point."""
-
-
-def _never(low_s: float) -> bool:
-    return False
 
 
 def timed(call: Callable[[], object], clock: Clock = time.perf_counter_ns) -> float:
@@ -41,7 +38,7 @@ def time_calls(
     budget_s: float,
     interval: float,
     deadline_s: float,
-    enough: Callable[[float], bool] = _never,
+    enough: Callable[[float], bool] = never,
     clock: Clock = time.perf_counter_ns,
 ) -> Series:
     """Time a call that has been warmed up.

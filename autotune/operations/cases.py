@@ -56,6 +56,10 @@ class Case:
             ["x".join(map(str, self.sizes)), *(f"{name}={x:g}" for name, x in self.scalars)]
         )
 
+    def without_padding(self) -> Case:
+        """The same with rows that follow each other."""
+        return Case(*self.sizes, padding=0, distribution=self.distribution, **dict(self.scalars))
+
     def drawn_from(self, distribution: str) -> Case:
         """The same with elements of another distribution."""
         return Case(
@@ -85,8 +89,11 @@ _TALL, _DEEP = 4096, 2048
 """What is added to sizes for configurations that are valid for large ones only: tall groups of
 tiles, many splits of the reduction."""
 
-LARGE_CASES = (
+PRODUCT_CASES = (
+    *SMALL_CASES,
+    Case(5, 2, 30, beta=1.0),
     Case(300, 270, 290, alpha=1.5, beta=-0.5, padding=1),
+    Case(1030, 1500, 70, beta=0.5),
     *(
         Case(m, n, k, alpha=1.25, beta=beta, padding=padding, distribution="normal")
         for m, n, k, beta, padding in (
@@ -100,34 +107,26 @@ LARGE_CASES = (
         )
     ),
 )
-"""Products of sizes that large tiles and many blocks take."""
+"""Products of small and ragged sizes, tall and deep ones, other alpha and beta, padded rows."""
 
 
-def small_cases(problem: Problem) -> tuple[Case, ...]:
-    """Cases of a problem's operation that take little time: every program is verified at them."""
-    if _multiplies(problem):
-        return SMALL_CASES
-    return _made(problem, problem.defined.cases or tuple(_ragged(problem)))
+def cases_of(problem: Problem) -> tuple[Case, ...]:
+    """What every program of a problem's operation is verified at.
+
+    Those are, of other operations than matrix products, the shapes that the operation names or
+    ragged ones, and shapes of which one size is large; scalars and padding take turns.
+    """
+    if isinstance(problem.defined, MatrixOperation):
+        return PRODUCT_CASES
+    shapes = problem.defined.cases or tuple(_ragged(problem))
+    return _made(problem, (*shapes, *_stretched(problem)))
 
 
-def large_cases(problem: Problem) -> tuple[Case, ...]:
-    """Cases of sizes that large tiles and many blocks take."""
-    if _multiplies(problem):
-        return LARGE_CASES
+def _stretched(problem: Problem) -> Iterator[tuple[int, ...]]:
+    """Shapes of one large size each: many blocks, large tiles, long rows."""
     count = len(problem.shape)
-    stretched = [
-        tuple(
-            (_TALL + 65 if place == stretch else 33 - 2 * place) if count > 1 else _TALL + 65
-            for place in range(count)
-        )
-        for stretch in range(count)
-    ]
-    return _made(problem, tuple(stretched))
-
-
-def _multiplies(problem: Problem) -> bool:
-    """Whether shapes are M, N and K, for which cases are written out above."""
-    return isinstance(problem.defined, MatrixOperation)
+    for large in range(count):
+        yield tuple(_TALL + 65 if place == large else 33 - 2 * place for place in range(count))
 
 
 def _ragged(problem: Problem) -> Iterator[tuple[int, ...]]:

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError
-from autotune.operations.cases import SMALL_CASES as SMALL_CASES
-from autotune.operations.cases import Case as Case
+from autotune.operations.cases import Case
 from autotune.operations.formula import Formula
 from autotune.operations.problem import Problem, multiplies
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.core.errors import AutotuneError, InputError
-from autotune.measuring.processes import Failure, WorkerPool
+from autotune.measuring.pool import WorkerPool
+from autotune.measuring.processes import Failure
 from autotune.recorded.score import Summary, summarise
 from autotune.search import Searcher, make_sampler
 from autotune.search.model import MeasuredPrior

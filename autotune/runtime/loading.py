@@ -62,24 +62,20 @@ def load(
     qualities(match)  # before any rank waits for others
     if fallback not in FALLBACKS:
         raise UnknownNameError(f"fallback must be None or 'library', got {fallback!r}")
-    return load_again(
-        Request(
-            problem,
-            target,
-            match,
-            device,
-            cache,
-            tuple(extra_families),
-            fallback,
-            options,
-            load_again,
-        )
+    folders = tuple(extra_families)
+    again = functools.partial(
+        load,
+        problem,
+        target,
+        match=match,
+        device=device,
+        cache=cache,
+        extra_families=folders,
+        fallback=fallback,
+        **options,
     )
-
-
-def load_again(request: Request) -> Kernel:
-    """Load what was asked for, here and now."""
-    return make_target(request.target, request.options).load(request)
+    request = Request(problem, match, device, cache, folders, fallback, again)
+    return make_target(target, options).load(request)
 
 
 _SHAPES = 4096

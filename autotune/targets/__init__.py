@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from autotune.targets.kernel import BoundKernel as BoundKernel
     from autotune.targets.kernel import Kernel as Kernel
     from autotune.targets.kernel import Request as Request
+    from autotune.targets.loading import load_kernel as load_kernel
     from autotune.targets.lookup import MATCHES as MATCHES
     from autotune.targets.lookup import look_up as look_up
     from autotune.targets.lookup import qualities as qualities
@@ -55,6 +56,7 @@ _HOMES = {
     "Work": "base",
     "all_options": "registry",
     "home_of": "registry",
+    "load_kernel": "loading",
     "look_up": "lookup",
     "make_target": "registry",
     "qualities": "lookup",

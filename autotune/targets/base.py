@@ -228,16 +228,16 @@ class Target(ABC):
             CompileError: the compiler refuses the source.
         """
 
+    @abstractmethod
     def load(self, request: Request) -> Kernel:
         """The kernel that serves what was asked for.
+
+        `autotune.targets.loading.load_kernel` does that where one process looks it up for itself.
 
         Raises:
             NotTunedError: nothing good enough; the message names the command that would tune it.
             CacheError: the cache cannot be read.
         """
-        from autotune.targets.loading import load_kernel
-
-        return load_kernel(self, request)
 
     def library(self, problem: Problem, tuned: Callable[[], BoundKernel]) -> BoundKernel | None:
         """The vendor's library in place of a tuned kernel; None where there is none.

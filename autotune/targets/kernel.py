@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from autotune.core.configuration import Candidate
     from autotune.operations.problem import Problem
     from autotune.store import MatchQuality, TuningRecord
-    from autotune.targets.base import Target
 
 BoundKernel: TypeAlias = Callable[..., Any]
 """``kernel(*inputs, out=None, stream=None, **scalars)``: checks operands, computes or enqueues,
@@ -25,29 +25,25 @@ FALLBACKS = (None, "library")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a kernel was asked for with: the arguments of `load`.
+    """What a kernel was asked for with: the arguments of `load`, less those that say where.
 
     Attributes:
         problem: what to compute.
-        target: where to run; None takes the best.
         match: one of `autotune.targets.lookup.MATCHES`.
         device: which one, where the target has several.
         cache: the user's cache.
         extra_families: folders of families.
         fallback: one of `FALLBACKS`.
-        options: what the target was told besides.
         again: asks for the same once more, in another process; None where that makes no sense.
     """
 
     problem: Problem
-    target: str | Target | None
     match: str
     device: int | str | None
     cache: str | Path | None
     extra_families: tuple[Path, ...]
     fallback: str | None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    again: Callable[[Request], Kernel] | None = None
+    again: Callable[[], Kernel] | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -100,7 +96,7 @@ class Kernel:
                 f"a kernel of target {self.target} is bound to its communicator and cannot be "
                 "pickled: load it on every rank"
             )
-        return self._request.again, (self._request,)
+        return operator.call, (self._request.again,)
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """Compute the problem's operation: ``kernel(*inputs, out=None, stream=None, **scalars)``.

@@ -172,18 +172,18 @@ class TargetConformance:
 
     def test_what_is_not_tuned_names_a_command_for_it(self, target: Target) -> None:
         with pytest.raises(NotTunedError) as caught:
-            target.load(self.request(target))
+            target.load(self.request())
         told = str(caught.value)
         assert "\n" not in told
         words = shlex.split(told.split("`")[1])
         args = parse(words[words.index("autotune") + 1 :])
         assert Scope.of(args, args.family).target == target.name
 
-    def request(self, target: Target) -> Any:
+    def request(self) -> Any:
         from autotune.targets import Request
 
         problem = Gemm(47, 39, 31, dtype="float64")
-        return Request(problem, target, "exact", self.described, None, (), None)
+        return Request(problem, "exact", self.described, None, (), None)
 
 
 class RunningConformance(TargetConformance):

@@ -72,13 +72,54 @@ CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
     ),
 }
 
+SQUARE = {"sm": 64, "sk": 64, "sn": 16, "ty": 8, "tx": 8, "group": 1, "min_blocks": 1}
+STAGED = {"pad": 4, "swizzle": 0, "stages": 2, "fragment_buffers": 1}
+CUDA_CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
+    "naive_float32": (
+        "naive",
+        {"block_x": 32, "block_y": 8, "x_along": "columns"},
+        "float32",
+        "float32",
+    ),
+    "naive_bfloat16_to_float32": (
+        "naive",
+        {"block_x": 32, "block_y": 8, "x_along": "columns"},
+        "bfloat16",
+        "float32",
+    ),
+    "tiled_bfloat16": (
+        "tiled",
+        {"tile": 16, "size": "static", "unroll": 16, "pad": 0, "boundary": "expanded"},
+        "bfloat16",
+        "bfloat16",
+    ),
+    "block_float16": (
+        "block",
+        {**SQUARE, **STAGED, "vector": 4, "transposed": 1, "interleaved": 1},
+        "float16",
+        "float16",
+    ),
+}
+
 
 @pytest.mark.parametrize("name", CASES)
 def test_emitted_source_is_unchanged(name: str) -> None:
     family, configuration, dtype, layout = CASES[name]
     families = load_families(target="cpu", operation="gemm")
     emitted = render(families[family], configuration, dtype=dtype, layout=layout).text
-    golden = Path(__file__).parent / f"{name}.py"
+    _compare(emitted, f"{name}.py")
+
+
+@pytest.mark.parametrize("name", CUDA_CASES)
+def test_emitted_cuda_is_unchanged(name: str) -> None:
+    family, configuration, dtype, out_dtype = CUDA_CASES[name]
+    families = load_families(target="cuda", operation="gemm")
+    emitted = render(families[family], configuration, dtype=dtype, out_dtype=out_dtype).text
+    _compare(emitted, f"{name}.cu")
+
+
+def _compare(emitted: str, name: str) -> None:
+    golden = Path(__file__).parent / name
     if os.environ.get("AUTOTUNE_UPDATE_GOLDEN") == "1":
         golden.write_text(emitted, encoding="utf-8")
     assert emitted == golden.read_text(encoding="utf-8"), (
@@ -89,3 +130,4 @@ def test_emitted_source_is_unchanged(name: str) -> None:
 def test_every_golden_file_is_checked() -> None:
     folder = Path(__file__).parent
     assert {path.stem for path in folder.glob("*.py")} == {*CASES, "test_golden"}
+    assert {path.stem for path in folder.glob("*.cu")} == {*CUDA_CASES}

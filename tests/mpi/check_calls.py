@@ -11,7 +11,6 @@ from mpi4py import MPI
 from autotune import Gemm, load
 from autotune.core.errors import NotTunedError, OperandError
 from autotune.store import MatchQuality
-from autotune.targets.mpi.load import load_distributed
 
 comm = MPI.COMM_WORLD
 root = comm.rank == 0
@@ -59,7 +58,7 @@ refused(OperandError, "rank 0: a must have shape (60, 50), got (50, 40)", lambda
 refused(OperandError, "operands are rank 0's alone, and rank 1 passes some", lambda: kernel(a, b))
 kernel.free()  # type: ignore[attr-defined]
 
-blocked = load_distributed(PROBLEM, comm, operands="distributed", match="nearest")
+blocked = load(PROBLEM, comm=comm, operands="distributed", match="nearest")
 # What was tuned for operands at the root serves, and is not what was asked for.
 expect(blocked.match is not MatchQuality.EXACT, f"match is {blocked.match}")
 homes = [block.slices for block in blocked.blocks]
@@ -74,7 +73,7 @@ blocked.free()
 refused(OperandError, "same problem", lambda: load(Gemm(9 + comm.rank, 9, 9), "mpi", comm=comm))
 refused(NotTunedError, "--target mpi --ranks 2`", lambda: load(Gemm(9, 9, 9), "mpi", comm=comm))
 refused(NotTunedError, "--target mpi --ranks 2 --operands distributed`", lambda: (
-    load_distributed(Gemm(9, 9, 9), comm, operands="distributed")
+    load(Gemm(9, 9, 9), comm=comm, operands="distributed")
 ))  # fmt: skip
 wrong = [text for texts in comm.allgather(wrong) for text in texts]
 if root:

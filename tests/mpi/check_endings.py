@@ -19,10 +19,11 @@ from autotune.core.errors import OperandError
 from autotune.families.catalog import load_families
 from autotune.families.rendering import Source, render
 from autotune.measuring.evaluator import Effort
+from autotune.measuring.messages import Evaluate
 from autotune.targets.mpi.kernel import DistributedKernel
-from autotune.targets.mpi.messages import Evaluate, MpiProgram, Setup
+from autotune.targets.mpi.messages import MpiProgram, Setup
+from autotune.targets.mpi.patience import VARIABLE
 from autotune.targets.mpi.ranks.attached import AttachedRanks, attach
-from autotune.targets.mpi.ranks.patience import VARIABLE
 
 RANK = int(os.environ["PMI_RANK"])
 PROBLEM = Gemm(6, 5, 4, dtype="float64")

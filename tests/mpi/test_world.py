@@ -20,13 +20,13 @@ from autotune.core.errors import AutotuneError, MissingDependencyError, OutOfTim
 from autotune.core.measurement import Outcome
 from autotune.families.rendering import Source
 from autotune.measuring.evaluator import Effort
+from autotune.measuring.messages import Evaluate, Evaluated
 from autotune.measuring.processes import Failure, FailureKind
 from autotune.operations.problem import Gemm
-from autotune.targets.cpu.baseline import Blas
-from autotune.targets.cpu.worker import Evaluated
-from autotune.targets.mpi.messages import DescribeBlas, Evaluate, MpiProgram, Refused, Setup
+from autotune.targets.mpi.messages import MeasureNetwork, MpiProgram, Network, Refused, Setup
+from autotune.targets.mpi.mpiexec import find_mpiexec
 from autotune.targets.mpi.ranks.leftovers import SEGMENTS, mapped, sweep, unlink
-from autotune.targets.mpi.ranks.world import World, find_mpiexec
+from autotune.targets.mpi.ranks.world import World
 
 RANKS = 2
 LIMIT_S = 5.0
@@ -111,7 +111,7 @@ def test_a_lost_rank_costs_one_request(
     assert told in reply.reason
     assert "\n" not in reply.reason
     assert gone(before)
-    assert isinstance(world.call(DescribeBlas(), LIMIT_S), Blas)
+    assert isinstance(world.call(MeasureNetwork(), LIMIT_S), Network)
 
 
 def test_the_end_of_a_run_costs_the_ranks_and_no_time(world: World, tmp_path: Path) -> None:
@@ -127,8 +127,8 @@ def test_the_end_of_a_run_costs_the_ranks_and_no_time(world: World, tmp_path: Pa
         signal.signal(signal.SIGALRM, previous)
     assert gone(before)
     with pytest.raises(OutOfTimeError):
-        world.call(DescribeBlas(), LIMIT_S, deadline)  # nor are others started
-    assert isinstance(world.call(DescribeBlas(), LIMIT_S), Blas)
+        world.call(MeasureNetwork(), LIMIT_S, deadline)  # nor are others started
+    assert isinstance(world.call(MeasureNetwork(), LIMIT_S), Network)
 
 
 def test_a_program_that_does_not_import_costs_no_rank(world: World, tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_a_lost_mpiexec_costs_one_request(world: World, tmp_path: Path, deed: st
     reply = world.call(doing("pass"), LIMIT_S)
     assert isinstance(reply, (Failure, Refused))
     assert gone(before)
-    assert isinstance(world.call(DescribeBlas(), LIMIT_S), Blas)
+    assert isinstance(world.call(MeasureNetwork(), LIMIT_S), Network)
 
 
 def test_started_ranks_have_left_no_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -23,11 +23,13 @@ from autotune.targets.cuda.device.known_gpus import find_gpu
 from autotune.targets.cuda.driver import interface as driver_module
 from autotune.targets.cuda.driver.bindings import BindingsDriver
 from autotune.targets.cuda.driver.capture import is_capturing
+from autotune.targets.cuda.driver.context import activated
 from autotune.targets.cuda.driver.interface import Driver, DriverError, driver
 from autotune.targets.cuda.driver.owned import call
 from autotune.targets.cuda.driver.streams import Retained, wait
 from autotune.targets.cuda.launch.launch import CudaKernel
 from autotune.targets.cuda.launch.program import CudaProgram
+from autotune.targets.cuda.machine.guarded import GuardedMatrix
 from autotune.targets.cuda.machine.machine import GpuMachine
 from autotune.targets.cuda.machine.products import Multiplier, Products
 
@@ -155,6 +157,34 @@ class TestMachine:
         assert (bytes_.dtype, bytes_.shape) == (np.uint8, (100,))
         assert machine.is_locked(bytes_)
         machine.free(bytes_)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("padding", [0, 3])
+def test_guards_tell_of_writes_around_a_matrix(padding: int, dtype: str) -> None:
+    values = np.random.default_rng(0).random((5, 7)).astype(dtype)
+    guarded = GuardedMatrix(0, values.shape, dtype, padding)
+    guarded.write(values)
+    back, intact = guarded.read()
+    assert (back == values).all()
+    assert intact
+    size, matrix = values.itemsize, guarded.matrix
+    last = 4 * matrix.stride + 6  # of the matrix
+    places = [-1, last + 1 + padding] + ([7] if padding else [])
+    for place in places:
+        guarded.write(values)
+        with activated(0):
+            driver().upload(matrix.address + place * size, np.zeros(1, dtype))
+        back, intact = guarded.read()
+        assert (back == values).all()
+        assert not intact, place
+    guarded.write(values)
+    with activated(0):
+        driver().upload(matrix.address + last * size, np.zeros(1, dtype))
+    back, intact = guarded.read()
+    assert intact
+    assert back[-1, -1] == 0
+    guarded.free()
 
 
 def test_code_lives_as_long_as_what_launches_it() -> None:

@@ -32,7 +32,16 @@ from autotune.families.rendering import render
 from autotune.measuring.evaluator import Baseline, Evaluator, Finals, Report, silent
 from autotune.measuring.validity import Validity
 from autotune.operations.problem import Gemm
-from autotune.targets import BoundKernel, Option, Placement, Target, Work
+from autotune.targets import (
+    BoundKernel,
+    Kernel,
+    Option,
+    Placement,
+    Request,
+    Target,
+    Work,
+    load_kernel,
+)
 
 ORDERS = ("rows", "columns")
 CALLS = 5
@@ -128,6 +137,9 @@ class ToyTarget(Target):
             return out
 
         return kernel
+
+    def load(self, request: Request) -> Kernel:
+        return load_kernel(self, request)
 
     def library(self, problem: Gemm, tuned: Callable[[], BoundKernel]) -> BoundKernel | None:
         def product(

@@ -9,7 +9,7 @@ import pytest
 
 from autotune.core.limits import CpuLimits
 from autotune.targets.cpu import identity
-from autotune.targets.cpu.baseline import Blas, baseline_name, numpy_blas
+from autotune.targets.cpu.baseline import Blas, numpy_blas, numpy_vendor
 from autotune.targets.cpu.identity import (
     CpuCaches,
     CpuModel,
@@ -186,5 +186,5 @@ def test_reading_imports_no_compiler() -> None:
 
 def test_the_baselines_name_says_what_was_measured() -> None:
     blas = Blas("OpenBLAS", "0.3.31", "Haswell")
-    assert baseline_name(blas, 1).endswith(" (OpenBLAS 0.3.31, Haswell, 1 thread)")
-    assert baseline_name(Blas(), 4).endswith(" (unknown BLAS, 4 threads)")
+    assert numpy_vendor(blas, 1).name.endswith(" (OpenBLAS 0.3.31, Haswell, 1 thread)")
+    assert numpy_vendor(Blas(), 4).name.endswith(" (unknown BLAS, 4 threads)")

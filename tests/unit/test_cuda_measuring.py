@@ -27,25 +27,27 @@ from autotune.families.launch import (
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import Source
 from autotune.measuring.evaluator import Baseline
+from autotune.measuring.messages import Series
+from autotune.measuring.pool import WorkerPool
 from autotune.measuring.processes import Failure, FailureKind
-from autotune.measuring.rounds import MIN_ROUNDS, Series, conclude, hold_rounds, take_turns
+from autotune.measuring.rounds import MIN_ROUNDS, conclude, hold_rounds, take_turns
+from autotune.operations.cases import cases_of
 from autotune.operations.guarded import GUARD_BYTES
 from autotune.operations.problem import GEMM, Gemm
 from autotune.space import SearchSpace
 from autotune.targets.cuda.compile import compiling
 from autotune.targets.cuda.compile.compiling import (
-    CompilePool,
     CompileRequest,
     Refused,
     compile_kept,
+    compile_worker,
 )
 from autotune.targets.cuda.compile.nvrtc import Compiled
 from autotune.targets.cuda.device.known_gpus import find_gpu
 from autotune.targets.cuda.launch.program import CudaProgram
 from autotune.targets.cuda.launch.support_source import support_source
+from autotune.targets.cuda.machine.placement import lay_out
 from autotune.targets.cuda.measure.memory import rotation_sets
-from autotune.targets.cuda.measure.messages import cases_of
-from autotune.targets.cuda.measure.placement import lay_out
 from autotune.targets.cuda.measure.support import pack_signs
 from autotune.targets.cuda.measure.timing import (
     GRAPH_LAUNCHES,
@@ -302,7 +304,7 @@ def test_everybody_takes_turns_until_the_time_is_spent() -> None:
 
 
 def test_who_fails_is_out_and_the_rounds_still_end() -> None:
-    failure = Failure(FailureKind.DIED, "gone")
+    failure = Measurement(Outcome.LAUNCH_FAILED, reason="gone")
     visits = [lambda _: failure, lambda _: a_series(1e-3)]
     first, second = take_turns(visits, budget_s=0.3)
     assert first is failure
@@ -313,10 +315,11 @@ def test_who_fails_is_out_and_the_rounds_still_end() -> None:
 def test_the_rounds_give_medians_and_ratios() -> None:
     right = Measurement(Outcome.OK, 9.0, (9.0, 9.0), 1, 0.1)
     wrong = Measurement(Outcome.WRONG_RESULT, reason="wrong")
+    lost = Measurement(Outcome.LAUNCH_FAILED, reason="gone")
     baseline = Baseline("cuBLAS", 9.0, (9.0, 9.0), 1, {})
     finals = conclude(
         [right, wrong, right],
-        [[a_series(s) for s in (1.0, 2.0, 3.0)], None, Failure(FailureKind.DIED, "gone")],
+        [[a_series(s) for s in (1.0, 2.0, 3.0)], None, lost],
         baseline,
         [a_series(s) for s in (2.0, 4.0, 9.0)],
     )
@@ -324,7 +327,7 @@ def test_the_rounds_give_medians_and_ratios() -> None:
     assert (first.median_s, first.interval_s, first.repeats) == (2.0, (1.0, 3.0), 30)
     assert first.error == 0.1
     assert second is wrong
-    assert (third.outcome, third.reason) == (Outcome.LAUNCH_FAILED, "gone")
+    assert third is lost
     assert finals.ratios == (2.0, None, None)
     assert finals.baseline is not None
     assert finals.baseline.median_s == 4.0
@@ -333,12 +336,12 @@ def test_the_rounds_give_medians_and_ratios() -> None:
 def test_who_fails_after_the_rounds_has_lost() -> None:
     right = Measurement(Outcome.OK, 9.0, (9.0, 9.0), 1, 0.1, details={"registers": 40})
     wrong = Measurement(Outcome.WRONG_RESULT, reason="wrong, in the end")
-    gone = Failure(FailureKind.WRONG, "wrong, in its turn")
+    gone = Measurement(Outcome.WRONG_RESULT, reason="wrong, in its turn")
     visited: list[int] = []
     asked: list[int] = []
 
-    def visit(position: int) -> Callable[[float], Series | Failure]:
-        def take(_: float) -> Series | Failure:
+    def visit(position: int) -> Callable[[float], Series | Measurement]:
+        def take(_: float) -> Series | Measurement:
             assert not asked
             visited.append(position)
             return gone if position == 2 else a_series(1.0)
@@ -354,7 +357,7 @@ def test_who_fails_after_the_rounds_has_lost() -> None:
     assert asked == [0, 1]
     first, *others = finals.measurements
     assert (first.median_s, first.error, first.details) == (1.0, 0.4, {"registers": 40, "q": 7})
-    assert others == [wrong, Measurement(Outcome.WRONG_RESULT, reason=gone.reason), wrong]
+    assert others == [wrong, gone, wrong]
 
 
 def a_source(body: str) -> Source:
@@ -416,11 +419,11 @@ def test_a_pool_compiles_in_the_background_and_outlives_bad_sources(tmp_path: Pa
         )
         + "t = t * t + c[(i * 7919 + j * 31) % (int)c[0]]; *c = t;"
     )
-    pool = CompilePool(ProgramCache(tmp_path), count=2, timeout_s=4.0)
+    pool = WorkerPool(compile_worker, ProgramCache(tmp_path), ("cuda",), count=2)
     try:
         bodies = {"good": "*c = 1;", "bad": "undeclared();", "endless": endless}
         futures = {
-            name: pool.submit(CompileRequest(a_source(body), name, "sm_90"))
+            name: pool.submit(CompileRequest(a_source(body), name, "sm_90"), 4.0)
             for name, body in bodies.items()
         }
         assert isinstance(futures["good"].result(), Compiled)
@@ -428,24 +431,24 @@ def test_a_pool_compiles_in_the_background_and_outlives_bad_sources(tmp_path: Pa
         reply = futures["endless"].result()
         assert isinstance(reply, Failure), reply
         assert reply.kind is FailureKind.TIMED_OUT
-        following = pool.submit(CompileRequest(a_source("*c = 2;"), "next", "sm_90"))
+        following = pool.submit(CompileRequest(a_source("*c = 2;"), "next", "sm_90"), 4.0)
         assert isinstance(following.result(), Compiled)
     finally:
         pool.close()
 
 
 def test_closing_a_pool_ends_what_it_is_doing(tmp_path: Path) -> None:
-    pool = CompilePool(ProgramCache(tmp_path), count=1, timeout_s=600.0)
+    pool = WorkerPool(compile_worker, ProgramCache(tmp_path), ("cuda",), count=1)
     body = (
         "\n#pragma unroll\n".join(
             ["float t = 0;", "for (int i = 0; i < 64; ++i)", "for (int j = 0; j < 64; ++j)"]
         )
         + "t = t * t + c[(i * 7919 + j * 31) % (int)c[0]]; *c = t;"
     )
-    first = pool.submit(CompileRequest(a_source("*c = 1;"), "first", "sm_90"))
+    first = pool.submit(CompileRequest(a_source("*c = 1;"), "first", "sm_90"), 600.0)
     assert isinstance(first.result(), Compiled)
-    running = pool.submit(CompileRequest(a_source(body), "running", "sm_90"))
-    waiting = pool.submit(CompileRequest(a_source("*c = 3;"), "waiting", "sm_90"))
+    running = pool.submit(CompileRequest(a_source(body), "running", "sm_90"), 600.0)
+    waiting = pool.submit(CompileRequest(a_source("*c = 3;"), "waiting", "sm_90"), 600.0)
     pool.close()
     assert waiting.cancelled()
     if not running.cancelled():

@@ -19,7 +19,8 @@ from autotune.core.interrupt import GRACE_S, STOP_S, Interrupt
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.pace import Pace
 from autotune.measuring.evaluator import Baseline, Effort, Finals, silent
-from autotune.measuring.rounds import Series, hold_rounds, take_turns
+from autotune.measuring.messages import Series
+from autotune.measuring.rounds import hold_rounds, take_turns
 from autotune.search.storage import open_storage
 from autotune.store import TuningCache
 from autotune.targets.cpu.identity import read_cpu

@@ -12,10 +12,10 @@ import pytest
 from autotune.core.dtypes import WORDS
 from autotune.operations.cases import Case
 from autotune.operations.problem import Gemm
+from autotune.targets.cuda.machine.placement import Placement
 from autotune.targets.cuda.measure import device_check, memory
 from autotune.targets.cuda.measure.device_check import DeviceCheck
 from autotune.targets.cuda.measure.memory import OperandSets, operands
-from autotune.targets.cuda.measure.placement import Placement
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -23,6 +23,7 @@ from device_arrays import (
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError
 from autotune.operations.problem import Gemm
 from autotune.targets.cuda.arrays import libraries as device_libraries
@@ -114,6 +115,49 @@ def test_plain_operands(calls: Calls, kind: str, dtype: str) -> None:
     assert calls.waits == []
     # What hands out memory in the order of its stream needs nothing kept.
     assert len(calls.held) == (0 if kind in ("torch", "cupy") else 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        *((kind, "float16") for kind in KINDS),
+        *((kind, "bfloat16") for kind in ("torch", "cupy", "interface")),
+    ],
+)
+@pytest.mark.parametrize("out_dtype", [None, "float32"])
+def test_short_operands_and_results_of_either_type(
+    calls: Calls, kind: str, dtype: str, out_dtype: str | None
+) -> None:
+    problem = Gemm(4, 5, 6, dtype, out_dtype)
+    short, result = DTYPES[dtype].numpy, DTYPES[problem.result_dtype].numpy
+    a, b = np.ones((4, 9), short)[:, 1:6], np.ones((5, 6), short)
+    c = np.ones((4, 7), result)[:, :6]
+    out = make(kind, c)
+    kernel = DeviceProduct(problem, calls.load_on)
+    assert kernel(make(kind, a), make(kind, b), out, 2.0, 3.0) is out
+    stream = 700 if kind in ("torch", "cupy") else 0
+    assert calls.launches == [(0, at(a), 9, at(b), 6, at(c), 7, 2.0, 3.0, stream)]
+    wrong = make(kind, np.ones((4, 6), np.float64))
+    with pytest.raises(OperandError, match=f"out must have dtype {problem.result_dtype}"):
+        kernel(make(kind, a), make(kind, b), wrong)
+    with pytest.raises(OperandError, match=f"b must have dtype {dtype}, got float32"):
+        kernel(make(kind, a), make(kind, np.ones((5, 6), np.float32)), out)
+    if kind in ("torch", "cupy"):
+        made = kernel(make(kind, a), make(kind, b))
+        assert str(made.dtype).removeprefix("torch.") == problem.result_dtype
+
+
+def test_a_result_of_another_size_must_not_meet_an_operand(calls: Calls) -> None:
+    memory = np.zeros(200, np.uint8)
+    a = memory[:40].view(np.float16).reshape(4, 5)
+    b = np.ones((5, 6), np.float16)
+    kernel = DeviceProduct(Gemm(4, 5, 6, "float16", "float32"), calls.load_on)
+    kernel(
+        make("torch", a), make("torch", b), make("torch", memory[40:136].view("f4").reshape(4, 6))
+    )
+    met = memory[36:132].view(np.float32).reshape(4, 6)
+    with pytest.raises(OperandError, match="out overlaps a in memory"):
+        kernel(make("torch", a), make("torch", b), make("torch", met))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -19,14 +19,15 @@ from autotune.core.limits import CudaLimits
 from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import Source, render
+from autotune.measuring.pool import WorkerPool
 from autotune.operations.problem import Gemm
 from autotune.targets.cuda.compile import cubin, numba_compiler
 from autotune.targets.cuda.compile.compiling import (
-    CompilePool,
     CompileRequest,
     Refused,
     compile_kept,
     compile_source,
+    compile_worker,
 )
 from autotune.targets.cuda.compile.numba_compiler import compile_numba, toolchain
 from autotune.targets.cuda.compile.nvrtc import Compiled
@@ -228,14 +229,12 @@ def test_binaries_are_kept_beside_their_sources(
 
 
 def test_a_pool_compiles_modules_and_cuda(tmp_path: Path) -> None:
-    pool = CompilePool(
-        ProgramCache(tmp_path), count=1, timeout_s=120.0, targets=("cuda", "numba-cuda")
-    )
+    pool = WorkerPool(compile_worker, ProgramCache(tmp_path), ("cuda", "numba-cuda"), count=1)
     cuda = Source('extern "C" __global__ void gemm(float* c) { *c = 1; }', "gemm", (), "cuda")
     try:
         sources = {"good": a_source(), "bad": a_source("gemm = 1"), "cuda": cuda}
         replies = {
-            name: pool.submit(CompileRequest(source, name, "sm_90"))
+            name: pool.submit(CompileRequest(source, name, "sm_90"), 120.0)
             for name, source in sources.items()
         }
         for name in ("good", "cuda"):

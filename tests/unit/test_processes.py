@@ -16,7 +16,8 @@ import pytest
 
 from autotune.core.deadline import Deadline
 from autotune.core.errors import AutotuneError, OutOfTimeError
-from autotune.measuring.processes import Failure, FailureKind, WorkerPool, WorkerProcess
+from autotune.measuring.pool import WorkerPool
+from autotune.measuring.processes import Failure, FailureKind, WorkerProcess
 from autotune.measuring.sharing import SharedWorker, Subjects
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autotune.measuring.messages import Vendor
 from autotune.targets.cpu.thread_limits import thread_pools
 
 _NAMES = {"openblas": "OpenBLAS", "mkl": "MKL", "blis": "BLIS", "flexiblas": "FlexiBLAS"}
@@ -48,22 +49,21 @@ def numpy_blas() -> Blas:
     )
 
 
-def baseline_name(blas: Blas, threads: int) -> str:
-    """Everything that makes the baseline what it is, for people.
+def numpy_vendor(blas: Blas, threads: int) -> Vendor:
+    """NumPy's product, with everything that makes it what it is.
 
     Args:
         blas: NumPy's BLAS.
         threads: threads it may use.
     """
     plural = "" if threads == 1 else "s"
-    return f"NumPy {np.__version__} ({blas.description}, {threads} thread{plural})"
-
-
-def baseline_details(blas: Blas) -> dict[str, str]:
-    """What the name is made of, by name."""
-    return {
-        "numpy": np.__version__,
-        "blas": blas.library,
-        "blas_version": blas.version,
-        "blas_architecture": blas.architecture,
-    }
+    return Vendor(
+        name=f"NumPy {np.__version__} ({blas.description}, {threads} thread{plural})",
+        threads=threads,
+        details={
+            "numpy": np.__version__,
+            "blas": blas.library,
+            "blas_version": blas.version,
+            "blas_architecture": blas.architecture,
+        },
+    )

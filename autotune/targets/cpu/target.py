@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from autotune.measuring.evaluator import Evaluator
     from autotune.operations.problem import Problem
     from autotune.targets.base import Work
-    from autotune.targets.kernel import BoundKernel
+    from autotune.targets.kernel import BoundKernel, Kernel, Request
 
 
 class CpuTarget(Target):
@@ -107,6 +107,12 @@ class CpuTarget(Target):
 
         bound = host_kernel(family, candidate.configuration, problem, device.limits, programs)
         return bound.__call__  # Python calls a method faster than an object
+
+    def load(self, request: Request) -> Kernel:
+        """The record's kernel, or the default."""
+        from autotune.targets.loading import load_kernel
+
+        return load_kernel(self, request)
 
     def library(self, problem: Problem, tuned: Callable[[], BoundKernel]) -> BoundKernel | None:
         """NumPy's product."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from autotune.targets.base import Work
     from autotune.targets.cuda.arrays.kernel import Launch
     from autotune.targets.cuda.device.known_gpus import KnownGpu
-    from autotune.targets.kernel import BoundKernel
+    from autotune.targets.kernel import BoundKernel, Kernel, Request
     from autotune.targets.reports import HostCalls, Model, Resources
 
 _log = logging.getLogger(__name__)
@@ -158,6 +158,12 @@ class CudaTarget(Target):
             return CudaKernel(program, other).launch
 
         return device_kernel(problem, load_on)
+
+    def load(self, request: Request) -> Kernel:
+        """The record's kernel, or the default."""
+        from autotune.targets.loading import load_kernel
+
+        return load_kernel(self, request)
 
     def library(self, problem: Problem, tuned: Callable[[], BoundKernel]) -> BoundKernel | None:
         """The product of the library that the operands are of, if it has one."""

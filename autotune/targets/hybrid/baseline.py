@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.dtypes import DTYPES
@@ -10,9 +13,11 @@ from autotune.operations.problem import Gemm
 from autotune.targets.cuda.driver.context import activated
 from autotune.targets.cuda.driver.interface import driver
 from autotune.targets.cuda.measure.baseline import Cublas, CublasError, find_cublas
+from autotune.targets.hybrid.operands import GuardedBlock
 
 if TYPE_CHECKING:
     from autotune.operations.references import Matrix
+    from autotune.operations.verification import ProductCheck
     from autotune.targets.cuda.machine.matrix import DeviceMatrix
 
 _BLOCK = 4096
@@ -117,3 +122,55 @@ class OneGpu:
         with activated(0):
             self._cublas.launch(a.address, a.stride, b.address, b.stride, c.address, c.stride)
             self._stream.synchronize()
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """What programs are compared with.
+
+    Attributes:
+        name: library, version and GPUs, for people.
+        call: one product of the operands that it was opened for.
+    """
+
+    name: str
+    call: Callable[[], object]
+
+
+def open_library(check: ProductCheck, dtype: str, operands: str, devices: int) -> Library:
+    """The library for operands that are where a program takes them, seen to be right.
+
+    Args:
+        check: the operands on the host, and what C must be.
+        dtype: float32 or float64.
+        operands: "host" has it use all GPUs; else it is given all on the first.
+        devices: GPUs to use at most.
+
+    Raises:
+        CublasError: there is none, or it is wrong.
+    """
+    check.prepare()
+    m, n, k = check.case.sizes
+    if operands == "host":
+        vendor = CublasXt(dtype, devices)
+        made = Library(vendor.name, functools.partial(vendor.multiply, check.a, check.b, check.c))
+        made.call()
+    else:
+        one = OneGpu(m, n, k, dtype)
+        blocks = []
+        for whole in (check.a, check.b, check.c):
+            rows = 0, whole.shape[0]
+            blocks.append(GuardedBlock(0, rows, whole.shape[1], dtype, padding=0))
+            blocks[-1].store(whole)
+        # Memory is given back with the blocks, which the library therefore holds.
+        made = Library(one.name, functools.partial(_multiply, one, blocks))
+        made.call()
+        blocks[-1].load(check.c)
+    if not check.judge("ieee").right:
+        raise CublasError(f"{made.name} is wrong here")
+    return made
+
+
+def _multiply(one: OneGpu, blocks: list[GuardedBlock]) -> None:
+    a, b, c = (each.matrix for each in blocks)
+    one.multiply(a, b, c)

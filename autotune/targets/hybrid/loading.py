@@ -65,6 +65,11 @@ class HybridProgram:
     family: str
     local: LocalKernel
 
+    @property
+    def digest(self) -> str:
+        """Its source's, from which the kernel within a GPU follows."""
+        return self.source.digest
+
 
 def make_plan(
     program: HybridProgram, machine: Machine, programs: ProgramCache, m: int, n: int, k: int

@@ -5,24 +5,17 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from autotune.core.dtypes import DTYPES
 from autotune.operations.verification import ProductCheck, Verdict
-from autotune.targets.cuda.driver.context import activated
-from autotune.targets.cuda.driver.interface import driver
-from autotune.targets.cuda.machine.matrix import DeviceMatrix
+from autotune.targets.cuda.machine.guarded import GuardedMatrix
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from autotune.core.grid import Span
     from autotune.operations.references import Matrix
     from autotune.targets.hybrid.loading import Plan
 
 
-class GuardedBlock:
-    """Rows of a matrix in a GPU's memory, a guard row before and one after them.
+class GuardedBlock(GuardedMatrix):
+    """Rows of a matrix, in a GPU's memory.
 
     Args:
         device: the driver's number of the GPU.
@@ -30,53 +23,20 @@ class GuardedBlock:
         columns: how many columns.
         dtype: element type.
         padding: guard elements after every row.
-
-    Attributes:
-        rows: which rows of the matrix.
-        matrix: where they are.
     """
 
     def __init__(self, device: int, rows: Span, columns: int, dtype: str, padding: int) -> None:
-        self.rows = rows
-        row = DTYPES[dtype]
-        itemsize = row.itemsize
-        self._dtype = row.numpy
-        self._words = np.dtype(f"u{itemsize}")
-        height, stride = rows[1] - rows[0], columns + padding
-        self._shape = (height + 2, stride)
-        self._poison = row.word.poison
-        with activated(device):
-            self._memory = driver().allocate((height + 2) * stride * itemsize)
-        start = int(self._memory) + stride * itemsize
-        shape = height, columns
-        self.matrix = DeviceMatrix(device, start, shape, (stride, 1), self._dtype)
+        super().__init__(device, (rows[1] - rows[0], columns), dtype, padding)
+        self._rows = slice(*rows)
 
     def store(self, whole: Matrix) -> None:
         """Its rows of a matrix of the host; all around them becomes guard."""
-        image = np.full(self._shape, self._poison, self._words)
-        image[1:-1, : self.matrix.shape[1]] = whole[slice(*self.rows)].view(self._words)
-        with activated(self.matrix.device):
-            driver().upload(int(self._memory), image)
-            driver().synchronize()
+        self.write(whole[self._rows])
 
     def load(self, whole: Matrix) -> bool:
         """Into its rows of a matrix of the host; whether the guards are what they were."""
-        image = np.empty(self._shape, self._words)
-        with activated(self.matrix.device):
-            driver().download(image, int(self._memory))
-        inner = image[1:-1, : self.matrix.shape[1]]
-        whole[slice(*self.rows)] = inner.view(self._dtype)
-        guards: tuple[NDArray[np.unsignedinteger], ...] = (
-            image[0],
-            image[-1],
-            image[1:-1, self.matrix.shape[1] :],
-        )
-        return all((guard == self._poison).all() for guard in guards)
-
-    def free(self) -> None:
-        """Give the memory back."""
-        with activated(self.matrix.device):
-            self._memory.free()
+        whole[self._rows], intact = self.read()
+        return intact
 
 
 class PlacedCheck:
@@ -110,6 +70,11 @@ class PlacedCheck:
         self._a, self._b, self._c = blocks(0, n), blocks(1, k), blocks(0, k)
         self.store()
 
+    @property
+    def contents(self) -> int:
+        """How many contents A and B have in turns."""
+        return self._check.contents
+
     def store(self) -> None:
         """Put A and B where they belong."""
         for block in self._a:
@@ -141,27 +106,26 @@ class PlacedCheck:
         else:
             plan.on_blocks(a, b, c, *scalars)
 
-    def judge(self, accuracy: str, *, inputs: bool = True) -> Verdict:
-        """Judge memory and result after a call that followed `prepare`.
+    def judge(self, accuracy: str) -> Verdict:
+        """Judge memory, A and B too, and the result of a call that followed `prepare`.
 
         Args:
             accuracy: the accuracy class that the program promises.
-            inputs: whether A and B are brought back from the GPUs as well, so that it shows if a
-                call has modified them.
         """
         check = self._check
-        operands = [("C", self._c, check.c)]
-        if inputs:
-            operands += [("A", self._a, check.a), ("B", self._b, check.b)]
-        for name, blocks, whole in operands:
+        whole = (("A", self._a, check.a), ("B", self._b, check.b), ("C", self._c, check.c))
+        for name, blocks, matrix in whole:
             for block in blocks:
-                if not block.load(whole):
+                if not block.load(matrix):
                     return Verdict(
                         math.inf,
                         f"{check.case}: wrote outside {name} on GPU {block.matrix.device}",
                         damaged=True,
                     )
         return check.judge(accuracy)
+
+    judge_again = judge
+    """After one of many calls A and B are compared as well: they are not read-only here."""
 
     def run(self, plan: Plan, accuracy: str) -> Verdict:
         """Prepare, call and judge."""

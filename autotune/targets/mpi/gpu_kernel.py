@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from autotune.operations.problem import Gemm
     from autotune.targets.cuda.machine.matrix import DeviceMatrix
     from autotune.targets.mpi.gpu.rank import GpuRank
-    from autotune.targets.mpi.ranks.operands import Plan
+    from autotune.targets.mpi.loading import Plan
 
 
 class GpuDistributedKernel(DistributedKernel):

@@ -12,7 +12,7 @@ from autotune.core.device import Device, DeviceFingerprint
 from autotune.core.errors import MissingDependencyError
 from autotune.core.limits import MpiLimits
 from autotune.targets.mpi.messages import GpuSet, RankSet
-from autotune.targets.mpi.ranks.world import find_mpiexec
+from autotune.targets.mpi.mpiexec import find_mpiexec
 
 
 def device_of(ranks: RankSet, local: Device, *, distributed: bool) -> Device:

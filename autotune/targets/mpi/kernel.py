@@ -12,14 +12,14 @@ import numpy as np
 from autotune.core.errors import OperandError
 from autotune.core.grid import Block
 from autotune.targets.host_operands import check_operands
+from autotune.targets.mpi.patience import is_set, patience_s
 from autotune.targets.mpi.ranks.meeting import Waiting, check_same, say_gone, wait
-from autotune.targets.mpi.ranks.patience import is_set, patience_s
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
     from autotune.operations.problem import Gemm
-    from autotune.targets.mpi.ranks.operands import Plan
+    from autotune.targets.mpi.loading import Plan
 
 
 @dataclass(slots=True, eq=False)
@@ -44,7 +44,7 @@ class DistributedKernel:
 
     A call that one rank makes with operands or scalars that do not fit raises on all of them. One
     that some ranks do not make is named in a line, and ends all of them if they have ended, or if
-    somebody has said how long to wait (`autotune.targets.mpi.ranks.patience`).
+    somebody has said how long to wait (`autotune.targets.mpi.patience`).
 
     Args:
         problem: what is computed.

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from autotune.core.errors import AutotuneError
 from autotune.core.grid import Block
 from autotune.core.paths import CacheLocations
 from autotune.families.program_cache import ProgramCache
-from autotune.operations.problem import Gemm, Problem, only_gemm
+from autotune.operations.problem import Gemm, only_gemm
 from autotune.targets.kernel import ProductKernel
 from autotune.targets.lookup import look_up
 from autotune.targets.mpi.gpu_kernel import GpuDistributedKernel
@@ -21,13 +20,14 @@ from autotune.targets.mpi.loading import MakePlan, load_product, load_program
 from autotune.targets.mpi.local import choose_gpu_local, mpi_program
 from autotune.targets.mpi.ranks.meeting import check_same, meet, share_error
 from autotune.targets.mpi.ranks.ranks import Together, describe
-from autotune.targets.mpi.target import MpiTarget
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from autotune.core.configuration import Candidate
     from autotune.store import Match
+    from autotune.targets.base import Target
+    from autotune.targets.kernel import Request
     from autotune.targets.mpi.gpu.rank import GpuRank
     from autotune.targets.mpi.messages import MpiProgram, RankSet
 
@@ -57,66 +57,50 @@ class MpiKernel(ProductKernel):
         self._bound.free()
 
 
-class _Communicator(MpiTarget):
-    """The target on the ranks of a communicator."""
-
-    def __init__(self, ranks: RankSet, operands: str, local: str) -> None:
-        super().__init__(ranks.ranks, operands, local=local)
-        self._described = ranks
-
-    def describe(self) -> RankSet:
-        """The communicator's own ranks."""
-        return self._described
-
-
 def load_distributed(
-    problem: Problem,
+    request: Request,
     comm: Any,
+    target_of: Callable[[RankSet], Target],
     *,
-    operands: str = "root",
-    local: str = "cpu",
-    match: str = "exact",
-    cache: str | Path | None = None,
-    extra_families: Sequence[Path] = (),
+    operands: str,
+    local: str,
 ) -> MpiKernel:
     """The tuned kernel for a problem on a communicator; every rank calls it alike.
 
     Rank 0 looks it up in its cache; the others are sent the program.
 
     Args:
-        problem: what to compute.
+        request: what was asked for.
         comm: an mpi4py communicator; it is duplicated.
+        target_of: the target on the ranks of a communicator.
         operands: "root" or "distributed".
         local: "cpu", or "cuda" where each rank has a GPU of its own: then distributed operands
             are device arrays, each in its rank's GPU, and those of rank 0 in the host's memory.
-        match: as for `autotune.load`.
-        cache: as for `autotune.load`.
-        extra_families: as for `autotune.load`.
 
     A rank that does not call it within the time that ranks wait for each other
-    (`autotune.targets.mpi.ranks.patience`) ends all of them, with a line that names it.
+    (`autotune.targets.mpi.patience`) ends all of them, with a line that names it.
 
     Raises:
         OperandError: ranks call it with different arguments.
         InputError: with local="cuda", there are fewer GPUs than ranks.
         NotTunedError: as for `autotune.load`, on every rank; so are its other errors.
     """
-    gemm = only_gemm(problem, "target mpi")
+    gemm = only_gemm(request.problem, "target mpi")
     meet(comm, f"the call of load for {gemm.label}")
-    check_same(comm, problem=problem.label, operands=operands, local=local, match=match)
+    check_same(comm, problem=gemm.label, operands=operands, local=local, match=request.match)
     own = comm.Dup()
     try:
         with Together(own, agreed=AutotuneError):
             ranks = describe(own, gpus=local == "cuda")
-            programs = ProgramCache(CacheLocations.at(cache).programs)
+            programs = ProgramCache(CacheLocations.at(request.cache).programs)
 
             def find() -> tuple[Candidate, Match, MpiProgram]:
                 found = look_up(
                     gemm,
-                    _Communicator(ranks, operands, local),
-                    match=match,
-                    cache=cache,
-                    extra_families=extra_families,
+                    target_of(ranks),
+                    match=request.match,
+                    cache=request.cache,
+                    extra_families=request.extra_families,
                 )
                 chosen = found.candidate.configuration
                 limits = found.device.limits

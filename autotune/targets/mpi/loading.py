@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.families.modules import load_module
 from autotune.targets.cpu.kernel import CpuKernel
@@ -15,8 +15,30 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
     from autotune.families.program_cache import ProgramCache
+    from autotune.operations.references import Matrix
     from autotune.targets.mpi.messages import MpiProgram
-    from autotune.targets.mpi.ranks.operands import Plan
+
+
+class Plan(Protocol):
+    """What an emitted program makes for given sizes (templates/gemm/mpi)."""
+
+    def from_root(
+        self, a: Matrix | None, b: Matrix | None, c: Matrix | None, alpha: float, beta: float
+    ) -> None:
+        """Compute from rank 0's whole operands."""
+        ...
+
+    def on_blocks(self, a: Matrix, b: Matrix, c: Matrix, alpha: float, beta: float) -> None:
+        """Compute on every rank's own blocks."""
+        ...
+
+    def homes(self) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+        """This rank's blocks of A, B and C: spans of rows and of columns."""
+        ...
+
+    def free(self) -> None:
+        """Give communicators and datatypes back."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 from autotune.core.configuration import Configuration
 from autotune.families.rendering import Source
+from autotune.measuring import messages as measuring
 from autotune.measuring.evaluator import Effort
-from autotune.measuring.rounds import Redraw
 from autotune.operations.problem import Gemm
 from autotune.targets.cpu.kernel import CpuProgram
 
@@ -118,6 +118,11 @@ class MpiProgram:
     family: str
     local: LocalProduct | GpuProduct | None
 
+    @property
+    def digest(self) -> str:
+        """Its source's, from which what multiplies within a rank follows."""
+        return self.source.digest
+
 
 @dataclass(frozen=True, slots=True)
 class Setup:
@@ -129,6 +134,9 @@ class Setup:
         programs: folder for emitted programs, on every node.
         distributed: whether operands are kept in blocks by all ranks, or whole by rank 0.
         seed: seeds the operands.
+        cores: hardware threads of a node.
+        alone: what one GPU multiplies the whole problem with, where ranks have one each.
+        gpu: its name.
     """
 
     problem: Gemm
@@ -136,60 +144,9 @@ class Setup:
     programs: Path
     distributed: bool
     seed: int
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluate:
-    """Verify a program, then time it; answered by an `Evaluated`."""
-
-    program: MpiProgram
-    accuracy: str
-    best_s: float | None
-    budget_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Visit:
-    """Time a program for one turn of an interleaved round.
-
-    Answered by a `Series`, or by an `Evaluated` that says what is wrong.
-    """
-
-    program: MpiProgram
-    accuracy: str
-    budget_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Confirm:
-    """Verify a program once more, after its last timed call, on what `Redraw` drew.
-
-    Answered by an `Evaluated`.
-    """
-
-    program: MpiProgram
-    accuracy: str
-
-
-@dataclass(frozen=True, slots=True)
-class VisitNumpy:
-    """Time NumPy on rank 0, the other ranks asleep; answered by a `Series`."""
-
-    threads: int
-    budget_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class VisitGpu:
-    """Time the whole product on rank 0's GPU, the others idle; answered by a `Series`."""
-
-    local: GpuProduct
-    budget_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class DescribeBlas:
-    """Say which BLAS NumPy calls on rank 0; answered by a `Blas`."""
+    cores: int = 1
+    alone: GpuProduct | None = None
+    gpu: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,14 +174,4 @@ class Refused:
     reason: str
 
 
-Request: TypeAlias = (
-    Setup
-    | Evaluate
-    | Visit
-    | Redraw
-    | Confirm
-    | VisitNumpy
-    | VisitGpu
-    | DescribeBlas
-    | MeasureNetwork
-)
+Request: TypeAlias = Setup | MeasureNetwork | measuring.Request

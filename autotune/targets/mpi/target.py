@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -93,6 +94,7 @@ class MpiTarget(Target):
         self._gpus = local == "cuda"
         self._operands = operands
         self._attached = attached
+        self._described = None if attached is None else attached.describe()
         self._comm = comm
 
     @classmethod
@@ -186,8 +188,8 @@ class MpiTarget(Target):
         from autotune.targets.cpu.thread_limits import affinity_count
         from autotune.targets.mpi.identity import expected
 
-        if self._attached is not None:
-            return self._attached.describe()
+        if self._described is not None:
+            return self._described
         cores = affinity_count()
         if not self._gpus:
             return expected(self._ranks or cores, cores)
@@ -246,6 +248,12 @@ class MpiTarget(Target):
         """This target on ranks that run already."""
         return MpiTarget(self._ranks, self._operands, ranks, "cuda" if self._gpus else "cpu")
 
+    def _described_by(self, ranks: RankSet) -> MpiTarget:
+        """This target on the ranks of a communicator."""
+        found = copy.copy(self)
+        found._described = ranks
+        return found
+
     def evaluator(self, work: Work, beside: Evaluator | None = None) -> Evaluator:
         """The ranks, started here unless they are attached; none are another evaluator's.
 
@@ -299,18 +307,17 @@ class MpiTarget(Target):
 
     def load(self, request: Request) -> Kernel:
         """The kernel of a communicator, on every rank of it."""
+        from autotune.targets.loading import load_kernel
         from autotune.targets.mpi.load import load_distributed
 
         if self._comm is None:
-            return super().load(request)
+            return load_kernel(self, request)
         return load_distributed(
-            request.problem,
+            request,
             self._comm,
+            self._described_by,
             operands=self._operands,
             local="cuda" if self._gpus else "cpu",
-            match=request.match,
-            cache=request.cache,
-            extra_families=request.extra_families,
         )
 
     def forecast(

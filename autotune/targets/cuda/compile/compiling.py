@@ -1,4 +1,4 @@
-"""Compiling ahead of the device: a pool of processes, and binaries kept on disk."""
+"""Compiling ahead of the device: what a pool of processes runs, and binaries kept on disk."""
 
 from __future__ import annotations
 
@@ -6,18 +6,14 @@ import contextlib
 import functools
 import json
 import os
-import queue
-import signal
 import tempfile
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from autotune.core.errors import CompileError, InputError
 from autotune.families.program_cache import ProgramCache
-from autotune.measuring.processes import Failure, WorkerProcess
 from autotune.targets.cuda.compile import numba_compiler
 from autotune.targets.cuda.compile.cubin import read_cubin
 from autotune.targets.cuda.compile.nvrtc import Compiled, compile_cuda, nvrtc_version
@@ -159,58 +155,3 @@ def compile_kept(programs: ProgramCache, request: CompileRequest) -> CompileRepl
     programs.keep(notes, json.dumps(fields).encode())  # first: who sees the binary finds them too
     programs.keep(cubin, compiled.cubin)
     return compiled
-
-
-class CompilePool:
-    """Compiles in the background, in processes that may be killed.
-
-    Args:
-        programs: where sources and binaries are kept.
-        count: how many processes.
-        timeout_s: seconds after which a compile is killed.
-        targets: of the sources that will be compiled.
-    """
-
-    def __init__(
-        self,
-        programs: ProgramCache,
-        count: int,
-        timeout_s: float,
-        targets: Collection[str] = ("cuda",),
-    ) -> None:
-        self._timeout_s = timeout_s
-        self._workers = [
-            WorkerProcess(compile_worker, programs, targets, watched=True) for _ in range(count)
-        ]
-        self._idle: queue.SimpleQueue[WorkerProcess] = queue.SimpleQueue()
-        for worker in self._workers:
-            self._idle.put(worker)
-        # As many threads as processes, and all of them live until `close`: a process dies with
-        # the thread that started it.
-        self._threads = ThreadPoolExecutor(count, thread_name_prefix="compile")
-
-    def submit(self, request: CompileRequest) -> Future[CompileReply | Failure]:
-        """Compile when a process is free; returns at once.
-
-        The future raises AutotuneError when a worker does not start.
-        """
-        return self._threads.submit(self._compile, request)
-
-    def close(self) -> None:
-        """End every process; what has not been compiled will not be."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        for worker in self._workers:
-            # Their own threads wait for them; those notice that they are gone.
-            if worker.pid is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(worker.pid, signal.SIGKILL)
-        self._threads.shutdown(wait=True)
-        for worker in self._workers:
-            worker.close(grace_s=0)
-
-    def _compile(self, request: CompileRequest) -> Any:
-        worker = self._idle.get()
-        try:
-            return worker.call(request, self._timeout_s)
-        finally:
-            self._idle.put(worker)

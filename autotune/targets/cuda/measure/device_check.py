@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 from autotune.operations.references import Drawn, FullReference, SampledReference, Tolerance
 from autotune.operations.verification import Verdict, find_flaw, grade
 from autotune.targets.cuda.driver.interface import driver
+from autotune.targets.cuda.machine.placement import Placement, lay_out
 from autotune.targets.cuda.measure.memory import Slab, operands
-from autotune.targets.cuda.measure.placement import Placement, lay_out
 from autotune.targets.cuda.measure.support import Support, pack_signs, upload
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class DeviceCheck:
         else:
             self._support.fill(self.slab.base + c.offset, c.elements, c.itemsize)
 
-    def judge(self, accuracy: str) -> Verdict:
+    def judge(self, accuracy: str, base: int | None = None) -> Verdict:
         """Judge memory and result after a launch that followed `prepare` and has ended.
 
         A verdict against the kernel says `damaged` also when what it is judged by has changed,
@@ -110,7 +110,10 @@ class DeviceCheck:
 
         Args:
             accuracy: the accuracy class the kernel promises.
+            base: address of the slab whose C is judged; None is this one's own. Memory is looked
+                at in this one.
         """
+        own = base is None or base == self.slab.base
         content = self._contents[self._turn]
         found = {name: self._inspect(placed) for name, placed in self._placed.items()}
         damage = {
@@ -120,11 +123,11 @@ class DeviceCheck:
         modified = {
             name: found[name][4] != hash_ for name, hash_ in zip("AB", content.hashes, strict=True)
         }
-        output = self._problem.operands[-1]
-        verdict = find_flaw(self.case, damage, modified, found["C"][3], output)
+        unwritten = found["C"][3] if own else 0
+        verdict = find_flaw(self.case, damage, modified, unwritten, self._problem.operands[-1])
         if verdict is not None:
             return self._blame(verdict)
-        return self.judge_result(self.slab.base, accuracy)
+        return self.judge_result(self.slab.base if base is None else base, accuracy)
 
     def judge_result(self, base: int, accuracy: str) -> Verdict:
         """Judge C alone, in any of the slabs.

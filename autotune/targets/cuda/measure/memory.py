@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from autotune.core.dtypes import WORDS
 from autotune.targets.cuda.driver.interface import driver
+from autotune.targets.cuda.machine.guarded import padded
 
 if TYPE_CHECKING:
     from autotune.operations.references import Matrix
-    from autotune.targets.cuda.measure.placement import Placement, SlabLayout
+    from autotune.targets.cuda.machine.placement import Placement, SlabLayout
     from autotune.targets.cuda.measure.support import Support
 
 L2_MULTIPLE = 2.5
@@ -58,10 +56,7 @@ class Slab:
 
     def store(self, placement: Placement, values: Matrix) -> None:
         """Copy values from the host into one of the matrices; its padding stays what it was."""
-        poison = WORDS[placement.itemsize].poison
-        words = np.full((placement.rows, placement.stride), poison, f"u{values.itemsize}")
-        words[:, : placement.columns] = values.view(words.dtype)
-        driver().upload(self.base + placement.offset, words)
+        driver().upload(self.base + placement.offset, padded(placement, values))
 
 
 class OperandSets:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from autotune.operations.problem import multiplies
 from autotune.operations.verification import Check, Verdict
 from autotune.targets.cuda.driver.interface import driver
+from autotune.targets.cuda.machine.placement import lay_out
 from autotune.targets.cuda.measure.device_check import DeviceCheck
 from autotune.targets.cuda.measure.memory import Slab, operands
-from autotune.targets.cuda.measure.placement import lay_out
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,16 +87,18 @@ class MirrorCheck:
         self._host.prepare()
         self._upload(self._output)
 
-    def judge(self, accuracy: str) -> Verdict:
+    def judge(self, accuracy: str, base: int | None = None) -> Verdict:
         """Judge memory and result after a launch that followed `prepare` and has ended.
 
         Args:
             accuracy: the accuracy class the kernel promises.
+            base: address of the slab whose output is judged; None is this one's own. Inputs are
+                looked at in this one.
         """
         for name in self._inputs:
             if self._inspect(name) != self._found[name]:
                 self._download(name, self.slab.base)
-        return self.judge_result(self.slab.base, accuracy)
+        return self.judge_result(self.slab.base if base is None else base, accuracy)
 
     def judge_result(self, base: int, accuracy: str) -> Verdict:
         """Judge the output alone, in any of the slabs.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from autotune.operations.references import Matrix
     from autotune.targets.cuda.driver.interface import Memory, Run
-    from autotune.targets.cuda.measure.placement import Placement
+    from autotune.targets.cuda.machine.placement import Placement
 
 Allowed: TypeAlias = tuple[float, float, float]
 """What an error may be, times the scale, times what is expected, and without either."""
@@ -180,7 +180,9 @@ class Support:
 
     def _read(self, allocation: Memory, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         values = np.empty(shape, dtype)
-        self._driver.download(values, int(allocation))  # waits for the kernel
+        # Of bits: drivers take what has Python's buffer protocol, and bfloat16 has not.
+        bits = values.view(f"u{values.itemsize}")
+        self._driver.download(bits, int(allocation))  # waits for the kernel
         return values
 
 

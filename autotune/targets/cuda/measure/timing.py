@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from autotune.core.statistics import median, median_interval
-from autotune.measuring.rounds import Series
+from autotune.measuring.messages import Series
+from autotune.measuring.racing import never
 from autotune.targets.cuda.device.identity import load_driver
 from autotune.targets.cuda.driver.interface import driver
 from autotune.targets.cuda.driver.owned import call
@@ -50,10 +51,6 @@ class HungError(Exception):
     """A kernel still runs after all the time that it is given."""
 
 
-def _never(low_s: float) -> bool:
-    return False
-
-
 def batch_launches(expected_s: float, sets: int) -> int:
     """How many launches one sample averages.
 
@@ -75,7 +72,7 @@ def time_batches(
     budget_s: float,
     interval: float,
     deadline_s: float = math.inf,
-    enough: Callable[[float], bool] = _never,
+    enough: Callable[[float], bool] = never,
 ) -> Series:
     """Time batches until the median is known.
 
@@ -116,10 +113,12 @@ class Stopwatch:
 
     Attributes:
         stream: the stream.
+        busy_at: when the device was last kept busy, by `time.monotonic`.
     """
 
     def __init__(self, patience_s: float = math.inf) -> None:
         self._patience_s = patience_s
+        self.busy_at = -math.inf
         self.stream = driver().stream()
 
     def once(self, enqueue: Callable[[], None]) -> float:
@@ -212,7 +211,7 @@ class Batch:
         budget_s: float,
         interval: float,
         deadline_s: float = math.inf,
-        enough: Callable[[float], bool] = _never,
+        enough: Callable[[float], bool] = never,
     ) -> Series:
         """See `time_batches`."""
         return time_batches(

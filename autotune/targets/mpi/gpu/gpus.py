@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.errors import InputError, MissingDependencyError
 from autotune.targets.mpi.messages import GpuSet
-from autotune.targets.mpi.ranks.patience import patience_s
+from autotune.targets.mpi.patience import patience_s
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,6 +17,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+from autotune.targets.mpi.patience import VARIABLE, OwnTime, patience_s
 from autotune.targets.mpi.ranks.launched import (
     NODE_NAMES,
     RANK_NAMES,
@@ -26,7 +27,6 @@ from autotune.targets.mpi.ranks.launched import (
     told,
 )
 from autotune.targets.mpi.ranks.leftovers import mapped, unlink
-from autotune.targets.mpi.ranks.patience import VARIABLE, OwnTime, patience_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

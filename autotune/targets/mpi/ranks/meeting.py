@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune.core.errors import AutotuneError, OperandError
+from autotune.targets.mpi.patience import VARIABLE, OwnTime, patience_s
 from autotune.targets.mpi.ranks.launched import local_ranks
 from autotune.targets.mpi.ranks.leftovers import mapped, unlink
-from autotune.targets.mpi.ranks.patience import VARIABLE, OwnTime, patience_s
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm, Request

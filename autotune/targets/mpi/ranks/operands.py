@@ -2,40 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+import math
+import zlib
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.measuring.plan import OTHER_CONTENTS
 from autotune.operations.problem import GEMM
-from autotune.operations.verification import ProductCheck
+from autotune.operations.verification import ProductCheck, Verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mpi4py.MPI import Intracomm
 
-    from autotune.operations.references import Case, Matrix
+    from autotune.operations.cases import Case
+    from autotune.operations.references import Matrix
     from autotune.targets.mpi.gpu.rank import GpuRank
-
-
-class Plan(Protocol):
-    """What an emitted program makes for given sizes (templates/gemm/mpi)."""
-
-    def from_root(
-        self, a: Matrix | None, b: Matrix | None, c: Matrix | None, alpha: float, beta: float
-    ) -> None:
-        """Compute from rank 0's whole operands."""
-        ...
-
-    def on_blocks(self, a: Matrix, b: Matrix, c: Matrix, alpha: float, beta: float) -> None:
-        """Compute on every rank's own blocks."""
-        ...
-
-    def homes(self) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-        """This rank's blocks of A, B and C: spans of rows and of columns."""
-        ...
-
-    def free(self) -> None:
-        """Give communicators and datatypes back."""
-        ...
+    from autotune.targets.mpi.loading import Plan
 
 
 class PlacedCheck:
@@ -70,9 +55,15 @@ class PlacedCheck:
         self._gpu = gpu
         self._homes: list[list[tuple[slice, slice]]] | None = None
         self._blocks: list[Any] = []
+        self._sums: list[int] = []
         if distributed:
             mine = [(slice(*rows), slice(*columns)) for rows, columns in plan.homes()]
             self._homes = comm.gather(mine, 0)
+
+    @property
+    def contents(self) -> int:
+        """How many contents A and B of the problem have in turns."""
+        return 1 + len(OTHER_CONTENTS)
 
     def turn(self) -> None:
         """Change the operands; `prepare` puts them where they belong."""
@@ -85,6 +76,7 @@ class PlacedCheck:
             self._check.prepare()
         if self._distributed:
             blocks = self._hand_out()
+            self._sums = [_checksum(block) for block in blocks[:2]]
             if self._gpu is not None:
                 self._blocks = []
                 self._blocks = [self._gpu.upload(block) for block in blocks]
@@ -107,7 +99,40 @@ class PlacedCheck:
         else:
             self._plan.from_root(None, None, None, alpha, beta)
 
-    def collect(self) -> None:
+    def judge(self, accuracy: str) -> Verdict:
+        """Judge memory and result after a call that followed `prepare`: alike on every rank.
+
+        Args:
+            accuracy: the accuracy class that the program promises.
+        """
+        return self._judge(ProductCheck.judge, accuracy)
+
+    def judge_again(self, accuracy: str) -> Verdict:
+        """The same after one of many calls: what was right before is not computed again."""
+        return self._judge(ProductCheck.judge_again, accuracy)
+
+    def _judge(self, judge: Callable[[ProductCheck, str], Verdict], accuracy: str) -> Verdict:
+        modified = self._comm.allgather(self._modified())
+        for rank, names in enumerate(modified):
+            if names:
+                told = f"{self._case}: modified {names[0]}, an input, on rank {rank}"
+                return Verdict(math.inf, told, damaged=True)
+        self._collect()
+        mine = None if self._check is None else judge(self._check, accuracy)
+        verdict: Verdict = self._comm.bcast(mine, 0)
+        return verdict
+
+    def _modified(self) -> list[str]:
+        """Which of this rank's blocks of A and B are not what was handed out."""
+        if not self._distributed:
+            return []  # rank 0 judges its own
+        return [
+            name
+            for name, block, sum_ in zip("AB", self._blocks, self._sums, strict=False)
+            if _checksum(block if self._gpu is None else self._gpu.fetch(block)) != sum_
+        ]
+
+    def _collect(self) -> None:
         """Bring C back to rank 0, which judges it."""
         if not self._distributed:
             return
@@ -138,3 +163,7 @@ class PlacedCheck:
             blocks.append(np.empty(shape, self._dtype))
             self._comm.Recv(blocks[-1], 0)
         return blocks
+
+
+def _checksum(block: Matrix) -> int:
+    return zlib.crc32(np.ascontiguousarray(block).data.cast("B")) if block.size else 0

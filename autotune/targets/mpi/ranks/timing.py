@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.core.statistics import median, median_interval
-from autotune.measuring.rounds import Series
+from autotune.measuring.messages import Series
 from autotune.measuring.timing import MIN_CALLS
 
 if TYPE_CHECKING:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import math
 import os
-import shutil
 import signal
 import socket
 import struct
@@ -20,12 +18,13 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 
 from autotune.core.deadline import Deadline
-from autotune.core.errors import AutotuneError, MissingDependencyError, OutOfTimeError
+from autotune.core.errors import AutotuneError, OutOfTimeError
 from autotune.measuring.processes import LOOK_S, START_TIMEOUT_S, Failure, FailureKind
 from autotune.targets.mpi.messages import FAULT, RankSet, Request
+from autotune.targets.mpi.mpiexec import find_mpiexec, launch_command
+from autotune.targets.mpi.patience import VARIABLE, patience_s
 from autotune.targets.mpi.ranks.launched import descendants, processes
 from autotune.targets.mpi.ranks.leftovers import mapped, sweep, unlink
-from autotune.targets.mpi.ranks.patience import VARIABLE, patience_s
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -66,49 +65,6 @@ class Ranks(Protocol):
     def close(self, grace_s: float = 1.0) -> None:
         """End what was started."""
         ...
-
-
-def find_mpiexec() -> Path:
-    """The mpiexec beside the interpreter, where pip installs it, or on the path.
-
-    Raises:
-        MissingDependencyError: there is none, or no mpi4py.
-    """
-    if importlib.util.find_spec("mpi4py") is None:
-        raise MissingDependencyError(
-            "target mpi needs mpi4py: pip install 'autotune-kernels[mpi]'", name="mpi4py"
-        )
-    places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    found = shutil.which("mpiexec", path=places)
-    if found is None:
-        raise MissingDependencyError(
-            "target mpi needs mpiexec: pip install 'autotune-kernels[mpi]', or put one on the path"
-        )
-    return Path(found)
-
-
-def launch_command(mpiexec: Path, ranks: int) -> list[str]:
-    """The mpiexec command that starts so many ranks here, whoever is asking.
-
-    Open MPI wants to be told that more ranks than cores, and root, are meant.
-
-    Raises:
-        AutotuneError: mpiexec does not say which it is.
-    """
-    command = [str(mpiexec), "-n", str(ranks)]
-    asked = [str(mpiexec), "--version"]
-    limit_s = patience_s(START_TIMEOUT_S)
-    try:
-        version = subprocess.run(
-            asked, capture_output=True, text=True, check=False, timeout=limit_s
-        ).stdout
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise AutotuneError(
-            f"{mpiexec} does not work ({error}): put another one on the path"
-        ) from error
-    if "Open MPI" in version or "OpenRTE" in version:
-        command[1:1] = ["--oversubscribe", "--allow-run-as-root"]
-    return command
 
 
 class World:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.targets.mpi.gpu.order import span_of
 
 if TYPE_CHECKING:
+    import numpy as np
     from mpi4py.MPI import Intracomm
     from numpy.typing import NDArray
 
     from autotune.targets.cuda.machine.matrix import DeviceMatrix
-    from autotune.targets.mpi.gpu.rank import GpuRank
+    from autotune.targets.mpi.gpu.order import Machine, Order
 
 PIECE_BYTES = 8 << 20
 """A staged broadcast goes in pieces: while one is sent, the next is copied from the GPU, and the
@@ -42,6 +43,37 @@ class Request:
         self.finish = finish
 
 
+class Memory(Protocol):
+    """What transports need of a rank's GPU: memory, and copies in order (`GpuRank`)."""
+
+    machine: Machine
+    order: Order
+
+    def add(self, other: DeviceMatrix, out: DeviceMatrix, beta: float) -> None:
+        """Enqueue ``out = other + beta out``."""
+        ...
+
+    def download(self, source: DeviceMatrix, target: NDArray[Any]) -> None:
+        """Enqueue a copy to pinned memory of the host."""
+        ...
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> DeviceMatrix:
+        """New memory on the device."""
+        ...
+
+    def lend(self, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Pinned memory for one message."""
+        ...
+
+    def give_back(self, lent: NDArray[Any]) -> None:
+        """Take memory of `lend` back."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until everything has been done."""
+        ...
+
+
 class Communicator(ABC):
     """Ranks that pass matrices of their GPUs; see `mpi4py.MPI.Comm` for what the methods do.
 
@@ -55,7 +87,7 @@ class Communicator(ABC):
         size: how many ranks there are.
     """
 
-    def __init__(self, gpu: GpuRank, mpi: Intracomm) -> None:
+    def __init__(self, gpu: Memory, mpi: Intracomm) -> None:
         self.gpu = gpu
         self.mpi = mpi
         self.rank: int = mpi.rank

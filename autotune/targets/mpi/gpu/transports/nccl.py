@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from autotune.targets.cuda.machine.matrix import Bytes, DeviceMatrix
     from autotune.targets.mpi.gpu.order import Collective
-    from autotune.targets.mpi.gpu.rank import GpuRank
+    from autotune.targets.mpi.gpu.transports.base import Memory
 
 
 class Nccl(Communicator):
@@ -26,7 +26,7 @@ class Nccl(Communicator):
     several communicators.
     """
 
-    def __init__(self, gpu: GpuRank, mpi: Intracomm) -> None:
+    def __init__(self, gpu: Memory, mpi: Intracomm) -> None:
         super().__init__(gpu, mpi)
         self._made: Collective | None = None
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from autotune.targets.cuda.machine.matrix import DeviceMatrix
-    from autotune.targets.mpi.gpu.rank import GpuRank
+    from autotune.targets.mpi.gpu.transports.base import Memory
 
 _STEP = 1 << 20
 """Bytes for a rank are allocated in multiples of this, so that near sizes share memory."""
@@ -35,7 +35,7 @@ class Shared(Communicator):
     of them make.
     """
 
-    def __init__(self, gpu: GpuRank, mpi: Intracomm) -> None:
+    def __init__(self, gpu: Memory, mpi: Intracomm) -> None:
         super().__init__(gpu, mpi)
         self._free: defaultdict[int, list[_Slot]] = defaultdict(list)
         self._slots: list[_Slot] = []

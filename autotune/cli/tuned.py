@@ -1,0 +1,135 @@
+"""What was tuned, as documents and for people: the winner, how sure that is, how to load it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autotune.cli.problems import shapes_text
+from autotune.cli.table import folded, width
+from autotune.targets.invocation import Invocation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from autotune.store import TuningRecord
+    from autotune.tuning.tuner import TuneResult
+
+
+def document(result: TuneResult) -> dict[str, Any]:
+    """The JSON document of one tuned problem."""
+    return {
+        "problem": result.problem.key(),
+        "target": result.target,
+        "study": result.study,
+        **winner(result.best),
+        "kept": result.kept,
+        "serving": result.serving.id,
+        "counts": {str(outcome): n for outcome, n in result.counts.items()},
+        "seconds": round(result.seconds, 3),
+    }
+
+
+def winner(record: TuningRecord) -> dict[str, Any]:
+    """A record's part of a problem's JSON document."""
+    baseline = record.baseline
+    return {
+        "id": record.id,
+        "best": {
+            "family": record.candidate.family,
+            "configuration": dict(record.candidate.configuration),
+            "median_s": record.median_s,
+            "interval_s": list(record.interval_s),
+            "gflops": record.gflops,
+            "ties": record.ties,
+        },
+        "baseline": None
+        if baseline is None
+        else {
+            "name": baseline.name,
+            "median_s": baseline.median_s,
+            "ratio": baseline.ratio,
+        },
+        "noise": record.noise,
+    }
+
+
+def summary(result: TuneResult) -> str:
+    """What was searched, what won, how sure that is, and how to load it."""
+    best = result.best
+    counts = ", ".join(f"{n} {outcome}" for outcome, n in sorted(result.counts.items()))
+    ended = " (interrupted)" if result.interrupted else ""
+    others = "1 other" if best.ties == 1 else f"{best.ties} others"
+    lines = [
+        shapes_text(result.problem),
+        folded("space     ", _space_text(result)),
+        folded(
+            "search    ",
+            f"{len(result.trials)} trials ({counts}) in {result.seconds:.1f} s{ended}",
+        ),
+        folded("winner    ", str(best.candidate)),
+        folded(
+            "          ",
+            f"{best.median_s * 1e3:.4g} ms ±{best.spread:.1%} (95% interval of the median), "
+            f"{best.gflops:.1f} GFLOP/s, ties with {others}",
+        ),
+    ]
+    if best.baseline is not None:
+        lines.append(
+            folded(
+                "baseline  ",
+                f"{best.baseline.ratio:.2f}x the speed of {best.baseline.name}, "
+                f"{best.baseline.median_s * 1e3:.4g} ms, measured interleaved",
+            )
+        )
+    lines += [folded(f"{word:<10}", text) for word, text in _outcome(result)]
+    lines += _load_lines(result)
+    return "\n".join(lines)
+
+
+def _outcome(result: TuneResult) -> Iterator[tuple[str, str]]:
+    """What was stored, what serves from now on, and what is to be known of it."""
+    best, serving = result.best, result.serving
+    if best.noisy:
+        yield "noisy", f"{best.caveats[-1]}: tune again on a quieter machine"
+    stored = f"record {best.id}, study {result.study}"
+    if result.kept:
+        yield "kept", f"{stored}: nothing tried now was faster in turns with it"
+    else:
+        yield "stored", stored
+    if serving != best:
+        yield (
+            "serving",
+            f"record {serving.id} ({serving.candidate.family}) goes on serving: it was faster in "
+            "turns",
+        )
+    if serving.slower_than_library and serving.baseline is not None:
+        yield (
+            "slower",
+            f"than {serving.baseline.name}, which `matmul` uses here; "
+            'load with fallback="library" does too',
+        )
+
+
+def _space_text(result: TuneResult) -> str:
+    sizes = ", ".join(f"{name} {space.size:,}" for name, space in result.spaces.items())
+    valid = sum(space.size for space in result.spaces.values())
+    cartesian = sum(space.cartesian for space in result.spaces.values())
+    return (
+        f"{valid:,} of {cartesian:,} configurations are valid here ({sizes}); "
+        "`autotune space` says what pruned the rest"
+    )
+
+
+def _load_lines(result: TuneResult) -> list[str]:
+    """The program that loads the winner, with a label before its first line."""
+    invocation = Invocation.of(
+        result.problem,
+        result.placed,
+        result.best.fingerprint,
+        device=result.device,
+        cache=result.cache,
+        extra_families=result.extra_families,
+    )
+    label = "load it   "
+    first, *rest = invocation.load_lines(width() - len(label))
+    return [label + first, *(" " * len(label) + line for line in rest)]

@@ -1,0 +1,142 @@
+"""What an evaluator and the process that measures say to each other, whatever the target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from autotune.core.measurement import Measurement
+
+
+class Program(Protocol):
+    """A compiled candidate, or what else a process can be told to call; it can be pickled."""
+
+    @property
+    def digest(self) -> str:
+        """Equal for programs that do the same."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Vendor:
+    """A library on the same problem, which takes turns like a program.
+
+    Attributes:
+        name: library, version, kernels and threads, for people.
+        threads: threads it may use.
+        details: what the name is made of.
+    """
+
+    name: str
+    threads: int
+    details: Mapping[str, str]
+
+    @property
+    def digest(self) -> str:
+        """Its name, which says all of it."""
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Timed calls of one kernel, one after the other.
+
+    Attributes:
+        median_s: median time of one call, in seconds.
+        interval_s: its 95% confidence interval.
+        calls: how many there were.
+    """
+
+    median_s: float
+    interval_s: tuple[float, float]
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Verify a program, then time it; answered by an `Evaluated`.
+
+    Attributes:
+        program: the program.
+        accuracy: the accuracy class it promises.
+        best_s: the best median so far; None while there is none.
+        budget_s: seconds of timed calls.
+    """
+
+    program: Program
+    accuracy: str
+    best_s: float | None
+    budget_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """Time a program for one turn of an interleaved round.
+
+    Answered by a `Series`, or by an `Evaluated` that says what is wrong.
+
+    Attributes:
+        program: the program, evaluated before, or a `Vendor`, whose result is not judged.
+        accuracy: the accuracy class it promises.
+        budget_s: seconds of timed calls.
+    """
+
+    program: Program
+    accuracy: str
+    budget_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Redraw:
+    """Draw all operands afresh, unless they are of this seed already; answered by None.
+
+    A request of its own, since references of a large problem take longer than a trial may.
+    """
+
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """Verify a program once more, after its last timed call, on what `Redraw` drew.
+
+    Answered by an `Evaluated`.
+
+    Attributes:
+        program: the program.
+        accuracy: the accuracy class it promises.
+        budget_s: seconds of calls that are checked, every one.
+    """
+
+    program: Program
+    accuracy: str
+    budget_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeBaseline:
+    """Say what kernels are compared with, one `Vendor` for every way to use it.
+
+    Answered by a tuple of them, empty where none computes the problem correctly.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """What came of a program.
+
+    Attributes:
+        measurement: the result.
+        lost: memory was damaged, or something still runs: this process must not go on.
+        blameless: what was damaged may have been so before.
+    """
+
+    measurement: Measurement
+    lost: bool = False
+    blameless: bool = False
+
+
+Request: TypeAlias = Evaluate | Visit | Redraw | Confirm | DescribeBaseline
+
+Reply: TypeAlias = Evaluated | Series | tuple[Vendor, ...] | None

@@ -1,0 +1,150 @@
+"""Several workers for requests that do not depend on each other."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any, Self
+
+from autotune.core.deadline import Deadline
+from autotune.core.errors import OutOfTimeError
+from autotune.measuring.processes import LOOK_S, Handler, WorkerProcess
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+class WorkerPool:
+    """Worker processes with one entry, each waited for by a thread of its own.
+
+    Args:
+        entry: as for `WorkerProcess`.
+        arguments: as for `WorkerProcess`.
+        count: how many workers at most; those are started that are needed.
+        environment: as for `WorkerProcess`.
+        watched: as for `WorkerProcess`.
+    """
+
+    def __init__(
+        self,
+        entry: Callable[..., Handler],
+        *arguments: Any,
+        count: int,
+        environment: Mapping[str, str] | None = None,
+        watched: bool = False,
+    ) -> None:
+        self._workers = [
+            WorkerProcess(entry, *arguments, environment=environment, watched=watched)
+            for _ in range(count)
+        ]
+        # The one that was used last is asked first: it runs.
+        self._idle: queue.LifoQueue[WorkerProcess] = queue.LifoQueue()
+        for worker in self._workers:
+            self._idle.put(worker)
+        self._open = Deadline()
+        # As many threads as processes, and all of them live until `close`: a process dies with
+        # the thread that started it.
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="pool")
+
+    def submit(
+        self, request: Any, timeout_s: float, deadline: Deadline | None = None
+    ) -> Future[Any]:
+        """Answer a request when a worker is free; returns at once.
+
+        Args:
+            request: picklable.
+            timeout_s: its time limit.
+            deadline: of the run that it is made for.
+
+        Returns:
+            The future reply, or `Failure`. It raises AutotuneError when a worker does not start,
+            OutOfTimeError when the run is over or the pool closed before that.
+        """
+        return self._threads.submit(
+            self._answer, request, timeout_s, _Either(deadline, self._open)
+        )
+
+    def run(
+        self,
+        requests: Sequence[Any],
+        timeout_s: float,
+        deadline: Deadline | None = None,
+        told: Callable[[int], None] = lambda answered: None,
+    ) -> list[Any]:
+        """Answer all requests.
+
+        Args:
+            requests: picklable.
+            timeout_s: limit for each request.
+            deadline: of the run that they are made for.
+            told: called before the first reply and after each with the number of those that came.
+
+        Returns:
+            A reply or a `Failure` for each request, in their order; None for those that the end of
+            the run came before.
+
+        Raises:
+            AutotuneError: a worker does not start.
+        """
+        run = deadline or Deadline()
+        replies: list[Any] = [None] * len(requests)
+        positions = {
+            self.submit(request, timeout_s, run): position
+            for position, request in enumerate(requests)
+        }
+        try:
+            if requests:
+                told(0)
+            while positions and not run.over:
+                for future in wait(positions, LOOK_S, FIRST_COMPLETED).done:
+                    if run.over:
+                        break
+                    replies[positions.pop(future)] = future.result()
+                    told(len(requests) - len(positions))
+        except OutOfTimeError:
+            pass  # so it was while a worker was waited for
+        except BaseException:
+            self.close(grace_s=0)  # replies to requests that nobody waits for any more
+            raise
+        for future in positions:
+            future.cancel()
+        return replies
+
+    def close(self, grace_s: float = 1.0) -> None:
+        """End all workers, as `WorkerProcess.close` does; what is not answered will not be."""
+        self._open.hasten(0.0, grace_s=0.0)
+        self._threads.shutdown(cancel_futures=True)
+        for worker in self._workers:
+            worker.close(grace_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(grace_s=1.0 if kind is None else 0.0)
+
+    def _answer(self, request: Any, timeout_s: float, deadline: Deadline) -> Any:
+        worker = self._idle.get()
+        try:
+            return worker.call(request, timeout_s, deadline)
+        finally:
+            self._idle.put(worker)
+
+
+class _Either(Deadline):
+    """Over when a run is, or the pool closed."""
+
+    def __init__(self, run: Deadline | None, pool: Deadline) -> None:
+        super().__init__()
+        self._both = (run or Deadline(), pool)
+
+    @property
+    def remaining_s(self) -> float:
+        """Until the first of both."""
+        return min(each.remaining_s for each in self._both)

@@ -1,0 +1,464 @@
+/*
+ * gemm for cuda: family block, float16, layout nn.
+ *
+ * template: gemm/cuda/block.cu.j2, digest 0f56d560a8f2a7bf
+ * configuration: {"fragment_buffers": 1, "group": 1, "interleaved": 1, "min_blocks": 1, "pad": 4, "sk": 64, "sm": 64, "sn": 16, "stages": 2, "swizzle": 0, "transposed": 1, "tx": 8, "ty": 8, "vector": 4}
+ */
+
+using T = float;
+constexpr int ITEMSIZE = 4;
+static_assert(sizeof(T) == ITEMSIZE, "bytes per element");
+
+// Whole-number functions of the restrictions below; quotients and remainders round down.
+__device__ constexpr int minimum(int a, int b) { return a < b ? a : b; }
+__device__ constexpr int maximum(int a, int b) { return a < b ? b : a; }
+__device__ constexpr int modulo(int a, int b) { return (a % b + b) % b; }
+__device__ constexpr int floordiv(int a, int b) { return (a - modulo(a, b)) / b; }
+__device__ constexpr int ceildiv(int a, int b) { return -floordiv(-a, b); }
+__device__ constexpr bool ispow2(int a) { return a > 0 && (a & (a - 1)) == 0; }
+
+// --- Numbers as they are stored; T is what they are computed in ---
+
+#include <cuda_fp16.h>
+
+using Operand = __half;
+using Result = __half;
+
+
+// --- Configuration ---
+
+// Rows of C, columns of C and reduction steps that a thread block stages.
+constexpr int SM = 64;
+constexpr int SK = 64;
+constexpr int SN = 16;
+
+// Rows and columns of C that a thread accumulates.
+constexpr int TY = 8;
+constexpr int TX = 8;
+
+// Elements that a thread loads or stores at once, of type T.
+constexpr int VECTOR = 4;
+
+// Whether A's tile is transposed on its way into shared memory.
+constexpr int TRANSPOSED = 1;
+
+// Whether a thread's rows and columns are dealt out in vectors over the tile, not contiguous.
+constexpr int INTERLEAVED = 1;
+
+// Elements between the rows of A's tile, and whether transposed rows are permuted instead, so
+// that threads which store a column of it meet different banks.
+constexpr int PAD = 4;
+constexpr int SWIZZLE = 0;
+
+// Shared buffers: with two, the next tile is fetched while one is multiplied.
+constexpr int STAGES = 2;
+
+// Register buffers of fragments: with two, the next step is read while one is multiplied.
+constexpr int FRAGMENT_BUFFERS = 1;
+
+// Tiles of C that blocks take downwards before they move to the next column.
+constexpr int GROUP = 1;
+
+// Blocks that a multiprocessor must be able to hold, and registers that a thread may have for that.
+constexpr int MIN_BLOCKS = 1;
+constexpr int REGISTER_CAP = 184;
+
+// --- What follows from it ---
+
+constexpr int THREADS_M = SM / TY;
+constexpr int THREADS_K = SK / TX;
+constexpr int THREADS = THREADS_M * THREADS_K;
+
+// From one chunk of VECTOR accumulators of a thread to its next.
+constexpr int ROW_STEP = INTERLEAVED ? THREADS_M * VECTOR : VECTOR;
+constexpr int COLUMN_STEP = INTERLEAVED ? THREADS_K * VECTOR : VECTOR;
+
+// Elements of an operand that a thread loads at once: as many bytes as VECTOR of type T.
+constexpr int LOAD = VECTOR * ITEMSIZE / 2;
+
+// A's tile in shared memory: reduction steps x rows if transposed, else rows x reduction steps.
+constexpr int A_ROWS = TRANSPOSED ? SN : SM;
+constexpr int A_LD = (TRANSPOSED ? SM : SN) + PAD;
+
+static_assert(SM % TY == 0, "sm / ty must be a whole number (threads_m)");
+static_assert(SK % TX == 0, "sk / tx must be a whole number (threads_k)");
+static_assert(ITEMSIZE % 4 == 0, "acc_itemsize / 4 must be a whole number (words)");
+static_assert(VECTOR * ITEMSIZE <= 16, "one access moves at most 16 bytes");
+static_assert(TY % VECTOR == 0 && TX % VECTOR == 0, "a thread's rows and columns are made of whole vectors");
+static_assert(TX <= 2 * TY && TY <= 2 * TX, "nearly square tiles reuse what they read most");
+static_assert((SM + SK) * SN <= 32 * THREADS, "a thread stages at most 32 elements in registers");
+static_assert(PAD % VECTOR == 0, "padded rows keep vectors aligned");
+static_assert(SWIZZLE == 0 || TRANSPOSED == 1 && PAD == 0 && SM % 32 == 0, "a transposed tile is permuted in groups of 32 rows, instead of padded");
+static_assert(THREADS >= 64, "a single warp cannot hide the latency of its own loads");
+static_assert(SM * SN % (THREADS * VECTOR) == 0 && SK * SN % (THREADS * VECTOR) == 0, "every thread loads the same number of vectors");
+static_assert(TX * TY * SN <= 2048, "the unrolled products of a tile stay within the instruction cache");
+
+struct Tiles {
+  T a[STAGES][A_ROWS][A_LD];
+  T b[STAGES][SN][SK];
+};
+static_assert(sizeof(Tiles) == 16896, "shared memory as predicted");
+extern __shared__ __align__(16) unsigned char shared_memory[];
+
+// --- Memory ---
+
+// WIDTH neighbouring elements that are loaded or stored by one instruction.
+template <int WIDTH>
+struct alignas(WIDTH * sizeof(T)) Vector {
+  T element[WIDTH];
+};
+
+// Whether every row of an operand can be accessed WIDTH elements at a time.
+template <int WIDTH>
+__device__ __forceinline__ bool rows_aligned(const T* first, int leading_dimension) {
+  return reinterpret_cast<unsigned long long>(first) % (WIDTH * sizeof(T)) == 0 &&
+         leading_dimension % WIDTH == 0;
+}
+
+// The same number, of which the compiler knows nothing: what follows from it is computed where it
+// is needed, at the price of an instruction, not kept in registers all through the kernel.
+__device__ __forceinline__ int recomputed(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
+// --- Memory of numbers as they are stored ---
+
+// WIDTH neighbouring numbers that are loaded or stored by one instruction.
+template <typename Number, int WIDTH>
+struct alignas(WIDTH * sizeof(Number)) Stored {
+  Number element[WIDTH];
+};
+
+// Whether every row of a matrix can be accessed WIDTH numbers at a time.
+template <int WIDTH>
+__device__ __forceinline__ bool rows_aligned(const Operand* first, int leading_dimension) {
+  return reinterpret_cast<unsigned long long>(first) % (WIDTH * sizeof(Operand)) == 0 &&
+         leading_dimension % WIDTH == 0;
+}
+
+// --- Loading tiles through registers ---
+
+// The most threads that can stand side by side, in whole rows, along `positions` places.
+__device__ constexpr int threads_across(int positions) {
+  int a = positions, b = THREADS;
+  while (b != 0) {
+    const int rest = a % b;
+    a = b;
+    b = rest;
+  }
+  return a;
+}
+
+// A tile of ROWS x COLUMNS elements of an operand; each thread takes WIDTH neighbours at once.
+template <int ROWS, int COLUMNS, int WIDTH>
+struct StagedTile {
+  // The block's threads cover DOWN rows of ACROSS * WIDTH elements at a time.
+  static constexpr int ACROSS = threads_across(COLUMNS / WIDTH);
+  static constexpr int DOWN = THREADS / ACROSS;
+  static constexpr int ROW_PASSES = (ROWS + DOWN - 1) / DOWN;
+  static constexpr int COLUMN_PASSES = COLUMNS / (ACROSS * WIDTH);
+
+  const Operand* from;
+  int ld;
+  int row, column;  // the thread's place in the tile
+  Operand staged[ROW_PASSES][COLUMN_PASSES][WIDTH];
+
+  __device__ __forceinline__ StagedTile(const Operand* operand, int ld, int first_row, int first_column,
+                                        int thread)
+      : ld(ld), row(thread / ACROSS), column(thread % ACROSS * WIDTH) {
+    from = operand + static_cast<long long>(first_row + row) * ld + first_column + column;
+  }
+
+  // Reads the thread's share. A checked fetch takes zeros for what lies beyond `rows` x `columns`.
+  template <bool CHECKED>
+  __device__ __forceinline__ void fetch(int rows, int columns) {
+    const int stride = CHECKED ? recomputed(ld) : ld;
+#pragma unroll
+    for (int i = 0; i < ROW_PASSES; ++i) {
+      if (ROWS % DOWN != 0 && row + i * DOWN >= ROWS) continue;
+#pragma unroll
+      for (int j = 0; j < COLUMN_PASSES; ++j) {
+        const int across = j * ACROSS * WIDTH;
+        Stored<Operand, WIDTH> chunk = {};
+        if (!CHECKED || (row + i * DOWN < rows && column + across < columns)) {
+          chunk = *reinterpret_cast<const Stored<Operand, WIDTH>*>(
+              from + static_cast<long long>(i * DOWN) * stride + across);
+        }
+#pragma unroll
+        for (int v = 0; v < WIDTH; ++v) staged[i][j][v] = chunk.element[v];
+      }
+    }
+  }
+
+  // Writes the thread's share: `place(row, column)` is where an element of the tile belongs, and
+  // neighbours of a row belong side by side if NEIGHBOURS.
+  template <bool NEIGHBOURS, typename Place>
+  __device__ __forceinline__ void put(Place place) const {
+#pragma unroll
+    for (int i = 0; i < ROW_PASSES; ++i) {
+      if (ROWS % DOWN != 0 && row + i * DOWN >= ROWS) continue;
+#pragma unroll
+      for (int j = 0; j < COLUMN_PASSES; ++j) {
+        const int across = column + j * ACROSS * WIDTH;
+        if constexpr (NEIGHBOURS) {
+          constexpr int CHUNK = WIDTH < VECTOR ? WIDTH : VECTOR;
+#pragma unroll
+          for (int first = 0; first < WIDTH; first += CHUNK) {
+            Vector<CHUNK> chunk;
+#pragma unroll
+            for (int v = 0; v < CHUNK; ++v) chunk.element[v] = T(staged[i][j][first + v]);
+            *reinterpret_cast<Vector<CHUNK>*>(place(row + i * DOWN, across + first)) = chunk;
+          }
+        } else {
+#pragma unroll
+          for (int v = 0; v < WIDTH; ++v) *place(row + i * DOWN, across + v) = T(staged[i][j][v]);
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void advance(int down, int across) {
+    from += static_cast<long long>(down) * ld + across;
+  }
+};
+
+// --- Tiles of C ---
+
+// A thread block's tile: where the block starts, and the part of C that it stores. A tile that
+// would stick out of C is moved back inside where C is large enough; it then loads only what is
+// there, and still stores only its own part.
+struct Tile {
+  int row, column;
+  int first_row, first_column;
+};
+
+// Blocks are numbered down GROUP tiles before they move on to the next column of tiles, so that
+// blocks that run at the same time read the same rows of A and columns of B from L2.
+__device__ __forceinline__ Tile tile_of_block(int m, int k) {
+  const int columns = (k + SK - 1) / SK;
+  const int block = blockIdx.x;
+  int tile_row = block / columns;
+  int tile_column = block % columns;
+  if constexpr (GROUP > 1) {
+    const int rows = (m + SM - 1) / SM;
+    const int in_group = block % (GROUP * columns);
+    tile_row = block / (GROUP * columns) * GROUP;
+    const int height = min(GROUP, rows - tile_row);
+    tile_row += in_group % height;
+    tile_column = in_group / height;
+  }
+  Tile tile;
+  tile.first_row = tile_row * SM;
+  tile.first_column = tile_column * SK;
+  tile.row = m < SM ? 0 : min(tile.first_row, m - SM);
+  tile.column = k < SK ? 0 : min(tile.first_column, k - SK);
+  return tile;
+}
+
+// --- Accumulators ---
+
+// Row (column) of a thread's i-th (j-th) accumulator, counted from its first: chunks of VECTOR
+// neighbours, ROW_STEP (COLUMN_STEP) apart.
+__device__ __forceinline__ constexpr int row_of(int i) {
+  return i / VECTOR * ROW_STEP + i % VECTOR;
+}
+__device__ __forceinline__ constexpr int column_of(int j) {
+  return j / VECTOR * COLUMN_STEP + j % VECTOR;
+}
+
+// acc += a_frag * b_frag, the outer product of one reduction step.
+__device__ __forceinline__ void multiply(T (&acc)[TY][TX], const T (&a_frag)[TY],
+                                         const T (&b_frag)[TX]) {
+#pragma unroll
+  for (int i = 0; i < TY; ++i) {
+#pragma unroll
+    for (int j = 0; j < TX; ++j) {
+      acc[i][j] = fma(a_frag[i], b_frag[j], acc[i][j]);
+    }
+  }
+}
+
+// C = alpha * acc + beta * C for the rows [first_row, m) and columns [first_column, k) of C; the
+// thread's first accumulator is at (row, column). C is not read where beta is zero.
+__device__ __forceinline__ void store(const T (&acc)[TY][TX], T alpha, T beta, T* c, int ldc,
+                                      int row, int first_row, int m,
+                                      int column, int first_column, int k) {
+  const bool vectors = rows_aligned<VECTOR>(c, ldc) && column % VECTOR == 0 &&
+                       first_column % VECTOR == 0 && k % VECTOR == 0;
+#pragma unroll
+  for (int i = 0; i < TY; ++i) {
+    const int r = row + row_of(i);
+    if (r < first_row || r >= m) continue;
+    T* c_row = c + static_cast<long long>(r) * ldc;
+#pragma unroll
+    for (int j = 0; j < TX; j += VECTOR) {
+      const int first = column + column_of(j);
+      if (vectors) {
+        if (first < first_column || first >= k) continue;
+        Vector<VECTOR>* chunk = reinterpret_cast<Vector<VECTOR>*>(c_row + first);
+        Vector<VECTOR> value;
+#pragma unroll
+        for (int v = 0; v < VECTOR; ++v) value.element[v] = alpha * acc[i][j + v];
+        if (beta != T(0)) {
+          const Vector<VECTOR> old = *chunk;
+#pragma unroll
+          for (int v = 0; v < VECTOR; ++v) {
+            value.element[v] = fma(beta, old.element[v], value.element[v]);
+          }
+        }
+        *chunk = value;
+      } else {
+#pragma unroll
+        for (int v = 0; v < VECTOR; ++v) {
+          if (first + v < first_column || first + v >= k) continue;
+          T value = alpha * acc[i][j + v];
+          if (beta != T(0)) value = fma(beta, c_row[first + v], value);
+          c_row[first + v] = value;
+        }
+      }
+    }
+  }
+}
+
+// --- Results ---
+
+// C = alpha * acc + beta * C for the rows [first_row, m) and columns [first_column, k) of C, rounded
+// to results once; the thread's first accumulator is at (row, column). C is not read where beta is
+// zero.
+__device__ __forceinline__ void store(const T (&acc)[TY][TX], T alpha, T beta, Result* c, int ldc,
+                                      int row, int first_row, int m,
+                                      int column, int first_column, int k) {
+  using Chunk = Stored<Result, VECTOR>;
+  const bool vectors = rows_aligned<VECTOR>(c, ldc) && column % VECTOR == 0 &&
+                       first_column % VECTOR == 0 && k % VECTOR == 0;
+#pragma unroll
+  for (int i = 0; i < TY; ++i) {
+    const int r = row + row_of(i);
+    if (r < first_row || r >= m) continue;
+    Result* c_row = c + static_cast<long long>(r) * ldc;
+#pragma unroll
+    for (int j = 0; j < TX; j += VECTOR) {
+      const int first = column + column_of(j);
+      Chunk chunk;
+      if (vectors && beta != T(0) && first >= first_column && first < k) {
+        chunk = *reinterpret_cast<const Chunk*>(c_row + first);
+      }
+#pragma unroll
+      for (int v = 0; v < VECTOR; ++v) {
+        const int at = first + v;
+        if (at < first_column || at >= k) continue;
+        T value = alpha * acc[i][j + v];
+        if (beta != T(0)) value = fma(beta, T(vectors ? chunk.element[v] : c_row[at]), value);
+        chunk.element[v] = Result(value);
+        if (!vectors) c_row[at] = chunk.element[v];
+      }
+      if (vectors && first >= first_column && first < k) {
+        *reinterpret_cast<Chunk*>(c_row + first) = chunk;
+      }
+    }
+  }
+}
+
+// Where row `m` of A's transposed tile is kept at reduction step `n`.
+__device__ __forceinline__ constexpr int swizzled(int m, int n) {
+  return SWIZZLE ? m ^ (n / VECTOR % 4 * 8) : m;
+}
+
+template <int WIDTH>
+__device__ __forceinline__ void put_a(T (&as)[A_ROWS][A_LD], const StagedTile<SM, SN, WIDTH>& a) {
+  a.template put<!TRANSPOSED>(
+      [&](int m, int n) { return TRANSPOSED ? &as[n][swizzled(m, n)] : &as[m][n]; });
+}
+
+template <int WIDTH>
+__device__ __forceinline__ void put_b(T (&bs)[SN][SK], const StagedTile<SN, SK, WIDTH>& b) {
+  b.template put<true>([&](int n, int k) { return &bs[n][k]; });
+}
+
+// Step `n` of a thread's rows of A and columns of B.
+__device__ __forceinline__ void read_fragments(T (&a_frag)[TY], T (&b_frag)[TX],
+                                               const T (&as)[A_ROWS][A_LD], const T (&bs)[SN][SK],
+                                               int n, int thread_m, int thread_k) {
+#pragma unroll
+  for (int i = 0; i < TY; i += VECTOR) {
+    const int m = thread_m + row_of(i);
+    const Vector<VECTOR> chunk = *reinterpret_cast<const Vector<VECTOR>*>(&as[n][swizzled(m, n)]);
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) a_frag[i + v] = chunk.element[v];
+  }
+#pragma unroll
+  for (int j = 0; j < TX; j += VECTOR) {
+    const Vector<VECTOR> chunk =
+        *reinterpret_cast<const Vector<VECTOR>*>(&bs[n][thread_k + column_of(j)]);
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) b_frag[j + v] = chunk.element[v];
+  }
+}
+
+// acc += A B over `steps` reduction steps. `rows` of A's and `columns` of B's tile exist. The
+// thread's accumulators start at row `thread_m`, column `thread_k` of the tile.
+template <bool CHECKED, int WIDTH>
+__device__ __forceinline__ void accumulate(T (&acc)[TY][TX], Tiles& tiles,
+                                           StagedTile<SM, SN, WIDTH> a,
+                                           StagedTile<SN, SK, WIDTH> b, int rows, int columns,
+                                           int steps, int thread_m, int thread_k) {
+  const int count = (steps + SN - 1) / SN;
+  const int ragged = steps - (count - 1) * SN;
+  T a_frag[FRAGMENT_BUFFERS][TY], b_frag[FRAGMENT_BUFFERS][TX];
+  a.template fetch<true>(rows, ragged);
+  b.template fetch<true>(ragged, columns);
+  a.advance(0, ragged);
+  b.advance(ragged, 0);
+  put_a(tiles.a[0], a);
+  put_b(tiles.b[0], b);
+  __syncthreads();
+  int stage = 0;
+  for (int tile = 1; tile <= count; ++tile) {
+    const bool more = tile < count;
+    if (more) {
+      a.template fetch<CHECKED>(rows, SN);
+      b.template fetch<CHECKED>(SN, columns);
+      a.advance(0, SN);
+      b.advance(SN, 0);
+    }
+#pragma unroll
+    for (int n = 0; n < SN; ++n) {
+      read_fragments(a_frag[0], b_frag[0], tiles.a[stage], tiles.b[stage], n, thread_m, thread_k);
+      multiply(acc, a_frag[0], b_frag[0]);
+    }
+    if (more) {
+      put_a(tiles.a[stage ^ 1], a);
+      put_b(tiles.b[stage ^ 1], b);
+      __syncthreads();
+      stage ^= 1;
+    }
+  }
+}
+
+// Launch bounds could cap the registers in coarse steps only, and they exclude a cap of its own.
+extern "C" __global__ void __maxnreg__(REGISTER_CAP) gemm(int m, int n, int k, float alpha, const __half* __restrict__ a, int lda, const __half* __restrict__ b, int ldb, float beta, __half* __restrict__ c, int ldc) {
+  Tiles& tiles = *reinterpret_cast<Tiles*>(shared_memory);
+  const int thread = threadIdx.y * THREADS_K + threadIdx.x;
+  const int thread_m = threadIdx.y * (INTERLEAVED ? VECTOR : TY);
+  const int thread_k = threadIdx.x * (INTERLEAVED ? VECTOR : TX);
+  const Tile tile = tile_of_block(m, k);
+
+  T acc[TY][TX] = {};
+  const int rows = m - tile.row;
+  const int columns = k - tile.column;
+  const bool whole = rows >= SM && columns >= SK;
+  const bool vectors = rows_aligned<LOAD>(a, lda) && n % LOAD == 0 &&
+                       rows_aligned<LOAD>(b, ldb) && tile.column % LOAD == 0;
+  if (whole && vectors) {
+    accumulate<false>(acc, tiles, StagedTile<SM, SN, LOAD>(a, lda, tile.row, 0, thread),
+                      StagedTile<SN, SK, LOAD>(b, ldb, 0, tile.column, thread), rows, columns, n,
+                      thread_m, thread_k);
+  } else {
+    accumulate<true>(acc, tiles, StagedTile<SM, SN, 1>(a, lda, tile.row, 0, thread),
+                     StagedTile<SN, SK, 1>(b, ldb, 0, tile.column, thread), rows, columns, n,
+                     thread_m, thread_k);
+  }
+  store(acc, alpha, beta, c, ldc, tile.row + thread_m, tile.first_row, m, tile.column + thread_k,
+        tile.first_column, k);
+}
