@@ -1,7 +1,7 @@
 /*
  * batched_gemm for cuda: family tiles, float32, layout nn.
  *
- * template: batched_gemm/cuda/tiles.cu.j2, digest 7ab57f7837e7f5e3
+ * template: batched_gemm/cuda/tiles.cu.j2, digest ba002f1e915c41a7
  * configuration: {"batches": 4, "sk": 16, "sm": 32, "sn": 8, "tx": 2, "ty": 4, "vector": 2}
  */
 

@@ -1,7 +1,7 @@
 /*
  * gemm_bias_relu for cuda: family fused, float32, layout nn.
  *
- * template: gemm_bias_relu/cuda/fused.cu.j2, digest 93de3e96b5470e8c
+ * template: gemm_bias_relu/cuda/fused.cu.j2, digest 6846e216284f1384
  * configuration: {"fragment_buffers": 2, "group": 4, "min_blocks": 2, "sk": 128, "sm": 64, "sn": 8, "tx": 8, "ty": 8, "vector": 4}
  */
 

@@ -1,7 +1,7 @@
 /*
  * gemv for cuda: family dots, float64, layout nn.
  *
- * template: gemv/cuda/dots.cu.j2, digest 8172b8815578a8fc
+ * template: gemv/cuda/dots.cu.j2, digest 82882ffbb8343e75
  * configuration: {"groups": 2, "lanes": 64, "rows": 4, "splits": 4, "unroll": 2, "vector": 2}
  */
 
