@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -311,10 +312,10 @@ def _problem_label(record: TuningRecord) -> str:
     shared = {name: value for name, value in record.problem.items() if name != "formula"}
     try:
         label = gemm_from_key(shared).label
-    except InputError:  # of an operation with operands of its own: what says something
-        fields = {name: value for name, value in shared.items() if value is not None}
-        sizes = "x".join(str(value) for value in fields.values() if isinstance(value, int))
-        label = f"{sizes}-{fields.get('dtype', '')}"
+    except InputError:  # of an operation with operands of its own: its sizes come before the dtype
+        fields = itertools.takewhile(lambda field: field[0] != "dtype", shared.items())
+        sizes = (str(value) for name, value in fields if name != "operation")
+        label = f"{'x'.join(sizes)}-{shared.get('dtype')}"
     return label if record.operation == "gemm" else f"{record.operation} {label}"
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from autotune.cli.targets import choose_target
 from autotune.core.errors import InputError, UnknownNameError
 from autotune.core.suggestions import did_you_mean, must_be
+from autotune.operations.problem import GEMM, OPERATIONS
 
 if TYPE_CHECKING:
     import argparse
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from autotune.families.family import KernelFamily
     from autotune.operations.operation import Operation
 
-_DEFAULT_OPERATION = "gemm"
+_DEFAULT_OPERATION = GEMM.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ class Scope:
         )
 
         target, operation = choose_target(args), args.operation or _DEFAULT_OPERATION
+        every: Sequence[KernelFamily] = ()
         if named or operation != _DEFAULT_OPERATION:
             every = find_families(args.families)
             target, operation = _place(args, target, every, named)
@@ -74,6 +76,12 @@ class Scope:
             }
         else:
             families = load_families(target=target, operation=operation, extra=args.families)
+        if not families and operation not in OPERATIONS:
+            elsewhere = sorted({each.target for each in every if each.operation == operation})
+            raise UnknownNameError(
+                f"operation {operation!r} has families for {' and '.join(elsewhere)}, none for "
+                f"target {target}: choose one of those with --target"
+            )
         return cls(
             target=target,
             operation=operation,

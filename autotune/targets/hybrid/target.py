@@ -9,7 +9,6 @@ from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError
 from autotune.core.limits import HybridLimits
 from autotune.core.suggestions import must_be
-from autotune.operations.problem import only_gemm
 from autotune.targets.base import Option, Placement, Target
 
 if TYPE_CHECKING:
@@ -107,6 +106,7 @@ class HybridTarget(Target):
 
     def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:
         """The GPUs here, or as many as were asked for of a kind that is only described."""
+        from autotune.operations.problem import only_gemm
         from autotune.targets.hybrid.identity import device_of, read_gpus
 
         if problem is not None and only_gemm(problem, "target hybrid").layout != "nn":
@@ -128,6 +128,7 @@ class HybridTarget(Target):
 
     def evaluator(self, work: Work, beside: Evaluator | None = None) -> Evaluator:
         """One process that owns the GPUs, whatever else is open beside it."""
+        from autotune.operations.problem import only_gemm
         from autotune.targets.cuda.driver.interface import driver
         from autotune.targets.hybrid.bind import choose_local
         from autotune.targets.hybrid.evaluator import HybridEvaluator
@@ -156,6 +157,7 @@ class HybridTarget(Target):
         binary: Binary | None = None,
     ) -> BoundKernel:
         """The emitted program; its threads and streams are made at the first call."""
+        from autotune.operations.problem import only_gemm
         from autotune.targets.hybrid.bind import bind
 
         device.check_here()

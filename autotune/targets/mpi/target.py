@@ -11,7 +11,6 @@ from autotune.core.dtypes import DTYPES
 from autotune.core.errors import AutotuneError, FamilyError, InputError
 from autotune.core.limits import MpiLimits
 from autotune.core.suggestions import must_be
-from autotune.operations.problem import only_gemm
 from autotune.targets.base import Joined, Option, Placement, Target
 
 if TYPE_CHECKING:
@@ -146,6 +145,7 @@ class MpiTarget(Target):
         Ranks with GPUs may be described, too: so many of a kind of GPU that is not here, with the
         MPI library that is.
         """
+        from autotune.operations.problem import only_gemm
         from autotune.targets.mpi.identity import device_of
 
         if name is not None and not self._gpus:
@@ -260,6 +260,7 @@ class MpiTarget(Target):
         Raises:
             InputError: the target is on a communicator.
         """
+        from autotune.operations.problem import only_gemm
         from autotune.targets.mpi.evaluator import MpiEvaluator
         from autotune.targets.mpi.local import choose_gpu_local, choose_local
         from autotune.targets.mpi.ranks.world import World
