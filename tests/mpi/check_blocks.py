@@ -9,11 +9,13 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from autotune.operations.references import Case
-from autotune.operations.verification import Check
+from autotune.operations.cases import Case
+from autotune.operations.problem import Gemm
+from autotune.operations.verification import ProductCheck
 from autotune.targets.mpi.ranks.operands import PlacedCheck
 
 comm = MPI.COMM_WORLD
+PROBLEM = Gemm(21, 8, 6, "float64")
 CASE = Case(21, 8, 6, alpha=1.5, beta=-0.5)
 
 
@@ -24,7 +26,7 @@ class Rows:
         self._fault = fault if comm.rank == comm.size - 1 else "none"
 
     def homes(self) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-        m, n, k = CASE.m, CASE.n, CASE.k
+        m, n, k = CASE.sizes
         mine = m * comm.rank // comm.size, m * (comm.rank + 1) // comm.size
         return [(mine, (0, n)), ((0, n), (0, k)), (mine, (0, k))]
 
@@ -54,7 +56,8 @@ class Rows:
 
 told = {}
 for fault in ("none", "wrong", "input", "before", "after", "none"):
-    check = Check(CASE, "float64", "nn", np.random.default_rng(0)) if comm.rank == 0 else None
+    rng = np.random.default_rng(0)
+    check = ProductCheck(CASE, PROBLEM, rng) if comm.rank == 0 else None
     placed = PlacedCheck(comm, CASE, check, Rows(fault), True, "float64")
     for _ in range(2):
         placed.prepare()
