@@ -48,7 +48,7 @@ CUBIN = b"\x7fELF of the winner"
 
 
 def test_gpu_comes_first() -> None:
-    assert target_names() == ("cuda", "numba-cuda", "cpu", "mpi", "hybrid")
+    assert list(target_names())[:2] == ["cuda", "numba-cuda"]
 
 
 @pytest.mark.parametrize(("usable", "chosen"), [(True, CudaTarget), (False, CpuTarget)])
