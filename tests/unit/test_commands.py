@@ -380,8 +380,7 @@ class TestOwnOperations:
     def stored(family: KernelFamily) -> str:
         from autotune.operations.product import Product
 
-        assert family.defines is not None
-        problem = Product(64, 64, 64, defined=family.defines)
+        problem = Product(64, 64, 64, defined=family.defined)
         device: Device = make_target("cpu").device(problem)
         found = record(
             problem=problem,

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from autotune.core.dtypes import DTYPES, WORDS
-from autotune.operations.references import Case
+from autotune.operations.cases import Case
+from autotune.operations.problem import Gemm
 from autotune.targets.cuda.machine.placement import Placement
 from autotune.targets.cuda.measure import device_check, memory
 from autotune.targets.cuda.measure.device_check import DeviceCheck
@@ -94,7 +95,8 @@ def matrix(base: int, place: Placement, dtype: DTypeLike) -> NDArray[Any]:
 
 
 def multiply(check: DeviceCheck, base: int) -> None:
-    a, b, c = (matrix(base, getattr(check.slab.layout, name), "float32") for name in "abc")
+    places = check.slab.layout.placements.values()
+    a, b, c = (matrix(base, place, "float32") for place in places)
     np.matmul(a, b, out=c)
 
 
@@ -104,7 +106,7 @@ def check(monkeypatch: pytest.MonkeyPatch) -> DeviceCheck:
         monkeypatch.setattr(module, "driver", HostDriver)
     monkeypatch.setattr(device_check, "upload", upload)
     rng = np.random.default_rng(0)
-    return DeviceCheck(CASE, "float32", "nn", rng, HostSupport(), others=("normal",))
+    return DeviceCheck(CASE, Gemm(1, 1, 1), rng, HostSupport(), others=("normal",))
 
 
 def upload(values: NDArray[Any]) -> Allocation:
@@ -123,7 +125,12 @@ def test_contents_take_turns_in_every_set(check: DeviceCheck) -> None:
             multiply(check, base)
             assert check.judge_result(base, "ieee").right
         assert check.judge("ieee").right
-        seen.append([matrix(base, check.slab.layout.a, "float32").copy() for base in sets.bases])
+        seen.append(
+            [
+                matrix(base, check.slab.layout.placements["A"], "float32").copy()
+                for base in sets.bases
+            ]
+        )
         check.turn()
     assert check.contents == 2
     for first, second, third in zip(*seen, strict=True):
@@ -134,7 +141,9 @@ def test_contents_take_turns_in_every_set(check: DeviceCheck) -> None:
     check.prepare()
     multiply(check, check.slab.base)
     assert check.judge("ieee").right
-    assert not (matrix(sets.bases[2], check.slab.layout.a, "float32") == seen[0][0]).any()
+    assert not (
+        matrix(sets.bases[2], check.slab.layout.placements["A"], "float32") == seen[0][0]
+    ).any()
 
 
 def test_a_result_of_the_contents_before_is_wrong(check: DeviceCheck) -> None:
@@ -150,7 +159,7 @@ def test_a_result_of_the_contents_before_is_wrong(check: DeviceCheck) -> None:
 def test_a_modified_input_and_a_written_guard_are_damage(check: DeviceCheck) -> None:
     check.prepare()
     multiply(check, check.slab.base)
-    place = check.slab.layout.b
+    place = check.slab.layout.placements["B"]
     matrix(check.slab.base, place, "float32")[0, 0] += 1
     verdict = check.judge("ieee")
     assert verdict.damaged

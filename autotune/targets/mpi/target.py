@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from autotune.families.launch import Binary
     from autotune.families.program_cache import ProgramCache
     from autotune.measuring.evaluator import Evaluator
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Gemm, Problem
     from autotune.targets.base import Work
     from autotune.targets.kernel import BoundKernel, Kernel, Request
     from autotune.targets.mpi.messages import GpuProduct, LocalProduct, RankSet
@@ -140,19 +140,20 @@ class MpiTarget(Target):
             return "gpu_summa"
         return "summa" if device.limits.names()["distributed"] else "rows"
 
-    def device(self, problem: Gemm | None = None, name: int | str | None = None) -> Device:
+    def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:
         """The ranks, on this machine's CPU or GPUs; none are started to find out.
 
         Ranks with GPUs may be described, too: so many of a kind of GPU that is not here, with the
         MPI library that is.
         """
+        from autotune.operations.problem import only_gemm
         from autotune.targets.mpi.identity import device_of
 
         if name is not None and not self._gpus:
             raise InputError(
                 f'a device names a GPU, got {name!r} with target mpi on CPUs: add local="cuda"'
             )
-        if problem is not None and getattr(problem, "layout", "nn") != "nn":
+        if problem is not None and only_gemm(problem, "target mpi").layout != "nn":
             raise InputError(
                 f"layout must be nn on target mpi, got {problem.label}: transpose the operands"
             )
@@ -258,6 +259,7 @@ class MpiTarget(Target):
         Raises:
             InputError: the target is on a communicator.
         """
+        from autotune.operations.problem import only_gemm
         from autotune.targets.mpi.evaluator import MpiEvaluator
         from autotune.targets.mpi.local import choose_gpu_local, choose_local
         from autotune.targets.mpi.ranks.world import World
@@ -274,7 +276,7 @@ class MpiTarget(Target):
             return (choose_gpu_local if self._gpus else choose_local)(wanted, work.programs)
 
         return MpiEvaluator(
-            work.problem,
+            only_gemm(work.problem, "target mpi"),
             work.families,
             work.device,
             work.programs,
@@ -288,7 +290,7 @@ class MpiTarget(Target):
         self,
         family: KernelFamily,
         candidate: Candidate,
-        problem: Gemm,
+        problem: Problem,
         device: Device,
         programs: ProgramCache,
         binary: Binary | None = None,
@@ -318,7 +320,9 @@ class MpiTarget(Target):
             local="cuda" if self._gpus else "cpu",
         )
 
-    def forecast(self, problem: Gemm, device: Device, cache: str | None = None) -> Forecast | None:
+    def forecast(
+        self, problem: Problem, device: Device, cache: str | None = None
+    ) -> Forecast | None:
         """The process grids that a model of communication favours, for ranks on CPUs."""
         from autotune.targets.mpi.forecast import predicted_grids
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from autotune.operations.guarded import GuardedMatrix
+from autotune.operations.guarded import GuardedArray
 
 if TYPE_CHECKING:
     from autotune.operations.references import Matrix
@@ -52,7 +52,7 @@ class _HostBlock:
     """See `Block`."""
 
     def __init__(self, shape: tuple[int, int], dtype: str) -> None:
-        self._guarded = GuardedMatrix(*shape, dtype)
+        self._guarded = GuardedArray(shape, dtype)
         self.operand = self._guarded.array
 
     def write(self, values: Matrix) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.measuring.plan import OTHER_CONTENTS
-from autotune.operations.verification import Check, Verdict
+from autotune.operations.problem import GEMM
+from autotune.operations.verification import ProductCheck, Verdict
 from autotune.targets.mpi.ranks.blocks import Block, block_of, checksum
 
 if TYPE_CHECKING:
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
     from mpi4py.MPI import Intracomm
 
-    from autotune.operations.references import Case, Matrix
+    from autotune.operations.cases import Case
+    from autotune.operations.references import Matrix
     from autotune.targets.mpi.gpu.rank import GpuRank
     from autotune.targets.mpi.loading import Plan
 
@@ -38,7 +40,7 @@ class PlacedCheck:
         self,
         comm: Intracomm,
         case: Case,
-        check: Check | None,
+        check: ProductCheck | None,
         plan: Plan,
         distributed: bool,
         dtype: str,
@@ -85,7 +87,7 @@ class PlacedCheck:
 
     def call(self) -> None:
         """Multiply."""
-        alpha, beta = self._case.alpha, self._case.beta
+        alpha, beta = self._case.scalars_of(GEMM).values()
         if self._distributed:
             a, b, c = (block.operand for block in self._blocks)
             self._plan.on_blocks(a, b, c, alpha, beta)
@@ -100,13 +102,13 @@ class PlacedCheck:
         Args:
             accuracy: the accuracy class that the program promises.
         """
-        return self._judge(Check.judge, accuracy)
+        return self._judge(ProductCheck.judge, accuracy)
 
     def judge_again(self, accuracy: str) -> Verdict:
         """The same after one of many calls: what was right before is not computed again."""
-        return self._judge(Check.judge_again, accuracy)
+        return self._judge(ProductCheck.judge_again, accuracy)
 
-    def _judge(self, judge: Callable[[Check, str], Verdict], accuracy: str) -> Verdict:
+    def _judge(self, judge: Callable[[ProductCheck, str], Verdict], accuracy: str) -> Verdict:
         for rank, flaw in enumerate(self._comm.allgather(self._flaw())):
             if flaw:
                 return Verdict(math.inf, f"{self._case}: {flaw} on rank {rank}", damaged=True)
