@@ -8,6 +8,7 @@ A new one is a row here, a tolerance where its arithmetic differs
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -105,16 +106,20 @@ class Dtype:
         Raises:
             MissingDependencyError: the module that has it is missing.
         """
-        import numpy as np
+        return _numpy_dtype(self.numpy_module, self.name)
 
-        try:
-            module = importlib.import_module(self.numpy_module)
-        except ImportError as error:
-            raise MissingDependencyError(
-                f"{self.name} arrays need {self.numpy_module}: pip install {self.numpy_module}"
-            ) from error
-        found: np.dtype[Any] = np.dtype(getattr(module, self.name))
-        return found
+
+@functools.cache  # results are allocated at every call of a kernel that is given none
+def _numpy_dtype(module: str, name: str) -> np.dtype[Any]:
+    import numpy as np
+
+    try:
+        found: np.dtype[Any] = np.dtype(getattr(importlib.import_module(module), name))
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{name} arrays need {module}: pip install {module}"
+        ) from error
+    return found
 
 
 _FLOAT, _BFLOAT = 2, 4

@@ -188,14 +188,13 @@ def test_short_operands_and_results_of_either_size(
     short, result = DTYPES[dtype].numpy, DTYPES[out_dtype or dtype].numpy
     support = HostSupport(out_dtype or dtype)
     case = Case(9, 2000, 7, beta=0.5, padding=padding)
-    check = DeviceCheck(case, dtype, "nn", np.random.default_rng(0), support, out_dtype=out_dtype)
-    layout = check.slab.layout
-    assert (layout.a.itemsize, layout.c.itemsize) == (2, result.itemsize)
-    assert layout.c.offset % result.itemsize == 0
-    a, b = (
-        matrix(check.slab.base, each, short).astype(np.float32) for each in (layout.a, layout.b)
-    )
-    c = matrix(check.slab.base, layout.c, result)
+    problem = Gemm(1, 1, 1, dtype, out_dtype)
+    check = DeviceCheck(case, problem, np.random.default_rng(0), support)
+    at_a, at_b, at_c = check.slab.layout.placements.values()
+    assert (at_a.itemsize, at_c.itemsize) == (2, result.itemsize)
+    assert at_c.offset % result.itemsize == 0
+    a, b = (matrix(check.slab.base, each, short).astype(np.float32) for each in (at_a, at_b))
+    c = matrix(check.slab.base, at_c, result)
 
     check.prepare()
     c[...] = (a @ b + np.float32(0.5) * c.astype(np.float32)).astype(result)
@@ -208,5 +207,5 @@ def test_short_operands_and_results_of_either_size(
     c[...] = (sums + np.float32(0.5) * before).astype(result)
     assert "times what ieee allows" in check.judge("ieee").reason
     check.prepare()
-    array(check.slab.base + layout.c.offset - result.itemsize, 1, f"u{result.itemsize}")[0] = 1
+    array(check.slab.base + at_c.offset - result.itemsize, 1, f"u{result.itemsize}")[0] = 1
     assert "wrote outside C" in check.judge("ieee").reason

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+from autotune.core import dtypes
 from autotune.core.dtypes import (
     DTYPES,
     USUAL_DTYPES,
@@ -71,5 +72,6 @@ def test_what_is_not_known_keeps_its_name() -> None:
 
 def test_bfloat16_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    dtypes._numpy_dtype.cache_clear()
     with pytest.raises(MissingDependencyError, match="pip install ml_dtypes"):
         _ = DTYPES["bfloat16"].numpy
