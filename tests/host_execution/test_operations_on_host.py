@@ -1,23 +1,23 @@
-"""CUDA kernels of the example operations, compiled by g++ and judged like any others."""
+"""The example operations' CUDA kernels, executed on the host against float64."""
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from host_execution import AVAILABLE, HostProgram
+from host_execution import AVAILABLE, HostProgram, guarded
+from operation_examples import LARGE, entry_values, example, family_of
 
-from autotune import find_operation
+from autotune.core.configuration import Value
 from autotune.core.limits import CudaLimits
-from autotune.families.bound import Bound
-from autotune.families.catalog import load_families
-from autotune.families.launch import LaunchPlan, plan_or_none
+from autotune.families.family import KernelFamily
 from autotune.families.rendering import render
-from autotune.measuring.plan import affordable
-from autotune.operations.entry import Kind, operand_arguments
-from autotune.operations.verification import Check
+from autotune.operations.cases import cases_of
+from autotune.operations.operation import Operation
+from autotune.operations.references import Case, Drawn, Tolerance
 from autotune.targets.cuda.device.known_gpus import find_gpu
 
 pytestmark = [
@@ -25,63 +25,80 @@ pytestmark = [
     pytest.mark.skipif(not AVAILABLE, reason="emitted CUDA C++ is compiled by g++ here"),
 ]
 
-FOLDER = Path(__file__).parents[2] / "examples" / "operations"
-SHAPES = {
-    "gemv": (1024, 1024),
-    "batched_gemm": (16, 64, 64, 64),
-    "gemm_bias_relu": (96, 96, 96),
-    "stencil": (1024, 1024),
-    "row_sum": (1024, 1024),
-}
-MOST_PRODUCTS = 2**22
-
-
-def arguments(check: Check) -> list[Any]:
-    """What an entry takes, in its order, for a check's operands and scalars."""
-    problem = check.problem
-    defined = problem.defined
-    given: dict[str, Any] = {
-        name.lower(): size for name, size in zip(defined.sizes, problem.shape, strict=True)
-    }
-    given |= check.case.scalars_of(defined)
-    for operand, array in zip(defined.operands, check.operands, strict=True):
-        steps = [stride // array.itemsize for stride in array.strides[:-1]]
-        names = operand_arguments(operand.name, array.ndim, written=operand.written)
-        given |= {names[0].name: array.ctypes.data}
-        given |= {each.name: step for each, step in zip(names[1:], steps, strict=True)}
-    assert {Kind.SIZE, Kind.ADDRESS} <= {each.kind for each in defined.arguments}
-    return [given[each.name] for each in defined.arguments]
+CONFIGURATIONS = 3
+MISALIGNED = (0, 0, 1, 3)
+"""Elements that operands are off a 16-byte boundary, by turns."""
+PADDING = (0, 4, 3, 1)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", SHAPES)
-def test_configurations_pass(name: str, dtype: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", LARGE)
+def test_random_configurations_compute_the_formula(name: str, dtype: str, tmp_path: Path) -> None:
+    family, operation = family_of(name, "cuda"), example(name)
     limits = find_gpu("h200").limits
-    assert isinstance(limits, CudaLimits)
-    operation = find_operation(name, [FOLDER])
-    problem = operation.at(SHAPES[name], dtype=dtype)
-    (family,) = load_families(target="cuda", operation=name, extra=[FOLDER]).values()
+    problem = operation.at(LARGE[name], dtype=dtype)
     space = family.space(problem, limits)
-    chosen = [family.default(problem, limits), space[len(space) // 3]]
-    for configuration in chosen:
-        source = render(family, configuration, dtype=dtype)
-        program = HostProgram(source.text, tmp_path)
-        bound = Bound(family, configuration, problem, limits)
-        passed = 0
-        for case in affordable(problem, MOST_PRODUCTS):
-            check = Check(case, problem, np.random.default_rng(0))
-            plan = plan_or_none(bound, check.problem)
-            if plan is not None:
-                check.prepare()
-                launch(program, plan, check)
-                verdict = check.judge(family.accuracy)
-                assert verdict.right, verdict.reason
-                passed += 1
-        assert passed, f"{configuration} is valid for no case"
+    rng = np.random.default_rng(zlib.crc32(f"{name} {dtype}".encode()))
+    drawn = [space[int(row)] for row in space.sample(CONFIGURATIONS, rng)]
+    cases = cases_of(problem)[: len(operation.cases)]
+    for configuration in (family.default(problem, limits), *drawn):
+        program = HostProgram(render(family, configuration, dtype=dtype).text, tmp_path)
+        for number, case in enumerate((*cases, *cases)):  # laid out in two ways each
+            error = relative_error(
+                program, family, configuration, case, operation, dtype, limits, number, rng
+            )
+            assert error <= 1, (configuration, str(case), number)
 
 
-def launch(program: HostProgram, plan: LaunchPlan, check: Check) -> None:
-    workspace = np.zeros(plan.workspace_bytes or 0, "u1")
-    given = arguments(check) + ([] if plan.workspace_bytes is None else [workspace])
-    for step in plan.steps:
-        program.launch(step.kernel, step.grid, step.block, given, shared_bytes=step.shared_bytes)
+def relative_error(
+    program: HostProgram,
+    family: KernelFamily,
+    configuration: Mapping[str, Value],
+    case: Case,
+    operation: Operation,
+    dtype: str,
+    limits: CudaLimits,
+    number: int,
+    rng: np.random.Generator,
+) -> float:
+    """The largest error relative to what is allowed; operands lie in as many ways as there are."""
+    problem = operation.at(case.sizes, dtype=dtype)
+    drawn = Drawn.of(case, problem, rng)
+    pad, off = PADDING[number % 4], MISALIGNED[number // 2 % 4]
+    operands = [lying(each.shape, dtype, pad, off) for each in problem.operands]
+    for each, array in zip(operation.operands, operands, strict=True):
+        if not each.written:
+            array[...] = drawn.inputs[each.name]
+        elif drawn.before is not None:
+            array[...] = drawn.before
+    known = family.values(configuration, problem, limits)
+    values = entry_values(operation, case.sizes, operands, case.scalars_of(operation))
+    launch = family.launch
+    assert launch is not None
+    if launch.workspace_bytes is not None:
+        elements = max(1, int(launch.workspace_bytes.evaluate(known)) // problem.itemsize)
+        values.append(guarded((1, elements), elements, dtype))
+    for step in (*launch.before, launch, *launch.after):
+        name = getattr(step, "kernel", operation.name)
+        if step is launch or step.when.evaluate(known):
+            grid = [int(each.evaluate(known)) for each in step.grid]
+            block = [int(each.evaluate(known)) for each in step.block]
+            shared = int(launch.shared_bytes.evaluate(known)) if step is launch else 0
+            program.launch(name, grid, block, values, shared_bytes=shared)
+    (written,) = (
+        array for each, array in zip(operation.operands, operands, strict=True) if each.written
+    )
+    tolerance = Tolerance.of(family.accuracy, dtype, case.sizes)
+    return drawn.reference.error(written, tolerance)
+
+
+def lying(shape: tuple[int, ...], dtype: str, padding: int, misaligned: int) -> np.ndarray:
+    """An array of NaNs of 1 to 3 dimensions with guarded memory around it, its rows padded."""
+    rows = int(np.prod(shape[:-1]))
+    flat = guarded((rows, shape[-1]), shape[-1] + padding, dtype, misaligned=misaligned)
+    if len(shape) == 1:
+        return np.asarray(flat[0])
+    strides = [flat.strides[1], flat.strides[0]]
+    if len(shape) == 3:
+        strides.append(shape[1] * flat.strides[0])
+    return np.lib.stride_tricks.as_strided(flat, shape, strides[::-1])
