@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from autotune.core.errors import InputError
@@ -18,6 +18,11 @@ _SCALARS = (None, -1.5, 0.0, 2.0, None, -0.25, 0.5, 1.0)
 """Values of scalars by turns; None is the default."""
 
 _PADDING = (0, 0, 3, 1, 0, 7, 0, 5)
+
+_MEDIUM = (257, 127, 63, 33, 17, 9, 5, 1)
+_ALIKE = (1027, 515, 259, 131, 67, 35)
+"""What sizes are beside one large one, and what all are: the largest for which operands are not
+too large."""
 
 _MOST_ELEMENTS = 2**21
 """Of all operands of a case together."""
@@ -114,7 +119,7 @@ def cases_of(problem: Problem) -> tuple[Case, ...]:
     """What every program of a problem's operation is verified at.
 
     Those are, of other operations than matrix products, the shapes that the operation names or
-    ragged ones, and shapes of which one size is large; scalars and padding take turns.
+    ragged ones, and large ones; scalars and padding take turns.
     """
     if isinstance(problem.defined, MatrixOperation):
         return PRODUCT_CASES
@@ -123,10 +128,27 @@ def cases_of(problem: Problem) -> tuple[Case, ...]:
 
 
 def _stretched(problem: Problem) -> Iterator[tuple[int, ...]]:
-    """Shapes of one large size each: many blocks, large tiles, long rows."""
+    """Shapes as large as may be: of one size, and of all. Large tiles are valid there only."""
     count = len(problem.shape)
     for large in range(count):
-        yield tuple(_TALL + 65 if place == large else 33 - 2 * place for place in range(count))
+        yield from _largest(
+            problem,
+            (
+                tuple(
+                    _TALL + 65 if place == large else max(1, rest - 2 * place)
+                    for place in range(count)
+                )
+                for rest in _MEDIUM
+            ),
+        )
+    yield from _largest(
+        problem, (tuple(rest + 4 * place for place in range(count)) for rest in _ALIKE)
+    )
+
+
+def _largest(problem: Problem, shapes: Iterable[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
+    """The first of the shapes that there may be operands of."""
+    yield from itertools.islice((shape for shape in shapes if _has(problem, shape)), 1)
 
 
 def _ragged(problem: Problem) -> Iterator[tuple[int, ...]]:
