@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.core.configuration import Value
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import AutotuneError, SpaceError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.families.bound import Bound
@@ -400,11 +401,15 @@ def test_a_refused_source_has_a_reason_of_one_line(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.cubin"))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_evaluators_own_kernels_compile(dtype: str, tmp_path: Path) -> None:
-    reply = compile_kept(
-        ProgramCache(tmp_path), CompileRequest(support_source(dtype), "support", "sm_90")
-    )
+@pytest.mark.parametrize(
+    ("dtype", "out_dtype"),
+    [(name, None) for name in DTYPES] + [("float16", "float32"), ("bfloat16", "float32")],
+)
+def test_the_evaluators_own_kernels_compile(
+    dtype: str, out_dtype: str | None, tmp_path: Path
+) -> None:
+    source = support_source(dtype, out_dtype)
+    reply = compile_kept(ProgramCache(tmp_path), CompileRequest(source, "support", "sm_90"))
     assert isinstance(reply, Compiled), reply
     sized = {f"{name}_{size}" for name in ("fill", "inspect") for size in (2, 4, 8)}
     names = {*sized, "compare", "project", "take", "transpose"}

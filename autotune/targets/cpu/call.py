@@ -60,7 +60,7 @@ class HostKernel:
     def __call__(
         self, *inputs: Any, out: Any = None, stream: Any = None, **scalars: Any
     ) -> NDArray[Any]:
-        """See `autotune.runtime.loading.Kernel`.
+        """See `autotune.targets.Kernel`.
 
         The usual call is checked by compiled code, which computes nothing unless all is well.
         """

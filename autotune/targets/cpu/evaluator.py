@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.errors import OutOfTimeError
 from autotune.core.measurement import Measurement, Outcome
+from autotune.core.processors import affinity_count
 from autotune.measuring.backend import Prepared, Processes, WorkerBackend
 from autotune.measuring.evaluator import Effort, Stage
 from autotune.measuring.pool import WorkerPool
@@ -18,7 +19,6 @@ from autotune.targets.cpu.compiling import Compiled, compile_worker
 from autotune.targets.cpu.direct import write_call
 from autotune.targets.cpu.kernel import CpuProgram, write_program
 from autotune.targets.cpu.rig import measurement_worker
-from autotune.targets.cpu.thread_limits import affinity_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

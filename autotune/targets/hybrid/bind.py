@@ -62,7 +62,8 @@ def choose_local(problem: Gemm, programs: ProgramCache) -> LocalKernel:
     cache = cache_of(programs.place)
     found = look_up(problem, CudaTarget(), match="nearest", device=0, cache=cache)
     limits: Any = found.device.limits
-    return LocalKernel(found.candidate, problem.dtype, limits, binary_of(problem, found, cache))
+    binary = binary_of(problem, found, cache)
+    return LocalKernel(found.candidate, found.family.digest, problem.dtype, limits, binary)
 
 
 def bind(

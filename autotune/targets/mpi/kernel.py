@@ -79,7 +79,7 @@ class DistributedKernel:
         beta: float = 0.0,
         stream: Any = None,
     ) -> Any:
-        """See `autotune.runtime.loading.Kernel` and `MpiKernel`."""
+        """See `autotune.targets.Kernel` and `MpiKernel`."""
         fault = ""
         c: Any = None
         try:

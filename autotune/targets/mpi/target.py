@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import AutotuneError, FamilyError, InputError
 from autotune.core.limits import MpiLimits
+from autotune.core.processors import affinity_count
 from autotune.core.suggestions import must_be
 from autotune.targets.base import Joined, Option, Placement, Target
 
@@ -176,7 +177,6 @@ class MpiTarget(Target):
 
     def _ranks_with(self, gpu: Device) -> RankSet:
         """Ranks that have each a GPU of a kind that is not here."""
-        from autotune.targets.cpu.thread_limits import affinity_count
         from autotune.targets.mpi.gpu.gpus import expected_gpus
         from autotune.targets.mpi.identity import expected
 
@@ -185,7 +185,6 @@ class MpiTarget(Target):
 
     def describe(self) -> RankSet:
         """The set of ranks; none are started to find out."""
-        from autotune.targets.cpu.thread_limits import affinity_count
         from autotune.targets.mpi.identity import expected
 
         if self._described is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.core.errors import AutotuneError, OutOfTimeError
 from autotune.core.limits import CudaLimits
 from autotune.core.measurement import Measurement, Outcome
+from autotune.core.processors import usable_processors
 from autotune.families.bound import Bound
 from autotune.families.launch import (
     Binary,
@@ -27,7 +28,6 @@ from autotune.measuring.sharing import SharedWorker
 from autotune.measuring.trial_evaluator import TrialEvaluator
 from autotune.measuring.verdicts import judge_compile_failure
 from autotune.operations.cases import cases_of
-from autotune.targets.cpu.identity import read_cpu
 from autotune.targets.cuda.compile.compiling import CompileRequest, Refused, compile_worker
 from autotune.targets.cuda.compile.gate import gate
 from autotune.targets.cuda.compile.nvrtc import Compiled, check_driver
@@ -99,7 +99,7 @@ class CudaEvaluator(TrialEvaluator["CudaBackend"]):
             device,
             programs,
             effort,
-            workers=workers or read_cpu().limits.names()["max_threads"],
+            workers=workers or usable_processors(),
             seed=seed,
             beside=None if beside is None else beside.backend,
         )

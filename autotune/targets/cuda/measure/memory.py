@@ -48,11 +48,8 @@ class Slab:
         self.layout = layout
         self._allocation = driver().allocate(layout.size)
         self.base = int(self._allocation)
-        start = self.base
-        for placement in layout.placements.values():
-            end = self.base + placement.end
-            support.fill(start, (end - start) // placement.itemsize, placement.itemsize)
-            start = end
+        for each in layout.placements.values():
+            support.fill(self.base + each.start, each.elements + 2 * each.guard, each.itemsize)
 
     def store(self, placement: Placement, values: Matrix) -> None:
         """Copy values from the host into one of the matrices; its padding stays what it was."""
