@@ -352,12 +352,14 @@ def main() -> None:
 
     from environment import describe
 
-    from autotune.operations.problem import parse_shape
+    from autotune.operations.problem import GEMM
     from autotune.targets.cpu.identity import read_cpu
 
     usable = read_cpu().limits.names()["max_threads"]
     print(describe())
-    shapes = [(size,) * 3 for size in args.sizes] + [parse_shape(text) for text in args.shapes]
+    shapes = [(size,) * 3 for size in args.sizes] + [
+        GEMM.parse_shape(text) for text in args.shapes
+    ]
     for threads in [usable if text == "all" else int(text) for text in args.threads]:
         for dtype in args.dtypes:
             common = {"dtype": dtype, "threads": threads, "cache": args.cache}

@@ -16,7 +16,7 @@ from collections import Counter
 from gpu_environment import GpuWatch, describe_gpu, read_gpu
 
 from autotune import Gemm, tune
-from autotune.operations.problem import parse_shape
+from autotune.operations.problem import GEMM
 from autotune.tuning.progress import Progress
 
 MOMENTS_S = (2, 5, 10, 15, 20, 30, 45, 60)
@@ -32,7 +32,7 @@ def main() -> None:
     args = parser.parse_args()
 
     device = read_gpu()
-    problem = Gemm(*parse_shape(args.shape), dtype=args.dtype)
+    problem = Gemm(*GEMM.parse_shape(args.shape), dtype=args.dtype)
     seen: list[Progress] = []
     with tempfile.TemporaryDirectory() as cache, GpuWatch(device) as watch:
         started = time.monotonic()

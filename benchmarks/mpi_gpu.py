@@ -352,7 +352,7 @@ def _product(block: Block, vector: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def kernel_of(gpu: GpuRank) -> str:
     """The local kernel's family and configuration."""
-    best = gpu.machine.product.kernels[0]  # type: ignore[attr-defined]
+    best = gpu.machine.product.kernels[0].candidate  # type: ignore[attr-defined]
     return f"`{best.family}` {best.configuration.json}"
 
 

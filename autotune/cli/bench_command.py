@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from autotune.cli.ladder import Contestant, Row
     from autotune.core.device import Device
     from autotune.families.family import KernelFamily
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.targets.base import Target
 
 LADDER_SHAPES = ("1024x1024x1024", "2048x2048x2048", "4096x4096x4096")
@@ -67,7 +67,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 class _Job:
     """What is measured for one problem."""
 
-    problem: Gemm
+    problem: Problem
     target: Target
     device: Device
     families: Mapping[str, KernelFamily]
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> CommandResult:
     return CommandResult([row.document() for row in rows], "\n\n".join(texts))
 
 
-def _job(args: argparse.Namespace, problem: Gemm, scope: Scope) -> _Job:
+def _job(args: argparse.Namespace, problem: Problem, scope: Scope) -> _Job:
     """What is to be measured; nothing is compiled or run to find out.
 
     Raises:
@@ -140,7 +140,7 @@ def _bench(args: argparse.Namespace, job: _Job) -> list[Row]:
 
 def _tuned(
     args: argparse.Namespace,
-    problem: Gemm,
+    problem: Problem,
     target: Target,
     families: Mapping[str, KernelFamily],
 ) -> list[Contestant]:

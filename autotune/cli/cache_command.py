@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +17,6 @@ from autotune.cli.targets import target_options
 from autotune.core.errors import InputError, MissingDependencyError, UnknownNameError
 from autotune.core.paths import CacheLocations
 from autotune.operations.problem import gemm_from_key
-from autotune.operations.product import problem_from_key
 from autotune.store import (
     TuningRecord,
     export_lines,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from autotune.core.device import Device
     from autotune.families.family import KernelFamily
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
 
 
 _MAX_DAYS = 36500
@@ -204,7 +204,7 @@ class _Here:
             family = families.get(record.candidate.family)
             if family is None:
                 return False
-            device = self.device(record.target, problem_from_key(record.problem, family.defines))
+            device = self.device(record.target, family.defined.problem_from_key(record.problem))
         except (InputError, MissingDependencyError, UnknownNameError):
             return False
         return is_current(record, device, {family.name: family.digest})
@@ -216,7 +216,7 @@ class _Here:
         make_target(target)
         return load_families(target=target, operation=operation, extra=self._extra_families)
 
-    def _read_device(self, target: str, problem: Gemm) -> Device:
+    def _read_device(self, target: str, problem: Problem) -> Device:
         from autotune.targets.registry import make_target
 
         return make_target(target).device(problem)
@@ -249,7 +249,7 @@ class _Verifier:
 
     def _in_space(self, record: TuningRecord, family: KernelFamily) -> tuple[str, str]:
         try:
-            problem = problem_from_key(record.problem, family.defines)
+            problem = family.defined.problem_from_key(record.problem)
         except InputError as error:
             return "invalid", str(error)
         try:
@@ -312,8 +312,10 @@ def _problem_label(record: TuningRecord) -> str:
     shared = {name: value for name, value in record.problem.items() if name != "formula"}
     try:
         label = gemm_from_key(shared).label
-    except InputError:  # of an operation with other fields
-        label = " ".join(f"{name}={value}" for name, value in record.problem.items())
+    except InputError:  # of an operation with operands of its own: its sizes come before the dtype
+        fields = itertools.takewhile(lambda field: field[0] != "dtype", shared.items())
+        sizes = (str(value) for name, value in fields if name != "operation")
+        label = f"{'x'.join(sizes)}-{shared.get('dtype')}"
     return label if record.operation == "gemm" else f"{record.operation} {label}"
 
 

@@ -21,7 +21,7 @@ from autotune.core.suggestions import must_be
 if TYPE_CHECKING:
     from autotune.core.device import Device, DeviceLimits
     from autotune.families.family import KernelFamily
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.store import TuningRecord
 
 
@@ -68,7 +68,7 @@ class _Choice:
 
     family: KernelFamily
     configuration: Configuration
-    problem: Gemm
+    problem: Problem
     device: Device | None
     notes: tuple[str, ...] = ()
     record: str | None = None
@@ -155,7 +155,6 @@ _OF_RECORDS = (
 def _of_record(args: argparse.Namespace) -> _Choice:
     """The winner of a record, for its own problem."""
     from autotune.families.catalog import load_families
-    from autotune.operations.product import problem_from_key
     from autotune.targets.registry import all_options
 
     for option in (*_OF_RECORDS, *all_options()):
@@ -173,7 +172,7 @@ def _of_record(args: argparse.Namespace) -> _Choice:
             f"{record.target}, which is not here: --families names its folder"
         )
     family = families[name]
-    problem = problem_from_key(record.problem, family.defines)
+    problem = family.defined.problem_from_key(record.problem)
     notes = []
     if family.digest != record.family_digest:
         notes.append(
@@ -189,7 +188,7 @@ def _of_record(args: argparse.Namespace) -> _Choice:
     return _Choice(family, configuration, problem, device, tuple(notes), record.id)
 
 
-def _device_of(record: TuningRecord, args: argparse.Namespace, problem: Gemm) -> Device:
+def _device_of(record: TuningRecord, args: argparse.Namespace, problem: Problem) -> Device:
     """The device that a record was tuned on, or one like it."""
     from autotune.targets.registry import target_class
 
@@ -200,7 +199,7 @@ def _device_of(record: TuningRecord, args: argparse.Namespace, problem: Gemm) ->
 
 
 def _nearest_with(
-    changes: Mapping[str, Value], family: KernelFamily, problem: Gemm, limits: DeviceLimits
+    changes: Mapping[str, Value], family: KernelFamily, problem: Problem, limits: DeviceLimits
 ) -> Configuration:
     """The valid configuration nearest to the defaults that has the values asked for.
 

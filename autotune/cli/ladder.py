@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from autotune.core.measurement import Measurement
     from autotune.families.family import KernelFamily
     from autotune.measuring.evaluator import Baseline, Evaluator
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.targets.reports import HostCall, HostCalls
 
 NEAR = 4.0
@@ -48,7 +48,7 @@ class Row:
         host: the whole call from host arrays to host result; None where that was not measured.
     """
 
-    problem: Gemm
+    problem: Problem
     kernel: str
     median_s: float | None
     ratio_to_vendor: float | None
@@ -82,7 +82,7 @@ Contestant = tuple[str, Candidate]
 
 
 def rungs(
-    families: Mapping[str, KernelFamily], problem: Gemm, limits: DeviceLimits
+    families: Mapping[str, KernelFamily], problem: Problem, limits: DeviceLimits
 ) -> Iterator[Contestant]:
     """Every family's presets and its default, each configuration once."""
     for name, family in families.items():
@@ -101,7 +101,7 @@ def rungs(
 
 
 def measure(
-    evaluator: Evaluator, problem: Gemm, contestants: Sequence[Contestant], note: Note
+    evaluator: Evaluator, problem: Problem, contestants: Sequence[Contestant], note: Note
 ) -> list[Row]:
     """Verify and time every kernel; the vendor library, if there is one, is the first row.
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from autotune.core.dtypes import DEFAULT_DTYPE, dtype_name
-from autotune.core.errors import ProblemError
+from autotune.core.errors import InputError, ProblemError
 from autotune.families.offers import dtypes_of, unoffered, unwritten
-from autotune.operations.problem import LAYOUTS, Gemm, parse_shape
-from autotune.operations.product import Product
+from autotune.operations.problem import (
+    LAYOUTS,
+    MatrixOperation,
+    Problem,
+    multiplies,
+)
 
 if TYPE_CHECKING:
     from autotune.cli.scope import Scope
@@ -27,8 +30,8 @@ def problem_options() -> argparse.ArgumentParser:
         "--shape",
         action="append",
         metavar="MxNxK",
-        help="sizes of C[MxK] = A[MxN] B[NxK], N the reduction; may be given again "
-        f"(default {DEFAULT_SHAPE})",
+        help="sizes in the operation's order; gemm's are those of C[MxK] = A[MxN] B[NxK], N the "
+        f"reduction (default {DEFAULT_SHAPE}); may be given again",
     )
     group.add_argument(
         "--dtype",
@@ -79,7 +82,7 @@ def operation_option(parser: argparse.ArgumentParser) -> None:
 
 def problems(
     args: argparse.Namespace, scope: Scope, shapes: Sequence[str] = (DEFAULT_SHAPE,)
-) -> list[Gemm]:
+) -> list[Problem]:
     """The problems that the options describe, one per shape.
 
     Args:
@@ -91,22 +94,30 @@ def problems(
     Raises:
         ProblemError: an option's value is out of range.
     """
-    kind = Gemm if scope.defined is None else partial(Product, defined=scope.defined)
+    defined = scope.defined
     dtype, accuracy = _offered(args, scope)
+    if not args.shape and not isinstance(defined, MatrixOperation):
+        raise InputError(
+            f"operation {defined.name!r} needs --shape {defined.shape_text}, its sizes as in "
+            f"{'x'.join('512' for _ in defined.sizes)}"
+        )
     out_dtype = None if args.out_dtype is None else dtype_name(args.out_dtype)
     if out_dtype and (reason := unwritten(scope.families.values(), dtype, out_dtype)):
         raise ProblemError(reason)
-    return [
-        kind(
-            *parse_shape(shape),
-            dtype=dtype,
-            out_dtype=out_dtype,
-            layout=args.layout or "nn",
-            accuracy=accuracy,
-            threads=args.threads,
+    fields = {
+        "dtype": dtype,
+        "out_dtype": out_dtype,
+        "accuracy": accuracy,
+        "threads": args.threads,
+    }
+    if isinstance(defined, MatrixOperation):
+        fields["layout"] = args.layout or "nn"
+    elif args.layout is not None:
+        raise InputError(
+            f"--layout is for matrix products, got {args.layout!r} with operation "
+            f"{defined.name!r}: leave it out"
         )
-        for shape in args.shape or shapes
-    ]
+    return [defined.at(defined.parse_shape(shape), **fields) for shape in args.shape or shapes]
 
 
 def _offered(args: argparse.Namespace, scope: Scope) -> tuple[str, str]:
@@ -130,14 +141,18 @@ def _accuracy_of(scope: Scope) -> str | None:
     return looser.pop() if len(looser) == 1 else None
 
 
-def shapes_text(problem: Gemm) -> str:
-    """The three matrices as stored, for people: ``C[4x6] = A[4x5] @ B[5x6]``."""
-    a, b = ("x".join(map(str, shape)) for shape in (problem.a_shape, problem.b_shape))
-    a, b = f"A[{a}]", f"B[{b}]"
-    if problem.layout[0] == "t":
-        a += "^T"
-    if problem.layout[1] == "t":
-        b += "^T"
-    product = f"{a} @ {b}" if problem.formula is None else f"{problem.formula.text} of {a}, {b}"
+def shapes_text(problem: Problem) -> str:
+    """The operands as stored, for people: ``C[4x6] = A[4x5] @ B[5x6]  float32``."""
+    stored = {
+        each.name: f"{each.name}[{'x'.join(map(str, each.shape))}]" for each in problem.operands
+    }
+    output = stored.pop(problem.defined.output.name)
+    for name, how in zip("AB", problem.layout, strict=True):
+        if how == "t":
+            stored[name] += "^T"
+    text = problem.defined.result.text
+    result = " @ ".join(stored.values())
+    if not multiplies(problem.defined):
+        result = f"{text} of {', '.join(stored.values())}"
     types = " to ".join(filter(None, (problem.dtype, problem.out_dtype)))
-    return f"C[{problem.m}x{problem.k}] = {product}  {types}"
+    return f"{output} = {result}  {types}"

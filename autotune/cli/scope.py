@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 from autotune.cli.targets import choose_target
 from autotune.core.errors import InputError, UnknownNameError
 from autotune.core.suggestions import did_you_mean, must_be
+from autotune.operations.problem import GEMM, OPERATIONS
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
 
     from autotune.families.family import KernelFamily
-    from autotune.operations.product import Operation
+    from autotune.operations.operation import Operation
 
-_DEFAULT_OPERATION = "gemm"
+_DEFAULT_OPERATION = GEMM.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Scope:
     Attributes:
         target: the target's name.
         operation: the operation's name.
-        defined: the operation, where it is one of a user's own.
+        defined: the operation itself.
         families: every family of the operation on the target, by name.
         chosen: those named on the command line, in that order; all of them if none is.
         named: the names given.
@@ -34,7 +35,7 @@ class Scope:
 
     target: str
     operation: str
-    defined: Operation | None
+    defined: Operation
     families: Mapping[str, KernelFamily]
     chosen: Mapping[str, KernelFamily]
     named: tuple[str, ...]
@@ -64,6 +65,7 @@ class Scope:
         )
 
         target, operation = choose_target(args), args.operation or _DEFAULT_OPERATION
+        every: Sequence[KernelFamily] = ()
         if named or operation != _DEFAULT_OPERATION:
             every = find_families(args.families)
             target, operation = _place(args, target, every, named)
@@ -74,6 +76,12 @@ class Scope:
             }
         else:
             families = load_families(target=target, operation=operation, extra=args.families)
+        if not families and operation not in OPERATIONS:
+            elsewhere = sorted({each.target for each in every if each.operation == operation})
+            raise UnknownNameError(
+                f"operation {operation!r} has families for {' and '.join(elsewhere)}, none for "
+                f"target {target}: choose one of those with --target"
+            )
         return cls(
             target=target,
             operation=operation,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.options import common
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from autotune.core.device import Device
     from autotune.families.family import KernelFamily
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -49,7 +48,8 @@ def run(args: argparse.Namespace) -> CommandResult:
         for family in scope.chosen.values():
             # Where no class is asked for, a family is counted for its own.
             accuracy = args.accuracy or family.accuracy
-            document = _count(family, replace(problem, accuracy=accuracy), device)
+            wanted = problem.defined.problem_from_key({**problem.key(), "accuracy": accuracy})
+            document = _count(family, wanted, device)
             documents.append(document | {"problem": problem.key()})
             texts.append(_text(document, verbose=args.verbose))
         forecast = target.forecast(problem, device, args.cache)
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> CommandResult:
     return CommandResult(documents, "\n\n".join(texts))
 
 
-def _count(family: KernelFamily, problem: Gemm, device: Device) -> dict[str, Any]:
+def _count(family: KernelFamily, problem: Problem, device: Device) -> dict[str, Any]:
     started = time.perf_counter()
     space = family.space(problem, device.limits)
     unsupported = family.unsupported(problem)
@@ -69,6 +69,7 @@ def _count(family: KernelFamily, problem: Gemm, device: Device) -> dict[str, Any
     seconds = time.perf_counter() - started
     return {
         "family": family.name,
+        "operation": problem.operation,
         "problem": problem.key(),
         "cartesian": space.cartesian,
         "restrictions": [

@@ -15,7 +15,7 @@ from autotune.cli.targets import joined_target, target_options
 from autotune.core.errors import InputError
 
 if TYPE_CHECKING:
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.targets.base import Target
     from autotune.tuning.sweeper import SweepResult
 
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> CommandResult:
     )
 
 
-def _sweep(args: argparse.Namespace, problem: Gemm, target: Target) -> SweepResult:
+def _sweep(args: argparse.Namespace, problem: Problem, target: Target) -> SweepResult:
     from autotune.cli.progress import ProgressLine
     from autotune.tuning.sweeper import sweep
 

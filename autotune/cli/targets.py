@@ -13,7 +13,7 @@ from autotune.core.version import __version__
 
 if TYPE_CHECKING:
     from autotune.core.device import Device
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.targets.base import Joined, Target
 
 
@@ -155,7 +155,7 @@ def joined_target(target: str, args: argparse.Namespace) -> Iterator[Joined]:
         yield joined
 
 
-def read_device(target: str, args: argparse.Namespace, problem: Gemm | None = None) -> Device:
+def read_device(target: str, args: argparse.Namespace, problem: Problem | None = None) -> Device:
     """The device that the options mean: the live one, or one described in a table.
 
     Raises:

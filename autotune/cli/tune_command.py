@@ -16,7 +16,7 @@ from autotune.core.errors import InputError
 from autotune.store import export_records
 
 if TYPE_CHECKING:
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.targets.base import Target
     from autotune.tuning.tuner import TuneResult
 
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> CommandResult:
     )
 
 
-def _tune(args: argparse.Namespace, problem: Gemm, target: Target) -> TuneResult:
+def _tune(args: argparse.Namespace, problem: Problem, target: Target) -> TuneResult:
     from autotune.cli.progress import ProgressLine
     from autotune.tuning.tuner import tune
 

@@ -16,7 +16,7 @@ from autotune.core.errors import InputError
 from autotune.store import export_records
 
 if TYPE_CHECKING:
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.tuning.preset_run import PresetResult
     from autotune.tuning.presets import TuningPreset
     from autotune.tuning.progress import Watcher
@@ -64,7 +64,7 @@ def run_named(args: argparse.Namespace) -> CommandResult:
     ):
         display.show(result)
         results.append(result)
-    order = [each.problem for each in preset.problems]
+    order: list[Problem] = [each.problem for each in preset.problems]
     results.sort(key=lambda result: order.index(result.problem))
     records = [result.record for result in results if result.record is not None]
     lines = [_text(results)]
@@ -89,7 +89,7 @@ class _Display:
         self._number = 0
         self._end: Callable[[], None] = lambda: None
 
-    def watch(self, problem: Gemm, seconds: float) -> Watcher | None:
+    def watch(self, problem: Problem, seconds: float) -> Watcher | None:
         """Begin the live line of a visit to a problem."""
         if self._quiet:
             return None
@@ -143,7 +143,7 @@ def _text(results: Sequence[PresetResult]) -> str:
     rows = []
     for result in results:
         problem, record = result.problem, result.record
-        shape = f"{problem.m}x{problem.n}x{problem.k}"
+        shape = "x".join(map(str, problem.shape))
         note = "" if result.status == "tuned" else f"{result.status} {result.reason}".strip()
         if record is None:
             rows.append((shape, problem.dtype, "-", "-", "-", "-", note))

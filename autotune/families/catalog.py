@@ -13,12 +13,16 @@ from autotune.core.printable import shown
 from autotune.core.suggestions import must_be
 from autotune.families.index import Families, FamilyEntry, FamilyFile, entries_of
 from autotune.families.languages import language_of, target_names
+from autotune.families.operation_file import OPERATION_FILE
+from autotune.operations.problem import OPERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from autotune.families.family import KernelFamily
-    from autotune.operations.product import Operation
+    from autotune.operations.operation import Operation
+
+_SPACES = "search_spaces"
 
 FRAGMENTS = ("schedule",)
 """Folders of a tree of search spaces that hold what families include."""
@@ -80,15 +84,15 @@ def load_families(
     return dict(catalog(target, operation, extra))
 
 
-def operation_of(families: Mapping[str, KernelFamily], name: str) -> Operation | None:
-    """The operation called `name`, of which `families` are; None for gemm.
+def operation_of(families: Mapping[str, KernelFamily], name: str) -> Operation:
+    """The operation called `name`, of which `families` are.
 
     Raises:
         UnknownNameError: there is no family for it, and so nobody who defines it.
     """
-    if name == "gemm":
-        return None
-    defined = {family.defines for family in families.values()} - {None}
+    if name in OPERATIONS:
+        return OPERATIONS[name]
+    defined = {family.defined for family in families.values()}
     if len(defined) != 1:
         state = "no family" if not defined else "families that disagree"
         raise UnknownNameError(
@@ -98,18 +102,26 @@ def operation_of(families: Mapping[str, KernelFamily], name: str) -> Operation |
 
 
 def find_operation(
-    name: str, folders: Iterable[str | os.PathLike[str]], target: str = "cpu"
+    name: str,
+    folders: Iterable[str | os.PathLike[str]] = (),
+    target: str | None = None,
 ) -> Operation:
-    """The operation called `name` that the families in `folders` define.
+    """The operation called `name` that the families in `folders` are of.
+
+    Args:
+        name: the operation's.
+        folders: folders of families of the user's own, beside $AUTOTUNE_FAMILIES.
+        target: a target that its families are for; None looks at those for any.
 
     Raises:
-        UnknownNameError: none does, or the engine knows that operation itself.
+        UnknownNameError: there are no families of it, or they disagree about it.
         FamilyError: as `find_families`.
     """
-    defined = operation_of(load_families(target=target, operation=name, extra=folders), name)
-    if defined is None:
-        raise UnknownNameError(f"operation {name!r} needs no definition: use autotune.Gemm")
-    return defined
+    if name in OPERATIONS:
+        return OPERATIONS[name]
+    entries = _unique(entries_of([*_own(folders)]))
+    wanted = [e for e in entries if e.operation == name and target in (None, e.target)]
+    return operation_of({f"{each.target} {each.name}": each.read() for each in wanted}, name)
 
 
 def select_families(
@@ -155,8 +167,8 @@ def _own(extra: Iterable[str | os.PathLike[str]]) -> Iterator[FamilyFile]:
     """The user's families."""
     templates, spaces = data_dir("templates"), data_dir("search_spaces")
     for folder in _folders(extra):
-        tree = folder / "search_spaces"
-        paths = _family_files(tree) if tree.is_dir() else sorted(folder.glob("*.toml"))
+        tree = folder / _SPACES
+        paths = _family_files(tree if tree.is_dir() else folder)
         if not paths:
             raise FamilyError(f"{folder} must be a folder with kernel families (*.toml), has none")
         own = (folder / "templates", tree) if tree.is_dir() else (folder, folder)
@@ -167,10 +179,10 @@ def _own(extra: Iterable[str | os.PathLike[str]]) -> Iterator[FamilyFile]:
 
 
 def _around(folder: Path) -> Iterator[Path]:
-    if not (folder / "search_spaces").is_dir():
+    if not (folder / _SPACES).is_dir():
         yield from folder.glob("*")  # flat, and whatever else may lie below
         return
-    for name in ("templates", "search_spaces"):
+    for name in ("templates", _SPACES):
         yield from (folder / name).rglob("*")
 
 
@@ -187,6 +199,9 @@ def _unique(entries: Iterable[FamilyEntry]) -> Iterator[FamilyEntry]:
         yield entry
 
 
-def _family_files(tree: Path) -> list[Path]:
-    """The family files of a tree of search spaces."""
-    return sorted(path for path in tree.rglob("*.toml") if path.parent.name not in FRAGMENTS)
+def _family_files(folder: Path) -> list[Path]:
+    """The family files of a tree of search spaces, or of a flat folder."""
+    files = folder.rglob("*.toml") if folder.name == _SPACES else folder.glob("*.toml")
+    return sorted(
+        path for path in files if path.parent.name not in FRAGMENTS and path.name != OPERATION_FILE
+    )

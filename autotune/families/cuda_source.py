@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from autotune.core.dtypes import DTYPES, Dtype
 from autotune.core.errors import FamilyError
 from autotune.families.c_expression import c_text
 from autotune.families.family import KernelFamily
+from autotune.operations.entry import Argument, Kind
+from autotune.operations.operation import Operation
 from autotune.space.restriction import whole_divisions
-
-_ENTRIES: Mapping[str, tuple[tuple[str, str], ...]] = {
-    "gemm": (
-        ("int", "m"),
-        ("int", "n"),
-        ("int", "k"),
-        ("{acc}", "alpha"),
-        ("const {t}* __restrict__", "a"),
-        ("int", "lda"),
-        ("const {t}* __restrict__", "b"),
-        ("int", "ldb"),
-        ("{acc}", "beta"),
-        ("{out}* __restrict__", "c"),
-        ("int", "ldc"),
-    ),
-}
-"""Types and names of what every kernel of an operation takes: ``t`` is the operands' element type,
-``acc`` the one that products are summed in, ``out`` that of the result."""
 
 _WORKSPACE = ("{t}* __restrict__", "workspace")
 _GIVEN = (
@@ -60,14 +43,30 @@ def names(family: KernelFamily, dtype: str, out_dtype: str) -> dict[str, Any]:
         "includes": includes(row, result),
         "static_asserts": static_asserts(family, dtype),
     }
-    entry = _ENTRIES.get(family.operation)
-    if entry is not None:  # else the template spells out its own parameters
-        if family.launch is not None and family.launch.workspace_bytes is not None:
-            entry = (*entry, _WORKSPACE)
-        c_types = {"t": row.c_type, "acc": sums.c_type, "out": result.c_type}
-        typed = (f"{kind.format(**c_types)} {name}" for kind, name in entry)
-        scope["arguments"] = ", ".join(typed)
+    arguments = [_parameter(each) for each in family.defined.arguments]
+    if family.launch is not None and family.launch.workspace_bytes is not None:
+        arguments.append(_WORKSPACE)
+    c_types = {"t": row.c_type, "acc": sums.c_type, "out": result.c_type}
+    typed = (f"{kind.format(**c_types)} {name}" for kind, name in arguments)
+    scope["arguments"] = ", ".join(typed)
     return scope
+
+
+def _parameter(argument: Argument) -> tuple[str, str]:
+    """Type and name of an argument of an entry.
+
+    ``t`` is the operands' element type, ``acc`` the one that products are summed in, ``out`` that
+    of the result.
+    """
+    match argument.kind:
+        case Kind.SCALAR:
+            return "{acc}", argument.name
+        case Kind.ADDRESS:
+            kind = "{out}*" if argument.written else "const {t}*"
+            return f"{kind} __restrict__", argument.name
+        case Kind.BATCH:
+            return "long long", argument.name
+    return "int", argument.name
 
 
 def includes(*rows: Dtype) -> str:
@@ -76,10 +75,10 @@ def includes(*rows: Dtype) -> str:
     return "".join(f"#include <{header}>\n" for header in headers)
 
 
-def reserved(operation: str) -> frozenset[str]:
+def reserved(operation: Operation) -> frozenset[str]:
     """Names that the source gives a meaning of its own; ``T`` is what is computed in."""
-    arguments = (name for _, name in (*_ENTRIES.get(operation, ()), _WORKSPACE))
-    return frozenset({*_GIVEN, "t", "T", *arguments})
+    arguments = (each.name for each in operation.arguments)
+    return frozenset({*_GIVEN, "t", "T", _WORKSPACE[1], *arguments})
 
 
 def static_asserts(family: KernelFamily, dtype: str) -> list[tuple[str, str]]:

@@ -10,8 +10,8 @@ from autotune.core.device import DeviceLimits
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import SpaceError
 from autotune.core.printable import shown
-from autotune.operations.problem import Problem, admits, element_sizes
-from autotune.operations.product import Operation
+from autotune.operations.operation import Operation
+from autotune.operations.problem import GEMM, Problem, admits, element_sizes
 from autotune.space import Expression, Restriction, SearchSpace, TunableParameter, UndefinedError
 
 if TYPE_CHECKING:
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.core.facts import Stamp
-
-SIZE_NAMES: frozenset[str] = frozenset({"M", "N", "K", "itemsize", "acc_itemsize"})
-"""Problem sizes that every family's expressions may use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +134,12 @@ class KernelFamily:
         template_digest: sixteen hex digits over the template and every partial it includes.
         digest: sixteen hex digits over the family file and the template digest.
         presets: configurations with names, in the order of the file.
-        defines: the operation, where it is one of the user's own.
+        defined: the operation.
         local: the product that its programs leave to another target's kernel, where there is one.
         threads: that a CPU kernel of it uses, over what follows from a configuration alone; None
             is one.
         any_sizes: whether its default configuration is valid for problems of whatever sizes.
-        files: its family file and the fragments it includes.
+        files: its family file, the fragments it includes and the operation's file.
         template_files: the template and every partial it includes, as they were when digested.
     """
 
@@ -163,7 +160,7 @@ class KernelFamily:
     template_digest: str
     digest: str
     presets: Mapping[str, Preset] = field(default_factory=dict)
-    defines: Operation | None = None
+    defined: Operation = GEMM
     local: Local | None = None
     threads: Expression | None = None
     any_sizes: bool = False
@@ -185,9 +182,11 @@ class KernelFamily:
         """Why this family cannot serve `problem`, or None if it can."""
         if problem.operation != self.operation:
             return f"{self.name} computes {self.operation}, not {problem.operation}"
-        if self.defines is not None and problem.formula != self.defines.formula:
-            other = "" if problem.formula is None else f", not {problem.formula.text}"
-            return f"{self.name} computes {self.defines.formula.text}{other}"
+        if problem.defined.result != self.defined.result:
+            formulas = (each.result.text for each in (self.defined, problem.defined))
+            return f"{self.name} computes {', not '.join(formulas)}"
+        if problem.defined.arguments != self.defined.arguments:
+            return f"{self.name} takes other operands than {problem.operation} has here"
         if problem.dtype not in self.dtypes:
             return f"{self.name} handles {', '.join(self.dtypes)}, not {problem.dtype}"
         results = self.results(problem.dtype)

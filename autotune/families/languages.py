@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.families.family import KernelFamily
+    from autotune.operations.operation import Operation
 
 
 def _nothing(family: KernelFamily, dtype: str, out_dtype: str) -> dict[str, Any]:
     return {}
 
 
-def _no_names(operation: str) -> frozenset[str]:
+def _no_names(operation: Operation) -> frozenset[str]:
     return frozenset()
 
 
@@ -46,7 +47,7 @@ class Language:
     limits: frozenset[str]
     check: Callable[[KernelFamily, str], None]
     names: Callable[[KernelFamily, str, str], dict[str, Any]] = _nothing
-    reserved: Callable[[str], frozenset[str]] = _no_names
+    reserved: Callable[[Operation], frozenset[str]] = _no_names
     suffix: str = ".py"
     launched: bool = False
     own_operations: bool = False

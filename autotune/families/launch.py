@@ -11,7 +11,7 @@ from autotune.core.errors import SpaceError
 if TYPE_CHECKING:
     from autotune.families.bound import Bound, Point
     from autotune.families.family import AuxiliaryKernel, KernelFamily, Launch
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.space import Expression
 
 Extents: TypeAlias = tuple[int, int, int]
@@ -41,16 +41,16 @@ class LaunchStep:
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """Everything that one multiplication launches.
+    """Everything that one call launches.
 
     Attributes:
-        sizes: m, n, k.
+        sizes: the operation's, in order.
         steps: the kernels, in order.
         workspace_bytes: device memory that they are given; None means that they take no such
             argument.
     """
 
-    sizes: Extents
+    sizes: tuple[int, ...]
     steps: tuple[LaunchStep, ...]
     workspace_bytes: int | None = None
 
@@ -108,9 +108,8 @@ def plan_launch(point: Point) -> LaunchPlan:
         extents(launch.block),
         whole(launch.shared_bytes, 0),
     )
-    sizes = point.problem.sizes
     return LaunchPlan(
-        sizes=(sizes["M"], sizes["N"], sizes["K"]),
+        sizes=point.problem.shape,
         steps=(*auxiliary(launch.before), main, *auxiliary(launch.after)),
         workspace_bytes=(
             None if launch.workspace_bytes is None else whole(launch.workspace_bytes, 0)
@@ -118,7 +117,7 @@ def plan_launch(point: Point) -> LaunchPlan:
     )
 
 
-def plan_or_none(bound: Bound, problem: Gemm) -> LaunchPlan | None:
+def plan_or_none(bound: Bound, problem: Problem) -> LaunchPlan | None:
     """What a configuration launches for a problem; None where it is not valid. Lists no space."""
     try:
         point = bound.at(problem)

@@ -6,34 +6,35 @@ import ast
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import FamilyError
+from autotune.operations.entry import Argument, Kind
 
 if TYPE_CHECKING:
     from autotune.families.family import KernelFamily
-
-_NUMBA_ENTRY: tuple[tuple[str, str], ...] = (
-    ("m", "int64"),
-    ("n", "int64"),
-    ("k", "int64"),
-    ("alpha", "{dtype}"),
-    ("a_address", "uintp"),
-    ("lda", "int64"),
-    ("b_address", "uintp"),
-    ("ldb", "int64"),
-    ("beta", "{dtype}"),
-    ("c_address", "uintp"),
-    ("ldc", "int64"),
-)
-"""Arguments and Numba types of every operation's entry; runtime parameters follow as int64."""
+    from autotune.operations.operation import Operation
 
 
-def numba_reserved(operation: str) -> frozenset[str]:
+def numba_argument(argument: Argument) -> tuple[str, str]:
+    """Name and Numba type of an argument of an entry."""
+    match argument.kind:
+        case Kind.ADDRESS:
+            return f"{argument.name}_address", "uintp"
+        case Kind.SCALAR:
+            return argument.name, "{dtype}"
+    return argument.name, "int64"
+
+
+def numba_reserved(operation: Operation) -> frozenset[str]:
     """Names of the entry's arguments."""
-    return frozenset(name for name, _ in _NUMBA_ENTRY)
+    return frozenset(numba_argument(each)[0] for each in operation.arguments)
 
 
 def numba_names(family: KernelFamily, dtype: str, out_dtype: str) -> dict[str, Any]:
-    """The entry's Numba signature and its comma-joined argument names."""
-    arguments = _NUMBA_ENTRY + tuple((name, "int64") for name in family.runtime_parameters)
+    """The entry's Numba signature and its comma-joined argument names.
+
+    Parameters that are passed at the call follow the operation's arguments as int64.
+    """
+    arguments = [numba_argument(each) for each in family.defined.arguments]
+    arguments += [(name, "int64") for name in family.runtime_parameters]
     types = ", ".join(kind.format(dtype=dtype) for _, kind in arguments)
     return {
         "signature": f"void({types})",

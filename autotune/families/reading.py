@@ -8,12 +8,11 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.configuration import Configuration
-from autotune.core.dtypes import DTYPES, USUAL_DTYPES
-from autotune.core.errors import ExpressionError, UnknownNameError
+from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES, USUAL_DTYPES
+from autotune.core.errors import FamilyError, InputError, UnknownNameError
 from autotune.core.printable import shown
 from autotune.core.toml_table import Table
 from autotune.families.family import (
-    SIZE_NAMES,
     AuxiliaryKernel,
     KernelFamily,
     Launch,
@@ -22,12 +21,13 @@ from autotune.families.family import (
 from autotune.families.languages import language_of, target_names
 from autotune.families.local import local_restrictions, read_local
 from autotune.families.occupancy import limit_restrictions
+from autotune.families.operation_file import OPERATION_FILE, read_operation
 from autotune.families.rendering import WORD, reserved_names
 from autotune.families.scope import Scope
 from autotune.families.templating import template_digest, template_exists
 from autotune.operations.formula import Formula
-from autotune.operations.problem import ACCURACIES, LAYOUTS
-from autotune.operations.product import Operation
+from autotune.operations.problem import ACCURACIES, LAYOUTS, OPERATIONS, element_sizes
+from autotune.operations.product import product_operation
 from autotune.space import Expression, Restriction, TunableParameter
 from autotune.space.restriction import whole_divisions
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from autotune.core.configuration import Value
     from autotune.families.languages import Language
+    from autotune.operations.operation import Operation
 
 _PATH = re.compile(r"(?=.{1,200}$)\w[\w.+-]*(/\w[\w.+-]*)*", re.ASCII)
 _DEFAULT_LAYOUTS = ("nn",)
@@ -60,13 +61,18 @@ def read_family(
     top = Table.read(path)
     target, language = _target(top)
     operation = top.name("operation")
-    if operation != "gemm" and not language.own_operations:
+    if operation not in OPERATIONS and not language.own_operations:
         able = [each for each in target_names() if language_of(each).own_operations]
         top.fail(
             "operation",
-            f"must be gemm on {target}: others are for {', '.join(able)}, got {shown(operation)}",
+            f"must be {' or '.join(OPERATIONS)} on {target}: others are for {', '.join(able)}, "
+            f"got {shown(operation)}",
         )
-    scope = Scope(SIZE_NAMES | language.limits, reserved_names(operation, target))
+    defined, definition = _defined(top, operation)
+    scope = Scope(
+        frozenset({*defined.sizes, *element_sizes(DEFAULT_DTYPE)}) | language.limits,
+        reserved_names(defined, target),
+    )
     fragments = tuple(_fragments(top, fragment_folders))
     # A family's expressions may use a fragment's parameters, and a fragment's all of the family's.
     parts = (top, *fragments)
@@ -109,11 +115,16 @@ def read_family(
         path=path,
         template_folders=template_folders,
         template_digest=templates.digest,
-        digest=_digest(top, templates.digest, *(fragment.source for fragment in fragments)),
-        files=tuple(part.path for part in parts),
+        digest=_digest(
+            top,
+            templates.digest,
+            *(fragment.source for fragment in fragments),
+            *(each.source for each in definition),
+        ),
+        files=tuple(part.path for part in (*parts, *definition)),
         template_files=templates.stamps,
         presets=dict(_presets(top.table("presets", {}), parameters)),
-        defines=_defined(top, operation) if operation != "gemm" else None,
+        defined=defined,
         local=local,
         threads=_threads(top, parameters, derived) if language.threaded else None,
         any_sizes=language.launched and top.flag("any_sizes"),
@@ -133,16 +144,35 @@ def _target(top: Table) -> tuple[str, Language]:
         raise
 
 
-def _defined(top: Table, name: str) -> Operation:
-    """The operation that a file defines because the engine does not know it."""
+def _defined(top: Table, name: str) -> tuple[Operation, list[Table]]:
+    """The operation of a family, and the file that defines it if there is one.
+
+    That file lies beside the family file or one folder above it; a family file without one says
+    itself what C becomes of A, B and C.
+    """
+    if name in OPERATIONS:
+        return OPERATIONS[name], []
+    if "formula" not in top:
+        for folder in (top.path.parent, top.path.parent.parent):
+            if (path := folder / OPERATION_FILE).is_file():
+                table = Table.read(path)
+                operation = read_operation(table)
+                if operation.name != name:
+                    top.fail("operation", f"must be {operation.name}, as {path} says")
+                return operation, [table]
+        top.fail(
+            "formula",
+            f"is missing: it says what C becomes, where no {OPERATION_FILE} defines the operation",
+        )
     try:
         formula = Formula(top.text("formula"))
-    except ExpressionError as error:
+        return product_operation(name, formula, top.text("flops")), []
+    except FamilyError:
+        raise
+    except InputError as error:
+        if str(error).startswith("flops"):
+            top.fail("flops", str(error).removeprefix("flops "))
         top.fail("formula", f"must say what C becomes: {error}")
-    flops = Scope(SIZE_NAMES, frozenset()).expression(
-        top, "flops", top.text("flops"), exact_division=True
-    )
-    return Operation(name, formula, flops.text)
 
 
 def _fragments(top: Table, folders: tuple[Path, ...]) -> Iterator[Table]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autotune.families.family import KernelFamily
+    from autotune.operations.operation import Operation
 
 WORD = re.compile(r"(?=.{1,64}$)[A-Za-z]\w*(-\w+)*", re.ASCII)
 """What a parameter's text must be: a word, or words with single hyphens between them."""
@@ -97,9 +98,9 @@ def render(
     return Source(text, family.operation, runtime, family.target)
 
 
-def reserved_names(operation: str, target: str) -> frozenset[str]:
+def reserved_names(operation: Operation, target: str) -> frozenset[str]:
     """Names that emitted source or its template gives a meaning: no parameter may have them."""
-    return frozenset({*_RESERVED, operation}) | language_of(target).reserved(operation)
+    return frozenset({*_RESERVED, operation.name}) | language_of(target).reserved(operation)
 
 
 def _declared(field: str, value: str, declared: tuple[str, ...], family: KernelFamily) -> None:

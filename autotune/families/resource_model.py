@@ -9,6 +9,7 @@ the instructions that were emitted.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from autotune.families.family import KernelFamily
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
 
     Columns = Mapping[str, NDArray[Any]]
 
@@ -40,7 +41,7 @@ _CACHE_COST = 16.0
 
 
 def expected_log_time(
-    family: KernelFamily, problem: Gemm, limits: CudaLimits
+    family: KernelFamily, problem: Problem, limits: CudaLimits
 ) -> Callable[[Columns], NDArray[np.float64]] | None:
     """What the model says of a family's configurations.
 
@@ -50,10 +51,11 @@ def expected_log_time(
         block needs.
     """
     launch = family.launch
+    output = next(math.prod(each.shape) for each in problem.operands if each.written)
+    all_products = problem.flops / 2
     if launch is None or not set(_NEEDED) <= family.derived.keys():
         return None
     grid = launch.grid
-    m, n, k = problem.m, problem.n, problem.k
 
     def expected(columns: Columns) -> NDArray[np.float64]:
         names: dict[str, Any] = {**problem.sizes, **limits.names(), **columns}
@@ -73,8 +75,8 @@ def expected_log_time(
         )
         with np.errstate(divide="ignore", invalid="ignore"):
             waves = np.ceil(blocks / (limits.multiprocessor_count * resident))
-            products = m * n * k / blocks  # of one block
-            own = np.maximum(m * k / blocks / threads, 1.0)  # elements of C of one thread
+            products = all_products / blocks  # of one block
+            own = np.maximum(output / blocks / threads, 1.0)  # elements of one thread
             steps = products / (own * threads)
             in_flight = resident * threads * np.minimum(own, 16.0)
             compute = np.maximum(1.0, _LATENCY_PRODUCTS / in_flight)

@@ -1,5 +1,33 @@
-"""How kernels are judged: processes that may be lost, races, rounds, noise and verdicts.
+"""How kernels are judged: processes that may be lost, trials, races, rounds, noise and verdicts.
 
 Importing this package imports no compiler and no device library; the modules of a target do,
 when they are used.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.core.faces import lazily
+
+if TYPE_CHECKING:
+    from autotune.measuring.evaluator import Baseline as Baseline
+    from autotune.measuring.evaluator import Effort as Effort
+    from autotune.measuring.evaluator import Evaluator as Evaluator
+    from autotune.measuring.evaluator import Finals as Finals
+    from autotune.measuring.evaluator import Stage as Stage
+    from autotune.measuring.processes import Failure as Failure
+    from autotune.measuring.processes import WorkerProcess as WorkerProcess
+
+_HOMES = {
+    "Baseline": "evaluator",
+    "Effort": "evaluator",
+    "Evaluator": "evaluator",
+    "Failure": "processes",
+    "Finals": "evaluator",
+    "Stage": "evaluator",
+    "WorkerProcess": "processes",
+}
+
+__all__ = [*_HOMES]
+__getattr__ = lazily(__name__, _HOMES)

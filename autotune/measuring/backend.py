@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from autotune.measuring.messages import Program, Request, Vendor
     from autotune.measuring.pool import WorkerPool
     from autotune.measuring.sharing import SharedWorker
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Prepared:
     details: Mapping[str, float | int | str] = field(default_factory=dict)
 
 
-Baselines: TypeAlias = "dict[Gemm, tuple[Vendor, Baseline]]"
+Baselines: TypeAlias = "dict[Problem, tuple[Vendor, Baseline]]"
 """The fastest vendor library of each problem that has been measured."""
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from autotune.core.device import Device
     from autotune.families.family import KernelFamily
     from autotune.families.launch import Binary
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
 
 SECOND_LOOK_SHARE = 1 / 6
 """Of the seconds of timed calls per trial, those for a finalist that is verified again, since the
@@ -67,7 +67,7 @@ class TrialEvaluator(Generic[B]):
 
     def __init__(
         self,
-        problem: Gemm,
+        problem: Problem,
         families: Mapping[str, KernelFamily],
         device: Device,
         backend: B,

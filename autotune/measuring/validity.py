@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from autotune.core.configuration import Candidate
     from autotune.core.device import DeviceLimits
     from autotune.families.family import KernelFamily
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.space import SearchSpace
 
 
@@ -24,7 +24,7 @@ class Validity:
     """
 
     def __init__(
-        self, families: Mapping[str, KernelFamily], problem: Gemm, limits: DeviceLimits
+        self, families: Mapping[str, KernelFamily], problem: Problem, limits: DeviceLimits
     ) -> None:
         self._families = families
         self._problem = problem

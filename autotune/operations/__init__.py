@@ -1,1 +1,36 @@
-"""What is computed: problems, their references, and verification."""
+"""What is computed: problems, what is right for them, and how results are verified.
+
+Nothing here knows how or where something is computed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.core.faces import lazily
+
+if TYPE_CHECKING:
+    from autotune.operations.cases import Case as Case
+    from autotune.operations.formula import Formula as Formula
+    from autotune.operations.operation import Operation as Operation
+    from autotune.operations.problem import Gemm as Gemm
+    from autotune.operations.problem import Problem as Problem
+    from autotune.operations.product import Product as Product
+    from autotune.operations.references import Tolerance as Tolerance
+    from autotune.operations.verification import Check as Check
+    from autotune.operations.verification import Verdict as Verdict
+
+_HOMES = {
+    "Case": "cases",
+    "Check": "verification",
+    "Formula": "formula",
+    "Gemm": "problem",
+    "Operation": "operation",
+    "Problem": "problem",
+    "Product": "product",
+    "Tolerance": "references",
+    "Verdict": "verification",
+}
+
+__all__ = [*_HOMES]
+__getattr__ = lazily(__name__, _HOMES)

@@ -1,12 +1,13 @@
-"""Formulas: an operation of one's own in one line of text, which verification evaluates."""
+"""Formulas: what an operation computes, in one line of text that verification evaluates."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -14,26 +15,79 @@ from autotune.core.errors import ExpressionError
 
 Function: TypeAlias = Callable[..., Any]
 
-NAMES = ("A", "B", "C", "alpha", "beta")
-"""What a formula may mention: A is M x N, B is N x K, C is M x K; the others are scalars."""
+_LONGEST = 400
+_LARGEST = 1e30  # fits every element type
+_FARTHEST = 2**20  # of an axis or a shift
 
-_BINARY: dict[type[ast.operator], Function] = {
+
+class _Known(NamedTuple):
+    """A function of formulas.
+
+    Attributes:
+        arrays: how many arrays it takes.
+        whole: how many whole numbers it takes after them, at least and at most.
+        value: what it computes.
+        magnitude: the same of the arrays' magnitudes: what rounding errors are relative to. None
+            where that depends on the values too (`_bend`).
+    """
+
+    arrays: int
+    whole: tuple[int, int]
+    value: Function
+    magnitude: Function | None
+
+
+def _shift(array: Any, *offsets: int) -> Any:
+    """The array moved by so many places along its first dimensions; zeros come in."""
+    if np.ndim(array) < len(offsets):
+        raise ValueError(f"shift by {len(offsets)} offsets takes an array of as many dimensions")
+    moved = np.zeros_like(array)
+    taken, given = [], []
+    for size, offset in zip(np.shape(array), offsets, strict=False):
+        kept = max(0, size - abs(offset))
+        start = min(max(0, -offset), size)
+        taken.append(slice(start, start + kept))
+        start = min(max(0, offset), size)
+        given.append(slice(start, start + kept))
+    moved[tuple(given)] = array[tuple(taken)]
+    return moved
+
+
+def _relu(array: Any) -> Any:
+    return np.maximum(array, 0)
+
+
+_FUNCTIONS: Mapping[str, _Known] = {
+    "tril": _Known(1, (0, 0), np.tril, np.tril),
+    "triu": _Known(1, (0, 0), np.triu, np.triu),
+    # Neither is farther off than the worse of the two.
+    "maximum": _Known(2, (0, 0), np.maximum, np.maximum),
+    "minimum": _Known(2, (0, 0), np.minimum, np.maximum),
+    "relu": _Known(1, (0, 0), _relu, _relu),
+    "sum": _Known(1, (1, 1), np.sum, np.sum),
+    "max": _Known(1, (1, 1), np.max, np.max),
+    "shift": _Known(1, (1, 3), _shift, _shift),
+    "exp": _Known(1, (0, 0), np.exp, None),
+    "tanh": _Known(1, (0, 0), np.tanh, None),
+}
+_BINARY: Mapping[type[ast.operator], Function] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.MatMult: operator.matmul,
 }
-_FUNCTIONS: Mapping[str, Function] = {"tril": np.tril, "triu": np.triu, "maximum": np.maximum}
-_LONGEST = 200
-_LARGEST = 1e30  # fits every element type
+# To add magnitudes up, nothing is subtracted.
+_ADDING: Mapping[type[ast.operator], Function] = {**_BINARY, ast.Sub: operator.add}
 
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """What C becomes, as in ``alpha * tril(A) @ B + beta * C``.
+    """What an operation's output becomes, as in ``alpha * tril(A) @ B + beta * C``.
 
-    Numbers, `NAMES`, ``+ - * @``, and the functions ``tril``, ``triu`` (the elements on and below,
-    on and above the diagonal) and ``maximum``. Parsed, never executed.
+    Numbers, names of operands and scalars, ``+ - * @`` with NumPy's broadcasting, and functions:
+    ``tril``, ``triu`` (the elements on and below, on and above the diagonal), ``maximum``,
+    ``minimum``, ``relu``, ``exp``, ``tanh``, ``sum(X, axis)``, ``max(X, axis)`` and
+    ``shift(X, i, j)`` (moved by i rows and j columns, zeros come in). Parsed, never executed.
 
     Attributes:
         text: the formula.
@@ -48,84 +102,174 @@ class Formula:
         try:
             if len(self.text) > _LONGEST:
                 raise ExpressionError(f"a formula has at most {_LONGEST} characters")
-            tree = ast.parse(self.text, mode="eval").body
-        except (SyntaxError, ValueError) as error:
+            _check(self._tree())
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            if isinstance(error, ExpressionError):
+                raise
             raise ExpressionError(f"{self.text!r} is not a formula: {error}") from error
-        try:
-            with np.errstate(all="ignore"):
-                result = _evaluate(tree, _EXAMPLE, _BINARY, _FUNCTIONS)
-        except ExpressionError:
-            raise
-        except (TypeError, ValueError) as error:
-            raise ExpressionError(f"{self.text!r} does not fit together: {error}") from error
-        if np.shape(result) != np.shape(_EXAMPLE["C"]):
-            raise ExpressionError(f"{self.text!r} must give a matrix M x K, as C is")
 
-    def evaluate(self, a: Any, b: Any, c: Any, alpha: float, beta: float) -> Any:
-        """What C becomes, in the precision of the operands.
+    @property
+    def names(self) -> frozenset[str]:
+        """The operands and scalars that it mentions."""
+        return frozenset(_names(self._tree()))
+
+    def factors_of(self, name: str) -> tuple[frozenset[str], ...]:
+        """For each place of a name, the names that multiply it there."""
+        return tuple(_factors(self._tree(), name, frozenset()))
+
+    def evaluate(self, values: Mapping[str, Any]) -> Any:
+        """What the output becomes, in the precision of the operands.
 
         Args:
-            a: A, M x N.
-            b: B, N x K.
-            c: C as it was, M x K; None, where it must not be read, counts as zero.
-            alpha: the scalar alpha.
-            beta: the scalar beta.
-        """
-        return _evaluate(self._tree(), _values(a, b, c, alpha, beta), _BINARY, _FUNCTIONS)
+            values: of every name that it mentions, an array or a number.
 
-    def magnitude(self, a: Any, b: Any, c: Any, alpha: float, beta: float) -> Any:
-        """The same with every term's absolute value: what rounding errors are relative to."""
-        values = {name: np.abs(each) for name, each in _values(a, b, c, alpha, beta).items()}
-        return _evaluate(self._tree(), values, _ADDING, _FUNCTIONS, np.abs)
+        Raises:
+            ExpressionError: shapes do not fit together.
+        """
+        return self._computed(lambda: _evaluate(self._tree(), values))
+
+    def magnitude(self, values: Mapping[str, Any]) -> Any:
+        """The same with every term's absolute value: what rounding errors are relative to.
+
+        Args:
+            values: of every name that it mentions, an array or a number.
+
+        Raises:
+            ExpressionError: shapes do not fit together.
+        """
+        return self._computed(lambda: _magnitude(self._tree(), values))
+
+    def _computed(self, compute: Callable[[], Any]) -> Any:
+        try:
+            return compute()
+        except (TypeError, ValueError, IndexError) as error:
+            if isinstance(error, ExpressionError):
+                raise
+            raise ExpressionError(f"{self.text!r} does not fit together: {error}") from error
 
     def _tree(self) -> ast.expr:
-        return ast.parse(self.text, mode="eval").body
+        return _parsed(self.text)
 
 
-# A text is tried on matrices of which no two sizes are equal.
-_EXAMPLE: Mapping[str, Any] = {
-    "A": np.zeros((2, 3)),
-    "B": np.zeros((3, 4)),
-    "C": np.zeros((2, 4)),
-    "alpha": 0.0,
-    "beta": 0.0,
-}
-# To add magnitudes up, nothing is subtracted.
-_ADDING: Mapping[type[ast.operator], Function] = {**_BINARY, ast.Sub: operator.add}
+@functools.lru_cache(maxsize=256)
+def _parsed(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
 
 
-def _values(a: Any, b: Any, c: Any, alpha: float, beta: float) -> dict[str, Any]:
-    if c is None:
-        c = np.zeros((a.shape[0], b.shape[1]), a.dtype)
-    return dict(zip(NAMES, (a, b, c, alpha, beta), strict=True))
-
-
-def _evaluate(
-    node: ast.expr,
-    names: Mapping[str, Any],
-    binary: Mapping[type[ast.operator], Function],
-    functions: Mapping[str, Function],
-    negate: Function = operator.neg,
-) -> Any:
-    def value(part: ast.expr) -> Any:
-        return _evaluate(part, names, binary, functions, negate)
-
+def _check(node: ast.expr) -> None:
+    """Refuse whatever is not in the language."""
     match node:
         case ast.Constant(value=bool()):
             pass
         case ast.Constant(value=int() | float() as number):
             if abs(number) < _LARGEST:
-                return float(number)
-        case ast.Name(id=name) if name in names:
-            return names[name]
+                return
+        case ast.Name():
+            return
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return negate(value(operand))
-        case ast.BinOp(left=left, op=symbol, right=right) if type(symbol) in binary:
-            return binary[type(symbol)](value(left), value(right))
-        case ast.Call(func=ast.Name(id=name), args=operands, keywords=[]) if name in functions:
-            if len(operands) == (2 if name == "maximum" else 1):
-                return functions[name](*[value(operand) for operand in operands])
+            _check(operand)
+            return
+        case ast.BinOp(left=left, op=symbol, right=right) if type(symbol) in _BINARY:
+            _check(left)
+            _check(right)
+            return
+        case ast.Call(func=ast.Name(id=name), args=given, keywords=[]) if name in _FUNCTIONS:
+            known = _FUNCTIONS[name]
+            least, most = known.whole
+            whole = given[known.arrays :]
+            fits = len(given) >= known.arrays and least <= len(whole) <= most
+            if fits and all(_whole(each) is not None for each in whole):
+                for each in given[: known.arrays]:
+                    _check(each)
+                return
     raise ExpressionError(
-        f"a formula is made of numbers, {', '.join(NAMES)}, + - * @ and "
+        "a formula is made of numbers, operands and scalars, + - * @ and "
         f"{', '.join(_FUNCTIONS)}, got {ast.unparse(node)!r}"
     )
+
+
+def _whole(node: ast.expr) -> int | None:
+    """An axis or an offset; None where it is not a whole number written out."""
+    match node:
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() as number)):
+            number = -number
+        case ast.Constant(value=int() as number):
+            pass
+        case _:
+            return None
+    return number if abs(number) < _FARTHEST and not isinstance(number, bool) else None
+
+
+def _names(node: ast.expr) -> Iterator[str]:
+    match node:
+        case ast.Name(id=name):
+            yield name
+        case ast.UnaryOp(operand=operand):
+            yield from _names(operand)
+        case ast.BinOp(left=left, right=right):
+            yield from _names(left)
+            yield from _names(right)
+        case ast.Call(args=given):
+            for each in given:
+                yield from _names(each)
+
+
+def _factors(node: ast.expr, name: str, outer: frozenset[str]) -> Iterator[frozenset[str]]:
+    """For each place of a name: the names that multiply it there."""
+    match node:
+        case ast.Name(id=found):
+            if found == name:
+                yield outer
+        case ast.UnaryOp(operand=operand):
+            yield from _factors(operand, name, outer)
+        case ast.BinOp(left=left, op=symbol, right=right):
+            for part, other in ((left, right), (right, left)):
+                is_factor = isinstance(symbol, ast.Mult) and isinstance(other, ast.Name)
+                more = {other.id} if is_factor and isinstance(other, ast.Name) else set()
+                yield from _factors(part, name, outer | more)
+        case ast.Call(args=given):
+            for each in given:
+                yield from _factors(each, name, outer)
+
+
+def _evaluate(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    match node:
+        case ast.Constant(value=int() | float() as number):
+            return float(number)
+        case ast.Name(id=name):
+            return names[name]
+        case ast.UnaryOp(operand=operand):
+            return -_evaluate(operand, names)
+        case ast.BinOp(left=left, op=symbol, right=right):
+            return _BINARY[type(symbol)](_evaluate(left, names), _evaluate(right, names))
+        case ast.Call(func=ast.Name(id=name), args=given):
+            known = _FUNCTIONS[name]
+            arrays = [_evaluate(each, names) for each in given[: known.arrays]]
+            return known.value(*arrays, *map(_whole, given[known.arrays :]))
+    raise ExpressionError(f"{ast.unparse(node)!r} is no part of a formula")
+
+
+def _magnitude(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    match node:
+        case ast.Constant(value=int() | float() as number):
+            return abs(float(number))
+        case ast.Name(id=name):
+            return np.abs(names[name])
+        case ast.UnaryOp(operand=operand):
+            return _magnitude(operand, names)
+        case ast.BinOp(left=left, op=symbol, right=right):
+            return _ADDING[type(symbol)](_magnitude(left, names), _magnitude(right, names))
+        case ast.Call(func=ast.Name(id=name), args=given):
+            known = _FUNCTIONS[name]
+            magnitudes = [_magnitude(each, names) for each in given[: known.arrays]]
+            if known.magnitude is not None:
+                return known.magnitude(*magnitudes, *map(_whole, given[known.arrays :]))
+            return _bend(name, _evaluate(given[0], names), magnitudes[0])
+    raise ExpressionError(f"{ast.unparse(node)!r} is no part of a formula")
+
+
+def _bend(name: str, value: Any, magnitude: Any) -> Any:
+    """Of a smooth function: its own rounding, and that of its argument times its slope."""
+    result = np.exp(value) if name == "exp" else np.tanh(value)
+    slope = result if name == "exp" else 1 - result**2
+    return np.abs(result) + slope * magnitude

@@ -1,4 +1,4 @@
-"""Matrices between guard zones, in memory of their own that can be made read-only."""
+"""Arrays between guard zones, in memory of their own that can be made read-only."""
 
 from __future__ import annotations
 
@@ -29,41 +29,47 @@ _HUGE_BYTES = 1 << 22
 """NumPy asks for huge pages for arrays from this size on."""
 
 
-class GuardedMatrix:
-    """A row-major matrix with guard zones before and after it and, if padded, between its rows.
+class GuardedArray:
+    """An array with guard zones before and after it and, if padded, after its rows and matrices.
 
     Guards hold NaNs, so that reading them shows in the result and writing them shows in `damage`.
 
     Args:
-        rows: of the matrix.
-        columns: of the matrix.
-        dtype: element type.
-        padding: guard elements after every row.
+        shape: of the array, 1 to 3 dimensions; the last is contiguous.
+        dtype: of its elements.
+        padding: guard elements after every row, and after every matrix of several.
 
     Attributes:
-        array: the matrix. Its first element is `LINE_OFFSET` bytes after a page's start.
+        array: the array. Its first element is `LINE_OFFSET` bytes after a page's start.
     """
 
-    def __init__(self, rows: int, columns: int, dtype: str, padding: int = 0) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: str, padding: int = 0) -> None:
         row = DTYPES[dtype]
         itemsize = row.itemsize
         self._poison = row.word.poison
         guard = GUARD_BYTES // itemsize
-        stride = columns + padding
-        count = rows * stride
+        strides = strides_of(shape, padding)
+        count = shape[0] * strides[0]
         self._pages = _Pages(LINE_OFFSET + (count + 2 * guard) * itemsize)
-        self._words = self._pages.words(f"u{itemsize}", count + 2 * guard)
-        self._before = self._words[:guard]
-        self._after = self._words[guard + count :]
-        body = self._words[guard : guard + count].reshape(rows, stride)
-        self._between = body[:, columns:]
-        self._bits = body[:, :columns]
+        self.words = self._pages.words(f"u{itemsize}", count + 2 * guard)
+        self._before = self.words[:guard]
+        self._after = self.words[guard + count :]
+        body = self.words[guard : guard + count]
+        self._bits = np.lib.stride_tricks.as_strided(
+            body, shape, [stride * itemsize for stride in strides]
+        )
+        self._body = body
+        self._between = np.empty(0, np.intp)
+        if padding:
+            inside = np.zeros(count, bool)
+            np.lib.stride_tricks.as_strided(inside, shape, strides)[...] = True
+            self._between = np.flatnonzero(~inside)
         self.array: Matrix = self._bits.view(row.numpy)
         self.poison()
 
     def poison(self) -> None:
-        """Fill guards and matrix with NaNs."""
-        self._words.fill(self._poison)
+        """Fill guards and array with NaNs."""
+        self.words.fill(self._poison)
 
     def seal(self) -> None:
         """From now on a write to it or its guards, by whomever, ends the process (SIGSEGV)."""
@@ -71,7 +77,7 @@ class GuardedMatrix:
 
     @contextlib.contextmanager
     def unsealed(self) -> Iterator[Matrix]:
-        """The matrix, to be written within a block; a sealed one is sealed again after it."""
+        """The array, to be written within a block; a sealed one is sealed again after it."""
         sealed = self._pages.read_only
         self._pages.protect(read_only=False)
         try:
@@ -81,7 +87,7 @@ class GuardedMatrix:
 
     @property
     def bits(self) -> NDArray[np.unsignedinteger]:
-        """The matrix as integers, of which equal ones are equal, NaN or not."""
+        """The array as integers, of which equal ones are equal, NaN or not."""
         return self._bits
 
     @property
@@ -90,7 +96,7 @@ class GuardedMatrix:
         return int(np.count_nonzero(self._bits == self._poison))
 
     def same_as(self, values: Matrix) -> bool:
-        """Whether the matrix holds exactly `values`."""
+        """Whether the array holds exactly `values`."""
         return np.array_equal(self._bits, values.view(self._bits.dtype))
 
     def damage(self) -> str | None:
@@ -98,12 +104,25 @@ class GuardedMatrix:
         zones = {
             "before the first row": self._before,
             "after the last row": self._after,
-            "past the end of a row": self._between,
+            "past the end of a row": self._body[self._between],
         }
         for place, zone in zones.items():
             if not (zone == self._poison).all():
                 return place
         return None
+
+
+def strides_of(shape: tuple[int, ...], padding: int = 0) -> tuple[int, ...]:
+    """Elements from one to the next along every dimension, where rows are so far apart.
+
+    Args:
+        shape: 1 to 3 dimensions.
+        padding: elements after every row, and after every matrix of several.
+    """
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.append(size * strides[-1] + padding)
+    return tuple(reversed(strides))
 
 
 class _Pages:

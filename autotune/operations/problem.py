@@ -1,29 +1,28 @@
 """Problems: what a kernel is tuned for.
 
-The convention everywhere is ``C[M x K] = alpha * A[M x N] @ B[N x K] + beta * C``, row-major,
-with N the reduction. BLAS calls our N "k" and our K "n".
+The convention of matrix products is ``C[M x K] = alpha * A[M x N] @ B[N x K] + beta * C``,
+row-major, with N the reduction. BLAS calls our N "k" and our K "n".
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Protocol, Self
 
-from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES, dtype_name
-from autotune.core.errors import ProblemError
+from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES
+from autotune.core.errors import InputError, ProblemError
 from autotune.core.printable import shown
-from autotune.core.suggestions import must_be
-
-if TYPE_CHECKING:
-    from autotune.operations.formula import Formula
+from autotune.operations.fields import ACCURACIES as ACCURACIES
+from autotune.operations.fields import admits as admits
+from autotune.operations.fields import check_common, label_of, one_of, positive
+from autotune.operations.fields import element_sizes as element_sizes
+from autotune.operations.formula import Formula
+from autotune.operations.operation import Operation
+from autotune.operations.parts import Array, Operand
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 """Which of A and B is stored transposed, A first: "nt" means B is stored K x N."""
-
-ACCURACIES = ("ieee", "fp32", "fp32-normwise", "tf32", "native", "strassen")
-"""Accuracy classes. A kernel of class `ieee` satisfies a problem of any class."""
 
 
 class Problem(Protocol):
@@ -35,8 +34,13 @@ class Problem(Protocol):
         ...
 
     @property
-    def formula(self) -> Formula | None:
-        """What is computed, where that is an operation of a user's own."""
+    def defined(self) -> Operation:
+        """The operation itself."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its sizes, in the operation's order."""
         ...
 
     @property
@@ -50,13 +54,38 @@ class Problem(Protocol):
         ...
 
     @property
+    def result_dtype(self) -> str:
+        """Element type of the result."""
+        ...
+
+    @property
     def accuracy(self) -> str:
         """The loosest accuracy class a kernel may have."""
         ...
 
     @property
+    def threads(self) -> int | None:
+        """Cap on CPU threads; None means all that the process may use."""
+        ...
+
+    @property
+    def layout(self) -> str:
+        """Which operands are stored transposed, where the operation leaves that open."""
+        ...
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element of the operands."""
+        ...
+
+    @property
     def sizes(self) -> Mapping[str, int]:
-        """Names in scope of a family's expressions: problem sizes and `element_sizes`."""
+        """Names in scope of a family's expressions: the sizes and `element_sizes`."""
+        ...
+
+    @property
+    def operands(self) -> tuple[Array, ...]:
+        """The operands as stored, in the order of a call."""
         ...
 
     @property
@@ -65,13 +94,65 @@ class Problem(Protocol):
         ...
 
     @property
+    def traffic(self) -> int:
+        """Bytes of the operands, each moved once."""
+        ...
+
+    @property
     def label(self) -> str:
         """A short unique text, usable in a file name."""
+        ...
+
+    def named(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """Stored operands as the formula means them.
+
+        Args:
+            arrays: by the operands' names.
+        """
         ...
 
     def key(self) -> dict[str, Any]:
         """Every field as JSON-able values: the problem's part of a cache key."""
         ...
+
+    def with_sizes(self, *shape: int) -> Self:
+        """The same problem at other sizes."""
+        ...
+
+
+class MatrixOperation(Operation):
+    """An operation whose problems are those of matrix products: C from A and B."""
+
+    __slots__ = ()
+
+    def at(self, shape: tuple[int, ...], **fields: Any) -> Gemm:
+        """The problem of one shape."""
+        m, n, k = shape
+        return Gemm(m, n, k, **fields)
+
+    def problem_from_key(self, key: Mapping[str, Any]) -> Gemm:
+        """Rebuild a problem from its key."""
+        return gemm_from_key(key)
+
+
+FACTORS = (Operand("A", ("M", "N")), Operand("B", ("N", "K")), Operand("C", ("M", "K"), True))
+"""The operands of matrix products, where no layout says otherwise."""
+
+GEMM = MatrixOperation(
+    name="gemm",
+    sizes=("M", "N", "K"),
+    operands=FACTORS,
+    result=Formula("alpha * A @ B + beta * C"),
+    flops="2 * M * N * K",
+    scalars=(("alpha", 1.0), ("beta", 0.0)),
+    summary="Matrix product",
+    baselines=(("cuda", "cublas.gemm"), ("numba-cuda", "cublas.gemm")),
+    entry=("M", "N", "K", "alpha", "A", "B", "beta", "C"),
+)
+"""The general matrix product."""
+
+OPERATIONS: Mapping[str, Operation] = {GEMM.name: GEMM}
+"""The operations that come with the engine, by name; family files define others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,30 +184,34 @@ class Gemm:
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k"):
-            object.__setattr__(self, name, _positive(name, getattr(self, name)))
-        object.__setattr__(self, "dtype", _dtype("dtype", self.dtype))
-        if self.out_dtype is not None:
-            out_dtype = _dtype("out_dtype", self.out_dtype)
-            object.__setattr__(self, "out_dtype", None if out_dtype == self.dtype else out_dtype)
-        _one_of("layout", self.layout, LAYOUTS)
-        _one_of("accuracy", self.accuracy, ACCURACIES)
-        if self.threads is not None:
-            object.__setattr__(self, "threads", _positive("threads", self.threads))
+            object.__setattr__(self, name, positive(name, getattr(self, name)))
+        one_of("layout", self.layout, LAYOUTS)
+        check_common(self)
 
     @property
     def operation(self) -> str:
         """The operation's name."""
-        return "gemm"
+        return self.defined.name
 
     @property
-    def formula(self) -> Formula | None:
-        """What C becomes, where that is not the product above."""
-        return None
+    def defined(self) -> Operation:
+        """The operation itself."""
+        return GEMM
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """m, n, k."""
+        return self.m, self.n, self.k
 
     @property
     def flops(self) -> int:
         """Multiplications and additions of the textbook algorithm: 2 M N K."""
-        return 2 * self.m * self.n * self.k
+        return self.defined.evaluated(self.defined.flops, self.sizes)
+
+    @property
+    def traffic(self) -> int:
+        """Bytes of A, B and C, each moved once."""
+        return sum(each.nbytes for each in self.operands)
 
     @property
     def itemsize(self) -> int:
@@ -137,12 +222,6 @@ class Gemm:
     def result_dtype(self) -> str:
         """Element type of C."""
         return self.out_dtype or self.dtype
-
-    @property
-    def operand_bytes(self) -> int:
-        """Bytes of A, B and C together."""
-        inputs = (self.m + self.k) * self.n * self.itemsize
-        return inputs + self.m * self.k * DTYPES[self.result_dtype].itemsize
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -165,26 +244,37 @@ class Gemm:
         return (self.m, self.k)
 
     @property
+    def operands(self) -> tuple[Array, ...]:
+        """A, B and C as stored."""
+        return (
+            Array("A", self.a_shape, self.dtype),
+            Array("B", self.b_shape, self.dtype),
+            Array("C", self.c_shape, self.result_dtype, written=True),
+        )
+
+    @property
     def label(self) -> str:
         """Sizes, dtype and whatever differs from the defaults, joined with dashes."""
-        parts = [f"{self.m}x{self.n}x{self.k}", self.dtype]
-        if self.out_dtype is not None:
-            parts.append(f"to-{self.out_dtype}")
-        if self.layout != "nn":
-            parts.append(self.layout)
-        if self.accuracy != "ieee":
-            parts.append(self.accuracy)
-        if self.threads is not None:
-            parts.append(f"{self.threads}-thread" + ("s" if self.threads > 1 else ""))
-        return "-".join(parts)
+        return label_of(self)
+
+    def named(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """A, B and C as the formula means them: what is stored transposed, turned."""
+        turned = {name for name, stored in zip("AB", self.layout, strict=True) if stored == "t"}
+        return {name: each.T if name in turned else each for name, each in arrays.items()}
 
     def key(self) -> dict[str, Any]:
         """Every field by name, as JSON-able values."""
         return asdict(self)
 
-    def with_sizes(self, m: int, n: int, k: int) -> Self:
+    def with_sizes(self, *shape: int) -> Self:
         """The same problem at other sizes."""
+        m, n, k = shape
         return replace(self, m=m, n=n, k=k)
+
+
+def multiplies(operation: Operation) -> bool:
+    """Whether an operation is ``alpha A B + beta C`` of matrices, which libraries compute."""
+    return isinstance(operation, MatrixOperation) and operation.result == GEMM.result
 
 
 def gemm_from_key(key: Mapping[str, Any]) -> Gemm:
@@ -201,49 +291,19 @@ def gemm_from_key(key: Mapping[str, Any]) -> Gemm:
         ) from error
 
 
-def element_sizes(dtype: str) -> dict[str, int]:
-    """Bytes of an operand's element, ``itemsize``, and of a sum of products, ``acc_itemsize``."""
-    row = DTYPES[dtype]
-    return {"itemsize": row.itemsize, "acc_itemsize": row.accumulated.itemsize}
+def only_gemm(problem: Problem, where: str) -> Gemm:
+    """The problem, where nothing but matrix products can be computed.
 
-
-def parse_shape(text: str) -> tuple[int, int, int]:
-    """Sizes from ``MxNxK``: three whole numbers >= 1.
+    Args:
+        problem: what is to be computed.
+        where: what cannot compute anything else, for the message.
 
     Raises:
-        ProblemError: anything else; the message names the text.
+        InputError: it is another operation.
     """
-    parts = text.lower().split("x")
-    if len(parts) == 3 and all(part.isascii() and part.isdigit() for part in parts):
-        m, n, k = (int(part) for part in parts)
-        if min(m, n, k) >= 1:
-            return m, n, k
-    raise ProblemError(f"a shape is MxNxK with three whole numbers >= 1, got {shown(text)}")
-
-
-def admits(wanted: str, offered: str) -> bool:
-    """Whether a kernel of accuracy class `offered` may serve a problem that asks for `wanted`."""
-    return offered in ("ieee", wanted)
-
-
-def _positive(name: str, value: Any) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = 0
-    if number < 1 or isinstance(value, bool):
-        raise ProblemError(f"{name} must be a whole number >= 1, got {shown(value)}")
-    return number
-
-
-def _dtype(name: str, value: Any) -> str:
-    text = str(value if isinstance(value, str) else getattr(value, "__name__", str(value)))
-    plain = dtype_name(text)
-    if plain not in DTYPES:
-        raise ProblemError(must_be(name, text, DTYPES))
-    return plain
-
-
-def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ProblemError(must_be(name, str(value), allowed))
+    if not isinstance(problem, Gemm) or problem.defined is not GEMM:
+        raise InputError(
+            f"{where} divides matrix products and nothing else, got operation "
+            f"{problem.operation!r}: use target cpu or cuda"
+        )
+    return problem

@@ -1,4 +1,4 @@
-"""Operations of one's own: products that a family file defines by a formula."""
+"""Products of one's own: what a family file defines by a formula over A, B and C."""
 
 from __future__ import annotations
 
@@ -6,26 +6,51 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from autotune.core.errors import InputError, ProblemError
-from autotune.core.printable import shown
+from autotune.core.errors import ProblemError
 from autotune.operations.formula import Formula
-from autotune.operations.problem import Gemm, gemm_from_key
-from autotune.space import Expression
+from autotune.operations.operation import Operation
+from autotune.operations.problem import FACTORS, GEMM, Gemm, MatrixOperation, gemm_from_key
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """What the families of an operation compute.
+class ProductOperation(MatrixOperation):
+    """A matrix product whose formula is a user's own."""
 
-    Attributes:
-        name: the operation's name.
+    __slots__ = ()
+
+    def at(self, shape: tuple[int, ...], **fields: Any) -> Product:
+        """The problem of one shape."""
+        m, n, k = shape
+        return Product(m, n, k, **fields, defined=self)
+
+    def problem_from_key(self, key: Mapping[str, Any]) -> Product:
+        """Rebuild a problem from its key.
+
+        Raises:
+            ProblemError: a field is missing, unknown, or out of range, or the formula is another.
+        """
+        formula = key.get("formula")
+        if formula != self.result.text:
+            raise ProblemError(
+                f"operation {self.name!r} computes {self.result.text} here, not {formula}"
+            )
+        shared = {name: value for name, value in key.items() if name != "formula"}
+        return Product(**gemm_from_key(shared).key(), defined=self)
+
+
+def product_operation(name: str, formula: Formula, flops: str) -> ProductOperation:
+    """The operation that computes C from A, B and C by a formula.
+
+    Args:
+        name: what users call it.
         formula: what C becomes.
         flops: how many floating-point operations that takes: an expression over M, N and K.
-    """
 
-    name: str
-    formula: Formula
-    flops: str
+    Raises:
+        InputError: the formula gives no matrix M x K.
+    """
+    return ProductOperation(
+        name, GEMM.sizes, FACTORS, formula, flops, GEMM.scalars, entry=GEMM.entry
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,54 +63,7 @@ class Product(Gemm):
 
     defined: Operation = field(kw_only=True)
 
-    @property
-    def operation(self) -> str:
-        """The operation's name."""
-        return self.defined.name
-
-    @property
-    def formula(self) -> Formula:
-        """What C becomes."""
-        return self.defined.formula
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations, as the operation counts them.
-
-        Raises:
-            InputError: it counts none for these sizes.
-        """
-        count = Expression.parse(self.defined.flops).evaluate(self.sizes)
-        if isinstance(count, str) or not 1 <= count < 2**63:
-            raise InputError(
-                f"flops of operation {self.defined.name!r} must be a number >= 1, "
-                f"got {shown(count)} for {self.label}"
-            )
-        return int(count)
-
     def key(self) -> dict[str, Any]:
         """Every field of a matrix product, and the formula."""
         shared = {each.name: getattr(self, each.name) for each in fields(Gemm)}
-        return {**shared, "formula": self.formula.text}
-
-
-def problem_from_key(key: Mapping[str, Any], defined: Operation | None) -> Gemm:
-    """Rebuild a problem from its key.
-
-    Args:
-        key: as `Gemm.key` or `Product.key` gives it.
-        defined: its operation, where that is one of a user's own.
-
-    Raises:
-        ProblemError: a field is missing, unknown, or out of range, or the formula is another one.
-    """
-    if defined is None:
-        return gemm_from_key(key)
-    formula = key.get("formula")
-    if formula != defined.formula.text:
-        raise ProblemError(
-            f"operation {defined.name!r} computes {defined.formula.text} here, not {formula}"
-        )
-    shared = {name: value for name, value in key.items() if name != "formula"}
-    gemm = gemm_from_key(shared)
-    return Product(**gemm.key(), defined=defined)
+        return {**shared, "formula": self.defined.result.text}

@@ -1,8 +1,9 @@
-"""What a product must be: random operands, float64 references, and the error that is allowed."""
+"""What a result must be: random operands, float64 references, and the error that is allowed."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -11,7 +12,9 @@ from numpy.typing import NDArray
 
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError
+from autotune.operations.cases import Case
 from autotune.operations.formula import Formula
+from autotune.operations.problem import Problem, multiplies
 
 Matrix: TypeAlias = NDArray[Any]
 
@@ -45,7 +48,7 @@ class Tolerance:
 
     @classmethod
     def of(
-        cls, accuracy: str, dtype: str, sizes: tuple[int, int, int], out_dtype: str | None = None
+        cls, accuracy: str, dtype: str, sizes: tuple[int, ...], out_dtype: str | None = None
     ) -> Tolerance:
         """The tolerance of an accuracy class.
 
@@ -84,7 +87,7 @@ class Tolerance:
         Args:
             accuracy: the accuracy class of the kernel.
             dtype: element type of the operands.
-            sizes: m, n, k.
+            sizes: of the problem.
             out_dtype: element type of the result; None means `dtype`.
 
         Raises:
@@ -114,122 +117,101 @@ class Tolerance:
         return np.asarray(allowed)
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One multiplication to check.
-
-    Attributes:
-        m: rows of A and C.
-        n: the reduction.
-        k: columns of B and C.
-        alpha: scales the product.
-        beta: scales C; zero means that C must not be read.
-        padding: elements between the end of a row and the start of the next, in every operand.
-        distribution: of the operands' elements: "uniform" in (-1, 1) or "normal".
-    """
-
-    m: int
-    n: int
-    k: int
-    alpha: float = 1.0
-    beta: float = 0.0
-    padding: int = 0
-    distribution: str = "uniform"
-
-    def __str__(self) -> str:
-        return f"{self.m}x{self.n}x{self.k} alpha={self.alpha:g} beta={self.beta:g}"
-
-
-SMALL_CASES = (
-    Case(1, 1, 1),
-    Case(1, 7, 1, alpha=-1.5, beta=2.0),
-    Case(5, 1, 3, beta=1.0, padding=3),
-    Case(2, 301, 2, alpha=0.5, distribution="normal"),
-    Case(3, 2, 130, beta=-0.25, padding=1),
-    Case(131, 4, 3, alpha=2.0),
-    Case(17, 33, 9, alpha=0.75, beta=-1.0, padding=5),
-    Case(64, 64, 64, alpha=-1.0, beta=0.5),
-    Case(65, 127, 63, alpha=1.25, padding=7, distribution="normal"),
-)
-"""Small and ragged sizes, other alpha and beta, padded rows: under 2 ms together for any kernel
-worth timing."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
     """Random operands of a case, and what comes of them.
 
     Attributes:
-        a: A as stored.
-        b: B as stored.
-        c: C before the call; None where beta is zero and C must not be read.
-        reference: what C must be after it.
+        inputs: as stored, by name.
+        before: the output before the call; None where it must not be read.
+        reference: what the output must be after it.
     """
 
-    a: Matrix
-    b: Matrix
-    c: Matrix | None
+    inputs: Mapping[str, Matrix]
+    before: Matrix | None
     reference: FullReference | SampledReference
 
     @classmethod
-    def of(
-        cls,
-        case: Case,
-        dtype: str,
-        layout: str,
-        rng: np.random.Generator,
-        formula: Formula | None = None,
-        out_dtype: str | None = None,
-    ) -> Drawn:
-        """Draw operands and compute, in float64, their product or what a formula says."""
-        a_shape = (case.n, case.m) if layout[0] == "t" else (case.m, case.n)
-        b_shape = (case.k, case.n) if layout[1] == "t" else (case.n, case.k)
-        a = _random(rng, a_shape, case.distribution, dtype)
-        b = _random(rng, b_shape, case.distribution, dtype)
-        c = None
-        if case.beta != 0:
-            c = _random(rng, (case.m, case.k), case.distribution, out_dtype or dtype)
-        factors = (a.T if layout[0] == "t" else a, b.T if layout[1] == "t" else b)
-        if formula is not None:
+    def of(cls, case: Case, problem: Problem, rng: np.random.Generator) -> Drawn:
+        """Draw operands and compute, in float64, what the operation makes of them.
+
+        Args:
+            case: sizes, scalars and distribution.
+            problem: operation, dtype and layout; its own sizes do not matter.
+            rng: draws the operands.
+        """
+        here = problem.with_sizes(*case.sizes)
+        defined = problem.defined
+        scalars = case.scalars_of(defined)
+        inputs = {
+            each.name: _random(rng, each.shape, case.distribution, each.dtype)
+            for each in here.operands
+            if not each.written
+        }
+        output = next(each for each in here.operands if each.written)
+        before = None
+        if defined.reads_output(scalars):
+            before = _random(rng, output.shape, case.distribution, output.dtype)
+        named = problem.named(inputs)
+        if not multiplies(defined):
             # No rows, columns or identity stand for all of it: it is computed whole.
-            return cls(a, b, c, FullReference(*factors, c, case, formula))
-        if case.m * case.n * case.k <= FULL_PRODUCTS and case.m * case.k <= FULL_ELEMENTS:
-            return cls(a, b, c, FullReference(*factors, c, case))
-        return cls(a, b, c, SampledReference(*factors, c, case, rng))
+            known = np.zeros(output.shape) if before is None else before
+            values = {**named, output.name: known, **scalars}
+            return cls(inputs, before, FullReference.of_formula(defined.result, values))
+        factors, alpha, beta = (named["A"], named["B"]), scalars["alpha"], scalars["beta"]
+        if math.prod(case.sizes) <= FULL_PRODUCTS and math.prod(output.shape) <= FULL_ELEMENTS:
+            reference = FullReference.of_product(*factors, before, alpha, beta)
+            return cls(inputs, before, reference)
+        return cls(inputs, before, SampledReference(*factors, before, alpha, beta, rng))
 
 
 class FullReference:
-    """Every element, against a float64 product.
+    """Every element, against what float64 gives.
 
     Attributes:
-        expected: what C should be, in float64.
-        scale: |alpha| |A| |B| + |beta| |C0|, which tolerances are relative to.
+        expected: what the output should be, in float64.
+        scale: what tolerances are relative to; of a product |alpha| |A| |B| + |beta| |C0|.
         largest: the largest element of `scale`.
     """
 
-    def __init__(
-        self,
-        a: Matrix,
-        b: Matrix,
-        c: Matrix | None,
-        case: Case,
-        formula: Formula | None = None,
-    ) -> None:
-        if formula is not None:
-            a64, b64 = a.astype(np.float64), b.astype(np.float64)
-            c64 = None if c is None else c.astype(np.float64)
-            self.expected = formula.evaluate(a64, b64, c64, case.alpha, case.beta)
-            self.scale = formula.magnitude(a64, b64, c64, case.alpha, case.beta)
-        else:
-            self.expected = case.alpha * _product(a, b)
-            self.scale = abs(case.alpha) * _product(np.abs(a), np.abs(b))
-            if c is not None:
-                self.expected += case.beta * c.astype(np.float64)
-                self.scale += abs(case.beta) * np.abs(c.astype(np.float64))
-        self.largest = float(self.scale.max())
+    def __init__(self, expected: Matrix, scale: Matrix) -> None:
+        self.expected = expected
+        self.scale = scale
+        self.largest = float(scale.max())
+
+    @classmethod
+    def of_product(
+        cls, a: Matrix, b: Matrix, c: Matrix | None, alpha: float, beta: float
+    ) -> FullReference:
+        """That of alpha A B + beta C0.
+
+        Args:
+            a: A.
+            b: B.
+            c: C0; None where beta is zero.
+            alpha: scales the product.
+            beta: scales C0.
+        """
+        expected = alpha * _product(a, b)
+        scale = abs(alpha) * _product(np.abs(a), np.abs(b))
+        if c is not None:
+            expected += beta * c.astype(np.float64)
+            scale += abs(beta) * np.abs(c.astype(np.float64))
+        return cls(expected, scale)
+
+    @classmethod
+    def of_formula(cls, formula: Formula, values: Mapping[str, Any]) -> FullReference:
+        """That of a formula.
+
+        Args:
+            formula: what the output becomes.
+            values: of operands and scalars.
+        """
+        exact = {name: np.asarray(value).astype(np.float64) for name, value in values.items()}
+        return cls(formula.evaluate(exact), formula.magnitude(exact))
 
     def error(self, c: Matrix, tolerance: Tolerance) -> float:
-        """The largest error relative to `tolerance`; NaN where C is NaN."""
+        """The largest error relative to `tolerance`; NaN where the output is NaN."""
         allowed = tolerance.allowed(self.scale, self.largest, self.expected)
         return _worst(c, self.expected, allowed)
 
@@ -256,24 +238,32 @@ class SampledReference:
     _DEVIATIONS = 6.0
 
     def __init__(
-        self, a: Matrix, b: Matrix, c: Matrix | None, case: Case, rng: np.random.Generator
+        self,
+        a: Matrix,
+        b: Matrix,
+        c: Matrix | None,
+        alpha: float,
+        beta: float,
+        rng: np.random.Generator,
     ) -> None:
-        rows, columns = _pick(case.m, rng), _pick(case.k, rng)
+        rows, columns = _pick(a.shape[0], rng), _pick(b.shape[1], rng)
         self.rows = rows
         self.columns = columns
-        self._row_part = FullReference(a[rows], b, None if c is None else c[rows], case)
-        self._column_part = FullReference(
-            a, b[:, columns], None if c is None else c[:, columns], case
+        self._row_part = FullReference.of_product(
+            a[rows], b, None if c is None else c[rows], alpha, beta
         )
-        self.vectors = rng.choice([-1.0, 1.0], (case.k, VECTORS))
-        self._expected = case.alpha * _product(a, _product(b, self.vectors))
-        self._scale = abs(case.alpha) * _product(np.abs(a), _norms(b))
+        self._column_part = FullReference.of_product(
+            a, b[:, columns], None if c is None else c[:, columns], alpha, beta
+        )
+        self.vectors = rng.choice([-1.0, 1.0], (b.shape[1], VECTORS))
+        self._expected = alpha * _product(a, _product(b, self.vectors))
+        self._scale = abs(alpha) * _product(np.abs(a), _norms(b))
         if c is not None:
-            self._expected += case.beta * _product(c, self.vectors)
-            self._scale += abs(case.beta) * _norms(c)
+            self._expected += beta * _product(c, self.vectors)
+            self._scale += abs(beta) * _norms(c)
         self._magnitude = np.sqrt(np.mean(self._expected**2, axis=1, keepdims=True))
         self._largest = float(self._scale.max())
-        self._width = case.k
+        self._width = b.shape[1]
 
     def error(self, c: Matrix, tolerance: Tolerance) -> float:
         """The largest error relative to `tolerance`; NaN where C is NaN."""
@@ -297,7 +287,12 @@ class SampledReference:
 
 def _worst(values: Matrix, expected: Matrix, allowed: Matrix) -> float:
     error = np.abs(values.astype(np.float64, copy=False) - expected)
-    return float(np.divide(error, allowed, out=error).max())
+    # Where nothing may be off nothing is, as above the diagonal of a triangle.
+    exact = (allowed == 0) & (error == 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        relative = np.divide(error, allowed, out=error)
+    relative[np.broadcast_to(exact, relative.shape)] = 0
+    return float(relative.max())
 
 
 def _norms(matrix: Matrix) -> Matrix:
@@ -324,7 +319,7 @@ def _pick(count: int, rng: np.random.Generator) -> NDArray[np.int64]:
 
 
 def _random(
-    rng: np.random.Generator, shape: tuple[int, int], distribution: str, dtype: str
+    rng: np.random.Generator, shape: tuple[int, ...], distribution: str, dtype: str
 ) -> Matrix:
     values = rng.uniform(-1, 1, shape) if distribution == "uniform" else rng.normal(size=shape)
     return values.astype(DTYPES[dtype].numpy)

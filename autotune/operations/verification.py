@@ -1,25 +1,27 @@
 """Verification: guarded operands, and what a kernel did to them.
 
-Pure NumPy. A kernel is anything called as ``kernel(a, b, out, alpha, beta)`` that stores
-``alpha A B + beta out`` in `out`; where and how it runs is not known here.
+Pure NumPy. A kernel is anything called as ``kernel(*operands, *scalars)``, in the operation's
+order, that stores the result in the operand that is written; where and how it runs is not known
+here.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from autotune.operations.formula import Formula
-from autotune.operations.guarded import GuardedMatrix
-from autotune.operations.references import Case, Drawn, Matrix, Tolerance
+from autotune.operations.cases import Case
+from autotune.operations.guarded import GuardedArray
+from autotune.operations.parts import Array
+from autotune.operations.problem import Problem
+from autotune.operations.references import Drawn, Matrix, Tolerance
 
-Kernel: TypeAlias = Callable[[Matrix, Matrix, Matrix, float, float], object]
+Kernel: TypeAlias = Callable[..., object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,8 @@ class Verdict:
     Attributes:
         error: largest error relative to what is allowed; 1 is the limit.
         reason: what is wrong, in one line; empty when nothing is.
-        damaged: memory other than C was written: nothing else in the process can be trusted.
+        damaged: memory other than the output was written: nothing else in the process can be
+            trusted.
     """
 
     error: float
@@ -43,15 +46,20 @@ class Verdict:
 
 
 def find_flaw(
-    case: Case, damage: Mapping[str, str | None], modified: Mapping[str, bool], unwritten: int
+    case: Case,
+    damage: Mapping[str, str | None],
+    modified: Mapping[str, bool],
+    unwritten: int,
+    output: Array,
 ) -> Verdict | None:
     """What is wrong with the memory that a kernel leaves, or None.
 
     Args:
-        case: what was multiplied.
+        case: what was computed.
         damage: which guard zone of each operand was written, by its name; None where none was.
         modified: whether an input was.
-        unwritten: elements of C that still hold what guard zones hold.
+        unwritten: elements of the output that still hold what guard zones hold.
+        output: the operand that is written.
     """
     for name, place in damage.items():
         if place:
@@ -62,8 +70,8 @@ def find_flaw(
     if unwritten:
         return Verdict(
             math.inf,
-            f"{case}: left {unwritten} of {case.m * case.k} elements of C unwritten, or computed "
-            "them from memory that holds no operand",
+            f"{case}: left {unwritten} of {math.prod(output.shape)} elements of {output.name} "
+            "unwritten, or computed them from memory that holds no operand",
         )
     return None
 
@@ -72,9 +80,9 @@ def grade(case: Case, accuracy: str, error: float) -> Verdict:
     """The verdict on an error.
 
     Args:
-        case: what was multiplied.
+        case: what was computed.
         accuracy: the accuracy class that the kernel promises.
-        error: relative to what that class allows; NaN where C is NaN.
+        error: relative to what that class allows; NaN where the output is NaN.
     """
     if error <= 1:
         return Verdict(error)
@@ -90,51 +98,47 @@ class Check:
     knows the result of a call from one before it is wrong about the next.
 
     Args:
-        case: what is multiplied.
-        dtype: element type of A and B.
-        layout: which of A and B is stored transposed.
+        case: what is computed.
+        problem: operation, dtypes and layout; its own sizes do not matter.
         rng: draws the operands.
-        formula: what is computed, where that is no product.
-        out_dtype: element type of C; None means `dtype`.
         others: distributions of further contents.
-        sealed: whether A and B are read-only, so that a kernel that writes them, even to put back
+        sealed: whether inputs are read-only, so that a kernel that writes them, even to put back
             what was there, ends its process.
 
     Attributes:
-        case: what is multiplied.
-        a: A as stored.
-        b: B as stored.
-        c: C, to be written.
+        case: what is computed.
+        problem: the problem at the case's sizes.
+        operands: the arrays, in the operation's order.
+        output: the one that is written.
     """
 
     def __init__(
         self,
         case: Case,
-        dtype: str,
-        layout: str,
+        problem: Problem,
         rng: np.random.Generator,
-        formula: Formula | None = None,
         *,
-        out_dtype: str | None = None,
         others: Sequence[str] = (),
         sealed: bool = False,
     ) -> None:
         self.case = case
-        self._dtypes = dtype, out_dtype or dtype
-        self._cases = (case, *(replace(case, distribution=each) for each in others))
-        self._draw = functools.partial(
-            Drawn.of, dtype=dtype, layout=layout, formula=formula, out_dtype=out_dtype
-        )
-        self._contents = [self._draw(each, rng=rng) for each in self._cases]
+        self.problem = problem.with_sizes(*case.sizes)
+        self._scalars = tuple(case.scalars_of(problem.defined).values())
+        self._cases = (case, *(case.drawn_from(each) for each in others))
+        self._contents = [Drawn.of(each, problem, rng) for each in self._cases]
         self._turn = 0
-        self._a = GuardedMatrix(*_extents(self._drawn.a), dtype, case.padding)
-        self._b = GuardedMatrix(*_extents(self._drawn.b), dtype, case.padding)
-        self._c = GuardedMatrix(case.m, case.k, out_dtype or dtype, case.padding)
-        self.a, self.b, self.c = self._a.array, self._b.array, self._c.array
+        self.guarded = {
+            each.name: GuardedArray(each.shape, each.dtype, case.padding)
+            for each in self.problem.operands
+        }
+        self._written = next(each for each in self.problem.operands if each.written)
+        self._out = self.guarded[self._written.name]
+        self.operands = tuple(each.array for each in self.guarded.values())
+        self.output = self._out.array
         self._known: set[tuple[int, str, int]] = set()
         if sealed:
-            self._a.seal()
-            self._b.seal()
+            for name in self._drawn.inputs:
+                self.guarded[name].seal()
         self._write()
 
     @property
@@ -142,22 +146,27 @@ class Check:
         """How many contents take turns."""
         return len(self._contents)
 
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """What a kernel is called with: the operands, then the case's scalars."""
+        return (*self.operands, *self._scalars)
+
     def turn(self) -> None:
-        """Write the next content into A and B."""
+        """Write the next content into the inputs."""
         self._turn = (self._turn + 1) % len(self._contents)
         self._write()
 
     def redraw(self, rng: np.random.Generator) -> None:
-        """Draw every content afresh, and write one of them into A and B."""
-        self._contents = [self._draw(each, rng=rng) for each in self._cases]
+        """Draw every content afresh, and write one of them into the inputs."""
+        self._contents = [Drawn.of(each, self.problem, rng) for each in self._cases]
         self._known.clear()
         self._write()
 
     def prepare(self) -> None:
-        """Put C into its state before a call: NaNs, or its values where beta is not zero."""
-        self._c.poison()
-        if self._drawn.c is not None:
-            self.c[...] = self._drawn.c
+        """Put the output into its state before a call: NaNs, or its values where it is read."""
+        self._out.poison()
+        if self._drawn.before is not None:
+            self.output[...] = self._drawn.before
 
     def judge(self, accuracy: str) -> Verdict:
         """Judge memory and result after a call that followed `prepare`.
@@ -165,18 +174,18 @@ class Check:
         Args:
             accuracy: the accuracy class the kernel promises.
         """
-        damage = {"A": self._a.damage(), "B": self._b.damage(), "C": self._c.damage()}
+        damage = {name: each.damage() for name, each in self.guarded.items()}
         modified = {
-            "A": not self._a.same_as(self._drawn.a),
-            "B": not self._b.same_as(self._drawn.b),
+            name: not self.guarded[name].same_as(values)
+            for name, values in self._drawn.inputs.items()
         }
-        flaw = find_flaw(self.case, damage, modified, self._c.unwritten)
+        flaw = find_flaw(self.case, damage, modified, self._out.unwritten, self._written)
         if flaw is not None:
             return flaw
-        sizes = (self.case.m, self.case.n, self.case.k)
-        dtype, out_dtype = self._dtypes
-        tolerance = Tolerance.of(accuracy, dtype, sizes, out_dtype)
-        return grade(self.case, accuracy, self._drawn.reference.error(self.c, tolerance))
+        tolerance = Tolerance.of(
+            accuracy, self.problem.dtype, self.case.sizes, self.problem.out_dtype
+        )
+        return grade(self.case, accuracy, self._drawn.reference.error(self.output, tolerance))
 
     def judge_again(self, accuracy: str) -> Verdict:
         """Judge what one of many calls left: bits that were right before are looked up.
@@ -184,12 +193,13 @@ class Check:
         Args:
             accuracy: the accuracy class the kernel promises.
         """
+        bits = self._out.bits
         known = (
             self._turn,
             accuracy,
-            zlib.crc32(self._c.bits.tobytes() if self.case.padding else self._c.bits.data),
+            zlib.crc32(bits.tobytes() if self.case.padding else bits.data),
         )
-        if known in self._known and self._c.damage() is None:
+        if known in self._known and self._out.damage() is None:
             return Verdict(0.0)
         verdict = self.judge(accuracy)
         if verdict.right:
@@ -199,20 +209,34 @@ class Check:
     def run(self, kernel: Kernel, accuracy: str) -> Verdict:
         """Prepare, call and judge."""
         self.prepare()
-        kernel(self.a, self.b, self.c, self.case.alpha, self.case.beta)
+        kernel(*self.arguments)
         return self.judge(accuracy)
 
     @property
     def _drawn(self) -> Drawn:
-        """The content that A and B have now."""
+        """The content that the inputs have now."""
         return self._contents[self._turn]
 
     def _write(self) -> None:
-        for matrix, values in ((self._a, self._drawn.a), (self._b, self._drawn.b)):
-            with matrix.unsealed() as array:
+        for name, values in self._drawn.inputs.items():
+            with self.guarded[name].unsealed() as array:
                 array[...] = values
 
 
-def _extents(matrix: Matrix) -> tuple[int, int]:
-    rows, columns = matrix.shape
-    return rows, columns
+class ProductCheck(Check):
+    """A check of a matrix product, by its operands' own names."""
+
+    @property
+    def a(self) -> Matrix:
+        """A as stored."""
+        return self.guarded["A"].array
+
+    @property
+    def b(self) -> Matrix:
+        """B as stored."""
+        return self.guarded["B"].array
+
+    @property
+    def c(self) -> Matrix:
+        """C, to be written."""
+        return self.guarded["C"].array

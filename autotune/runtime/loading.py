@@ -11,7 +11,7 @@ import numpy as np
 
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError, UnknownNameError
-from autotune.operations.problem import Gemm
+from autotune.operations.problem import Gemm, Problem
 from autotune.targets.base import Target
 from autotune.targets.kernel import FALLBACKS, Kernel, Request
 from autotune.targets.lookup import qualities
@@ -19,7 +19,7 @@ from autotune.targets.registry import home_of, make_target
 
 
 def load(
-    problem: Gemm,
+    problem: Problem,
     target: str | Target | None = None,
     *,
     match: str = "exact",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 _STEPS_LIMIT = 16
+_SIZES_LIMIT = 8
 _GRID_LIMIT = 2**31
 _THREADS_LIMIT = 1024
 
@@ -98,7 +99,7 @@ class BinaryRecord:
             digest=checks.required(fields, "digest"),
             architecture=checks.required(fields, "architecture"),
             launch=LaunchPlan(
-                sizes=_extents("binary.sizes", checks.required(fields, "sizes")),
+                sizes=_sizes(checks.required(fields, "sizes")),
                 steps=tuple(_step(step) for step in steps),
                 workspace_bytes=(
                     None
@@ -126,10 +127,21 @@ def _step(document: object) -> LaunchStep:
 def _extents(name: str, value: object) -> Extents:
     if not isinstance(value, list) or len(value) != 3:
         raise InputError(f"{name} must be three whole numbers, got {shown(value)}")
-    x, y, z = (checks.count(name, each, minimum=1) for each in value)
-    if max(x, y, z) >= _GRID_LIMIT:
-        raise InputError(f"{name} must be below {_GRID_LIMIT}, got {shown(value)}")
+    x, y, z = _counts(name, value)
     return x, y, z
+
+
+def _sizes(value: object) -> tuple[int, ...]:
+    if not isinstance(value, list) or not 1 <= len(value) <= _SIZES_LIMIT:
+        raise InputError(f"binary.sizes must be whole numbers, got {shown(value)}")
+    return _counts("binary.sizes", value)
+
+
+def _counts(name: str, values: list[object]) -> tuple[int, ...]:
+    counts = tuple(checks.count(name, each, minimum=1) for each in values)
+    if max(counts) >= _GRID_LIMIT:
+        raise InputError(f"{name} must be below {_GRID_LIMIT}, got {shown(values)}")
+    return counts
 
 
 def _digest(name: str, value: object) -> None:

@@ -241,9 +241,9 @@ def _loading_changes(recorded: Mapping[str, str], current: Mapping[str, str]) ->
 
 
 def problem_sizes(problem: Problem) -> dict[str, int]:
-    """The fields of a problem's key that are sizes: those an expression knows in capitals."""
-    names = problem.sizes
-    return {name: value for name, value in problem.key().items() if name.upper() in names}
+    """The fields of a problem's key that are sizes, in the operation's order."""
+    names = (name.lower() for name in problem.defined.sizes)
+    return dict(zip(names, problem.shape, strict=True))
 
 
 def without(key: Mapping[str, Any], names: Container[str]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from autotune.core.device import DeviceFingerprint
 from autotune.core.errors import InputError
 from autotune.core.printable import shown
 from autotune.core.statistics import WIDE, half_width
-from autotune.operations.problem import gemm_from_key
+from autotune.operations.problem import OPERATIONS
 from autotune.store import checks, strict_json
 from autotune.store.binary import BinaryRecord
 
@@ -266,8 +266,8 @@ def _problem(operation: str, value: object) -> dict[str, Any]:
     for name, item in problem.items():
         if item is not None:
             checks.scalar(f"problem.{name}", item)
-    if operation == "gemm":
-        gemm_from_key(problem)
+    if operation in OPERATIONS:
+        OPERATIONS[operation].problem_from_key(problem)
     return dict(problem)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from autotune.families.program_cache import ProgramCache
     from autotune.families.rendering import Source
     from autotune.measuring.evaluator import Effort, Evaluator
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.targets.kernel import BoundKernel, Kernel, Request
     from autotune.targets.reports import Forecast, Found, HostCalls, Model, Resources
 
@@ -85,7 +85,7 @@ class Work:
         seed: seeds the operands.
     """
 
-    problem: Gemm
+    problem: Problem
     families: Mapping[str, KernelFamily]
     device: Device
     programs: ProgramCache
@@ -171,7 +171,7 @@ class Target(ABC):
         """The family whose default configuration serves a problem nothing was tuned for."""
 
     @abstractmethod
-    def device(self, problem: Gemm | None = None, name: int | str | None = None) -> Device:
+    def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:
         """Read the live device; with a problem, under that problem's own caps.
 
         Args:
@@ -208,7 +208,7 @@ class Target(ABC):
         self,
         family: KernelFamily,
         candidate: Candidate,
-        problem: Gemm,
+        problem: Problem,
         device: Device,
         programs: ProgramCache,
         binary: Binary | None = None,
@@ -239,7 +239,7 @@ class Target(ABC):
             CacheError: the cache cannot be read.
         """
 
-    def library(self, problem: Gemm, tuned: Callable[[], BoundKernel]) -> BoundKernel | None:
+    def library(self, problem: Problem, tuned: Callable[[], BoundKernel]) -> BoundKernel | None:
         """The vendor's library in place of a tuned kernel; None where there is none.
 
         Args:
@@ -267,7 +267,7 @@ class Target(ABC):
         family: KernelFamily,
         source: Source,
         configuration: Configuration,
-        problem: Gemm,
+        problem: Problem,
         device: Device,
     ) -> Resources | None:
         """What a configuration needs of a device, as compiled; None where that is not known.
@@ -277,7 +277,7 @@ class Target(ABC):
         """
         return None
 
-    def model(self, family: KernelFamily, problem: Gemm, device: Device) -> Model | None:
+    def model(self, family: KernelFamily, problem: Problem, device: Device) -> Model | None:
         """What can be expected of a family's configurations before any is measured, if anything.
 
         Returns:
@@ -286,12 +286,14 @@ class Target(ABC):
         """
         return None
 
-    def forecast(self, problem: Gemm, device: Device, cache: str | None = None) -> Forecast | None:
+    def forecast(
+        self, problem: Problem, device: Device, cache: str | None = None
+    ) -> Forecast | None:
         """What a model says of the target's ways to compute a problem, if it has one."""
         return None
 
     def host_calls(
-        self, problem: Gemm, device: Device, programs: ProgramCache
+        self, problem: Problem, device: Device, programs: ProgramCache
     ) -> HostCalls | None:
         """Times calls from arrays of the host to a result there; None where operands are there."""
         return None

@@ -6,60 +6,75 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError
+from autotune.operations.calls import check_unread
+from autotune.operations.parts import plain_strides
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from numpy.typing import NDArray
 
-    from autotune.operations.problem import Gemm
+    from autotune.operations.parts import Array
+    from autotune.operations.problem import Problem
 
 
 def check_operands(
-    problem: Gemm, a: Any, b: Any, out: NDArray[Any] | None, beta: float
+    problem: Problem,
+    inputs: Sequence[Any],
+    out: NDArray[Any] | None,
+    scalars: Mapping[str, float],
 ) -> NDArray[Any]:
-    """Validate host operands and return the array that C goes to.
+    """Validate host operands and return the array that the result goes to.
 
     Args:
-        problem: sizes, dtype and layout that the operands must have.
-        a: A as stored: M x N, or N x M where the layout says transposed.
-        b: B as stored: N x K, or K x N where the layout says transposed.
-        out: C, M x K; None allocates it.
-        beta: scales what `out` holds; anything but zero needs `out`.
+        problem: shapes and dtypes that the operands must have.
+        inputs: as stored, in the operation's order.
+        out: the output; None allocates it.
+        scalars: those that do not have their defaults: where they say that the output is read,
+            it must be there.
 
     Raises:
         OperandError: a wrong type, shape, dtype or memory layout; `out` that is read-only or
-            overlaps an input; a nonzero `beta` without `out`.
+            overlaps an input; no `out` where it is read.
     """
-    _check("a", a, problem.a_shape, problem.dtype)
-    _check("b", b, problem.b_shape, problem.dtype)
+    output = next(each for each in problem.operands if each.written)
+    wanted = [each for each in problem.operands if not each.written]
+    for array, given in zip(wanted, inputs, strict=True):
+        _check(array.name.lower(), given, array)
     if out is None:
-        if beta != 0:
-            raise OperandError(f"beta = {beta} scales what out holds: pass out=, or use beta = 0")
-        return np.empty(problem.c_shape, problem.result_dtype)
-    _check("out", out, problem.c_shape, problem.result_dtype)
+        check_unread(problem.defined, scalars)
+        return np.empty(output.shape, DTYPES[output.dtype].numpy)
+    _check("out", out, output)
     if not out.flags.writeable:
         raise OperandError("out is read-only: pass an array that may be written")
-    if not rows_are_contiguous(out):
+    if element_strides(out) is None:
         raise OperandError(
             f"out must be row-major with contiguous rows, got strides {out.strides}: "
             "pass np.ascontiguousarray(out) and copy back"
         )
-    for name, operand in (("a", a), ("b", b)):
-        if np.may_share_memory(out, operand) and _overlaps(out, operand):
-            raise OperandError(f"out overlaps {name} in memory: pass a separate array as out")
+    for array, given in zip(wanted, inputs, strict=True):
+        if np.may_share_memory(out, given) and _overlaps(out, given):
+            raise OperandError(
+                f"out overlaps {array.name.lower()} in memory: pass a separate array as out"
+            )
     return out
 
 
-def rows_are_contiguous(array: NDArray[Any]) -> bool:
-    """Whether a 2-D array is row-major with unit inner stride and rows that do not overlap."""
-    rows, columns = array.shape
-    row_stride, column_stride = array.strides
-    return (columns == 1 or column_stride == array.itemsize) and (
-        rows == 1 or row_stride >= columns * array.itemsize
-    )
+def element_strides(array: NDArray[Any]) -> tuple[int, ...] | None:
+    """Elements from one to the next along every dimension, the outermost first.
+
+    None where the last dimension is not contiguous, or rows are not whole elements apart.
+    """
+    steps = [divmod(stride, array.itemsize) for stride in array.strides]
+    if any(rest and size > 1 for (_, rest), size in zip(steps, array.shape, strict=True)):
+        return None
+    return plain_strides(array.shape, [step for step, _ in steps])
 
 
-def _check(name: str, array: Any, shape: tuple[int, int], dtype: str) -> None:
+def _check(name: str, array: Any, wanted: Array) -> None:
+    shape, dtype = wanted.shape, wanted.dtype
     if not isinstance(array, np.ndarray):
         if hasattr(array, "__cuda_array_interface__") or getattr(array, "is_cuda", False):
             raise OperandError(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.dtypes import DEFAULT_DTYPE
 from autotune.families.offers import refusal, unoffered
+from autotune.operations.problem import OPERATIONS
 
 if TYPE_CHECKING:
     import os
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from autotune.core.device import DeviceFingerprint
     from autotune.families.family import KernelFamily
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.targets.base import Placement, Target
 
 _DEFAULTS = {
@@ -41,7 +42,7 @@ class Invocation:
         families: folders of families of the user's own.
     """
 
-    problem: Gemm
+    problem: Problem
     target: str
     placement: Placement
     device: int | str | None = None
@@ -51,7 +52,7 @@ class Invocation:
     @classmethod
     def of(
         cls,
-        problem: Gemm,
+        problem: Problem,
         target: Target,
         fingerprint: DeviceFingerprint,
         *,
@@ -82,9 +83,10 @@ class Invocation:
         """The command line that tunes it."""
         problem = self.problem
         words = ["autotune", "tune"]
-        if problem.formula is not None:
+        if problem.operation not in OPERATIONS:
             words.append(problem.operation)
-        words += ["--shape", f"{problem.m}x{problem.n}x{problem.k}", "--target", self.target]
+        shape = "x".join(map(str, problem.shape))
+        words += ["--shape", shape, "--target", self.target]
         for name, value in self._options():
             words += [f"--{name.replace('_', '-')}", str(value)]
         return shlex.join([*self.placement.launcher, *words])
@@ -95,8 +97,8 @@ class Invocation:
         Args:
             width: columns that a line may have, if its words allow that.
         """
-        own = self.problem.formula is not None
-        names = ["Product", "find_operation", "load"] if own else ["Gemm", "load"]
+        own = self.problem.operation not in OPERATIONS
+        names = ["find_operation", "load"] if own else ["Gemm", "load"]
         call = f"kernel = load({', '.join(self._arguments())})"
         calls = [call]
         if len(call) > width:
@@ -128,13 +130,15 @@ class Invocation:
     def _arguments(self) -> list[str]:
         """The arguments of `autotune.load`, as Python."""
         problem = self.problem
-        fields = [f"{name}={getattr(problem, name)}" for name in ("m", "n", "k")]
+        own = problem.operation not in OPERATIONS
+        names = problem.defined.sizes if own else [name.lower() for name in problem.defined.sizes]
+        fields = [f"{name}={size}" for name, size in zip(names, problem.shape, strict=True)]
         fields += [f"{name}={_quoted(value)}" for name, value in self._differing()]
         folders = f"[{', '.join(map(_quoted, self.families))}]"
-        if problem.formula is not None:
-            found = ", ".join([_quoted(problem.operation), folders, _quoted(self.target)])
-            fields.append(f"defined=find_operation({found})")
-        kind = "Gemm" if problem.formula is None else "Product"
+        kind = "Gemm"
+        if own:
+            found = ", ".join([_quoted(problem.operation), *([folders] if self.families else [])])
+            kind = f"find_operation({found}).problem"
         arguments = [f"{kind}({', '.join(fields)})", f"target={_quoted(self.target)}"]
         if self.placement.arguments is not None:
             arguments += [f"{name}={text}" for name, text in self.placement.arguments]

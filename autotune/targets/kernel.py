@@ -12,11 +12,12 @@ from autotune.core.errors import InputError
 
 if TYPE_CHECKING:
     from autotune.core.configuration import Candidate
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.store import MatchQuality, TuningRecord
 
 BoundKernel: TypeAlias = Callable[..., Any]
-"""``kernel(a, b, out, alpha, beta, stream)``: checks operands, computes or enqueues, returns C."""
+"""``kernel(*inputs, out=None, stream=None, **scalars)``: checks operands, computes or enqueues,
+and returns the output; of matrix products ``kernel(a, b, out, alpha, beta, stream)``, too."""
 
 FALLBACKS = (None, "library")
 """What `load` may do where the record says that the vendor's library is faster."""
@@ -36,7 +37,7 @@ class Request:
         again: asks for the same once more, in another process; None where that makes no sense.
     """
 
-    problem: Gemm
+    problem: Problem
     match: str
     device: int | str | None
     cache: str | Path | None
@@ -64,7 +65,7 @@ class Kernel:
             where the candidate does.
     """
 
-    problem: Gemm
+    problem: Problem
     target: str
     candidate: Candidate
     match: MatchQuality
@@ -97,6 +98,38 @@ class Kernel:
             )
         return operator.call, (self._request.again,)
 
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        """Compute the problem's operation: ``kernel(*inputs, out=None, stream=None, **scalars)``.
+
+        On the CPU operands are NumPy arrays, and the output is there when the call returns. On a
+        GPU they are arrays of PyTorch, CuPy, Numba, or anything with DLPack or
+        ``__cuda_array_interface__`` in its memory; the work is enqueued on a stream, and the call
+        does not wait for it. Rows must be contiguous there: nothing is copied unasked.
+
+        Args:
+            inputs: the operands that are not written, in the operation's order.
+            options: `out`, the output, written in place and returned; None allocates it with the
+                library of the first input. `stream`, where to enqueue the work: a stream of any
+                library, its handle, or anything with ``__cuda_stream__``; what the operands need
+                must be ordered before it. None is the current stream of the first input's library.
+                CPU kernels take none. And the operation's scalars, numbers of the host; where one
+                that is not zero scales what `out` holds, `out` must be there.
+
+        Returns:
+            The output.
+
+        Raises:
+            OperandError: an operand does not fit; the message names it and what it takes.
+            LaunchError: the GPU's driver refuses the launch, or an earlier kernel was at fault.
+        """
+        return self._bound(*inputs, **options)
+
+
+class ProductKernel(Kernel):
+    """A tuned kernel of a matrix product."""
+
+    __slots__ = ()
+
     def __call__(
         self,
         a: Any,
@@ -108,11 +141,6 @@ class Kernel:
     ) -> Any:
         """``C = alpha A B + beta C`` for operands of the problem's shapes, dtype and layout.
 
-        On the CPU operands are NumPy arrays, and C is there when the call returns. On a GPU they
-        are arrays of PyTorch, CuPy, Numba, or anything with DLPack or
-        ``__cuda_array_interface__`` in its memory; the work is enqueued on a stream, and the call
-        does not wait for it. Rows must be contiguous there: nothing is copied unasked.
-
         Args:
             a: A as stored: M x N, or N x M where the layout says transposed.
             b: B as stored: N x K, or K x N where the layout says transposed.
@@ -120,9 +148,7 @@ class Kernel:
                 `a`.
             alpha: scales the product; a number of the host.
             beta: scales what `out` holds; needs `out`. Zero means `out` is not read.
-            stream: where to enqueue the work: a stream of any library, its handle, or anything
-                with ``__cuda_stream__``; what the operands need must be ordered before it. None
-                is the current stream of the library of `a`. CPU kernels take none.
+            stream: as for `Kernel`.
 
         Returns:
             C, an M x K array.

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from autotune.core.paths import CacheLocations
 from autotune.families.program_cache import ProgramCache
+from autotune.operations.problem import MatrixOperation
 from autotune.store import MatchQuality
-from autotune.targets.kernel import Kernel
+from autotune.targets.kernel import Kernel, ProductKernel
 from autotune.targets.lookup import binary_of, look_up
 
 if TYPE_CHECKING:
@@ -16,13 +17,13 @@ if TYPE_CHECKING:
     from autotune.targets.kernel import BoundKernel, Request
 
 
-def load_kernel(target: Target, request: Request, kind: type[Kernel] = Kernel) -> Kernel:
+def load_kernel(target: Target, request: Request, kind: type[Kernel] | None = None) -> Kernel:
     """Look the kernel up, and make it, or what computes instead.
 
     Args:
         target: where to run.
         request: what was asked for.
-        kind: the class of the target's kernels.
+        kind: the class of the target's kernels; None takes that of the operation's.
 
     Raises:
         NotTunedError: nothing good enough; the message names the command that would tune it.
@@ -53,6 +54,8 @@ def load_kernel(target: Target, request: Request, kind: type[Kernel] = Kernel) -
         library = record.baseline.name.partition(" ")[0]
         slower = f"{record.candidate.family} is at {record.baseline.ratio:.2f}x {library} here"
         reason = "; ".join(filter(None, (f"{slower}: {library} computes", reason)))
+    if kind is None:
+        kind = ProductKernel if isinstance(problem.defined, MatrixOperation) else Kernel
     return kind(
         problem,
         target.name,

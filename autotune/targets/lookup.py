@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from autotune.core.device import Device, DeviceLimits
     from autotune.families.family import KernelFamily
     from autotune.families.index import Families
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.space import SearchSpace
     from autotune.space.restriction import Rejection
     from autotune.store import RecordSource
@@ -52,7 +52,7 @@ class Lookup:
 
 
 def look_up(
-    problem: Gemm,
+    problem: Problem,
     target: Target,
     *,
     match: str,
@@ -93,7 +93,7 @@ def _facts_of(place: CacheLocations, target: str) -> Path:
     return ProgramCache(place.programs).folder / target
 
 
-def binary_of(problem: Gemm, found: Lookup, cache: str | Path | None = None) -> Binary | None:
+def binary_of(problem: Problem, found: Lookup, cache: str | Path | None = None) -> Binary | None:
     """What the winner of a record that was found was compiled to, if it is kept and may be used.
 
     Args:
@@ -125,7 +125,7 @@ class _Fitting:
         limits: of the device it is to run on.
     """
 
-    def __init__(self, families: Families, problem: Gemm, limits: DeviceLimits) -> None:
+    def __init__(self, families: Families, problem: Problem, limits: DeviceLimits) -> None:
         self._families = families
         self._problem = problem
         self._limits = limits
@@ -156,7 +156,7 @@ class _Fitting:
 
 
 def _find(
-    problem: Gemm,
+    problem: Problem,
     target: Target,
     device: Device,
     families: Families,
@@ -201,7 +201,7 @@ def _find(
 
 
 def _candidate(
-    problem: Gemm,
+    problem: Problem,
     target: Target,
     device: Device,
     families: Families,
@@ -223,7 +223,7 @@ def _candidate(
     return fitted
 
 
-def _capped(problem: Gemm, tuned: Candidate, families: Families, device: Device) -> str:
+def _capped(problem: Problem, tuned: Candidate, families: Families, device: Device) -> str:
     """Why a candidate that was tuned with more threads than there are now must have fewer."""
     usable = device.limits.names().get("max_threads")
     if usable is None:
@@ -235,7 +235,7 @@ def _capped(problem: Gemm, tuned: Candidate, families: Families, device: Device)
 
 
 def _binary(
-    problem: Gemm,
+    problem: Problem,
     family: KernelFamily,
     candidate: Candidate,
     device: Device,
@@ -249,7 +249,7 @@ def _binary(
     current = family.digest == record.family_digest
     # A kernel of another template is launched as it was measured, or not at all.
     if kept.architecture != getattr(device.limits, "architecture", None) or not (
-        current or kept.launch.sizes == (problem.m, problem.n, problem.k)
+        current or kept.launch.sizes == problem.shape
     ):
         return None
     sources = record_sources(place.database, device.fingerprint.kind)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from autotune.core.configuration import Candidate
     from autotune.core.measurement import Measurement
     from autotune.measuring.evaluator import Evaluator, Finals
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.store import EffortRecord, Match
     from autotune.tuning.trial_run import TrialRun
     from autotune.tuning.trials import Workplace
@@ -289,7 +289,7 @@ def _ties(winner: int, interval: tuple[float, float], measurements: Sequence[Mea
     )
 
 
-def _nothing_valid(problem: Gemm, run: TrialRun) -> str:
+def _nothing_valid(problem: Problem, run: TrialRun) -> str:
     results = run.results
     counts = Counter(result.measurement.outcome for result in results)
     reasons = Counter(result.measurement.reason for result in results if result.measurement.reason)

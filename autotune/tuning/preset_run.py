@@ -34,7 +34,7 @@ from autotune.tuning.tuner import TuneResult, tune_at
 if TYPE_CHECKING:
     from autotune.core.device import Device
     from autotune.families.family import KernelFamily
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.tuning.presets import TuningPreset
     from autotune.tuning.progress import Watcher
 
@@ -66,7 +66,7 @@ class PresetResult:
         reason: one line saying why the problem was not tuned.
     """
 
-    problem: Gemm
+    problem: Problem
     study: str
     status: PresetStatus
     record: TuningRecord | None = None
@@ -74,7 +74,7 @@ class PresetResult:
     reason: str = ""
 
 
-Watch = Callable[["Gemm", float], "Watcher | None"]
+Watch = Callable[["Problem", float], "Watcher | None"]
 """``watch(problem, seconds)``: called before each visit; returns its progress callback."""
 
 
@@ -139,7 +139,7 @@ def run_preset(
     finished = journal.labels()
     digests = {family.name: family.digest for family in found.values()}
 
-    def stored(problem: Gemm) -> TuningRecord | None:
+    def stored(problem: Problem) -> TuningRecord | None:
         """A problem's own record, if there is one that still holds."""
         records = store.records(read.fingerprint.digest, problem.operation, name)
         match = find(records, problem, name, read, digests, lambda record: None)
@@ -157,7 +157,7 @@ def run_preset(
         else:
             tasks.append(_Task(each.problem, each.seconds, study, most, record))
 
-    def workplace(problem: Gemm) -> Workplace:
+    def workplace(problem: Problem) -> Workplace:
         return Workplace.of(
             problem,
             target=chosen,
@@ -220,7 +220,7 @@ class _Task:
         interrupted: whether a request to stop ended the last visit.
     """
 
-    problem: Gemm
+    problem: Problem
     weight: float
     study: str
     trials: int

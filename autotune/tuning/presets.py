@@ -12,7 +12,7 @@ from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError, ProblemError, UnknownNameError
 from autotune.core.suggestions import must_be
 from autotune.core.toml_table import Table
-from autotune.operations.problem import Gemm, parse_shape
+from autotune.operations.problem import GEMM, Gemm
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +107,10 @@ def _problems(entry: Table) -> Iterator[PresetProblem]:
     for table in tables:
         text = table.text("shape")
         try:
-            sizes = parse_shape(text)
+            m, n, k = GEMM.parse_shape(text)
         except ProblemError as error:
             table.fail("shape", f"is wrong: {error}")
-        problem = Gemm(*sizes, dtype=table.choice("dtype", DTYPES))
+        problem = Gemm(m, n, k, dtype=table.choice("dtype", DTYPES))
         if problem in seen:
             table.fail("shape", f"must not repeat {problem.label}")
         seen.add(problem)

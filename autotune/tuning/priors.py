@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from autotune.core.device import Device
     from autotune.families.family import KernelFamily
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.search.model import Prior
     from autotune.store import MeasuredProblem, TuningCache
     from autotune.targets.base import Target
@@ -29,7 +29,7 @@ _OTHER_DEVICE = 4.0
 
 
 def known_priors(
-    problem: Gemm,
+    problem: Problem,
     target: Target,
     device: Device,
     families: Mapping[str, KernelFamily],

@@ -24,7 +24,7 @@ from autotune.tuning.trial_run import TrialRun
 from autotune.tuning.trials import TrialResult, Workplace
 
 if TYPE_CHECKING:
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.targets.base import Target
 
 LARGEST_SWEEP = 1 << 24
@@ -48,7 +48,7 @@ class SweepResult:
         interrupted: whether Ctrl-C, or another request to stop, ended it early.
     """
 
-    problem: Gemm
+    problem: Problem
     target: str
     device: str
     study: str
@@ -71,7 +71,7 @@ class SweepResult:
 
 
 def sweep(
-    problem: Gemm,
+    problem: Problem,
     *,
     target: str | Target | None = None,
     device: int | str | None = None,

@@ -25,7 +25,7 @@ from autotune.tuning.priors import known_priors
 if TYPE_CHECKING:
     from autotune.core.device import Device
     from autotune.families.family import KernelFamily
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.search import TuningStudy
     from autotune.search.model import Prior
 
@@ -55,7 +55,7 @@ class Workplace:
         extra_families: folders with families of the user's own that take part.
     """
 
-    problem: Gemm
+    problem: Problem
     target: Target
     device: Device
     families: Mapping[str, KernelFamily]
@@ -68,7 +68,7 @@ class Workplace:
     @classmethod
     def of(
         cls,
-        problem: Gemm,
+        problem: Problem,
         *,
         target: Target,
         device: int | str | None,
@@ -181,7 +181,7 @@ class Workplace:
         return known_priors(self.problem, self.target, self.device, families, self.store)
 
 
-def _usable(families: Mapping[str, KernelFamily], problem: Gemm) -> dict[str, KernelFamily]:
+def _usable(families: Mapping[str, KernelFamily], problem: Problem) -> dict[str, KernelFamily]:
     """The families that can serve a problem; an error that says why when none can."""
     if (reason := refusal(families, problem)) is not None:
         raise InputError(reason)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from autotune.core.measurement import Outcome
     from autotune.core.pace import Pace
     from autotune.measuring.evaluator import Baseline, Effort, Evaluator
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.space import SearchSpace
     from autotune.store import Match, TuningRecord
     from autotune.targets.base import Target
@@ -60,7 +60,7 @@ class TuneResult:
         extra_families: folders with families of the user's own that took part.
     """
 
-    problem: Gemm
+    problem: Problem
     target: str
     study: str
     best: TuningRecord
@@ -95,7 +95,7 @@ class TuneResult:
 
 
 def tune(
-    problem: Gemm,
+    problem: Problem,
     *,
     target: str | Target | None = None,
     device: int | str | None = None,
@@ -329,6 +329,6 @@ def _rungs(work: Workplace) -> Iterable[Candidate]:
             yield Candidate(name, work.families[name].default(work.problem, work.device.limits))
 
 
-def _study_name(problem: Gemm, target: str) -> str:
+def _study_name(problem: Problem, target: str) -> str:
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     return f"{problem.operation}-{problem.label}-{target}-{stamp}-{uuid.uuid4().hex[:4]}"

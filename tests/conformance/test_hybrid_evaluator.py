@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.core.device import Device
-    from autotune.operations.verification import Check
+    from autotune.operations.verification import ProductCheck
     from autotune.targets.hybrid.evaluator import ChooseLocal
 
 PROBLEM = Gemm(40, 30, 50)
@@ -131,7 +131,7 @@ def numpy_worker(setup: Setup, problem: Gemm) -> Subjects:
     def machine(local: LocalKernel) -> Any:
         return NumpyMachine(setup.devices, problem.dtype)
 
-    def library(check: Check) -> Library:
+    def library(check: ProductCheck) -> Library:
         return Library("NumPy", functools.partial(np.matmul, check.a, check.b, out=check.c))
 
     def measuring(subject: Gemm) -> Trials:
@@ -151,7 +151,7 @@ class TestHybridEvaluator(EvaluatorConformance):
         with suspects_evaluator(
             folder,
             device,
-            lambda wanted: LocalKernel(suspect(), wanted.dtype, limits, None),
+            lambda wanted: LocalKernel(suspect(), "", wanted.dtype, limits, None),
             numpy_worker,
         ) as evaluator:
             yield evaluator

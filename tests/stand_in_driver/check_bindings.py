@@ -8,14 +8,17 @@ import gc
 import threading
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from test_driver import STEP, DriverConformance
 
+from autotune.core.configuration import Candidate
+from autotune.core.errors import InputError
 from autotune.families.catalog import load_families
-from autotune.families.launch import LaunchPlan, LaunchStep
+from autotune.families.launch import Binary, LaunchPlan, LaunchStep
 from autotune.families.program_cache import ProgramCache
 from autotune.operations.problem import Gemm
 from autotune.targets.cuda.device.identity import load_driver
@@ -30,8 +33,9 @@ from autotune.targets.cuda.driver.streams import Retained, wait
 from autotune.targets.cuda.launch.launch import CudaKernel
 from autotune.targets.cuda.launch.program import CudaProgram
 from autotune.targets.cuda.machine.guarded import GuardedMatrix
+from autotune.targets.cuda.machine.local import LocalKernel
 from autotune.targets.cuda.machine.machine import GpuMachine
-from autotune.targets.cuda.machine.products import Multiplier, Products
+from autotune.targets.cuda.machine.products import Products
 
 # PyCUDA, where it is installed, knows the stand-in for what it is.
 driver_module.has_pycuda = lambda: False
@@ -111,10 +115,7 @@ class TestMachine:
 
     @pytest.fixture
     def machine(self) -> Iterator[GpuMachine]:
-        limits = find_gpu("h200").limits
-        family = load_families(target="cuda")["naive"]
-        chosen = Multiplier(family, family.default(Gemm(64, 64, 64), limits), None)
-        products = Products("float64", limits, [chosen], ProgramCache(Path("unused")))
+        products = Products(kernels("float64"), ProgramCache(Path("nowhere")))
         with GpuMachine([0], "float64", products) as made, made.here(0):
             yield made
 
@@ -157,6 +158,41 @@ class TestMachine:
         assert (bytes_.dtype, bytes_.shape) == (np.uint8, (100,))
         assert machine.is_locked(bytes_)
         machine.free(bytes_)
+
+
+def kernels(dtype: str) -> list[LocalKernel]:
+    """One for large reductions alone, and one for any sizes, as ranks are sent them."""
+    limits = find_gpu("h200").limits
+    families, made = load_families(target="cuda"), []
+    for name, sizes in (("pipelined", (64, 65536, 64)), ("naive", (64, 64, 64))):
+        problem = Gemm(*sizes, dtype)
+        chosen = families[name].default(problem, limits)
+        if name == "pipelined":
+            space = families[name].space(problem, limits)
+            row = space.nearest({**chosen, "splits": 128}, ())
+            assert row is not None
+            chosen = space[row]
+        binary = Binary(b"\x7fELF of gemm", limits.architecture, None)
+        digest = families[name].digest
+        made.append(LocalKernel(Candidate(name, chosen), digest, dtype, limits, binary))
+    return made
+
+
+def test_blocks_of_any_size_have_a_product() -> None:
+    """Nothing is compiled: there is no folder for programs."""
+    products = Products(kernels("float32"), ProgramCache(Path("nowhere")))
+    for sizes in ((1, 1, 1), (7, 1000, 3), (64, 65536, 64), (1000, 63, 500)):
+        launch = products.launch(0, *sizes)
+        launch(0, sizes[1], 0, sizes[2], 0, sizes[2], 1.0, 0.0, None)
+        assert products.launch(0, *sizes) is launch
+    products.close()
+
+
+def test_ranks_have_the_families_that_kernels_were_made_from() -> None:
+    first, *_ = kernels("float32")
+    other = replace(first, digest="0" * 16)
+    with pytest.raises(InputError, match="'pipelined' of target cuda must be the same on all"):
+        Products([other], ProgramCache(Path("nowhere")))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -179,6 +179,23 @@ class TestOffers:
         assert counted["problem"]["dtype"] == dtype
         assert Gemm(1, 2, 3, dtype=alias).dtype == dtype
 
+    def test_results_may_have_a_type_of_their_own(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        where = ["--device", "h200", "--dtype", "fp16", "--out-dtype"]
+        counted = document(capsys, "space", *where, "fp32")
+        assert {each["problem"]["out_dtype"] for each in counted} == {"float32"}
+        valid = {each["family"] for each in counted if each["valid"]}
+        assert valid == {"block", "naive", "tiled"}
+        emitted = document(capsys, "emit", "naive", *where, "fp32")
+        assert "const __half* __restrict__ a" in emitted["source"]
+        assert "float* __restrict__ c" in emitted["source"]
+        for other in ("float64", "bfloat16", "int8"):
+            code, _, err = run(capsys, "space", *where, other)
+            assert code == 2
+            assert "out_dtype must be one of float16, float32, which the families for" in err
+            assert err.count("\n") == 1
+
     def test_a_family_of_ones_own_adds_its_dtype(
         self, capsys: pytest.CaptureFixture[str], tmp_path: Path
     ) -> None:
@@ -363,8 +380,7 @@ class TestOwnOperations:
     def stored(family: KernelFamily) -> str:
         from autotune.operations.product import Product
 
-        assert family.defines is not None
-        problem = Product(64, 64, 64, defined=family.defines)
+        problem = Product(64, 64, 64, defined=family.defined)
         device: Device = make_target("cpu").device(problem)
         found = record(
             problem=problem,

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.core.configuration import Value
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import AutotuneError, SpaceError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.families.bound import Bound
@@ -28,13 +29,12 @@ from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import Source
 from autotune.measuring.evaluator import Baseline
 from autotune.measuring.messages import Series
-from autotune.measuring.plan import CASES
 from autotune.measuring.pool import WorkerPool
 from autotune.measuring.processes import Failure, FailureKind
 from autotune.measuring.rounds import MIN_ROUNDS, conclude, hold_rounds, take_turns
+from autotune.operations.cases import cases_of
 from autotune.operations.guarded import GUARD_BYTES
-from autotune.operations.problem import Gemm
-from autotune.operations.references import Case
+from autotune.operations.problem import GEMM, Gemm
 from autotune.space import SearchSpace
 from autotune.targets.cuda.compile import compiling
 from autotune.targets.cuda.compile.compiling import (
@@ -122,12 +122,12 @@ def test_every_family_is_verified_at_several_sizes() -> None:
             bound = Bound(family, space[row], PROBLEM, LIMITS)
             valid = [
                 case
-                for case in CASES
-                if plan_or_none(bound, Gemm(case.m, case.n, case.k)) is not None
+                for case in cases_of(Gemm(1, 1, 1))
+                if plan_or_none(bound, Gemm(*case.sizes)) is not None
             ]
             assert len(valid) >= 2, (family.name, space[row])
-            assert any(case.beta for case in valid)
-            assert any(case.m % 32 and case.n % 32 and case.k % 32 for case in valid)
+            assert any(case.scalars_of(GEMM)["beta"] for case in valid)
+            assert any(all(size % 32 for size in case.sizes) for case in valid)
 
 
 def test_a_configuration_of_another_space_has_no_plan() -> None:
@@ -186,10 +186,10 @@ def test_programs_are_equal_when_they_do_the_same() -> None:
 def test_operands_and_their_guard_zones_do_not_overlap(
     sizes: tuple[int, int, int], padding: int, itemsize: int
 ) -> None:
-    m, n, k = sizes
-    layout = lay_out((m, n), (n, k), Case(m, n, k, padding=padding), itemsize)
+    dtype = {2: "float16", 4: "float32", 8: "float64"}[itemsize]
+    layout = lay_out(Gemm(*sizes, dtype).operands, padding)
     end = 0
-    for placement in (layout.a, layout.b, layout.c):
+    for placement in layout.placements.values():
         assert placement.offset - GUARD_BYTES >= end
         assert placement.offset % itemsize == 0
         assert (placement.offset % 256 == 0) == (padding == 0)
@@ -401,11 +401,15 @@ def test_a_refused_source_has_a_reason_of_one_line(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.cubin"))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_evaluators_own_kernels_compile(dtype: str, tmp_path: Path) -> None:
-    reply = compile_kept(
-        ProgramCache(tmp_path), CompileRequest(support_source(dtype), "support", "sm_90")
-    )
+@pytest.mark.parametrize(
+    ("dtype", "out_dtype"),
+    [(name, None) for name in DTYPES] + [("float16", "float32"), ("bfloat16", "float32")],
+)
+def test_the_evaluators_own_kernels_compile(
+    dtype: str, out_dtype: str | None, tmp_path: Path
+) -> None:
+    source = support_source(dtype, out_dtype)
+    reply = compile_kept(ProgramCache(tmp_path), CompileRequest(source, "support", "sm_90"))
     assert isinstance(reply, Compiled), reply
     sized = {f"{name}_{size}" for name in ("fill", "inspect") for size in (2, 4, 8)}
     names = {*sized, "compare", "project", "take", "transpose"}

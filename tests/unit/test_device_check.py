@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from autotune.core.dtypes import WORDS
-from autotune.operations.references import Case
+from autotune.core.dtypes import DTYPES, WORDS
+from autotune.operations.cases import Case
+from autotune.operations.problem import Gemm
 from autotune.targets.cuda.machine.placement import Placement
 from autotune.targets.cuda.measure import device_check, memory
 from autotune.targets.cuda.measure.device_check import DeviceCheck
 from autotune.targets.cuda.measure.memory import OperandSets, operands
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import DTypeLike, NDArray
 
     from autotune.targets.cuda.measure.support import Allowed
 
@@ -49,17 +50,21 @@ class HostDriver:
 
 
 class HostSupport:
-    """The helpers of a device, in NumPy."""
+    """The helpers of a device, in NumPy, for results of one type."""
+
+    def __init__(self, dtype: str = "float32") -> None:
+        self.result = DTYPES[dtype].numpy
 
     def fill(self, address: int, count: int, itemsize: int) -> None:
         array(address, count, f"u{itemsize}")[:] = WORDS[itemsize].poison
 
     def inspect(self, base: int, place: Placement) -> list[int]:
-        poison = WORDS[4].poison
-        words = matrix(base, place, "uint32")
+        size, word = place.itemsize, f"u{place.itemsize}"
+        poison = WORDS[size].poison
+        words = matrix(base, place, word)
         guards = (
-            array(base + place.offset - 4 * place.guard, place.guard, "uint32"),
-            array(base + place.offset + 4 * place.elements, place.guard, "uint32"),
+            array(base + place.offset - size * place.guard, place.guard, word),
+            array(base + place.offset + size * place.elements, place.guard, word),
         )
         written = [int((guard != poison).sum()) for guard in guards]
         return [*written, 0, int((words == poison).sum()), zlib.crc32(words.tobytes())]
@@ -71,7 +76,7 @@ class HostSupport:
         self, base: int, place: Placement, expected: int, scale: int | None, allowed: Allowed
     ) -> float:
         count = place.rows * place.columns
-        c = matrix(base, place, "float32").ravel()
+        c = matrix(base, place, self.result).ravel().astype(np.float64)
         factor, rounding, absolute = allowed
         values = array(expected, count, "float64")
         scales = array(scale, count, "float64") if scale else 1.0
@@ -79,18 +84,19 @@ class HostSupport:
         return float((np.abs(c - values) / limits).max())
 
 
-def array(address: int, count: int, dtype: str) -> NDArray[Any]:
+def array(address: int, count: int, dtype: DTypeLike) -> NDArray[Any]:
     size = count * np.dtype(dtype).itemsize
-    return np.frombuffer((ctypes.c_char * size).from_address(address), dtype)
+    return np.frombuffer((ctypes.c_char * size).from_address(address), np.uint8).view(dtype)
 
 
-def matrix(base: int, place: Placement, dtype: str) -> NDArray[Any]:
+def matrix(base: int, place: Placement, dtype: DTypeLike) -> NDArray[Any]:
     flat = array(base + place.offset, place.elements, dtype)
     return flat.reshape(place.rows, place.stride)[:, : place.columns]
 
 
 def multiply(check: DeviceCheck, base: int) -> None:
-    a, b, c = (matrix(base, getattr(check.slab.layout, name), "float32") for name in "abc")
+    places = check.slab.layout.placements.values()
+    a, b, c = (matrix(base, place, "float32") for place in places)
     np.matmul(a, b, out=c)
 
 
@@ -100,7 +106,7 @@ def check(monkeypatch: pytest.MonkeyPatch) -> DeviceCheck:
         monkeypatch.setattr(module, "driver", HostDriver)
     monkeypatch.setattr(device_check, "upload", upload)
     rng = np.random.default_rng(0)
-    return DeviceCheck(CASE, "float32", "nn", rng, HostSupport(), others=("normal",))
+    return DeviceCheck(CASE, Gemm(1, 1, 1), rng, HostSupport(), others=("normal",))
 
 
 def upload(values: NDArray[Any]) -> Allocation:
@@ -119,7 +125,12 @@ def test_contents_take_turns_in_every_set(check: DeviceCheck) -> None:
             multiply(check, base)
             assert check.judge_result(base, "ieee").right
         assert check.judge("ieee").right
-        seen.append([matrix(base, check.slab.layout.a, "float32").copy() for base in sets.bases])
+        seen.append(
+            [
+                matrix(base, check.slab.layout.placements["A"], "float32").copy()
+                for base in sets.bases
+            ]
+        )
         check.turn()
     assert check.contents == 2
     for first, second, third in zip(*seen, strict=True):
@@ -130,7 +141,9 @@ def test_contents_take_turns_in_every_set(check: DeviceCheck) -> None:
     check.prepare()
     multiply(check, check.slab.base)
     assert check.judge("ieee").right
-    assert not (matrix(sets.bases[2], check.slab.layout.a, "float32") == seen[0][0]).any()
+    assert not (
+        matrix(sets.bases[2], check.slab.layout.placements["A"], "float32") == seen[0][0]
+    ).any()
 
 
 def test_a_result_of_the_contents_before_is_wrong(check: DeviceCheck) -> None:
@@ -146,7 +159,7 @@ def test_a_result_of_the_contents_before_is_wrong(check: DeviceCheck) -> None:
 def test_a_modified_input_and_a_written_guard_are_damage(check: DeviceCheck) -> None:
     check.prepare()
     multiply(check, check.slab.base)
-    place = check.slab.layout.b
+    place = check.slab.layout.placements["B"]
     matrix(check.slab.base, place, "float32")[0, 0] += 1
     verdict = check.judge("ieee")
     assert verdict.damaged
@@ -161,3 +174,39 @@ def test_a_modified_input_and_a_written_guard_are_damage(check: DeviceCheck) -> 
 
 def test_a_launch_finds_its_operands(check: DeviceCheck) -> None:
     assert check.arguments == (*operands(check.slab.layout, check.slab.base), 1.0, 0.0)
+
+
+@pytest.mark.parametrize("padding", [0, 3])
+@pytest.mark.parametrize("out_dtype", [None, "float32"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_short_operands_and_results_of_either_size(
+    dtype: str, out_dtype: str | None, padding: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (device_check, memory):
+        monkeypatch.setattr(module, "driver", HostDriver)
+    monkeypatch.setattr(device_check, "upload", upload)
+    short, result = DTYPES[dtype].numpy, DTYPES[out_dtype or dtype].numpy
+    support = HostSupport(out_dtype or dtype)
+    case = Case(9, 2000, 7, beta=0.5, padding=padding)
+    check = DeviceCheck(case, dtype, "nn", np.random.default_rng(0), support, out_dtype=out_dtype)
+    layout = check.slab.layout
+    assert (layout.a.itemsize, layout.c.itemsize) == (2, result.itemsize)
+    assert layout.c.offset % result.itemsize == 0
+    a, b = (
+        matrix(check.slab.base, each, short).astype(np.float32) for each in (layout.a, layout.b)
+    )
+    c = matrix(check.slab.base, layout.c, result)
+
+    check.prepare()
+    c[...] = (a @ b + np.float32(0.5) * c.astype(np.float32)).astype(result)
+    assert check.judge("ieee").right
+    check.prepare()
+    before = c.astype(np.float32)
+    sums = np.zeros_like(before)
+    for column, row in zip(a.T, b, strict=True):
+        sums = (sums + np.outer(column, row)).astype(short).astype(np.float32)
+    c[...] = (sums + np.float32(0.5) * before).astype(result)
+    assert "times what ieee allows" in check.judge("ieee").reason
+    check.prepare()
+    array(check.slab.base + layout.c.offset - result.itemsize, 1, f"u{result.itemsize}")[0] = 1
+    assert "wrote outside C" in check.judge("ieee").reason

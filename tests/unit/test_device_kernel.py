@@ -27,7 +27,7 @@ from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError
 from autotune.operations.problem import Gemm
 from autotune.targets.cuda.arrays import libraries as device_libraries
-from autotune.targets.cuda.arrays.kernel import DeviceKernel
+from autotune.targets.cuda.arrays.kernel import DeviceProduct
 from autotune.targets.cuda.arrays.libraries import in_device_memory, library_of, stream_handle
 from autotune.targets.cuda.arrays.operands import overlap
 from autotune.targets.cuda.driver import streams
@@ -50,7 +50,9 @@ class Calls:
         if device > 1:
             raise OperandError(f"no kernel for device {device}")
         self.loaded.append(device)
-        return lambda *arguments: self.launches.append((device, *arguments))
+        return lambda *arguments, **stream: self.launches.append(
+            (device, *arguments, *stream.values())
+        )
 
     def wait(self, device: int, stream: int, other: int) -> None:
         self.waits.append((device, stream, other))
@@ -106,7 +108,7 @@ def test_plain_operands(calls: Calls, kind: str, dtype: str) -> None:
     problem = Gemm(4, 5, 6, dtype)
     a, b, c = hosts(problem)
     out = make(kind, c)
-    kernel = DeviceKernel(problem, calls.load_on)
+    kernel = DeviceProduct(problem, calls.load_on)
     assert kernel(make(kind, a), make(kind, b), out, 2.0, 3.0) is out
     stream = 700 if kind in ("torch", "cupy") else 0
     assert calls.launches == [(0, at(a), 5, at(b), 6, at(c), 6, 2.0, 3.0, stream)]
@@ -131,7 +133,7 @@ def test_short_operands_and_results_of_either_type(
     a, b = np.ones((4, 9), short)[:, 1:6], np.ones((5, 6), short)
     c = np.ones((4, 7), result)[:, :6]
     out = make(kind, c)
-    kernel = DeviceKernel(problem, calls.load_on)
+    kernel = DeviceProduct(problem, calls.load_on)
     assert kernel(make(kind, a), make(kind, b), out, 2.0, 3.0) is out
     stream = 700 if kind in ("torch", "cupy") else 0
     assert calls.launches == [(0, at(a), 9, at(b), 6, at(c), 7, 2.0, 3.0, stream)]
@@ -149,7 +151,7 @@ def test_a_result_of_another_size_must_not_meet_an_operand(calls: Calls) -> None
     memory = np.zeros(200, np.uint8)
     a = memory[:40].view(np.float16).reshape(4, 5)
     b = np.ones((5, 6), np.float16)
-    kernel = DeviceKernel(Gemm(4, 5, 6, "float16", "float32"), calls.load_on)
+    kernel = DeviceProduct(Gemm(4, 5, 6, "float16", "float32"), calls.load_on)
     kernel(
         make("torch", a), make("torch", b), make("torch", memory[40:136].view("f4").reshape(4, 6))
     )
@@ -163,7 +165,7 @@ def test_rows_may_be_apart(calls: Calls, kind: str) -> None:
     a, b, c = (
         np.ones((array.shape[0], 9), np.float32)[:, 1 : 1 + array.shape[1]] for array in hosts()
     )
-    DeviceKernel(PROBLEM, calls.load_on)(*(make(kind, each) for each in (a, b, c)))
+    DeviceProduct(PROBLEM, calls.load_on)(*(make(kind, each) for each in (a, b, c)))
     assert [calls.launches[0][i] for i in (1, 2, 3, 4, 5, 6)] == [at(a), 9, at(b), 9, at(c), 9]
 
 
@@ -173,7 +175,7 @@ def test_strides_of_single_rows_and_columns_do_not_matter(
     calls: Calls, kind: str, problem: Gemm
 ) -> None:
     a, b, c = (np.ones(each.shape[::-1], np.float32).T for each in hosts(problem))
-    DeviceKernel(problem, calls.load_on)(*(make(kind, each) for each in (a, b, c)))
+    DeviceProduct(problem, calls.load_on)(*(make(kind, each) for each in (a, b, c)))
     leading = [calls.launches[0][i] for i in (2, 4, 6)]
     for got, each in zip(leading, (a, b, c), strict=True):
         assert got >= each.shape[1]
@@ -184,14 +186,14 @@ def test_transposed_layouts_take_operands_as_stored(calls: Calls) -> None:
     problem = Gemm(4, 5, 6, layout="tt")
     a, b, c = hosts(problem)
     assert a.shape == (5, 4)
-    DeviceKernel(problem, calls.load_on)(*(make("torch", each) for each in (a, b, c)))
+    DeviceProduct(problem, calls.load_on)(*(make("torch", each) for each in (a, b, c)))
     assert [calls.launches[0][i] for i in (2, 4, 6)] == [4, 5, 6]
 
 
 @pytest.mark.parametrize("kind", ["torch", "cupy"])
 def test_out_is_allocated_by_the_library_of_a(calls: Calls, kind: str) -> None:
     a, b, _ = hosts()
-    out = DeviceKernel(PROBLEM, calls.load_on)(make(kind, a), make(kind, b))
+    out = DeviceProduct(PROBLEM, calls.load_on)(make(kind, a), make(kind, b))
     assert type(out) is type(make(kind, a))
     assert out.shape == (4, 6)
     assert calls.launches[0][5] == at(out.array)
@@ -200,7 +202,7 @@ def test_out_is_allocated_by_the_library_of_a(calls: Calls, kind: str) -> None:
 def test_out_is_not_allocated_for_libraries_that_are_not_known(calls: Calls) -> None:
     a, b, _ = hosts()
     with pytest.raises(OperandError, match="pass out="):
-        DeviceKernel(PROBLEM, calls.load_on)(InterfaceArray(a), InterfaceArray(b))
+        DeviceProduct(PROBLEM, calls.load_on)(InterfaceArray(a), InterfaceArray(b))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -222,7 +224,7 @@ def test_operands_that_do_not_fit(
     arrays = hosts()
     arrays[position] = change(arrays[position])
     with pytest.raises(OperandError, match=f"^{('a', 'b', 'out')[position]} .*({said})") as caught:
-        DeviceKernel(PROBLEM, calls.load_on)(*(make(kind, each) for each in arrays))
+        DeviceProduct(PROBLEM, calls.load_on)(*(make(kind, each) for each in arrays))
     assert "\n" not in str(caught.value)
     assert calls.launches == []
 
@@ -231,7 +233,7 @@ def test_operands_that_do_not_fit(
 def test_read_only_arrays_are_inputs_only(calls: Calls, kind: str) -> None:
     a, b, c = hosts()
     a.flags.writeable = b.flags.writeable = False
-    kernel = DeviceKernel(PROBLEM, calls.load_on)
+    kernel = DeviceProduct(PROBLEM, calls.load_on)
     kernel(*(make(kind, each) for each in (a, b, c)))
     c.flags.writeable = False
     with pytest.raises(OperandError, match="out is read-only"):
@@ -244,14 +246,14 @@ def test_arrays_of_jax_are_never_written(calls: Calls) -> None:
 
     a, b, c = (Array(each) for each in hosts())
     with pytest.raises(OperandError, match="out is read-only"):
-        DeviceKernel(PROBLEM, calls.load_on)(a, b, c)
-    DeviceKernel(PROBLEM, calls.load_on)(a, b, InterfaceArray(c.array))
+        DeviceProduct(PROBLEM, calls.load_on)(a, b, c)
+    DeviceProduct(PROBLEM, calls.load_on)(a, b, InterfaceArray(c.array))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_host_arrays_are_refused(calls: Calls, kind: str) -> None:
     a, b, c = hosts()
-    kernel = DeviceKernel(PROBLEM, calls.load_on)
+    kernel = DeviceProduct(PROBLEM, calls.load_on)
     for operands in ((a, make(kind, b), make(kind, c)), (make(kind, a), b, make(kind, c))):
         with pytest.raises(OperandError, match="must be in the memory of a GPU, got numpy"):
             kernel(*operands)
@@ -267,14 +269,14 @@ def test_device_arrays_are_refused_by_cpu_kernels(array: Any) -> None:
     with pytest.raises(
         OperandError, match='in the memory of a GPU: load the kernel with target="cuda"'
     ):
-        check_operands(PROBLEM, array(a), b, None, 0.0)
+        check_operands(PROBLEM, (array(a), b), None, {})
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_overlap(calls: Calls, kind: str) -> None:
     problem = Gemm(4, 4, 4)
     memory = np.ones((8, 8), np.float32)
-    kernel = DeviceKernel(problem, calls.load_on)
+    kernel = DeviceProduct(problem, calls.load_on)
     b = np.ones((4, 4), np.float32)
     for name, views in {
         "a": (memory[:4, :4], b, memory[:4, :4]),
@@ -307,12 +309,14 @@ def test_overlap_is_exact_within_one_array(
 def test_beta_needs_out(calls: Calls, kind: str) -> None:
     a, b, _ = hosts()
     with pytest.raises(OperandError, match="pass out="):
-        DeviceKernel(PROBLEM, calls.load_on)(make(kind, a), make(kind, b), beta=0.5)
+        DeviceProduct(PROBLEM, calls.load_on)(make(kind, a), make(kind, b), beta=0.5)
 
 
 @pytest.mark.parametrize("alpha", ["1", None, 10**400])
 def test_alpha_must_be_a_number(calls: Calls, alpha: Any) -> None:
-    kernel = DeviceKernel(PROBLEM, lambda device: lambda *each: struct.pack("f", each[6]))
+    kernel = DeviceProduct(
+        PROBLEM, lambda device: lambda *each, stream=None: struct.pack("f", each[6])
+    )
     with pytest.raises(OperandError, match="alpha and beta must be numbers that float32 holds"):
         kernel(*(FakeTensor(each) for each in hosts()), alpha)
 
@@ -320,7 +324,7 @@ def test_alpha_must_be_a_number(calls: Calls, alpha: Any) -> None:
 @pytest.mark.parametrize("kind", ["torch", "cupy"])
 def test_devices(calls: Calls, kind: str) -> None:
     a, b, c = hosts()
-    kernel = DeviceKernel(PROBLEM, calls.load_on)
+    kernel = DeviceProduct(PROBLEM, calls.load_on)
     for device in (0, 1, 1, 0):
         kernel(*(make(kind, each, device) for each in (a, b, c)))
     assert calls.loaded == [0, 1]
@@ -332,11 +336,11 @@ def test_devices(calls: Calls, kind: str) -> None:
 def test_device_that_the_kernel_is_not_for(calls: Calls, current: dict[int, int]) -> None:
     current[2] = 702
     with pytest.raises(OperandError, match="no kernel for device 2"):
-        DeviceKernel(PROBLEM, calls.load_on)(*(FakeTensor(each, 2) for each in hosts()))
+        DeviceProduct(PROBLEM, calls.load_on)(*(FakeTensor(each, 2) for each in hosts()))
 
 
 def test_kernel_is_loaded_once_whatever_the_threads(calls: Calls) -> None:
-    kernel = DeviceKernel(PROBLEM, calls.load_on)
+    kernel = DeviceProduct(PROBLEM, calls.load_on)
     operands = [FakeTensor(each) for each in hosts()]
     threads = [threading.Thread(target=kernel, args=operands) for _ in range(16)]
     for thread in threads:
@@ -403,7 +407,7 @@ def test_what_is_no_stream(stream: Any) -> None:
 
 def test_given_stream_is_used_and_memory_protected(calls: Calls, current: dict[int, int]) -> None:
     a, b, c = (FakeTensor(each) for each in hosts())
-    kernel = DeviceKernel(PROBLEM, calls.load_on)
+    kernel = DeviceProduct(PROBLEM, calls.load_on)
     kernel(a, b, c, stream=HasCudaStream())
     assert calls.launches[0][-1] == 41
     assert [each.lent for each in (a, b, c)] == [[41]] * 3
@@ -417,7 +421,7 @@ def test_given_stream_is_used_and_memory_protected(calls: Calls, current: dict[i
 
 def test_dlpack_is_told_the_stream(calls: Calls) -> None:
     a, b, c = (DlpackArray(each) for each in hosts())
-    kernel = DeviceKernel(PROBLEM, calls.load_on)
+    kernel = DeviceProduct(PROBLEM, calls.load_on)
     kernel(a, b, c)
     kernel(a, b, c, stream=5)
     # 1 is the default stream: 0 means nothing there.
@@ -426,7 +430,7 @@ def test_dlpack_is_told_the_stream(calls: Calls) -> None:
 
 def test_work_on_streams_of_the_operands_is_waited_for(calls: Calls) -> None:
     a, b, c = hosts()
-    kernel = DeviceKernel(PROBLEM, calls.load_on)
+    kernel = DeviceProduct(PROBLEM, calls.load_on)
     kernel(InterfaceArray(a, 11), InterfaceArray(b, 12), InterfaceArray(c, 11))
     assert calls.launches[0][-1] == 11
     assert calls.waits == [(0, 11, 12), (0, 12, 11)]
@@ -434,7 +438,7 @@ def test_work_on_streams_of_the_operands_is_waited_for(calls: Calls) -> None:
 
 def test_two_libraries_wait_for_each_other(calls: Calls, current: dict[int, int]) -> None:
     a, b, c = hosts()
-    DeviceKernel(PROBLEM, calls.load_on)(FakeTensor(a), InterfaceArray(b, 9), InterfaceArray(c))
+    DeviceProduct(PROBLEM, calls.load_on)(FakeTensor(a), InterfaceArray(b, 9), InterfaceArray(c))
     assert calls.launches[0][-1] == 700
     assert calls.waits == [(0, 700, 9), (0, 9, 700)]
     [(_, stream, kept)] = calls.held

@@ -234,6 +234,10 @@ def test_no_default_in_an_empty_space(tmp_path: Path) -> None:
         (Gemm(m=1, n=1, k=1, accuracy="strassen"), None),
         (Gemm(m=1, n=1, k=1, dtype="float16"), "tiled handles float32, float64, not float16"),
         (Gemm(m=1, n=1, k=1, out_dtype="float64"), "tiled writes float32 results, not float64"),
+        (
+            Gemm(m=1, n=1, k=1, dtype="float64", out_dtype="float32"),
+            "tiled writes float64 results, not float32",
+        ),
     ],
 )
 def test_what_a_family_can_serve(tmp_path: Path, problem: Gemm, reason: str | None) -> None:

@@ -21,7 +21,7 @@ from autotune.families.program_cache import ProgramCache
 from autotune.operations.problem import Gemm
 from autotune.targets.cpu import CpuKernel, CpuProgram, load_kernel
 from autotune.targets.cpu import direct as direct_module
-from autotune.targets.cpu.call import HostKernel
+from autotune.targets.cpu.call import HostProduct
 from autotune.targets.cpu.direct import direct_call, write_call
 
 if TYPE_CHECKING:
@@ -56,19 +56,19 @@ class Loader:
         configuration = suspect(threads=threads).configuration
         return load_kernel(self.family, configuration, problem, self.programs)
 
-    def fast(self, problem: Gemm = PROBLEM, threads: int = 1) -> HostKernel:
+    def fast(self, problem: Gemm = PROBLEM, threads: int = 1) -> HostProduct:
         """A kernel that is carried out by the direct call, or fails the test."""
         raw = self.raw(problem, threads)
         direct = direct_call(raw, problem, self.programs)
         assert direct is not None
-        return HostKernel(problem, unexpected, direct)
+        return HostProduct(problem, unexpected, direct)
 
-    def both(self, problem: Gemm) -> tuple[HostKernel, HostKernel]:
+    def both(self, problem: Gemm) -> tuple[HostProduct, HostProduct]:
         """The kernel as it is loaded, and one that makes no direct calls."""
         raw = self.raw(problem)
         return (
-            HostKernel(problem, raw, direct_call(raw, problem, self.programs)),
-            HostKernel(problem, raw),
+            HostProduct(problem, raw, direct_call(raw, problem, self.programs)),
+            HostProduct(problem, raw),
         )
 
 
@@ -218,7 +218,7 @@ SIZES = st.sampled_from([1, 2, 4, 5])
 KINDS = st.sampled_from(["contiguous"] * 12 + list(ARRANGEMENTS))
 
 
-def outcome(kernel: HostKernel, arguments: tuple[Any, ...]) -> str:
+def outcome(kernel: HostProduct, arguments: tuple[Any, ...]) -> str:
     """What a call gives: every bit of the result, or what is wrong."""
     try:
         result = kernel(*arguments)
@@ -387,7 +387,7 @@ def test_what_a_kernel_raises_is_passed_on(threads: int, loader: Loader, tmp_pat
 
     loader.raw(threads=2)  # threads are started with the first kernel that has any
     direct = direct_call(written(tmp_path, FAILING, threads), PROBLEM, loader.programs)
-    kernel = HostKernel(PROBLEM, unexpected, direct)
+    kernel = HostProduct(PROBLEM, unexpected, direct)
     a, b, c = operands(PROBLEM)
     before = numba.get_num_threads()
     with pytest.raises(MemoryError, match="no room for strips"):
@@ -418,7 +418,7 @@ def test_a_call_uses_no_more_threads_than_its_caller_allows(
     text = FAILING.replace("njit, prange", "get_num_threads, njit, prange", 1)
     raw = written(tmp_path, text.replace("alpha > 1", "get_num_threads() > alpha"), threads=2)
     direct = direct_call(raw, PROBLEM, loader.programs)
-    kernel = HostKernel(PROBLEM, unexpected, direct) if directly else HostKernel(PROBLEM, raw)
+    kernel = HostProduct(PROBLEM, unexpected, direct) if directly else HostProduct(PROBLEM, raw)
     a, b, c = operands(PROBLEM)
     most = numba.config.NUMBA_NUM_THREADS
     assert numba.get_num_threads() == most

@@ -25,9 +25,9 @@ from autotune.families.launch import plan_or_none
 from autotune.families.local import local_problem
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
+from autotune.operations.cases import Case
 from autotune.operations.problem import Gemm
-from autotune.operations.references import Case
-from autotune.operations.verification import Check
+from autotune.operations.verification import ProductCheck
 from autotune.runtime.loading import load
 from autotune.store import MatchQuality, TuningCache
 from autotune.targets.base import Work
@@ -380,7 +380,9 @@ def test_operands_that_are_placed_take_turns() -> None:
         def from_host(self, a: Any, b: Any, c: Any, alpha: float, beta: float) -> None:
             c[...] = alpha * (a @ b) + (beta * c if beta else 0)
 
-    check = Check(Case(9, 8, 7), "float64", "nn", np.random.default_rng(0), others=("normal",))
+    check = ProductCheck(
+        Case(9, 8, 7), Gemm(1, 1, 1, "float64"), np.random.default_rng(0), others=("normal",)
+    )
     placed = PlacedCheck(check, "float64", "host", [])
     assert placed.run(Product(), "ieee").right
     placed.turn()

@@ -61,7 +61,8 @@ def invocations(draw: st.DrawFn) -> Invocation:
     """Lookups of every target, with any of its options."""
     target = draw(st.sampled_from(target_names()))
     device: int | str | None = None
-    layout, accuracy, threads = "nn", "ieee", None
+    layout, accuracy, threads, out_dtype = "nn", "ieee", None, None
+    dtype = draw(st.sampled_from(["float32", "float64"]))
     if target == MPI:
         gpus = draw(st.booleans())
         nodes = draw(st.integers(1, 3))
@@ -82,11 +83,15 @@ def invocations(draw: st.DrawFn) -> Invocation:
             threads = draw(st.none() | st.integers(1, 256))
         else:
             device = draw(st.sampled_from([None, 0, 3, "h200"]))
+        if target == "cuda" and draw(st.booleans()):
+            dtype = draw(st.sampled_from(["float16", "bfloat16"]))
+            out_dtype = draw(st.sampled_from([None, "float32"]))
     problem = Gemm(
         draw(sizes),
         draw(sizes),
         draw(sizes),
-        dtype=draw(st.sampled_from(["float32", "float64"])),
+        dtype=dtype,
+        out_dtype=out_dtype,
         layout=layout,
         accuracy=accuracy,
         threads=threads,

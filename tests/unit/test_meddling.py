@@ -15,9 +15,9 @@ from autotune.core.measurement import Outcome
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.child import MARK
 from autotune.measuring.evaluator import Effort
+from autotune.operations.cases import Case
 from autotune.operations.problem import Gemm
-from autotune.operations.references import Case
-from autotune.operations.verification import Check
+from autotune.operations.verification import ProductCheck
 from autotune.targets.cpu import CpuEvaluator
 from autotune.targets.cpu.identity import read_cpu
 
@@ -100,7 +100,7 @@ def test_one_call_of_seven_is_found_where_calls_are_checked(evaluator: Evaluator
 def test_the_chance_of_finding_a_rare_error_is_as_documented(wrong: float, checked: int) -> None:
     """An element that is wrong in a fraction of the calls is found with 1 - (1 - p)**q."""
     rng = np.random.default_rng(7)
-    check = Check(Case(3, 4, 5), "float32", "nn", rng, others=("normal",))
+    check = ProductCheck(Case(3, 4, 5), Gemm(1, 1, 1), rng, others=("normal",))
 
     def found() -> bool:
         for _ in range(checked):

@@ -14,27 +14,27 @@ def operands() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def test_out_is_allocated() -> None:
     a, b, _ = operands()
-    out = check_operands(PROBLEM, a, b, None, 0.0)
+    out = check_operands(PROBLEM, (a, b), None, {"beta": 0.0})
     assert (out.shape, out.dtype) == ((4, 6), np.float32)
 
 
 def test_views_with_a_leading_dimension_are_taken() -> None:
     a, b, _ = operands()
     wide = np.zeros((4, 9), np.float32)
-    out = check_operands(PROBLEM, a, b, wide[:, 2:8], 0.0)
+    out = check_operands(PROBLEM, (a, b), wide[:, 2:8], {"beta": 0.0})
     assert out.base is wide
 
 
 def test_read_only_inputs_are_taken() -> None:
     a, b, out = operands()
     a.flags.writeable = b.flags.writeable = False
-    assert check_operands(PROBLEM, a, b, out, 1.0) is out
+    assert check_operands(PROBLEM, (a, b), out, {"beta": 1.0}) is out
 
 
 def test_disjoint_halves_of_one_array_do_not_overlap() -> None:
     buffer = np.zeros((4, 11), np.float32)
     _, b, _ = operands()
-    check_operands(PROBLEM, buffer[:, :5], b, buffer[:, 5:], 0.0)
+    check_operands(PROBLEM, (buffer[:, :5], b), buffer[:, 5:], {"beta": 0.0})
 
 
 def bad_out(kind: str) -> np.ndarray:
@@ -56,7 +56,7 @@ def bad_out(kind: str) -> np.ndarray:
 def test_bad_out_is_named(kind: str) -> None:
     a, b, _ = operands()
     with pytest.raises(OperandError, match=kind) as caught:
-        check_operands(PROBLEM, a, b, bad_out(kind), 0.0)
+        check_operands(PROBLEM, (a, b), bad_out(kind), {"beta": 0.0})
     assert str(caught.value).startswith("out ")
     assert "\n" not in str(caught.value)
 
@@ -65,9 +65,9 @@ def test_overlap_is_named() -> None:
     square = Gemm(4, 4, 4)
     a, b = np.ones((4, 4), np.float32), np.ones((4, 4), np.float32)
     with pytest.raises(OperandError, match="out overlaps a"):
-        check_operands(square, a, b, a, 0.0)
+        check_operands(square, (a, b), a, {"beta": 0.0})
     with pytest.raises(OperandError, match="out overlaps b"):
-        check_operands(square, a, b, b[::1], 0.0)
+        check_operands(square, (a, b), b[::1], {"beta": 0.0})
 
 
 def test_rows_that_overlap_each_other_are_refused() -> None:
@@ -75,7 +75,7 @@ def test_rows_that_overlap_each_other_are_refused() -> None:
     base = np.zeros(16, np.float32)
     out = np.lib.stride_tricks.as_strided(base, (4, 6), (8, 4))
     with pytest.raises(OperandError, match="row-major"):
-        check_operands(PROBLEM, a, b, out, 0.0)
+        check_operands(PROBLEM, (a, b), out, {"beta": 0.0})
 
 
 @pytest.mark.parametrize(
@@ -92,10 +92,10 @@ def test_bad_inputs_are_named(position: int, operand: object, named: str) -> Non
     inputs: list = list(operands()[:2])
     inputs[position] = operand
     with pytest.raises(OperandError, match=named):
-        check_operands(PROBLEM, *inputs, None, 0.0)
+        check_operands(PROBLEM, inputs, None, {"beta": 0.0})
 
 
 def test_beta_needs_out() -> None:
     a, b, _ = operands()
     with pytest.raises(OperandError, match="pass out="):
-        check_operands(PROBLEM, a, b, None, 0.5)
+        check_operands(PROBLEM, (a, b), None, {"beta": 0.5})

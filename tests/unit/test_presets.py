@@ -13,7 +13,7 @@ import pytest
 from autotune import Gemm, load, tune
 from autotune.core.errors import InputError, UnknownNameError
 from autotune.measuring.evaluator import Effort
-from autotune.operations.problem import parse_shape
+from autotune.operations.problem import GEMM
 from autotune.store import TuningCache
 from autotune.tuning import preset_run
 from autotune.tuning.preset_run import PresetResult, PresetStatus, run_preset
@@ -58,7 +58,7 @@ def tiny(tmp_path: Path) -> TuningPreset:
 def test_the_gpu_preset_covers_square_odd_and_skinny_products() -> None:
     preset = find_preset("gpu")
     wanted = {
-        Gemm(*parse_shape(shape), dtype=dtype)
+        Gemm(*GEMM.parse_shape(shape), dtype=dtype)
         for shape in SQUARES + OTHERS
         for dtype in ("float32", "float64")
     }

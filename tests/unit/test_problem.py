@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from autotune.core.errors import ProblemError
-from autotune.operations.problem import Gemm, admits, gemm_from_key, parse_shape
+from autotune.operations.problem import GEMM, Gemm, admits, gemm_from_key
 
 
 def test_shapes_follow_the_layout() -> None:
@@ -62,11 +62,11 @@ def test_labels_tell_problems_apart() -> None:
 )
 def test_bad_shapes_are_refused(text: str) -> None:
     with pytest.raises(ProblemError, match="MxNxK"):
-        parse_shape(text)
+        GEMM.parse_shape(text)
 
 
 def test_shapes_are_read() -> None:
-    assert parse_shape("16x4096X7") == (16, 4096, 7)
+    assert GEMM.parse_shape("16x4096X7") == (16, 4096, 7)
 
 
 def test_ieee_serves_every_class() -> None:

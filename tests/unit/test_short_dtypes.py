@@ -9,7 +9,9 @@ import pytest
 
 from autotune.core.dtypes import DTYPES
 from autotune.operations import references
-from autotune.operations.references import SMALL_CASES, Case, Tolerance
+from autotune.operations.cases import SMALL_CASES, Case
+from autotune.operations.problem import Gemm
+from autotune.operations.references import Tolerance
 from autotune.operations.verification import Check
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ class Summed:
 
 
 def check(case: Case, dtype: str, out_dtype: str) -> Check:
-    return Check(case, dtype, "nn", np.random.default_rng(3), out_dtype=out_dtype)
+    return Check(case, Gemm(1, 1, 1, dtype, out_dtype), np.random.default_rng(3))
 
 
 @pytest.mark.parametrize("case", SMALL_CASES, ids=str)

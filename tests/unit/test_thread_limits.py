@@ -16,12 +16,13 @@ from records import record
 
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.paths import CacheLocations
+from autotune.core.processors import parse_quota, read_quota
 from autotune.families.catalog import load_families
 from autotune.operations.problem import Gemm
 from autotune.store import TuningCache
 from autotune.targets.cpu.identity import read_cpu
 from autotune.targets.cpu.target import CpuTarget
-from autotune.targets.cpu.thread_limits import parse_quota, pool_limit, read_quota, usable_threads
+from autotune.targets.cpu.thread_limits import pool_limit, usable_threads
 from autotune.targets.lookup import look_up
 
 if TYPE_CHECKING:

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 from autotune.core.errors import InputError
 from autotune.operations import references
-from autotune.operations.guarded import LINE_OFFSET, GuardedMatrix
-from autotune.operations.references import SMALL_CASES, Case, Tolerance
-from autotune.operations.verification import Check
+from autotune.operations.cases import SMALL_CASES, Case
+from autotune.operations.guarded import LINE_OFFSET, GuardedArray
+from autotune.operations.problem import Gemm
+from autotune.operations.references import Tolerance
+from autotune.operations.verification import ProductCheck
 
 LAYOUTS = ["nn", "nt", "tn", "tt"]
 
@@ -145,8 +147,8 @@ FAULTS = [
 ]
 
 
-def check(case: Case, dtype: str = "float32", layout: str = "nn", seed: int = 1) -> Check:
-    return Check(case, dtype, layout, np.random.default_rng(seed))
+def check(case: Case, dtype: str = "float32", layout: str = "nn", seed: int = 1) -> ProductCheck:
+    return ProductCheck(case, Gemm(1, 1, 1, dtype, layout=layout), np.random.default_rng(seed))
 
 
 @pytest.fixture(params=["every element", "sampled"])
@@ -238,7 +240,7 @@ def test_large_problems_are_sampled(elements: str, monkeypatch: pytest.MonkeyPat
 
 def test_an_unwritten_c_is_named() -> None:
     verdict = check(Case(4, 5, 6)).run(lambda *_: None, "ieee")
-    assert verdict.reason.startswith("4x5x6 alpha=1 beta=0: left 24 of 24 elements of C unwritten")
+    assert verdict.reason.startswith("4x5x6: left 24 of 24 elements of C unwritten")
     assert verdict.error == math.inf
     assert not verdict.damaged
 
@@ -285,10 +287,10 @@ def test_reading_past_the_end_shows_in_the_result() -> None:
 
 
 def test_small_cases_cover_what_the_large_one_does_not() -> None:
-    assert {case.beta != 0 for case in SMALL_CASES} == {False, True}
-    assert any(case.alpha != 1 for case in SMALL_CASES)
+    assert {dict(case.scalars).get("beta", 0) != 0 for case in SMALL_CASES} == {False, True}
+    assert any(dict(case.scalars).get("alpha", 1) != 1 for case in SMALL_CASES)
     assert any(case.padding for case in SMALL_CASES)
-    assert min(min(case.m, case.n, case.k) for case in SMALL_CASES) == 1
+    assert min(min(case.sizes) for case in SMALL_CASES) == 1
 
 
 def test_operands_are_reproducible_and_differ_between_seeds() -> None:
@@ -317,7 +319,7 @@ def test_operands_have_the_layouts_shapes(layout: str) -> None:
 def test_a_guarded_matrix_lies_where_large_arrays_do(
     rows: int, columns: int, padding: int, dtype: str
 ) -> None:
-    matrix = GuardedMatrix(rows, columns, dtype, padding)
+    matrix = GuardedArray((rows, columns), dtype, padding)
     assert matrix.array.ctypes.data % mmap.PAGESIZE == LINE_OFFSET
     assert matrix.array.shape == (rows, columns)
     assert matrix.array.strides[0] == (columns + padding) * matrix.array.itemsize
@@ -325,8 +327,8 @@ def test_a_guarded_matrix_lies_where_large_arrays_do(
 
 WRITES_SEALED = """\
 import ctypes, sys
-from autotune.operations.guarded import GuardedMatrix
-matrix = GuardedMatrix(3, 5, "float32")
+from autotune.operations.guarded import GuardedArray
+matrix = GuardedArray((3, 5), "float32")
 matrix.seal()
 with matrix.unsealed() as array:
     array[...] = 1
@@ -346,8 +348,8 @@ def test_who_writes_a_sealed_matrix_dies_even_if_it_is_put_back() -> None:
 
 
 def test_contents_take_turns_at_the_same_addresses() -> None:
-    made = Check(
-        Case(9, 8, 7), "float32", "nn", np.random.default_rng(1), others=("normal",), sealed=True
+    made = ProductCheck(
+        Case(9, 8, 7), Gemm(1, 1, 1), np.random.default_rng(1), others=("normal",), sealed=True
     )
     assert made.contents == 2
     addresses = made.a.ctypes.data, made.b.ctypes.data, made.c.ctypes.data
@@ -365,7 +367,7 @@ def test_contents_take_turns_at_the_same_addresses() -> None:
 
 
 def test_a_result_of_the_contents_before_is_wrong() -> None:
-    made = Check(Case(9, 8, 7), "float32", "nn", np.random.default_rng(1), others=("normal",))
+    made = ProductCheck(Case(9, 8, 7), Gemm(1, 1, 1), np.random.default_rng(1), others=("normal",))
     assert made.run(Textbook(), "ieee").right
     kept = made.c.copy()
     made.turn()
@@ -378,7 +380,7 @@ def test_a_result_of_the_contents_before_is_wrong() -> None:
 def test_bits_that_were_right_are_right_again_and_no_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = Check(Case(9, 8, 7), "float32", "nn", np.random.default_rng(1), others=("normal",))
+    made = ProductCheck(Case(9, 8, 7), Gemm(1, 1, 1), np.random.default_rng(1), others=("normal",))
     judged = []
     judge = made.judge
     monkeypatch.setattr(made, "judge", lambda accuracy: judged.append(accuracy) or judge(accuracy))
@@ -401,7 +403,7 @@ def test_bits_that_were_right_are_right_again_and_no_others(
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_guarded_matrix_is_nan_until_it_is_written(dtype: str) -> None:
-    matrix = GuardedMatrix(3, 5, dtype, padding=2)
+    matrix = GuardedArray((3, 5), dtype, padding=2)
     assert np.isnan(matrix.array).all()
     assert matrix.unwritten == 15
     matrix.array[...] = 1

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError
 from autotune.core.forking import LOADING, threads_are_lost
 from autotune.core.limits import CpuLimits
+from autotune.operations.calls import check_call
+from autotune.operations.problem import GEMM, MatrixOperation
 from autotune.targets.cpu.direct import direct_call
 from autotune.targets.cpu.kernel import load_kernel
 from autotune.targets.host_operands import check_operands
@@ -24,67 +28,73 @@ if TYPE_CHECKING:
     from autotune.core.device import DeviceLimits
     from autotune.families.family import KernelFamily
     from autotune.families.program_cache import ProgramCache
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
 
 
 class HostKernel:
-    """``kernel(a, b, out, alpha, beta, stream)``: checks operands, then computes.
+    """``kernel(*inputs, out=None, stream=None, **scalars)``: checks operands, then computes.
 
     Args:
         problem: what it computes.
-        raw: ``raw(a, b, out, alpha, beta)`` on operands that have been validated.
-        direct: ``direct(a, b, out, alpha, beta)`` computes usual calls and says whether it did, if
+        raw: ``raw(*operands, *scalars)`` on operands that have been validated.
+        direct: ``direct(*operands, *scalars)`` computes usual calls and says whether it did, if
             there is such a thing for the kernel.
     """
 
     def __init__(
         self,
-        problem: Gemm,
-        raw: Callable[..., None],
+        problem: Problem,
+        raw: Callable[..., object],
         direct: Callable[..., bool] | None = None,
     ) -> None:
         self._problem = problem
         self._raw = raw
-        self._shape = problem.c_shape
-        self._dtype = np.dtype(problem.dtype)
         self._direct = direct or _never
+        defined = problem.defined
+        self._defaults = dict(defined.scalars)
+        self._inputs = len(defined.inputs)
+        self._position = defined.operands.index(defined.output)
+        output = problem.operands[self._position]
+        self._shape, self._dtype = output.shape, DTYPES[output.dtype].numpy
 
     def __call__(
-        self,
-        a: NDArray[Any],
-        b: NDArray[Any],
-        out: NDArray[Any] | None = None,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        stream: Any = None,
+        self, *inputs: Any, out: Any = None, stream: Any = None, **scalars: Any
     ) -> NDArray[Any]:
-        """See `autotune.runtime.loading.Kernel`.
+        """See `autotune.targets.Kernel`.
 
-        The usual call costs less than one of NumPy's: it is checked by compiled code, which
-        computes nothing unless all is well.
+        The usual call is checked by compiled code, which computes nothing unless all is well.
         """
-        if stream is None and (out is not None or beta == 0):
-            c = np.empty(self._shape, self._dtype) if out is None else out
-            if self._direct(a, b, c, alpha, beta):
-                return c
-        return self._call_carefully(a, b, out, alpha, beta, stream)
+        if (
+            stream is None
+            and len(inputs) == self._inputs
+            and scalars.keys() <= self._defaults.keys()
+        ):
+            values = {**self._defaults, **scalars}
+            if out is not None or not self._problem.defined.reads_output(values):
+                made = np.empty(self._shape, self._dtype) if out is None else out
+                if self._direct(*self._ordered(inputs, made), *values.values()):
+                    return made
+        return self._call_carefully(inputs, out, scalars, stream)
+
+    def _ordered(self, inputs: Sequence[Any], out: Any) -> tuple[Any, ...]:
+        """The operands in the operation's order."""
+        return (*inputs[: self._position], out, *inputs[self._position :])
 
     def _call_carefully(
         self,
-        a: NDArray[Any],
-        b: NDArray[Any],
+        inputs: Sequence[Any],
         out: NDArray[Any] | None,
-        alpha: float,
-        beta: float,
+        scalars: Mapping[str, Any],
         stream: Any,
     ) -> NDArray[Any]:
         """Any operands there may be: what does not fit is named, what is not plain is copied."""
         if stream is not None:
             raise OperandError(f"a cpu kernel takes no stream, got {stream!r:.80}")
-        alpha, beta = _real("alpha", alpha), _real("beta", beta)
-        c = check_operands(self._problem, a, b, out, beta)
-        self._raw(a, b, c, alpha, beta)
-        return c
+        check_call(self._problem.defined, inputs, scalars)
+        values = {**self._defaults, **{name: _real(name, x) for name, x in scalars.items()}}
+        made = check_operands(self._problem, inputs, out, values)
+        self._raw(*self._ordered(inputs, made), *values.values())
+        return made
 
     def replace_when_called(self, other: Callable[[], HostKernel]) -> None:
         """Let the next call, and all after it, do what another kernel does."""
@@ -99,42 +109,91 @@ class HostKernel:
         self._raw, self._direct = computes, _never
 
 
-class NumpyProduct:
-    """``raw(a, b, out, alpha, beta)``: what a problem asks for, computed by NumPy."""
+class HostProduct(HostKernel):
+    """``kernel(a, b, out, alpha, beta, stream)``: a matrix product, checked and computed.
 
-    def __init__(self, problem: Gemm) -> None:
-        self._formula = problem.formula
-        self._flipped = [stored == "t" for stored in problem.layout]
+    The usual call costs less than one of NumPy's.
+    """
 
-    def __call__(
-        self, a: NDArray[Any], b: NDArray[Any], out: NDArray[Any], alpha: float, beta: float
-    ) -> None:
-        """Store ``alpha A B + beta out`` in `out`; where beta is zero, `out` is not read."""
-        left, right = (
-            stored.T if flipped else stored
-            for stored, flipped in zip((a, b), self._flipped, strict=True)
-        )
-        if self._formula is not None:
-            out[...] = self._formula.evaluate(left, right, out if beta else None, alpha, beta)
-        elif alpha == 1 and beta == 0:
-            np.matmul(left, right, out=out)
-        else:
-            product = np.matmul(left, right)
-            product *= alpha
-            if beta != 0:
-                product += beta * out
-            out[...] = product
+    def __call__(  # type: ignore[override]
+        self,
+        a: NDArray[Any],
+        b: NDArray[Any],
+        out: NDArray[Any] | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Any = None,
+    ) -> NDArray[Any]:
+        """See `autotune.runtime.loading.Kernel`."""
+        if stream is None and (out is not None or beta == 0):
+            c = np.empty(self._shape, self._dtype) if out is None else out
+            if self._direct(a, b, c, alpha, beta):
+                return c
+        return self._call_carefully((a, b), out, {"alpha": alpha, "beta": beta}, stream)
 
 
-def numpy_kernel(problem: Gemm) -> HostKernel:
-    """NumPy's product, with the checks and errors of a tuned kernel."""
-    return HostKernel(problem, NumpyProduct(problem))
+def bound_kernel(
+    problem: Problem,
+    raw: Callable[..., object],
+    direct: Callable[..., bool] | None = None,
+) -> HostKernel:
+    """A kernel of a problem, called as its operation is; arguments are those of `HostKernel`."""
+    is_product = isinstance(problem.defined, MatrixOperation)
+    return (HostProduct if is_product else HostKernel)(problem, raw, direct)
+
+
+class NumpyKernel:
+    """``raw(*operands, *scalars)``: what a problem asks for, computed by NumPy."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._defined = problem.defined
+        self._names = [each.name for each in self._defined.operands]
+        self._names += [name for name, _ in self._defined.scalars]
+
+    def __call__(self, *arguments: Any) -> None:
+        """Store the result in the operand that is written, which is read where it must be."""
+        values = dict(zip(self._names, arguments, strict=True))
+        count = len(self._defined.operands)
+        operands = {name: values[name] for name in self._names[:count]}
+        scalars = {name: values[name] for name in self._names[count:]}
+        out = operands[self._defined.output.name]
+        named = self._problem.named(operands)
+        if self._defined.result == GEMM.result:
+            _multiply(named["A"], named["B"], out, scalars["alpha"], scalars["beta"])
+            return
+        if not self._defined.reads_output(scalars):
+            named[self._defined.output.name] = np.zeros_like(out)
+        out[...] = self._defined.result.evaluate({**named, **scalars})
+
+    def prepared(self, *operands: NDArray[Any]) -> Callable[[], object]:
+        """A call on these operands with scalars at their defaults, for timing."""
+        if self._defined.result != GEMM.result:
+            return functools.partial(self, *operands, *dict(self._defined.scalars).values())
+        named = self._problem.named(dict(zip("ABC", operands, strict=True)))
+        return functools.partial(np.matmul, named["A"], named["B"], out=named["C"])
+
+
+def _multiply(a: NDArray[Any], b: NDArray[Any], out: NDArray[Any], alpha: Any, beta: Any) -> None:
+    if alpha == 1 and beta == 0:
+        np.matmul(a, b, out=out)
+        return
+    product = np.matmul(a, b)
+    product *= alpha
+    if beta != 0:
+        product += beta * out
+    out[...] = product
+
+
+def numpy_kernel(problem: Problem) -> HostKernel:
+    """What NumPy computes, with the checks and errors of a tuned kernel."""
+    return bound_kernel(problem, NumpyKernel(problem))
 
 
 def host_kernel(
     family: KernelFamily,
     configuration: Configuration,
-    problem: Gemm,
+    problem: Problem,
     limits: DeviceLimits,
     programs: ProgramCache,
 ) -> HostKernel:
@@ -163,7 +222,7 @@ def host_kernel(
     if threaded and threads_are_lost():
         return of_one_thread()
     kernel = load_kernel(family, configuration, problem, programs)
-    bound = HostKernel(problem, kernel, direct_call(kernel, problem, programs))
+    bound = bound_kernel(problem, kernel, direct_call(kernel, problem, programs))
     if threaded:
         _THREADED[bound] = of_one_thread
     return bound

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from autotune.core.dtypes import DTYPES
 from autotune.core.paths import data_dir
 from autotune.families.modules import load_module
+from autotune.operations.entry import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
     from autotune.families.program_cache import ProgramCache
     from autotune.families.rendering import Source
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.targets.cpu.kernel import CpuKernel, CpuProgram
 
 _TEMPLATE = "_lib/numba_call.py.j2"
@@ -29,9 +31,9 @@ _OBJECT_BYTES = object.__basicsize__
 
 
 def direct_call(
-    kernel: CpuKernel, problem: Gemm, programs: ProgramCache
+    kernel: CpuKernel, problem: Problem, programs: ProgramCache
 ) -> Callable[..., bool] | None:
-    """``call(a, b, out, alpha, beta)`` of a kernel for a problem: a function as if written in C.
+    """``call(*operands, *scalars)`` of a kernel for a problem: a function as if written in C.
 
     It computes, if the operands are what the kernel takes as they are, and returns whether it
     did. It is compiled unless Numba's file cache has it.
@@ -47,11 +49,11 @@ def direct_call(
     if program.layout != program.kernel_layout or not kernel.reentrant:
         return None
     dtype = np.dtype(program.dtype)
-    address = _address(kernel.entry, program.dtype, len(program.runtime))
+    address = _address(kernel.entry, program)
     if address is None or not _arrays_are_legible(dtype):
         return None
     # In the order of the names in the template.
-    sizes = (problem.m, problem.n, problem.k, *problem.a_shape, *problem.b_shape)
+    sizes = (*problem.shape, *itertools.chain(*(each.shape for each in problem.operands)))
     types = (id(np.ndarray), id(dtype))
     plan = np.array([address, *sizes, kernel.threads, *types, *program.runtime], np.int64)
     return _function(load_module(write_call(program, programs)), plan.view(_Plan))
@@ -63,11 +65,19 @@ def write_call(program: CpuProgram, programs: ProgramCache) -> Path:
     Raises:
         CacheError: the program cache cannot be written.
     """
+    defined = program.defined
     names = {
         "dtype": program.dtype,
         "itemsize": DTYPES[program.dtype].itemsize,
         "runtime": len(program.runtime),
         "threaded": program.threads > 1,
+        "sizes": [name.lower() for name in defined.sizes],
+        "operands": [
+            {"name": each.name.lower(), "dimensions": len(each.shape), "written": each.written}
+            for each in defined.operands
+        ],
+        "scalars": [name for name, _ in defined.scalars],
+        "entry": [(each.kind.value, each.name) for each in defined.arguments],
     }
     templates = data_dir("templates")
     stamp = (templates / _TEMPLATE).stat()
@@ -119,12 +129,13 @@ def _new_function() -> Any:
     return prototype(("PyCFunction_NewEx", ctypes.pythonapi))
 
 
-def _address(entry: Any, dtype: str, runtime: int) -> int | None:
+def _address(entry: Any, program: CpuProgram) -> int | None:
     """Where the compiled function of an entry is, if it has the arguments of all entries."""
     compiled = list(getattr(entry, "overloads", {}).values())
-    sizes, operand, more = "int64, int64, int64", "uint64, int64", ", int64" * runtime
-    wanted = f"({sizes}, {dtype}, {operand}, {operand}, {dtype}, {operand}{more}) -> none"
-    if [str(each.signature) for each in compiled] != [wanted]:
+    types = {Kind.SCALAR: program.dtype, Kind.ADDRESS: "uint64"}
+    wanted = [types.get(each.kind, "int64") for each in program.defined.arguments]
+    wanted += ["int64"] * len(program.runtime)
+    if [str(each.signature) for each in compiled] != [f"({', '.join(wanted)}) -> none"]:
         return None
     (only,) = compiled
     return int(only.library.get_pointer_to_function(only.fndesc.llvm_func_name))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.errors import OutOfTimeError
 from autotune.core.measurement import Measurement, Outcome
+from autotune.core.processors import affinity_count
 from autotune.measuring.backend import Prepared, Processes, WorkerBackend
 from autotune.measuring.evaluator import Effort, Stage
 from autotune.measuring.pool import WorkerPool
@@ -18,7 +19,6 @@ from autotune.targets.cpu.compiling import Compiled, compile_worker
 from autotune.targets.cpu.direct import write_call
 from autotune.targets.cpu.kernel import CpuProgram, write_program
 from autotune.targets.cpu.rig import measurement_worker
-from autotune.targets.cpu.thread_limits import affinity_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from autotune.families.family import KernelFamily
     from autotune.families.program_cache import ProgramCache
     from autotune.measuring.evaluator import Report
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
 
 MIN_BATCH = 4
 """Candidates compiled together at least, so that programs shared and uneven times even out."""
@@ -53,7 +53,7 @@ class CpuEvaluator(TrialEvaluator["CpuBackend"]):
 
     def __init__(
         self,
-        problem: Gemm,
+        problem: Problem,
         families: Mapping[str, KernelFamily],
         device: Device,
         programs: ProgramCache,
@@ -98,7 +98,7 @@ class CpuBackend(WorkerBackend):
 
     def __init__(
         self,
-        problem: Gemm,
+        problem: Problem,
         families: Mapping[str, KernelFamily],
         programs: ProgramCache,
         effort: Effort,
@@ -130,7 +130,7 @@ class CpuBackend(WorkerBackend):
         self._callers: set[Path] = set()
 
     @property
-    def subject(self) -> Gemm:
+    def subject(self) -> Problem:
         """The problem."""
         return self._problem
 

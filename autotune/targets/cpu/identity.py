@@ -19,15 +19,10 @@ import llvmlite.binding as llvm
 
 from autotune.core.device import Device, DeviceFingerprint
 from autotune.core.limits import CpuLimits
+from autotune.core.processors import affinity_count, integer_of, own_quota, text_of
 from autotune.core.version import __version__
 from autotune.targets.cpu.baseline import Blas, numpy_blas
-from autotune.targets.cpu.system_files import integer_of, text_of
-from autotune.targets.cpu.thread_limits import (
-    affinity_count,
-    pool_limit,
-    read_quota,
-    usable_threads,
-)
+from autotune.targets.cpu.thread_limits import pool_limit, usable_threads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -97,7 +92,7 @@ def read_cpu() -> Device:
     processor = _processor()
     caches = processor.caches
     bits, registers = processor.vector
-    quota = read_quota(Path("/sys/fs/cgroup"), text_of(Path("/proc/self/cgroup")))
+    quota = own_quota()
     return Device(
         fingerprint=processor.fingerprint,
         limits=CpuLimits(

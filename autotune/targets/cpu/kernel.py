@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import importlib.util
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,11 @@ import numpy as np
 from autotune.core.facts import unchanged
 from autotune.core.forking import LOADING, WORKQUEUE
 from autotune.families.modules import load_module
+from autotune.operations.problem import GEMM
+from autotune.targets.host_operands import element_strides
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from autotune.families.family import KernelFamily
     from autotune.families.program_cache import ProgramCache
     from autotune.families.rendering import Source
+    from autotune.operations.operation import Operation
     from autotune.operations.problem import Problem
 
 
@@ -44,6 +47,7 @@ class CpuProgram:
         layout: the layout the operands come in; where it differs, they are copied.
         runtime: values of the parameters that are passed at the call.
         threads: threads the kernel uses.
+        defined: the operation.
     """
 
     path: Path
@@ -53,6 +57,7 @@ class CpuProgram:
     layout: str
     runtime: tuple[int, ...]
     threads: int
+    defined: Operation = GEMM
 
     @property
     def digest(self) -> str:
@@ -75,7 +80,7 @@ def write_program(
         FamilyError: the template is at fault.
         CacheError: the program cache cannot be written.
     """
-    layout = getattr(problem, "layout", "nn")
+    layout = problem.layout
     kernel_layout = layout if layout in family.layouts else "nn"
     conformed = family.conform(configuration)
     runtime = family.runtime_parameters
@@ -99,6 +104,7 @@ def write_program(
         layout=layout,
         runtime=tuple(int(conformed[name]) for name in runtime),
         threads=family.thread_count(conformed, problem.dtype),
+        defined=family.defined,
     )
 
 
@@ -129,10 +135,11 @@ def load_kernel(
 
 
 class CpuKernel:
-    """An emitted kernel, called on NumPy arrays: ``kernel(a, b, out, alpha, beta)``.
+    """An emitted kernel, called on NumPy arrays: ``kernel(*operands, *scalars)``.
 
+    Operands come in the operation's order; scalars that are left out have their defaults.
     Operands must have the shapes, dtype and layout that the program is for; that is not checked
-    here. Rows may be apart (a leading dimension) and A and B read-only; operands of any other
+    here. Rows may be apart (a leading dimension) and inputs read-only; operands of any other
     memory layout, or of one the kernel was not emitted for, are copied.
 
     Attributes:
@@ -150,9 +157,12 @@ class CpuKernel:
         self.entry: Callable[..., None] = getattr(load_module(program.path), program.entry)
         self.threads = 1
         self.reentrant = True
-        self._flip_a = program.layout[0] != program.kernel_layout[0]
-        self._flip_b = program.layout[1] != program.kernel_layout[1]
-        self._reduction_axis = 0 if program.kernel_layout[0] == "t" else 1
+        defined = program.defined
+        self._count = len(defined.operands)
+        self._output = defined.operands.index(defined.output)
+        # Layouts are those of the first operands, where the operation leaves that open.
+        layouts = zip(program.layout, program.kernel_layout, strict=True)
+        self._flips = [stored != wanted for stored, wanted in layouts]
         self._guard: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         if program.threads > 1:
             # The emitted module has imported it by now.
@@ -162,46 +172,52 @@ class CpuKernel:
             if not self.reentrant:
                 self._guard = WORKQUEUE
 
-    def __call__(
-        self,
-        a: NDArray[Any],
-        b: NDArray[Any],
-        out: NDArray[Any],
-        alpha: float = 1.0,
-        beta: float = 0.0,
-    ) -> None:
-        """Store ``alpha A B + beta out`` in `out`; where beta is zero, `out` is not read."""
-        c = self._rows(out, flip=False)
-        a, b = self._rows(a, self._flip_a), self._rows(b, self._flip_b)
-        self._enter(*self._arguments(a, b, c, float(alpha), float(beta)))
-        if c is not out:
-            out[...] = c
+    def __call__(self, *arguments: Any) -> None:
+        """Store the result in the operand that is written.
 
-    def prepared(
-        self, a: NDArray[Any], b: NDArray[Any], out: NDArray[Any]
-    ) -> Callable[[], object]:
+        Args:
+            arguments: the operands, then scalars.
+        """
+        arrays = self._plain(arguments[: self._count])
+        self._enter(*self._arguments(arrays, arguments[self._count :]))
+        out = arguments[self._output]
+        if arrays[self._output] is not out:
+            out[...] = arrays[self._output]
+
+    def prepared(self, *operands: NDArray[Any]) -> Callable[[], object]:
         """A call on these operands, for timing: as little as can be is done beside the kernel.
 
         The operands must live as long as the calls do. What has to be copied is, at every call.
         """
-        rows = (
-            self._rows(a, self._flip_a),
-            self._rows(b, self._flip_b),
-            self._rows(out, flip=False),
-        )
-        if rows[0] is not a or rows[1] is not b or rows[2] is not out:
-            return functools.partial(self, a, b, out)
+        arrays = self._plain(operands)
+        if any(plain is not given for plain, given in zip(arrays, operands, strict=True)):
+            return functools.partial(self, *operands)
         enter = self.entry if self.threads == 1 else self._enter
-        return functools.partial(enter, *self._arguments(a, b, out, 1.0, 0.0))
+        return functools.partial(enter, *self._arguments(arrays, ()))
 
     def _arguments(
-        self, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], alpha: float, beta: float
+        self, arrays: Sequence[NDArray[Any]], scalars: Sequence[float]
     ) -> tuple[float, ...]:
         """What the entry takes, for operands whose rows are contiguous."""
-        m, k = c.shape
-        n = a.shape[self._reduction_axis]
-        at_a, at_b, at_c = ((x.ctypes.data, self._stride(x)) for x in (a, b, c))
-        return (m, n, k, alpha, *at_a, *at_b, beta, *at_c, *self.program.runtime)
+        defined = self.program.defined
+        parts: dict[str, tuple[float, ...]] = {}
+        for (name, default), value in itertools.zip_longest(defined.scalars, scalars):
+            parts[name] = (float(default if value is None else value),)
+        for operand, array in zip(defined.operands, arrays, strict=True):
+            strides = element_strides(array)
+            assert strides is not None
+            parts[operand.name] = (array.ctypes.data, *strides[:-1])
+        more = itertools.repeat("n")
+        shapes = [
+            array.shape[::-1] if layout == "t" else array.shape
+            for array, layout in zip(
+                arrays, itertools.chain(self.program.kernel_layout, more), strict=False
+            )
+        ]
+        sizes = defined.sizes_of(shapes)
+        for name in defined.sizes:
+            parts[name] = (sizes[name],)
+        return (*itertools.chain(*(parts[name] for name in defined.order)), *self.program.runtime)
 
     def _enter(self, *arguments: float) -> None:
         if self.threads == 1:
@@ -217,22 +233,17 @@ class CpuKernel:
             finally:
                 self._numba.set_num_threads(previous)
 
-    def _rows(self, array: NDArray[Any], flip: bool) -> NDArray[Any]:
-        """The array, or a copy, with contiguous rows."""
-        if flip:
-            return np.ascontiguousarray(array.T)
-        columns = array.shape[1]
-        row_stride, column_stride = array.strides
-        stride, rest = divmod(row_stride, array.itemsize)
-        if array.flags.c_contiguous or (
-            rest == 0 and stride >= columns and (columns == 1 or column_stride == array.itemsize)
-        ):
-            return array
-        return np.ascontiguousarray(array)
-
-    def _stride(self, array: NDArray[Any]) -> int:
-        """Elements from one row to the next."""
-        return array.shape[1] if array.flags.c_contiguous else array.strides[0] // array.itemsize
+    def _plain(self, operands: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """The operands, or copies, as the kernel reads them."""
+        more = itertools.repeat(False)
+        flipped = [
+            np.ascontiguousarray(array.T) if flip else array
+            for array, flip in zip(operands, itertools.chain(self._flips, more), strict=False)
+        ]
+        return [
+            np.ascontiguousarray(array) if element_strides(array) is None else array
+            for array in flipped
+        ]
 
 
 def _threads_may_share(numba: Any) -> bool:

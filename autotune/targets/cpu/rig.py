@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,9 +26,11 @@ from autotune.measuring.plan import (
 from autotune.measuring.rig import Pace, Probe
 from autotune.measuring.sharing import Subjects
 from autotune.measuring.trial import Trials
-from autotune.operations.references import Case
+from autotune.operations.cases import Case
+from autotune.operations.problem import multiplies
 from autotune.operations.verification import Check
 from autotune.targets.cpu.baseline import numpy_blas, numpy_vendor
+from autotune.targets.cpu.call import NumpyKernel
 from autotune.targets.cpu.direct import direct_call
 from autotune.targets.cpu.kernel import CpuKernel, CpuProgram
 
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
     from autotune.families.program_cache import ProgramCache
     from autotune.measuring.evaluator import Effort
     from autotune.measuring.messages import Program
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
 
 SETTLE_S = 0.015
 """How long the threads of one library go on spinning after a call, in the way of another's."""
@@ -54,21 +57,21 @@ KEPT_BYTES = 1 << 30
 
 
 def measurement_worker(
-    programs: ProgramCache, effort: Effort, threads: int, seed: int, problem: Gemm
+    programs: ProgramCache, effort: Effort, threads: int, seed: int, problem: Problem
 ) -> Subjects:
     """Entry of the worker that measures: owns the operands of the problems it is asked about."""
     importlib.import_module("numba")  # now, so that it is no part of any candidate's time
 
-    def measuring(problem: Gemm) -> Trials:
+    def measuring(problem: Problem) -> Trials:
         return Trials(CpuRig(problem, programs, effort.interval, threads, seed), effort)
 
     return Subjects(measuring, problem, weigh=_operand_bytes, limit=KEPT_BYTES)
 
 
-def _operand_bytes(problem: Gemm) -> int:
+def _operand_bytes(problem: Problem) -> int:
     """About what a problem's operands take, with the references in double precision."""
-    m, n, k = problem.m, problem.n, problem.k
-    return 2 * (m * n + n * k + 3 * m * k) * 8
+    output = next(each for each in problem.operands if each.written)
+    return (problem.traffic // problem.itemsize + 2 * math.prod(output.shape)) * 16
 
 
 class CpuRig:
@@ -85,7 +88,7 @@ class CpuRig:
     pace = Pace()
 
     def __init__(
-        self, problem: Gemm, programs: ProgramCache, interval: float, threads: int, seed: int
+        self, problem: Problem, programs: ProgramCache, interval: float, threads: int, seed: int
     ) -> None:
         self.problem = problem
         self.interval = interval
@@ -97,21 +100,12 @@ class CpuRig:
         rng = np.random.default_rng(seed)
 
         def check(case: Case, *others: str) -> Check:
-            return Check(
-                case,
-                problem.dtype,
-                problem.layout,
-                rng,
-                problem.formula,
-                others=others,
-                sealed=bool(others),
-            )
+            return Check(case, problem, rng, others=others, sealed=bool(others))
 
-        cases = affordable(HOST_PRODUCTS if problem.formula is None else FORMULA_PRODUCTS)
-        self.small = [check(case) for case in cases]
-        self.large = check(Case(problem.m, problem.n, problem.k), *OTHER_CONTENTS)
-        m, n, k = (max(1, size // PROBE_SHRINK) for size in (problem.m, problem.n, problem.k))
-        self.shrunk = check(Case(m, n, k))
+        most = HOST_PRODUCTS if multiplies(problem.defined) else FORMULA_PRODUCTS
+        self.small = [check(case) for case in affordable(problem, most)]
+        self.large = check(Case(*problem.shape), *OTHER_CONTENTS)
+        self.shrunk = check(Case(*(max(1, size // PROBE_SHRINK) for size in problem.shape)))
         self._seed = seed
         self._kernel = functools.cache(CpuKernel)
 
@@ -127,7 +121,7 @@ class CpuRig:
     def vendor(self, vendor: Vendor) -> AbstractContextManager[ClockedBench]:
         """NumPy before the problem's operands."""
         return contextlib.nullcontext(
-            self.bench(self.large, _numpy_call(self.large, self.problem))
+            self.bench(self.large, NumpyKernel(self.problem).prepared(*self.large.operands))
         )
 
     def bench(self, check: Check, call: Callable[[], object]) -> ClockedBench:
@@ -158,12 +152,10 @@ class CpuRig:
         What Numba does for a call of an entry takes longer than a small product, and the longer,
         the more parameters there are.
         """
-        case, operands = check.case, (check.a, check.b, check.c)
-        sizes = replace(self.problem, m=case.m, n=case.n, k=case.k)
-        direct = direct_call(kernel, sizes, self._programs)
+        direct = direct_call(kernel, check.problem, self._programs)
         if direct is None:
-            return kernel.prepared(*operands)
-        return functools.partial(direct, *operands, 1.0, 0.0)
+            return kernel.prepared(*check.operands)
+        return functools.partial(direct, *check.arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +170,7 @@ class _Loaded:
         return self.rig.small
 
     def place(self, case: Check) -> AbstractContextManager[ClockedBench]:
-        scalars = case.case.alpha, case.case.beta
-        call = functools.partial(self.kernel, case.a, case.b, case.c, *scalars)
+        call = functools.partial(self.kernel, *case.arguments)
         return contextlib.nullcontext(self.rig.bench(case, call))
 
     def problem(self) -> AbstractContextManager[ClockedBench]:
@@ -188,20 +179,12 @@ class _Loaded:
     def probe(self, best_s: float | None) -> Probe | None:
         if best_s is None or best_s <= PROBE_BEST_S:
             return None
-        whole, shrunk = self.rig.large.case, self.rig.shrunk.case
+        whole, shrunk = self.rig.large.problem, self.rig.shrunk.problem
         return Probe(
             self._bench(self.rig.shrunk),
-            whole.m * whole.n * whole.k / (shrunk.m * shrunk.n * shrunk.k),
+            whole.flops / shrunk.flops,
             f"sizes divided by {PROBE_SHRINK}",
         )
 
     def _bench(self, check: Check) -> ClockedBench:
         return self.rig.bench(check, self.rig.call(self.kernel, check))
-
-
-def _numpy_call(check: Check, problem: Gemm) -> Callable[[], object]:
-    a = check.a.T if problem.layout[0] == "t" else check.a
-    b = check.b.T if problem.layout[1] == "t" else check.b
-    if problem.formula is not None:
-        return functools.partial(problem.formula.evaluate, a, b, None, 1.0, 0.0)
-    return functools.partial(np.matmul, a, b, out=check.c)

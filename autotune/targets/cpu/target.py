@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from autotune.families.launch import Binary
     from autotune.families.program_cache import ProgramCache
     from autotune.measuring.evaluator import Evaluator
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.targets.base import Work
     from autotune.targets.kernel import BoundKernel, Kernel, Request
 
@@ -59,7 +59,7 @@ class CpuTarget(Target):
         """Tiles in vector registers."""
         return "goto"
 
-    def device(self, problem: Gemm | None = None, name: int | str | None = None) -> Device:
+    def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:
         """This machine's CPU; the thread limit is capped by the problem's `threads`."""
         from autotune.targets.cpu.identity import read_cpu
 
@@ -97,7 +97,7 @@ class CpuTarget(Target):
         self,
         family: KernelFamily,
         candidate: Candidate,
-        problem: Gemm,
+        problem: Problem,
         device: Device,
         programs: ProgramCache,
         binary: Binary | None = None,
@@ -114,7 +114,7 @@ class CpuTarget(Target):
 
         return load_kernel(self, request)
 
-    def library(self, problem: Gemm, tuned: Callable[[], BoundKernel]) -> BoundKernel | None:
+    def library(self, problem: Problem, tuned: Callable[[], BoundKernel]) -> BoundKernel | None:
         """NumPy's product."""
         from autotune.targets.cpu.call import numpy_kernel
 

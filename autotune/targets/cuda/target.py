@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from autotune.families.program_cache import ProgramCache
     from autotune.families.rendering import Source
     from autotune.measuring.evaluator import Evaluator
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.targets.base import Work
     from autotune.targets.cuda.arrays.kernel import Launch
     from autotune.targets.cuda.device.known_gpus import KnownGpu
@@ -53,6 +53,7 @@ class CudaTarget(Target):
             names=cuda_source.names,
             reserved=cuda_source.reserved,
             suffix=".cu",
+            own_operations=True,
             launched=True,
         )
 
@@ -96,7 +97,7 @@ class CudaTarget(Target):
         """Tiles fed by asynchronous copies, where the device has those."""
         return "pipelined" if _cuda_limits(device).compute_capability >= 80 else "block"
 
-    def device(self, problem: Gemm | None = None, name: int | str | None = None) -> Device:
+    def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:
         """One of the GPUs here; one named that is not here is looked up among the known ones."""
         from autotune.targets.cuda.device.identity import read_gpu
 
@@ -127,13 +128,13 @@ class CudaTarget(Target):
         self,
         family: KernelFamily,
         candidate: Candidate,
-        problem: Gemm,
+        problem: Problem,
         device: Device,
         programs: ProgramCache,
         binary: Binary | None = None,
     ) -> BoundKernel:
         """Load the binary, or compile one; on other devices like it at the first call there."""
-        from autotune.targets.cuda.arrays.kernel import DeviceKernel
+        from autotune.targets.cuda.arrays.kernel import device_kernel
         from autotune.targets.cuda.device.identity import read_gpu
         from autotune.targets.cuda.launch.launch import CudaKernel
         from autotune.targets.cuda.launch.loading import make_program
@@ -156,7 +157,7 @@ class CudaTarget(Target):
                 )
             return CudaKernel(program, other).launch
 
-        return DeviceKernel(problem, load_on)
+        return device_kernel(problem, load_on)
 
     def load(self, request: Request) -> Kernel:
         """The record's kernel, or the default."""
@@ -164,10 +165,13 @@ class CudaTarget(Target):
 
         return load_kernel(self, request)
 
-    def library(self, problem: Gemm, tuned: Callable[[], BoundKernel]) -> BoundKernel | None:
+    def library(self, problem: Problem, tuned: Callable[[], BoundKernel]) -> BoundKernel | None:
         """The product of the library that the operands are of, if it has one."""
+        from autotune.operations.problem import Gemm, multiplies
         from autotune.targets.cuda.arrays.vendor import DeviceLibrary
 
+        if not isinstance(problem, Gemm) or not multiplies(problem.defined):
+            return None
         return DeviceLibrary(problem, tuned)
 
     def resources(
@@ -175,7 +179,7 @@ class CudaTarget(Target):
         family: KernelFamily,
         source: Source,
         configuration: Configuration,
-        problem: Gemm,
+        problem: Problem,
         device: Device,
     ) -> Resources | None:
         """What the binary says, beside what was estimated."""
@@ -183,14 +187,14 @@ class CudaTarget(Target):
 
         return resources(family, source, configuration, problem, device)
 
-    def model(self, family: KernelFamily, problem: Gemm, device: Device) -> Model | None:
+    def model(self, family: KernelFamily, problem: Problem, device: Device) -> Model | None:
         """A model of the resources that a block needs."""
         from autotune.families.resource_model import expected_log_time
 
         return expected_log_time(family, problem, _cuda_limits(device))
 
     def host_calls(
-        self, problem: Gemm, device: Device, programs: ProgramCache
+        self, problem: Problem, device: Device, programs: ProgramCache
     ) -> HostCalls | None:
         """Copies to the GPU and back."""
         from autotune.targets.cuda.measure.host_call import DeviceCalls
@@ -215,7 +219,7 @@ class NumbaCudaTarget(CudaTarget):
         """Tiles of several elements per thread."""
         return "block"
 
-    def device(self, problem: Gemm | None = None, name: int | str | None = None) -> Device:
+    def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:
         """As for CUDA, with this target's compiler beside the other."""
         from autotune.targets.cuda.compile.numba_compiler import toolchain
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.dtypes import DTYPES
+from autotune.operations.problem import Gemm
 from autotune.targets.cuda.driver.context import activated
 from autotune.targets.cuda.driver.interface import driver
 from autotune.targets.cuda.measure.baseline import Cublas, CublasError, find_cublas
@@ -16,7 +17,7 @@ from autotune.targets.hybrid.operands import GuardedBlock
 
 if TYPE_CHECKING:
     from autotune.operations.references import Matrix
-    from autotune.operations.verification import Check
+    from autotune.operations.verification import ProductCheck
     from autotune.targets.cuda.machine.matrix import DeviceMatrix
 
 _BLOCK = 4096
@@ -113,7 +114,7 @@ class OneGpu:
             raise CublasError("there is no cuBLAS")
         with activated(0):
             self._stream = driver().stream()
-            self._cublas = Cublas(library, (m, n, k), dtype, "nn", self._stream)
+            self._cublas = Cublas(library, "cublas.gemm", Gemm(m, n, k, dtype), self._stream)
         self.name = f"cuBLAS {self._cublas.version} on one GPU ({dtype}, TF32 off)"
 
     def multiply(self, a: DeviceMatrix, b: DeviceMatrix, c: DeviceMatrix) -> None:
@@ -136,7 +137,7 @@ class Library:
     call: Callable[[], object]
 
 
-def open_library(check: Check, dtype: str, operands: str, devices: int) -> Library:
+def open_library(check: ProductCheck, dtype: str, operands: str, devices: int) -> Library:
     """The library for operands that are where a program takes them, seen to be right.
 
     Args:
@@ -149,13 +150,13 @@ def open_library(check: Check, dtype: str, operands: str, devices: int) -> Libra
         CublasError: there is none, or it is wrong.
     """
     check.prepare()
-    case = check.case
+    m, n, k = check.case.sizes
     if operands == "host":
         vendor = CublasXt(dtype, devices)
         made = Library(vendor.name, functools.partial(vendor.multiply, check.a, check.b, check.c))
         made.call()
     else:
-        one = OneGpu(case.m, case.n, case.k, dtype)
+        one = OneGpu(m, n, k, dtype)
         blocks = []
         for whole in (check.a, check.b, check.c):
             rows = 0, whole.shape[0]

@@ -17,7 +17,7 @@ from autotune.targets.cuda.target import CudaTarget
 from autotune.targets.hybrid.kernel import HybridCall
 from autotune.targets.hybrid.loading import HybridProgram, make_plan
 from autotune.targets.hybrid.products import LocalKernel, machine_with
-from autotune.targets.kernel import Kernel
+from autotune.targets.kernel import ProductKernel
 from autotune.targets.lookup import binary_of, look_up
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
-class HybridKernel(Kernel):
+class HybridKernel(ProductKernel):
     """A tuned kernel of the GPUs of a host; a call returns when C is there.
 
     Operands are NumPy arrays (operands="host"), arrays on the first GPU ("device"), or lists with
@@ -62,7 +62,8 @@ def choose_local(problem: Gemm, programs: ProgramCache) -> LocalKernel:
     cache = cache_of(programs.place)
     found = look_up(problem, CudaTarget(), match="nearest", device=0, cache=cache)
     limits: Any = found.device.limits
-    return LocalKernel(found.candidate, problem.dtype, limits, binary_of(problem, found, cache))
+    binary = binary_of(problem, found, cache)
+    return LocalKernel(found.candidate, found.family.digest, problem.dtype, limits, binary)
 
 
 def bind(

@@ -15,7 +15,7 @@ from autotune.core.errors import OperandError
 from autotune.core.grid import Block
 from autotune.targets.cuda.arrays.operands import DeviceArray, check_place
 from autotune.targets.cuda.machine.matrix import DeviceMatrix
-from autotune.targets.host_operands import check_operands, rows_are_contiguous
+from autotune.targets.host_operands import check_operands, element_strides
 
 if TYPE_CHECKING:
     from autotune.operations.problem import Gemm
@@ -103,7 +103,7 @@ class HybridCall:
             )
         with self._lock:
             if self._operands == "host":
-                c = check_operands(self._problem, a, b, out, beta)
+                c = check_operands(self._problem, (a, b), out, {"beta": beta})
                 self.plan.from_host(_rows(a), _rows(b), c, alpha, beta)
                 return c
             if out is None and beta != 0:
@@ -157,7 +157,7 @@ class HybridCall:
     def _place(self, name: str, array: Any, shape: tuple[int, int], device: int) -> DeviceMatrix:
         found = self._look(name, array)
         written = name.startswith("out")
-        address, stride = check_place(name, found, shape, self._problem.dtype, written=written)
+        address, (stride,) = check_place(name, found, shape, self._problem.dtype, written=written)
         if found.device != device:
             raise OperandError(f"{name} must be on GPU {device}, and is on {found.device}")
         dtype = DTYPES[self._problem.dtype].numpy
@@ -166,4 +166,4 @@ class HybridCall:
 
 def _rows(array: Any) -> Any:
     """The array, or a copy of it, with contiguous rows."""
-    return array if rows_are_contiguous(array) else np.ascontiguousarray(array)
+    return np.ascontiguousarray(array) if element_strides(array) is None else array

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from autotune.operations.verification import Check, Verdict
+from autotune.operations.verification import ProductCheck, Verdict
 from autotune.targets.cuda.machine.guarded import GuardedMatrix
 
 if TYPE_CHECKING:
@@ -50,13 +50,14 @@ class PlacedCheck:
     """
 
     def __init__(
-        self, check: Check, dtype: str, operands: str, spans: list[tuple[Span, Span]]
+        self, check: ProductCheck, dtype: str, operands: str, spans: list[tuple[Span, Span]]
     ) -> None:
         self._check = check
         self._operands = operands
         case = check.case
+        m, n, k = case.sizes
         if operands == "device":
-            spans = [((0, case.m), (0, case.n))]
+            spans = [((0, m), (0, n))]
         elif operands == "host":
             spans = []
 
@@ -66,7 +67,7 @@ class PlacedCheck:
                 for device, span in enumerate(spans)
             ]
 
-        self._a, self._b, self._c = blocks(0, case.n), blocks(1, case.k), blocks(0, case.k)
+        self._a, self._b, self._c = blocks(0, n), blocks(1, k), blocks(0, k)
         self.store()
 
     @property
@@ -95,7 +96,7 @@ class PlacedCheck:
     def call(self, plan: Plan) -> None:
         """Multiply."""
         check = self._check
-        scalars = check.case.alpha, check.case.beta
+        scalars = check.arguments[3:]
         if self._operands == "host":
             plan.from_host(check.a, check.b, check.c, *scalars)
             return

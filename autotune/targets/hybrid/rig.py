@@ -18,12 +18,12 @@ from autotune.families.program_cache import ProgramCache
 from autotune.measuring.clocked import ClockedBench
 from autotune.measuring.evaluator import Effort
 from autotune.measuring.messages import Evaluated, Vendor
-from autotune.measuring.plan import CASES, OTHER_CONTENTS
+from autotune.measuring.plan import OTHER_CONTENTS
 from autotune.measuring.rig import Pace
 from autotune.measuring.sharing import Subjects
 from autotune.measuring.trial import Trials
-from autotune.operations.references import Case
-from autotune.operations.verification import Check
+from autotune.operations.cases import PRODUCT_CASES, Case
+from autotune.operations.verification import ProductCheck
 from autotune.targets.cuda.driver.context import describe, driver_errors
 from autotune.targets.cuda.measure.baseline import CublasError
 from autotune.targets.hybrid.baseline import Library, open_library
@@ -73,7 +73,7 @@ def measurement_worker(setup: Setup, problem: Gemm) -> Subjects:
         def machine(local: LocalKernel) -> Machine:
             return machine_with(local, setup.devices, programs)
 
-        def library(check: Check) -> Library:
+        def library(check: ProductCheck) -> Library:
             return open_library(check, problem.dtype, setup.operands, setup.devices)
 
         rig = HybridRig(problem, setup, machine, library, driver_errors())
@@ -100,7 +100,7 @@ class HybridRig:
         problem: Gemm,
         setup: Setup,
         make_machine: MakeMachine,
-        find_library: Callable[[Check], Library],
+        find_library: Callable[[ProductCheck], Library],
         errors: tuple[type[Exception], ...] = (),
     ) -> None:
         self.problem = problem
@@ -110,9 +110,9 @@ class HybridRig:
         self._find_library = find_library
         self._errors = errors
         rng = np.random.default_rng(setup.seed)
-        self.small = [Check(case, problem.dtype, "nn", rng) for case in CASES]
+        self.small = [ProductCheck(case, problem, rng) for case in PRODUCT_CASES]
         large = Case(problem.m, problem.n, problem.k)
-        self.large = Check(large, problem.dtype, "nn", rng, others=OTHER_CONTENTS)
+        self.large = ProductCheck(large, problem, rng, others=OTHER_CONTENTS)
         self._seed = setup.seed
         self._placed: tuple[list[tuple[Span, Span]], PlacedCheck] | None = None
         self._kept: dict[str, _Loaded] = {}
@@ -182,9 +182,9 @@ class HybridRig:
     def plan(self, program: HybridProgram, case: Case) -> Plan:
         """A program's plan for a case's sizes."""
         machine = self._machine(program.local)
-        return make_plan(program, machine, self._programs, case.m, case.n, case.k)
+        return make_plan(program, machine, self._programs, *case.sizes)
 
-    def place(self, check: Check, plan: Plan) -> PlacedCheck:
+    def place(self, check: ProductCheck, plan: Plan) -> PlacedCheck:
         """A check's operands where a plan takes them."""
         operands = self.setup.operands
         return PlacedCheck(check, self.problem.dtype, operands, self._spans(plan))
@@ -222,11 +222,11 @@ class _Loaded:
         self._plan: Plan | None = None
 
     @property
-    def cases(self) -> Sequence[Check]:
+    def cases(self) -> Sequence[ProductCheck]:
         return self._rig.small
 
     @contextlib.contextmanager
-    def place(self, case: Check) -> Iterator[ClockedBench]:
+    def place(self, case: ProductCheck) -> Iterator[ClockedBench]:
         plan = self._rig.plan(self._program, case.case)
         placed = self._rig.place(case, plan)
         yield self._rig.bench(placed, plan)

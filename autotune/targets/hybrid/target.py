@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from autotune.families.launch import Binary
     from autotune.families.program_cache import ProgramCache
     from autotune.measuring.evaluator import Evaluator
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.targets.base import Work
     from autotune.targets.kernel import BoundKernel, Kernel, Request
 
@@ -104,11 +104,12 @@ class HybridTarget(Target):
         """Rows: no partial sums have to travel."""
         return "rows"
 
-    def device(self, problem: Gemm | None = None, name: int | str | None = None) -> Device:
+    def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:
         """The GPUs here, or as many as were asked for of a kind that is only described."""
+        from autotune.operations.problem import only_gemm
         from autotune.targets.hybrid.identity import device_of, read_gpus
 
-        if problem is not None and getattr(problem, "layout", "nn") != "nn":
+        if problem is not None and only_gemm(problem, "target hybrid").layout != "nn":
             raise InputError(
                 f"layout must be nn on target hybrid, got {problem.label}: transpose the operands"
             )
@@ -127,6 +128,7 @@ class HybridTarget(Target):
 
     def evaluator(self, work: Work, beside: Evaluator | None = None) -> Evaluator:
         """One process that owns the GPUs, whatever else is open beside it."""
+        from autotune.operations.problem import only_gemm
         from autotune.targets.cuda.driver.interface import driver
         from autotune.targets.hybrid.bind import choose_local
         from autotune.targets.hybrid.evaluator import HybridEvaluator
@@ -135,7 +137,7 @@ class HybridTarget(Target):
         driver()  # says what is missing, before a process is started
 
         return HybridEvaluator(
-            work.problem,
+            only_gemm(work.problem, "target hybrid"),
             work.families,
             work.device,
             work.programs,
@@ -149,16 +151,24 @@ class HybridTarget(Target):
         self,
         family: KernelFamily,
         candidate: Candidate,
-        problem: Gemm,
+        problem: Problem,
         device: Device,
         programs: ProgramCache,
         binary: Binary | None = None,
     ) -> BoundKernel:
         """The emitted program; its threads and streams are made at the first call."""
+        from autotune.operations.problem import only_gemm
         from autotune.targets.hybrid.bind import bind
 
         device.check_here()
-        return bind(family, candidate, problem, device.limits, self.operands, programs)
+        return bind(
+            family,
+            candidate,
+            only_gemm(problem, "target hybrid"),
+            device.limits,
+            self.operands,
+            programs,
+        )
 
     def load(self, request: Request) -> Kernel:
         """A kernel that says which blocks go where, and can be freed."""

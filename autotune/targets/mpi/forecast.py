@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.limits import MpiLimits
+from autotune.operations.problem import only_gemm
 from autotune.targets.mpi.cost_model import best_grids, least_words
 from autotune.targets.reports import Forecast
 
 if TYPE_CHECKING:
     from autotune.core.device import Device
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
 
 
-def predicted_grids(problem: Gemm, device: Device, cache: str | None = None) -> Forecast | None:
+def predicted_grids(problem: Problem, device: Device, cache: str | None = None) -> Forecast | None:
     """The best grids by the model, best first, and what they are judged by.
 
     None for a device that is no set of ranks on CPUs.
@@ -28,9 +29,10 @@ def predicted_grids(problem: Gemm, device: Device, cache: str | None = None) -> 
         return None
     from autotune.targets.mpi.machine import known_machine
 
-    known = known_machine(problem, device, cache)
+    known = known_machine(only_gemm(problem, "target mpi"), device, cache)
     machine = known.machine
-    sizes = problem.m, problem.n, problem.k
+    m, n, k = problem.shape
+    sizes = m, n, k
     least = least_words(*sizes, limits.ranks) * problem.itemsize
     grids: list[dict[str, Any]] = [
         {

@@ -71,7 +71,7 @@ class GpuDistributedKernel(DistributedKernel):
         stream = self._gpu.machine.compute.handle
         found = library.describe(name, array, stream)
         whose = f"{name} of rank {rank}"
-        address, leading = check_place(whose, found, shape, dtype, written=name == "out")
+        address, (leading,) = check_place(whose, found, shape, dtype, written=name == "out")
         if found.device != self._ordinal:
             raise OperandError(
                 f"{whose} must be in GPU {self._ordinal}, the rank's own, is in {found.device}"

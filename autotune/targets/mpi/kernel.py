@@ -79,7 +79,7 @@ class DistributedKernel:
         beta: float = 0.0,
         stream: Any = None,
     ) -> Any:
-        """See `autotune.runtime.loading.Kernel` and `MpiKernel`."""
+        """See `autotune.targets.Kernel` and `MpiKernel`."""
         fault = ""
         c: Any = None
         try:
@@ -115,7 +115,7 @@ class DistributedKernel:
         if self._distributed:
             return self._check_blocks(a, b, out, beta)
         if self._comm.rank == 0:
-            return check_operands(self._problem, a, b, out, beta)
+            return check_operands(self._problem, (a, b), out, {"beta": beta})
         if not (a is None and b is None and out is None):
             raise OperandError(
                 f"operands are rank 0's alone, and rank {self._comm.rank} passes some: pass None "

@@ -11,8 +11,8 @@ from autotune.core.errors import AutotuneError
 from autotune.core.grid import Block
 from autotune.core.paths import CacheLocations
 from autotune.families.program_cache import ProgramCache
-from autotune.operations.problem import Gemm
-from autotune.targets.kernel import Kernel
+from autotune.operations.problem import Gemm, only_gemm
+from autotune.targets.kernel import ProductKernel
 from autotune.targets.lookup import look_up
 from autotune.targets.mpi.gpu_kernel import GpuDistributedKernel
 from autotune.targets.mpi.kernel import DistributedKernel
@@ -38,7 +38,7 @@ COMPILING = 5.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
-class MpiKernel(Kernel):
+class MpiKernel(ProductKernel):
     """A tuned kernel of a communicator; every rank of it makes every call.
 
     With operands at the root, rank 0 passes A, B and C whole and the others pass None and get
@@ -85,9 +85,9 @@ def load_distributed(
         InputError: with local="cuda", there are fewer GPUs than ranks.
         NotTunedError: as for `autotune.load`, on every rank; so are its other errors.
     """
-    problem = request.problem
-    meet(comm, f"the call of load for {problem.label}")
-    check_same(comm, problem=problem.label, operands=operands, local=local, match=request.match)
+    gemm = only_gemm(request.problem, "target mpi")
+    meet(comm, f"the call of load for {gemm.label}")
+    check_same(comm, problem=gemm.label, operands=operands, local=local, match=request.match)
     own = comm.Dup()
     try:
         with Together(own, agreed=AutotuneError):
@@ -96,7 +96,7 @@ def load_distributed(
 
             def find() -> tuple[Candidate, Match, MpiProgram]:
                 found = look_up(
-                    problem,
+                    gemm,
                     target_of(ranks),
                     match=request.match,
                     cache=request.cache,
@@ -104,23 +104,23 @@ def load_distributed(
                 )
                 chosen = found.candidate.configuration
                 limits = found.device.limits
-                program = mpi_program(found.family, chosen, problem, limits, programs)
+                program = mpi_program(found.family, chosen, gemm, limits, programs)
                 return found.candidate, found.match, program
 
             candidate, matched, program = _of_rank_0(own, find)
             make_plan = _load_program(program, programs, own)
-            plan = make_plan(own, problem.m, problem.n, problem.k)
+            plan = make_plan(own, gemm.m, gemm.n, gemm.k)
     except AutotuneError:  # on every rank
         own.Free()
         raise
     distributed = operands == "distributed"
     bound = (
-        DistributedKernel(problem, own, plan, distributed=distributed)
+        DistributedKernel(gemm, own, plan, distributed=distributed)
         if make_plan.gpu is None
-        else GpuDistributedKernel(problem, own, plan, make_plan.gpu, distributed=distributed)
+        else GpuDistributedKernel(gemm, own, plan, make_plan.gpu, distributed=distributed)
     )
     return MpiKernel(
-        problem, "mpi", candidate, matched.quality, matched.reason, matched.record, bound
+        gemm, "mpi", candidate, matched.quality, matched.reason, matched.record, bound
     )
 
 

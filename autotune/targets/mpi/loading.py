@@ -96,9 +96,7 @@ def load_product(product: GpuProduct, programs: ProgramCache, comm: Intracomm) -
         MissingDependencyError: a package or the driver is missing.
         LaunchError: the driver refuses a binary.
     """
-    from autotune.families.catalog import load_families
     from autotune.targets.mpi.gpu.cuda import CudaMachine
     from autotune.targets.mpi.gpu.gpus import take_gpu
 
-    families = load_families(target="cuda")
-    return GpuRank(CudaMachine(take_gpu(comm), product, families, programs))
+    return GpuRank(CudaMachine(take_gpu(comm), product, programs))

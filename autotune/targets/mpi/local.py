@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autotune.core.configuration import Candidate
 from autotune.core.errors import CompileError
 from autotune.core.limits import CudaLimits
 from autotune.core.paths import cache_of
 from autotune.families.catalog import load_families
+from autotune.families.launch import Binary
 from autotune.families.local import local_problem
 from autotune.families.rendering import render
 from autotune.targets.cpu.kernel import write_program
 from autotune.targets.cpu.target import CpuTarget
+from autotune.targets.cuda.machine.local import LocalKernel
 from autotune.targets.cuda.target import CudaTarget
 from autotune.targets.lookup import look_up
-from autotune.targets.mpi.messages import GpuKernel, GpuProduct, LocalProduct, MpiProgram
+from autotune.targets.mpi.messages import GpuProduct, LocalProduct, MpiProgram
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,12 +71,14 @@ def choose_gpu_local(problem: Gemm, programs: ProgramCache) -> GpuProduct:
         (any_sizes, any_sizes.default(problem, limits)),
     ):
         cubin = make_program(family, configuration, problem, limits, programs).cubin
-        kernels.append(GpuKernel(family.name, family.digest, configuration, cubin))
+        candidate = Candidate(family.name, configuration)
+        binary = Binary(cubin, limits.architecture, None)
+        kernels.append(LocalKernel(candidate, family.digest, problem.dtype, limits, binary))
     source = accumulate_source(problem.dtype)
     compiled = compile_kept(programs, CompileRequest(source, "accumulate", limits.architecture))
     if isinstance(compiled, Refused):
         raise CompileError(f"accumulate.cu does not compile: {compiled.reason}")
-    return GpuProduct(problem.dtype, tuple(kernels), compiled.cubin)
+    return GpuProduct(tuple(kernels), compiled.cubin)
 
 
 def mpi_program(

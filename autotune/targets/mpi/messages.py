@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from autotune.core.configuration import Configuration
 from autotune.families.rendering import Source
 from autotune.measuring import messages as measuring
 from autotune.measuring.evaluator import Effort
 from autotune.operations.problem import Gemm
 from autotune.targets.cpu.kernel import CpuProgram
+from autotune.targets.cuda.machine.local import LocalKernel
 
 FAULT = "autotune rank"
 """What the line begins with that a rank prints before it ends all of them."""
@@ -73,34 +73,15 @@ class LocalProduct:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuKernel:
-    """A CUDA kernel, compiled; each rank works out what to launch for the sizes it meets.
-
-    Attributes:
-        family: the family it is of.
-        digest: the family's.
-        configuration: which of the family's.
-        cubin: its binary.
-    """
-
-    family: str
-    digest: str
-    configuration: Configuration
-    cubin: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class GpuProduct:
     """What multiplies within a rank that has a GPU.
 
     Attributes:
-        dtype: element type of the operands.
-        kernels: best first; the first that is valid for some sizes serves them.
+        kernels: best first, all compiled; the first that is valid for some sizes serves them.
         accumulate: the binary of what adds matrices up.
     """
 
-    dtype: str
-    kernels: tuple[GpuKernel, ...]
+    kernels: tuple[LocalKernel, ...]
     accumulate: bytes
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import AutotuneError, FamilyError, InputError
 from autotune.core.limits import MpiLimits
+from autotune.core.processors import affinity_count
 from autotune.core.suggestions import must_be
 from autotune.targets.base import Joined, Option, Placement, Target
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from autotune.families.launch import Binary
     from autotune.families.program_cache import ProgramCache
     from autotune.measuring.evaluator import Evaluator
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Gemm, Problem
     from autotune.targets.base import Work
     from autotune.targets.kernel import BoundKernel, Kernel, Request
     from autotune.targets.mpi.messages import GpuProduct, LocalProduct, RankSet
@@ -139,19 +140,20 @@ class MpiTarget(Target):
             return "gpu_summa"
         return "summa" if device.limits.names()["distributed"] else "rows"
 
-    def device(self, problem: Gemm | None = None, name: int | str | None = None) -> Device:
+    def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:
         """The ranks, on this machine's CPU or GPUs; none are started to find out.
 
         Ranks with GPUs may be described, too: so many of a kind of GPU that is not here, with the
         MPI library that is.
         """
+        from autotune.operations.problem import only_gemm
         from autotune.targets.mpi.identity import device_of
 
         if name is not None and not self._gpus:
             raise InputError(
                 f'a device names a GPU, got {name!r} with target mpi on CPUs: add local="cuda"'
             )
-        if problem is not None and getattr(problem, "layout", "nn") != "nn":
+        if problem is not None and only_gemm(problem, "target mpi").layout != "nn":
             raise InputError(
                 f"layout must be nn on target mpi, got {problem.label}: transpose the operands"
             )
@@ -175,7 +177,6 @@ class MpiTarget(Target):
 
     def _ranks_with(self, gpu: Device) -> RankSet:
         """Ranks that have each a GPU of a kind that is not here."""
-        from autotune.targets.cpu.thread_limits import affinity_count
         from autotune.targets.mpi.gpu.gpus import expected_gpus
         from autotune.targets.mpi.identity import expected
 
@@ -184,7 +185,6 @@ class MpiTarget(Target):
 
     def describe(self) -> RankSet:
         """The set of ranks; none are started to find out."""
-        from autotune.targets.cpu.thread_limits import affinity_count
         from autotune.targets.mpi.identity import expected
 
         if self._described is not None:
@@ -259,6 +259,7 @@ class MpiTarget(Target):
         Raises:
             InputError: the target is on a communicator.
         """
+        from autotune.operations.problem import only_gemm
         from autotune.targets.mpi.evaluator import MpiEvaluator
         from autotune.targets.mpi.local import choose_gpu_local, choose_local
         from autotune.targets.mpi.ranks.world import World
@@ -275,7 +276,7 @@ class MpiTarget(Target):
             return (choose_gpu_local if self._gpus else choose_local)(wanted, work.programs)
 
         return MpiEvaluator(
-            work.problem,
+            only_gemm(work.problem, "target mpi"),
             work.families,
             work.device,
             work.programs,
@@ -289,7 +290,7 @@ class MpiTarget(Target):
         self,
         family: KernelFamily,
         candidate: Candidate,
-        problem: Gemm,
+        problem: Problem,
         device: Device,
         programs: ProgramCache,
         binary: Binary | None = None,
@@ -319,7 +320,9 @@ class MpiTarget(Target):
             local="cuda" if self._gpus else "cpu",
         )
 
-    def forecast(self, problem: Gemm, device: Device, cache: str | None = None) -> Forecast | None:
+    def forecast(
+        self, problem: Problem, device: Device, cache: str | None = None
+    ) -> Forecast | None:
         """The process grids that a model of communication favours, for ranks on CPUs."""
         from autotune.targets.mpi.forecast import predicted_grids
 

@@ -39,7 +39,7 @@ class Library(Protocol):
         """Handle of the stream that work on an array goes to by default."""
         ...
 
-    def empty(self, like: Any, shape: tuple[int, int], dtype: str, stream: int | None) -> Any:
+    def empty(self, like: Any, shape: tuple[int, ...], dtype: str, stream: int | None) -> Any:
         """A new array on the device of another one, to be written on a stream.
 
         None is the current one.
@@ -98,7 +98,7 @@ class Torch:
         device = array.get_device()
         return self._current(device) if device >= 0 else 0
 
-    def empty(self, like: Any, shape: tuple[int, int], dtype: str, stream: int | None) -> Any:
+    def empty(self, like: Any, shape: tuple[int, ...], dtype: str, stream: int | None) -> Any:
         """See `Library.empty`."""
         # The memory of a tensor belongs to the stream that it was allocated on.
         here = contextlib.nullcontext() if stream is None else self._working_on(like, stream)
@@ -165,7 +165,7 @@ class Cupy:
         """See `Library.current_stream`."""
         return int(self._current(array.data.device_id).ptr)
 
-    def empty(self, like: Any, shape: tuple[int, int], dtype: str, stream: int | None) -> Any:
+    def empty(self, like: Any, shape: tuple[int, ...], dtype: str, stream: int | None) -> Any:
         """See `Library.empty`."""
         cuda = self._cupy.cuda
         with contextlib.ExitStack() as stack:
@@ -200,7 +200,7 @@ class Other:
         stream = interface.get("stream") if isinstance(interface, dict) else None
         return int(stream or 0)
 
-    def empty(self, like: Any, shape: tuple[int, int], dtype: str, stream: int | None) -> Any:
+    def empty(self, like: Any, shape: tuple[int, ...], dtype: str, stream: int | None) -> Any:
         """See `Library.empty`."""
         root = type(like).__module__.partition(".")[0]
         if root == "numba":

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune.core.dtypes import DTYPES, from_typestr
 from autotune.core.errors import OperandError
+from autotune.operations.parts import plain_strides
 from autotune.targets.cuda.arrays.dlpack import CUDA_DEVICES, export
 
 if TYPE_CHECKING:
@@ -84,9 +85,9 @@ def refuse_host(name: str, array: object) -> NoReturn:
 
 
 def check_place(
-    name: str, array: DeviceArray, shape: tuple[int, int], dtype: str, *, written: bool
-) -> tuple[int, int]:
-    """Address and leading dimension of an operand, once it fits.
+    name: str, array: DeviceArray, shape: tuple[int, ...], dtype: str, *, written: bool
+) -> tuple[int, tuple[int, ...]]:
+    """Address and strides of an operand, all but the last, once it fits.
 
     Args:
         name: of the operand, for messages.
@@ -105,20 +106,18 @@ def check_place(
         raise OperandError(f"{name} must have dtype {dtype}, got {array.dtype}: convert it first")
     if written and array.read_only:
         raise OperandError(f"{name} is read-only: pass an array that may be written")
-    rows, columns = shape
-    row, column = array.strides
-    if (column != 1 and columns > 1) or (row < columns and rows > 1):
+    strides = plain_strides(shape, array.strides)
+    if strides is None:
         raise OperandError(
             f"{name} must be row-major with contiguous rows, got strides {array.strides} in "
             "elements: pass a contiguous copy"
             + ("" if written else ", or for a transposed view a problem with that layout")
         )
-    leading = row if rows > 1 else columns
-    if leading >= LEADING_LIMIT:
+    if len(shape) > 1 and strides[-2] >= LEADING_LIMIT:
         raise OperandError(f"{name} must have rows less than {LEADING_LIMIT} elements apart")
     if array.address % DTYPES[dtype].itemsize:
         raise OperandError(f"{name} is not aligned to its items: pass a copy")
-    return array.address, leading
+    return array.address, strides[:-1]
 
 
 def overlap(

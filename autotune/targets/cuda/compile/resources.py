@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from autotune.core.device import Device
     from autotune.families.family import KernelFamily
     from autotune.families.rendering import Source
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
 
 
 def resources(
     family: KernelFamily,
     source: Source,
     configuration: Configuration,
-    problem: Gemm,
+    problem: Problem,
     device: Device,
 ) -> Resources:
     """What the binary says, in numbers and in one line; or why there is none.

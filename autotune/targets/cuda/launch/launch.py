@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import LaunchError
 from autotune.families.launch import LaunchStep
+from autotune.operations.entry import Kind, operand_arguments
+from autotune.operations.problem import GEMM
 from autotune.targets.cuda.driver.capture import GraphMemory, is_capturing
 from autotune.targets.cuda.driver.context import activated, describe, driver_errors, is_current
 from autotune.targets.cuda.driver.interface import driver
 
 if TYPE_CHECKING:
     from autotune.families.launch import Extents, LaunchPlan
+    from autotune.operations.parts import Operand
     from autotune.targets.cuda.driver.interface import Memory, Module
     from autotune.targets.cuda.launch.program import CudaProgram
 
@@ -25,7 +28,7 @@ multiplication. Addresses are integers; leading dimensions are in elements of th
 are stored. The stream is None for the default one, one of the driver's, or another library's as an
 integer."""
 
-_Enqueue: TypeAlias = Callable[[int, int, int, int, int, int, float, float, Any], None]
+_Enqueue: TypeAlias = Callable[..., None]
 
 _Allocate: TypeAlias = Callable[[Any, str, int], int]
 """``allocate(stream, name, size)``: address of memory for one call on a stream."""
@@ -79,7 +82,9 @@ class CudaKernel:
             LaunchError: the driver refuses a kernel or its shared memory.
         """
         with self._lock, activated(self.ordinal):
-            launcher = _Launcher(self.ordinal, self._assemble(plan))
+            products = self.program.defined.arguments == GEMM.arguments
+            kind = _Launcher if products else _AnyLauncher
+            launcher = kind(self.ordinal, self._assemble(plan))
             self._launchers.append(launcher)
         return launcher
 
@@ -98,6 +103,8 @@ class CudaKernel:
 
     def _assemble(self, plan: LaunchPlan) -> _Enqueue:
         """What enqueues the plan. Whatever does not depend on the call is done here, once."""
+        if self.program.defined.arguments != GEMM.arguments:
+            return self._assemble_any(plan)
         m, n, k = plan.sizes
         kind = DTYPES[self.program.dtype].accumulated.letter
         workspace_bytes = plan.workspace_bytes
@@ -161,6 +168,49 @@ class CudaKernel:
 
         return general if workspace_bytes or any(self.program.flips) else plain
 
+    def _assemble_any(self, plan: LaunchPlan) -> _Enqueue:
+        """The same for any operation, whose arguments come in an order of their own."""
+        defined, workspace_bytes = self.program.defined, plan.workspace_bytes
+        formats = {
+            Kind.SIZE: "i",
+            Kind.LEADING: "i",
+            Kind.BATCH: "q",
+            Kind.ADDRESS: "P",
+            Kind.SCALAR: DTYPES[self.program.dtype].accumulated.letter,
+        }
+        taken = defined.arguments
+        last = "" if workspace_bytes is None else "P"
+        pack = struct.Struct("".join(formats[each.kind] for each in taken) + last).pack
+        given = [name for each in defined.operands for name in _names_of(each)]
+        given += [name for name, _ in defined.scalars]
+        places = [given.index(each.name) for each in taken if each.kind is not Kind.SIZE]
+        defaults = [default for _, default in defined.scalars]
+        count = len(given)
+        run = self._modules[0].runner(plan.steps)
+        sizes = plan.sizes
+
+        def enqueue(*arguments: Any) -> None:
+            # The stream comes last; scalars that are left out have their defaults.
+            *values, stream = arguments
+            values += defaults[len(values) - count + len(defaults) :]
+            ordered = [values[place] for place in places]
+            with self._lock:
+                captured = None
+                allocate: _Allocate = self._kept
+                if workspace_bytes and stream.__class__ is int and is_capturing(stream):
+                    captured = GraphMemory(stream)
+                    allocate = captured.allocate
+                try:
+                    if workspace_bytes is not None:
+                        size = workspace_bytes
+                        ordered.append(allocate(stream, "workspace", size) if size else 0)
+                    run(pack(*sizes, *ordered), stream)
+                finally:
+                    if captured is not None:
+                        captured.free()
+
+        return enqueue
+
     def _kept(self, stream: Any, name: str, size: int) -> int:
         """Memory for the launches on one stream, allocated when first needed."""
         handle = stream if stream.__class__ is int else getattr(stream, "handle", 0)
@@ -206,6 +256,27 @@ class _Launcher:
 
     def close(self) -> None:
         self._enqueue = _closed
+
+
+class _AnyLauncher(_Launcher):
+    """The same for operations with arguments of their own."""
+
+    __slots__ = ()
+
+    def __call__(self, *arguments: Any, stream: Any = None) -> None:
+        try:
+            self._enqueue(*arguments, stream)
+        except driver_errors() as error:
+            if is_current(self._ordinal):
+                raise LaunchError(describe(error)) from error
+            with activated(self._ordinal):
+                self(*arguments, stream=stream)
+
+
+def _names_of(operand: Operand) -> list[str]:
+    """What a launch takes for an operand: its address, and its strides but the last."""
+    name, dimensions = operand.name, len(operand.shape)
+    return [each.name for each in operand_arguments(name, dimensions, written=operand.written)]
 
 
 def transpose_grid(rows: int, columns: int) -> Extents:

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from autotune.families.launch import Binary, LaunchPlan
     from autotune.families.program_cache import ProgramCache
     from autotune.families.rendering import Source
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
 
 
 def make_program(
     family: KernelFamily,
     configuration: Mapping[str, Value],
-    problem: Gemm,
+    problem: Problem,
     limits: CudaLimits,
     programs: ProgramCache,
     binary: Binary | None = None,
@@ -65,7 +65,9 @@ def make_program(
         support = b""
         if layout != problem.layout:
             support = _compile(support_source(problem.dtype), "support", limits, programs)
-        return CudaProgram(cubin, planned(), problem.dtype, problem.layout, layout, support)
+        return CudaProgram(
+            cubin, planned(), problem.dtype, problem.layout, layout, support, problem.defined
+        )
     if binary.architecture != limits.architecture:
         raise InputError(
             f"the binary must be for {limits.architecture}, is for {binary.architecture}"
@@ -78,6 +80,7 @@ def make_program(
         # Operands are copied where the kernel reads only what is stored plainly.
         kernel_layout="nn" if binary.support else problem.layout,
         support=binary.support,
+        defined=problem.defined,
     )
 
 

@@ -6,8 +6,11 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autotune.operations.problem import GEMM
+
 if TYPE_CHECKING:
     from autotune.families.launch import LaunchPlan
+    from autotune.operations.operation import Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,7 @@ class CudaProgram:
         kernel_layout: the layout the kernels were emitted for; operands that are stored
             otherwise are copied, transposed, before every launch.
         support: the binary of the transposing kernel; empty where nothing is copied.
+        defined: the operation, whose arguments the kernels take.
     """
 
     cubin: bytes
@@ -30,6 +34,7 @@ class CudaProgram:
     layout: str = "nn"
     kernel_layout: str = "nn"
     support: bytes = b""
+    defined: Operation = GEMM
 
     @property
     def digest(self) -> str:

@@ -49,10 +49,9 @@ class GuardedMatrix:
     """
 
     def __init__(self, device: int, shape: tuple[int, int], dtype: str, padding: int = 0) -> None:
-        rows, columns = shape
         row = DTYPES[dtype]
-        stride = columns + padding
-        self._placement = Placement(rows, columns, stride, row.itemsize, GUARD_BYTES)
+        stride = shape[1] + padding
+        self._placement = Placement(shape, (stride, 1), row.itemsize, GUARD_BYTES)
         self._poison = row.word.poison
         with activated(device):
             self._memory = driver().allocate(self._placement.end)

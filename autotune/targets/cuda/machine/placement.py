@@ -2,40 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.operations.guarded import GUARD_BYTES
+from autotune.core.dtypes import DTYPES
+from autotune.operations.guarded import GUARD_BYTES, strides_of
 
 if TYPE_CHECKING:
-    from autotune.operations.references import Case
+    from autotune.operations.parts import Array
 
 _ALIGNMENT = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A guarded row-major matrix within a slab of memory.
+    """A guarded operand within a slab of memory.
 
     Attributes:
-        rows: of the matrix.
-        columns: of the matrix.
-        stride: elements from one row to the next.
+        shape: of the operand.
+        strides: elements from one to the next along every dimension.
         itemsize: bytes per element.
         offset: bytes from the start of the slab to the first element; the guard zone lies before
             it, another one after the last row.
     """
 
-    rows: int
-    columns: int
-    stride: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
     itemsize: int
     offset: int
 
     @property
+    def rows(self) -> int:
+        """Of a matrix."""
+        return self.shape[0]
+
+    @property
+    def columns(self) -> int:
+        """Elements of a row."""
+        return self.shape[-1]
+
+    @property
+    def stride(self) -> int:
+        """Elements from one row of a matrix to the next."""
+        return self.strides[0]
+
+    @property
     def elements(self) -> int:
         """Elements from the first to the end of the last row, padding included."""
-        return self.rows * self.stride
+        return self.shape[0] * self.strides[0]
 
     @property
     def guard(self) -> int:
@@ -43,57 +58,46 @@ class Placement:
         return GUARD_BYTES // self.itemsize
 
     @property
+    def start(self) -> int:
+        """Bytes from the start of the slab to the guard zone before the operand."""
+        return self.offset - GUARD_BYTES
+
+    @property
     def end(self) -> int:
-        """Bytes from the start of the slab to the end of the guard zone after the matrix."""
+        """Bytes from the start of the slab to the end of the guard zone after the operand."""
         return self.offset + (self.elements + self.guard) * self.itemsize
 
 
 @dataclass(frozen=True, slots=True)
 class SlabLayout:
-    """A, B and C of one multiplication, as stored, in one piece of memory.
+    """Operands of one call, as stored, in one piece of memory.
 
     Attributes:
-        a: where A lies.
-        b: where B lies.
-        c: where C lies.
+        placements: where each lies, by name, in the operation's order.
         size: bytes of the slab.
     """
 
-    a: Placement
-    b: Placement
-    c: Placement
+    placements: Mapping[str, Placement]
     size: int
 
 
-def lay_out(
-    a_shape: tuple[int, int],
-    b_shape: tuple[int, int],
-    case: Case,
-    itemsize: int,
-    out_itemsize: int | None = None,
-) -> SlabLayout:
-    """Place the operands of a case one after the other, guard zones between them.
+def lay_out(arrays: Sequence[Array], padding: int) -> SlabLayout:
+    """Place operands one after the other, guard zones between them.
 
     Padded ones start one element off alignment: kernels must not count on either.
 
     Args:
-        a_shape: of A as stored.
-        b_shape: of B as stored.
-        case: sizes and padding.
-        itemsize: bytes per element of A and B.
-        out_itemsize: of C; None means `itemsize`.
+        arrays: the operands.
+        padding: elements after every row, and after every matrix of several.
     """
-    out_itemsize = out_itemsize or itemsize
-    placements: list[Placement] = []
+    placements: dict[str, Placement] = {}
     start = 0
-    for (rows, columns), size in (
-        (a_shape, itemsize),
-        (b_shape, itemsize),
-        ((case.m, case.k), out_itemsize),
-    ):
-        offset = start + GUARD_BYTES + (size if case.padding else 0)
-        placement = Placement(rows, columns, columns + case.padding, size, offset)
-        placements.append(placement)
-        start = -(-placement.end // _ALIGNMENT) * _ALIGNMENT
-    a, b, c = placements
-    return SlabLayout(a, b, c, start)
+    for array in arrays:
+        itemsize = DTYPES[array.dtype].itemsize
+        shift = itemsize if padding else 0
+        placed = Placement(
+            array.shape, strides_of(array.shape, padding), itemsize, start + GUARD_BYTES + shift
+        )
+        placements[array.name] = placed
+        start = -(-placed.end // _ALIGNMENT) * _ALIGNMENT
+    return SlabLayout(placements, start)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.core.errors import CompileError
+from autotune.core.errors import CompileError, InputError
 from autotune.families.bound import Bound
+from autotune.families.catalog import load_families
 from autotune.families.launch import plan_launch, plan_or_none
 from autotune.families.rendering import Source
 from autotune.operations.problem import Gemm
@@ -24,48 +24,33 @@ if TYPE_CHECKING:
     from autotune.families.launch import Binary, LaunchPlan
     from autotune.families.program_cache import ProgramCache
     from autotune.targets.cuda.launch.launch import Launch
-
-
-@dataclass(frozen=True, slots=True)
-class Multiplier:
-    """A kernel that multiplies.
-
-    Attributes:
-        family: its family, of target cuda.
-        configuration: which of the family's.
-        binary: what it was compiled to; None compiles it.
-    """
-
-    family: KernelFamily
-    configuration: Configuration
-    binary: Binary | None
+    from autotune.targets.cuda.machine.local import LocalKernel
 
 
 class Products:
     """Kernels, loaded on every GPU that asks for them.
 
     Args:
-        dtype: element type of the operands.
-        limits: of the GPUs, which are all alike.
-        kernels: best first; the first that is valid for some sizes serves them. Sizes that none
-            is valid for get the nearest configuration to the first one that is.
+        kernels: best first, and all for one element type and kind of GPU. The first that is valid
+            for some sizes serves them; sizes that none is valid for get the nearest configuration
+            to the first one that is.
         programs: where sources are, and what was compiled from them before.
+
+    Raises:
+        InputError: a family is not here, or not the one that a kernel was made from.
     """
 
-    def __init__(
-        self,
-        dtype: str,
-        limits: CudaLimits,
-        kernels: Sequence[Multiplier],
-        programs: ProgramCache,
-    ) -> None:
-        self._dtype = dtype
-        self._limits = limits
-        any_sizes = Gemm(1, 1, 1, dtype)
-        self._kernels = [
-            (each, Bound(each.family, each.configuration, any_sizes, limits)) for each in kernels
-        ]
+    def __init__(self, kernels: Sequence[LocalKernel], programs: ProgramCache) -> None:
+        families = load_families(target="cuda")
+        self._dtype, self._limits = kernels[0].dtype, kernels[0].limits
         self._programs = programs
+        self._kernels: list[tuple[Bound, Binary | None]] = []
+        for kernel in kernels:
+            name = kernel.candidate.family
+            if name not in families or families[name].digest != kernel.digest:
+                raise InputError(f"family {name!r} of target cuda must be the same on all nodes")
+            bound = self._bound(families[name], kernel.candidate.configuration)
+            self._kernels.append((bound, kernel.binary))
         self._loaded: dict[tuple[int, str, Configuration], CudaKernel] = {}
         self._lock = threading.Lock()
         self._launches: dict[tuple[int, int, int, int], Launch] = {}
@@ -107,27 +92,30 @@ class Products:
         self._loaded.clear()
 
     def _make(self, device: int, problem: Gemm) -> Launch:
-        chosen, plan = self._fitting(problem)
-        family, configuration = chosen.family, chosen.configuration
+        bound, binary, plan = self._fitting(problem)
+        family, configuration = bound.family, bound.configuration
         key = device, family.name, configuration
         kernel = self._loaded.get(key)
         if kernel is None:
             program = make_program(
-                family, configuration, problem, self._limits, self._programs, chosen.binary
+                family, configuration, problem, self._limits, self._programs, binary
             )
             kernel = self._loaded[key] = CudaKernel(program, device)
         return kernel.launcher(plan)
 
-    def _fitting(self, problem: Gemm) -> tuple[Multiplier, LaunchPlan]:
-        """What multiplies these sizes, and what it launches."""
-        for each, bound in self._kernels:
+    def _fitting(self, problem: Gemm) -> tuple[Bound, Binary | None, LaunchPlan]:
+        """What multiplies these sizes: its configuration, binary and launch."""
+        for bound, binary in self._kernels:
             plan = plan_or_none(bound, problem)
             if plan is not None:
-                return each, plan
-        best = self._kernels[0][0]
+                return bound, binary, plan
+        best, _ = self._kernels[0]
         nearest = nearest_valid(best.family, best.configuration, problem, self._limits)
-        bound = Bound(best.family, nearest, problem, self._limits)
-        return Multiplier(best.family, nearest, None), plan_launch(bound.at(problem))
+        bound = self._bound(best.family, nearest)
+        return bound, None, plan_launch(bound.at(problem))
+
+    def _bound(self, family: KernelFamily, configuration: Configuration) -> Bound:
+        return Bound(family, configuration, Gemm(1, 1, 1, self._dtype), self._limits)
 
 
 def nearest_valid(

@@ -9,12 +9,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.dtypes import DTYPES
+from autotune.operations.operation import baseline_of
 from autotune.targets.cuda.driver.interface import driver
 
 if TYPE_CHECKING:
+    from autotune.operations.problem import Problem
     from autotune.targets.cuda.driver.interface import Stream
 
 _PACKAGES = ("cupy_backends.cuda.libs.cublas", "nvmath.bindings.cublas", "torch")
@@ -26,6 +29,15 @@ _DEFAULT_ALGORITHM = -1
 _DEFAULT_MATH = 0  # products in the operands' own precision: no TF32
 _SUMS_IN_FULL = 16  # nor partial sums in the type of the result, where that is shorter
 _WORKSPACE_BYTES = 32 * 2**20  # what NVIDIA recommends for the largest devices
+
+
+FUNCTIONS: Mapping[str, str] = {
+    "cublas.gemm": "_gemm",
+    "cublas.gemm_strided_batched": "_gemm_strided_batched",
+    "cublas.gemv": "_gemv",
+}
+"""What operations name as their baseline, and the method that calls it. Operands come in the order
+of BLAS: A, B, C, or A, x, y."""
 
 
 class CublasError(Exception):
@@ -51,15 +63,13 @@ def find_cublas() -> Any:
 
 
 class Cublas:
-    """Matrix products on one stream of the current context.
+    """One of the library's functions on one stream of the current context.
 
     Args:
         library: as `find_cublas` gives it.
-        sizes: m, n, k.
-        dtype: element type of A and B.
-        layout: which of A and B is stored transposed.
+        function: what is called, one of `FUNCTIONS`.
+        problem: what is computed.
         stream: one of the driver's.
-        out_dtype: element type of C; None means `dtype`.
 
     Raises:
         CublasError: the library does not start.
@@ -68,15 +78,7 @@ class Cublas:
         version: "13.1.0".
     """
 
-    def __init__(
-        self,
-        library: Any,
-        sizes: tuple[int, int, int],
-        dtype: str,
-        layout: str,
-        stream: Stream,
-        out_dtype: str | None = None,
-    ) -> None:
+    def __init__(self, library: Any, function: str, problem: Problem, stream: Stream) -> None:
         self._library = library
         self._stream = stream  # destroyed when nobody holds it
         self._handle = ctypes.c_void_p()
@@ -90,17 +92,22 @@ class Cublas:
             ctypes.c_void_p(int(self._workspace)),
             ctypes.c_size_t(_WORKSPACE_BYTES),
         )
-        self._operand, self._result = DTYPES[dtype], DTYPES[out_dtype or dtype]
+        self._operand, self._result = DTYPES[problem.dtype], DTYPES[problem.result_dtype]
         math = _DEFAULT_MATH if self._operand.blas else _SUMS_IN_FULL
         self._call("cublasSetMathMode", self._handle, math)
         number = ctypes.c_int()
         self._call("cublasGetVersion_v2", self._handle, ctypes.byref(number))
         self.version = version_text(number.value)
         self._scalar = self._operand.accumulated.scalar
-        self._sizes = sizes
-        self._flips = tuple(int(stored == "t") for stored in layout)
+        self._sizes = problem.shape
+        self._flips = tuple(int(stored == "t") for stored in problem.layout)
+        self.launch: Callable[..., None] = getattr(self, FUNCTIONS[function])
+        """Enqueues the function; its arguments are those of `Launch`, without a stream. Raises
+        CublasError."""
 
-    def launch(
+    # Matrices are column-major there: what is stored row-major is the transpose, and C' = B' A'.
+
+    def _gemm(
         self,
         a: int,
         lda: int,
@@ -111,38 +118,89 @@ class Cublas:
         alpha: float = 1.0,
         beta: float = 0.0,
     ) -> None:
-        """Enqueue C = alpha A B + beta C; addresses and leading dimensions as `Launch` takes them.
-
-        Raises:
-            CublasError: the library refuses.
-        """
         m, n, k = self._sizes
         flip_a, flip_b = self._flips
-        # Matrices are column-major there: what is stored row-major is the transpose, and
-        # C' = B' A'.
-        scalars = [ctypes.byref(self._scalar(each)) for each in (alpha, beta)]
-        addresses = [ctypes.c_void_p(each) for each in (b, a, c)]
-        common = (self._handle, flip_b, flip_a, k, m, n, scalars[0])
         operand, result = self._operand, self._result
+        sizes = (flip_b, flip_a, k, m, n)
         if operand.blas and result is operand:
-            places = (addresses[0], ldb, addresses[1], lda, scalars[1], addresses[2], ldc)
-            self._call(f"cublas{operand.blas}gemm_v2", *common, *places)
+            places = (self._at(b), ldb, self._at(a), lda, self._by(beta), self._at(c), ldc)
+            self._compute("gemm_v2", *sizes, self._by(alpha), *places)
             return
         self._call(
             "cublasGemmEx",
-            *common,
-            *(addresses[0], operand.cublas, ldb),
-            *(addresses[1], operand.cublas, lda),
-            scalars[1],
-            *(addresses[2], result.cublas, ldc),
+            self._handle,
+            *sizes,
+            self._by(alpha),
+            *(self._at(b), operand.cublas, ldb),
+            *(self._at(a), operand.cublas, lda),
+            self._by(beta),
+            *(self._at(c), result.cublas, ldc),
             _COMPUTE_32F,
             _DEFAULT_ALGORITHM,
         )
+
+    def _gemm_strided_batched(
+        self,
+        a: int,
+        a_stride: int,
+        lda: int,
+        b: int,
+        b_stride: int,
+        ldb: int,
+        c: int,
+        c_stride: int,
+        ldc: int,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+    ) -> None:
+        count, m, n, k = self._sizes
+        far = ctypes.c_longlong
+        factors = (self._at(b), ldb, far(b_stride), self._at(a), lda, far(a_stride))
+        result = (self._by(beta), self._at(c), ldc, far(c_stride))
+        sizes = (0, 0, k, m, n)
+        self._compute("gemmStridedBatched", *sizes, self._by(alpha), *factors, *result, count)
+
+    def _gemv(
+        self, a: int, lda: int, x: int, y: int, alpha: float = 1.0, beta: float = 0.0
+    ) -> None:
+        m, n = self._sizes
+        result = (self._by(beta), self._at(y), 1)
+        factors = (self._at(a), lda, self._at(x), 1)
+        self._compute("gemv_v2", 1, n, m, self._by(alpha), *factors, *result)
+
+    def _at(self, address: int) -> ctypes.c_void_p:
+        return ctypes.c_void_p(address)
+
+    def _by(self, scalar: float) -> Any:
+        return ctypes.byref(self._scalar(scalar))
+
+    def _compute(self, name: str, *arguments: Any) -> None:
+        self._call(f"cublas{self._operand.blas}{name}", self._handle, *arguments)
 
     def _call(self, name: str, *arguments: Any) -> None:
         status = getattr(self._library, name)(*arguments)
         if status != 0:
             raise CublasError(f"{name} failed with status {status}")
+
+
+def vendor_of(problem: Problem, target: str, stream: Stream) -> Cublas | None:
+    """The library's function that an operation names for a target; None where there is none.
+
+    Args:
+        problem: what is computed.
+        target: where.
+        stream: one of the driver's.
+
+    Raises:
+        CublasError: the library does not start.
+    """
+    function = baseline_of(problem.defined, target)
+    if function is None or function not in FUNCTIONS:
+        return None
+    if function != "cublas.gemm" and not (DTYPES[problem.dtype].blas and not problem.out_dtype):
+        return None
+    library = find_cublas()
+    return None if library is None else Cublas(library, function, problem, stream)
 
 
 def cublas_mode(dtype: str) -> str:

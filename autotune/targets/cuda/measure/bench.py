@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from autotune.operations.verification import Verdict
     from autotune.targets.cuda.launch.launch import Launch
     from autotune.targets.cuda.measure.device_check import DeviceCheck
+    from autotune.targets.cuda.measure.mirror_check import MirrorCheck
     from autotune.targets.cuda.measure.timing import Stopwatch
 
 WARM_UP_S = 0.05
@@ -39,7 +40,9 @@ class CaseBench:
         stopwatch: of the stream that it is launched on.
     """
 
-    def __init__(self, check: DeviceCheck, launch: Launch, stopwatch: Stopwatch) -> None:
+    def __init__(
+        self, check: DeviceCheck | MirrorCheck, launch: Launch, stopwatch: Stopwatch
+    ) -> None:
         self.check = check
         self.launch = launch
         self.stopwatch = stopwatch
@@ -68,7 +71,7 @@ class ProblemBench(CaseBench):
 
     def __init__(
         self,
-        check: DeviceCheck,
+        check: DeviceCheck | MirrorCheck,
         launch: Launch,
         stopwatch: Stopwatch,
         interval: float,

@@ -6,7 +6,6 @@ import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from autotune.core.dtypes import DTYPES
 from autotune.operations.references import Drawn, FullReference, SampledReference, Tolerance
 from autotune.operations.verification import Verdict, find_flaw, grade
 from autotune.targets.cuda.driver.interface import driver
@@ -15,17 +14,19 @@ from autotune.targets.cuda.measure.memory import Slab, operands
 from autotune.targets.cuda.measure.support import Support, pack_signs, upload
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
 
-    from autotune.operations.references import Case, Matrix
+    from autotune.operations.cases import Case
+    from autotune.operations.problem import Problem
+    from autotune.operations.references import Matrix
 
 _PLACES = ("before the first row", "after the last row", "past the end of a row")
 
 
 class DeviceCheck:
-    """A case with operands on the device: prepares a launch and judges what it left.
+    """A matrix product on the device: prepares a launch and judges what it left.
 
     The counterpart of `autotune.operations.verification.Check`: the same operands, references,
     tolerances and guard zones. Only sums and samples of C travel back to the host.
@@ -34,11 +35,9 @@ class DeviceCheck:
 
     Args:
         case: what is multiplied.
-        dtype: element type of A and B.
-        layout: which of A and B is stored transposed.
+        problem: dtype and layout; its own sizes do not matter.
         rng: draws the operands.
         support: the device's helpers.
-        out_dtype: element type of C; None means `dtype`.
         others: distributions of further contents.
 
     Attributes:
@@ -50,26 +49,19 @@ class DeviceCheck:
     def __init__(
         self,
         case: Case,
-        dtype: str,
-        layout: str,
+        problem: Problem,
         rng: np.random.Generator,
         support: Support,
         *,
-        out_dtype: str | None = None,
         others: Sequence[str] = (),
     ) -> None:
         self.case = case
-        self._dtypes = dtype, out_dtype or dtype
+        self._problem = problem.with_sizes(*case.sizes)
         self._support = support
-        self._cases = (case, *(replace(case, distribution=each) for each in others))
-        self._draw = functools.partial(Drawn.of, dtype=dtype, layout=layout, out_dtype=out_dtype)
+        self._cases = (case, *(case.drawn_from(each) for each in others))
+        self._draw = functools.partial(Drawn.of, problem=problem)
         drawn = self._draw(case, rng=rng)
-        placed = lay_out(
-            drawn.a.shape,
-            drawn.b.shape,
-            case,
-            *(DTYPES[name].itemsize for name in self._dtypes),
-        )
+        placed = lay_out(self._problem.operands, case.padding)
         self.slab = Slab(placed, support)
         self.bases = [self.slab.base]
         # One content is where it is; of several, each also has an image of A and B to come from.
@@ -96,14 +88,14 @@ class DeviceCheck:
         self._write()
 
     @property
-    def arguments(self) -> tuple[int, int, int, int, int, int, float, float]:
+    def arguments(self) -> tuple[float, ...]:
         """What a launch is called with."""
         placed = operands(self.slab.layout, self.slab.base)
-        return (*placed, self.case.alpha, self.case.beta)
+        return (*placed, *self.case.scalars_of(self._problem.defined).values())
 
     def prepare(self) -> None:
         """Put C into its state before a launch: NaNs, or its values where beta is not zero."""
-        c = self.slab.layout.c
+        c = self._placed["C"]
         values = self._contents[self._turn].c
         if values is not None:
             self.slab.store(c, values)
@@ -122,9 +114,8 @@ class DeviceCheck:
                 at in this one.
         """
         own = base is None or base == self.slab.base
-        layout = self.slab.layout
         content = self._contents[self._turn]
-        found = {name: self._inspect(getattr(layout, name.lower())) for name in "ABC"}
+        found = {name: self._inspect(placed) for name, placed in self._placed.items()}
         damage = {
             name: next((place for place, count in zip(_PLACES, each, strict=False) if count), None)
             for name, each in found.items()
@@ -132,7 +123,8 @@ class DeviceCheck:
         modified = {
             name: found[name][4] != hash_ for name, hash_ in zip("AB", content.hashes, strict=True)
         }
-        verdict = find_flaw(self.case, damage, modified, found["C"][3] if own else 0)
+        unwritten = found["C"][3] if own else 0
+        verdict = find_flaw(self.case, damage, modified, unwritten, self._problem.operands[-1])
         if verdict is not None:
             return self._blame(verdict)
         return self.judge_result(self.slab.base if base is None else base, accuracy)
@@ -144,11 +136,11 @@ class DeviceCheck:
             base: the slab's address.
             accuracy: the accuracy class the kernel promises.
         """
-        sizes = (self.case.m, self.case.n, self.case.k)
-        dtype, out_dtype = self._dtypes
-        tolerance = Tolerance.of(accuracy, dtype, sizes, out_dtype)
+        tolerance = Tolerance.of(
+            accuracy, self._problem.dtype, self.case.sizes, self._problem.out_dtype
+        )
         reference = self._contents[self._turn].reference
-        error = reference.error(base, self.slab.layout.c, tolerance)
+        error = reference.error(base, self._placed["C"], tolerance)
         return self._blame(grade(self.case, accuracy, error))
 
     def _blame(self, verdict: Verdict) -> Verdict:
@@ -160,13 +152,17 @@ class DeviceCheck:
     @property
     def _inputs(self) -> int:
         """Bytes from the start of the slab to the end of B and its guards."""
-        return self.slab.layout.b.end
+        return self._placed["B"].end
+
+    @property
+    def _placed(self) -> Mapping[str, Placement]:
+        return self.slab.layout.placements
 
     def _keep(self, number: int, drawn: Drawn) -> _Content:
         """Store A and B in the slab, and an image of them where there are several contents."""
-        placed = self.slab.layout
-        self.slab.store(placed.a, drawn.a)
-        self.slab.store(placed.b, drawn.b)
+        inputs = [(self._placed[name], values) for name, values in drawn.inputs.items()]
+        for each in inputs:
+            self.slab.store(*each)
         if self._images:
             driver().duplicate(int(self._images[number]), self.slab.base, self._inputs)
         reference: _Reference = (
@@ -175,8 +171,8 @@ class DeviceCheck:
             else _DeviceSampledReference(drawn.reference, self._support)
         )
         return _Content(
-            hashes=[self._inspect(each)[4] for each in (placed.a, placed.b)],
-            c=drawn.c,
+            hashes=[self._inspect(placed)[4] for placed, _ in inputs],
+            c=drawn.before,
             reference=reference,
         )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.core.errors import AutotuneError, OutOfTimeError
 from autotune.core.limits import CudaLimits
 from autotune.core.measurement import Measurement, Outcome
+from autotune.core.processors import usable_processors
 from autotune.families.bound import Bound
 from autotune.families.launch import (
     Binary,
@@ -21,13 +22,12 @@ from autotune.families.launch import (
 from autotune.families.rendering import render
 from autotune.measuring.backend import Prepared, Processes, WorkerBackend
 from autotune.measuring.evaluator import Effort, Stage, silent
-from autotune.measuring.plan import CASES
 from autotune.measuring.pool import WorkerPool
 from autotune.measuring.processes import LOOK_S, Failure
 from autotune.measuring.sharing import SharedWorker
 from autotune.measuring.trial_evaluator import TrialEvaluator
 from autotune.measuring.verdicts import judge_compile_failure
-from autotune.targets.cpu.identity import read_cpu
+from autotune.operations.cases import cases_of
 from autotune.targets.cuda.compile.compiling import CompileRequest, Refused, compile_worker
 from autotune.targets.cuda.compile.gate import gate
 from autotune.targets.cuda.compile.nvrtc import Compiled, check_driver
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from autotune.families.rendering import Source
     from autotune.measuring.evaluator import Report
     from autotune.measuring.messages import Request
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.targets.cuda.compile.compiling import CompileReply
 
 DEFAULT_EFFORT = Effort(budget_s=0.15)
@@ -82,7 +82,7 @@ class CudaEvaluator(TrialEvaluator["CudaBackend"]):
 
     def __init__(
         self,
-        problem: Gemm,
+        problem: Problem,
         families: Mapping[str, KernelFamily],
         device: Device,
         programs: ProgramCache,
@@ -99,7 +99,7 @@ class CudaEvaluator(TrialEvaluator["CudaBackend"]):
             device,
             programs,
             effort,
-            workers=workers or read_cpu().limits.names()["max_threads"],
+            workers=workers or usable_processors(),
             seed=seed,
             beside=None if beside is None else beside.backend,
         )
@@ -127,7 +127,7 @@ class CudaBackend(WorkerBackend):
 
     def __init__(
         self,
-        problem: Gemm,
+        problem: Problem,
         families: Mapping[str, KernelFamily],
         device: Device,
         programs: ProgramCache,
@@ -244,11 +244,17 @@ class CudaBackend(WorkerBackend):
             return Measurement(Outcome.REJECTED, reason=str(refusal), details=details)
         layout = kernel_layout(family, self._problem.layout)
         program = CudaProgram(
-            compiled.cubin, plan, self._problem.dtype, self._problem.layout, layout
+            compiled.cubin,
+            plan,
+            self._problem.dtype,
+            self._problem.layout,
+            layout,
+            defined=self._problem.defined,
         )
         if any(program.flips):
             program = replace(program, support=self._support_cubin)
-        sized = {case: self._problem.with_sizes(case.m, case.n, case.k) for case in CASES}
+        cases = cases_of(self._problem)
+        sized = {case: self._problem.with_sizes(*case.sizes) for case in cases}
         found = {case: plan_or_none(bound, problem) for case, problem in sized.items()}
         plans = {case: each for case, each in found.items() if each is not None}
         return Prepared(PlannedProgram(program, plans), details)

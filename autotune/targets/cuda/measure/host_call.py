@@ -1,4 +1,4 @@
-"""Whole multiplications: from arrays of the host to a result on the host.
+"""Whole calls: from arrays of the host to a result on the host.
 
 A process of its own for every kernel: what is loaded, allocated and set up by the first call is
 then still to be done.
@@ -18,6 +18,7 @@ from autotune.core.errors import AutotuneError
 from autotune.core.limits import CudaLimits
 from autotune.core.statistics import median
 from autotune.measuring.processes import Failure, FailureKind, WorkerProcess
+from autotune.operations.guarded import strides_of
 from autotune.targets.cuda.device.identity import visible_device
 from autotune.targets.cuda.launch.loading import make_program
 from autotune.targets.reports import HostCall
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from autotune.core.device import Device
     from autotune.families.family import KernelFamily
     from autotune.families.program_cache import ProgramCache
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.targets.cuda.launch.program import CudaProgram
 
 WARM_S = 0.2
@@ -44,12 +45,12 @@ class DeviceCalls:
     """Times whole calls of one problem, each kernel in a fresh process.
 
     Args:
-        problem: what is multiplied.
+        problem: what is computed.
         device: as `read_gpu` gives it.
         programs: where binaries are kept.
     """
 
-    def __init__(self, problem: Gemm, device: Device, programs: ProgramCache) -> None:
+    def __init__(self, problem: Problem, device: Device, programs: ProgramCache) -> None:
         if not isinstance(device.limits, CudaLimits):
             raise AutotuneError(f"{device.fingerprint.name} is no CUDA device: use read_gpu()")
         self._problem = problem
@@ -101,18 +102,18 @@ class DeviceCalls:
         return worker
 
 
-def host_call_worker(problem: Gemm) -> Callable[[CudaProgram | None], HostCall | None]:
+def host_call_worker(problem: Problem) -> Callable[[CudaProgram | None], HostCall | None]:
     """Entry of a process that times one kernel: everything but the device is ready."""
     from autotune.targets.cuda.driver.interface import driver
 
     driver()
     rng = np.random.default_rng(0)
-    a, b = (
-        _bits(rng.random(shape, dtype=np.float32).astype(DTYPES[problem.dtype].numpy))
-        for shape in (problem.a_shape, problem.b_shape)
-    )
-    c = _bits(np.zeros(problem.c_shape, DTYPES[problem.result_dtype].numpy))
-    return functools.partial(_time_calls, problem, (a, b, c))
+    arrays = [
+        _bits(rng.random(each.shape, dtype=np.float32).astype(DTYPES[each.dtype].numpy))
+        for each in problem.operands
+    ]
+    position = problem.defined.operands.index(problem.defined.output)
+    return functools.partial(_time_calls, problem, arrays, position)
 
 
 def _bits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -121,7 +122,10 @@ def _bits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _time_calls(
-    problem: Gemm, arrays: Sequence[np.ndarray[Any, Any]], program: CudaProgram | None
+    problem: Problem,
+    arrays: Sequence[np.ndarray[Any, Any]],
+    written: int,
+    program: CudaProgram | None,
 ) -> HostCall | None:
     from autotune.targets.cuda.driver.context import activated
 
@@ -133,51 +137,46 @@ def _time_calls(
         launch = prepare(problem)
         if launch is None:
             return None
-        _call(launch, arrays)
+        _call(launch, arrays, written)
         cold_s = time.perf_counter() - start
         calls: list[float] = []
         begun = time.perf_counter()
         while len(calls) < _MIN_CALLS or time.perf_counter() - begun < WARM_S:
             start = time.perf_counter()
-            _call(launch, arrays)
+            _call(launch, arrays, written)
             calls.append(time.perf_counter() - start)
     return HostCall(context_s, cold_s, median(calls))
 
 
-def _kernel(program: CudaProgram, problem: Gemm) -> Callable[..., None]:
+def _kernel(program: CudaProgram, problem: Problem) -> Callable[..., None]:
     from autotune.targets.cuda.launch.launch import CudaKernel
 
     return CudaKernel(program).launch
 
 
-def _cublas(problem: Gemm) -> Callable[..., None] | None:
+def _cublas(problem: Problem) -> Callable[..., None] | None:
     from autotune.targets.cuda.driver.interface import driver
-    from autotune.targets.cuda.measure.baseline import Cublas, find_cublas
+    from autotune.targets.cuda.measure.baseline import vendor_of
 
-    library = find_cublas()
-    if library is None:
-        return None
-    sizes = (problem.m, problem.n, problem.k)
-    stream = driver().stream()
-    return Cublas(library, sizes, problem.dtype, problem.layout, stream, problem.out_dtype).launch
+    vendor = vendor_of(problem, "cuda", driver().stream())
+    return None if vendor is None else vendor.launch
 
 
-def _call(launch: Callable[..., None], arrays: Sequence[np.ndarray[Any, Any]]) -> None:
-    """Allocate, copy, multiply, copy back, free."""
+def _call(
+    launch: Callable[..., None], arrays: Sequence[np.ndarray[Any, Any]], written: int
+) -> None:
+    """Allocate, copy, compute, copy back, free."""
     from autotune.targets.cuda.driver.interface import driver
 
     here = driver()
-    a, b, c = arrays
     buffers = [here.allocate(array.nbytes) for array in arrays]
-    here.upload(int(buffers[0]), a)
-    here.upload(int(buffers[1]), b)
-    operands = [
-        item
-        for buffer, array in zip(buffers, arrays, strict=True)
-        for item in (int(buffer), array.shape[1])
-    ]
+    operands: list[int] = []
+    for position, (buffer, array) in enumerate(zip(buffers, arrays, strict=True)):
+        if position != written:
+            here.upload(int(buffer), array)
+        operands += [int(buffer), *strides_of(array.shape)[:-1]]
     launch(*operands)
     here.synchronize()
-    here.download(c, int(buffers[2]))
+    here.download(arrays[written], int(buffers[written]))
     for buffer in buffers:
         buffer.free()

@@ -48,11 +48,8 @@ class Slab:
         self.layout = layout
         self._allocation = driver().allocate(layout.size)
         self.base = int(self._allocation)
-        start = self.base
-        for placement in (layout.a, layout.b, layout.c):
-            end = self.base + placement.end
-            support.fill(start, (end - start) // placement.itemsize, placement.itemsize)
-            start = end
+        for each in layout.placements.values():
+            support.fill(self.base + each.start, each.elements + 2 * each.guard, each.itemsize)
 
     def store(self, placement: Placement, values: Matrix) -> None:
         """Copy values from the host into one of the matrices; its padding stays what it was."""
@@ -81,12 +78,15 @@ class OperandSets:
     def __len__(self) -> int:
         return len(self.bases)
 
-    def operands(self, number: int) -> tuple[int, int, int, int, int, int]:
-        """Address and leading dimension of A, B and C of a set; numbers go round."""
+    def operands(self, number: int) -> tuple[int, ...]:
+        """Address and strides of the operands of a set; numbers go round."""
         return operands(self.layout, self.bases[number % len(self.bases)])
 
 
-def operands(layout: SlabLayout, base: int) -> tuple[int, int, int, int, int, int]:
-    """Address and leading dimension of A, B and C of a slab."""
-    a, b, c = layout.a, layout.b, layout.c
-    return base + a.offset, a.stride, base + b.offset, b.stride, base + c.offset, c.stride
+def operands(layout: SlabLayout, base: int) -> tuple[int, ...]:
+    """Address and strides, from the outermost to the last but one, of the operands of a slab."""
+    return tuple(
+        number
+        for placed in layout.placements.values()
+        for number in (base + placed.offset, *placed.strides[:-1])
+    )

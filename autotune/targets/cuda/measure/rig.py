@@ -14,19 +14,20 @@ import numpy as np
 from autotune.core.errors import LaunchError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.measuring.messages import Evaluated, Vendor
-from autotune.measuring.plan import CASES, OTHER_CONTENTS
+from autotune.measuring.plan import OTHER_CONTENTS
 from autotune.measuring.rig import Pace
 from autotune.measuring.sharing import Subjects
 from autotune.measuring.trial import PATIENCE, Trials
-from autotune.operations.references import Case
+from autotune.operations.cases import Case, cases_of
 from autotune.targets.cuda.device.nvml import GpuMonitor
 from autotune.targets.cuda.driver.context import describe, driver_errors
 from autotune.targets.cuda.driver.interface import driver
 from autotune.targets.cuda.launch.launch import CudaKernel
-from autotune.targets.cuda.measure.baseline import Cublas, CublasError, cublas_mode, find_cublas
+from autotune.targets.cuda.measure.baseline import Cublas, CublasError, cublas_mode, vendor_of
 from autotune.targets.cuda.measure.bench import CaseBench, ProblemBench
 from autotune.targets.cuda.measure.device_check import DeviceCheck
 from autotune.targets.cuda.measure.memory import OperandSets, rotation_sets
+from autotune.targets.cuda.measure.mirror_check import MirrorCheck, check_on_device
 from autotune.targets.cuda.measure.subject import GpuSettings, PlannedProgram, Subject
 from autotune.targets.cuda.measure.support import Support
 from autotune.targets.cuda.measure.timing import HungError, Stopwatch
@@ -85,23 +86,14 @@ class CudaRig:
         rng = np.random.default_rng(seed)
         helpers = Support(subject.support, problem.result_dtype, settings.multiprocessor_count)
 
-        def check(case: Case, *others: str) -> DeviceCheck:
-            return DeviceCheck(
-                case,
-                problem.dtype,
-                problem.layout,
-                rng,
-                helpers,
-                out_dtype=problem.out_dtype,
-                others=others,
-            )
+        def check(case: Case, *others: str) -> DeviceCheck | MirrorCheck:
+            return check_on_device(case, problem, rng, helpers, others=others)
 
-        self._small = {case: check(case) for case in CASES}
-        m, n, k = problem.m, problem.n, problem.k
-        self._large = check(Case(m, n, k), *OTHER_CONTENTS)
+        self._small = {case: check(case) for case in cases_of(problem)}
+        self._large = check(Case(*problem.shape), *OTHER_CONTENTS)
         self._seed = seed
         count = rotation_sets(
-            problem.operand_bytes,
+            problem.traffic,
             settings.l2_bytes,
             driver().free_bytes(),
         )
@@ -197,20 +189,13 @@ class CudaRig:
         )
 
     def _vendor(self) -> Cublas | None:
-        library = find_cublas() if self._cublas is None else None
-        if library is None:
+        if self._cublas is not None:
             return self._cublas
         failures: tuple[type[Exception], ...] = (CublasError, *driver_errors())
-        sizes = (self._problem.m, self._problem.n, self._problem.k)
         try:
-            cublas = Cublas(
-                library,
-                sizes,
-                self._problem.dtype,
-                self._problem.layout,
-                self._stopwatch.stream,
-                self._problem.out_dtype,
-            )
+            cublas = vendor_of(self._problem, "cuda", self._stopwatch.stream)
+            if cublas is None:
+                return None
             bench = CaseBench(self._large, _own_stream(cublas), self._stopwatch)
             bench.once()
             verdict = bench.judge("ieee")
@@ -247,7 +232,7 @@ class _Loaded:
 
     kernel: CudaKernel
     plans: Mapping[Case, LaunchPlan]
-    small: Mapping[Case, DeviceCheck]
+    small: Mapping[Case, DeviceCheck | MirrorCheck]
     bench: ProblemBench
     stopwatch: Stopwatch
 

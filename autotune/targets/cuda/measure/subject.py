@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autotune.families.launch import LaunchPlan
-from autotune.operations.problem import Gemm
-from autotune.operations.references import Case
+from autotune.operations.cases import Case
+from autotune.operations.problem import Problem
 from autotune.targets.cuda.launch.program import CudaProgram
 
 
@@ -37,7 +37,7 @@ class Subject:
         support: binary of the evaluator's own kernels for its element type.
     """
 
-    problem: Gemm
+    problem: Problem
     support: bytes
 
 

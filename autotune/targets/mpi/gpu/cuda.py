@@ -7,28 +7,24 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.dtypes import DTYPES
-from autotune.core.errors import InputError
-from autotune.families.launch import Binary, LaunchStep
+from autotune.families.launch import LaunchStep
 from autotune.families.rendering import Source
 from autotune.targets.cuda.device.identity import read_gpu
 from autotune.targets.cuda.driver.bindings import BindingsDriver
 from autotune.targets.cuda.driver.interface import driver
 from autotune.targets.cuda.machine.machine import GpuMachine
-from autotune.targets.cuda.machine.products import Multiplier, Products
+from autotune.targets.cuda.machine.products import Products
 from autotune.targets.mpi.gpu.collective import communicator, group
 
 if TYPE_CHECKING:
     import contextlib
-    from collections.abc import Mapping
 
     from mpi4py.MPI import Intracomm
 
-    from autotune.core.limits import CudaLimits
-    from autotune.families.family import KernelFamily
     from autotune.families.program_cache import ProgramCache
     from autotune.targets.cuda.machine.matrix import DeviceMatrix
     from autotune.targets.mpi.gpu.order import Collective
-    from autotune.targets.mpi.messages import GpuKernel, GpuProduct
+    from autotune.targets.mpi.messages import GpuProduct
 
 _BLOCK = (256, 1, 1)
 _BLOCKS = (1024, 1, 1)
@@ -51,7 +47,6 @@ class Gpu:
 
     Attributes:
         ordinal: the driver's number of the device.
-        limits: its limits.
         name: its name.
         bus: where it sits; two processes with the same one share a GPU.
     """
@@ -61,7 +56,6 @@ class Gpu:
         self.ordinal = ordinal
         self.name = device.fingerprint.name
         self.bus = device.state["pci_bus_id"]
-        self.limits: CudaLimits = device.limits  # type: ignore[assignment]
         driver().enter(ordinal)
 
 
@@ -71,7 +65,6 @@ class CudaMachine(GpuMachine):
     Args:
         gpu: the GPU.
         product: the kernels that multiply, and what they are compiled to.
-        families: the families that they are of, by name.
         programs: where sources are, and what was compiled from them before.
 
     Raises:
@@ -82,26 +75,20 @@ class CudaMachine(GpuMachine):
         ordinal: the driver's number of the GPU.
     """
 
-    def __init__(
-        self,
-        gpu: Gpu,
-        product: GpuProduct,
-        families: Mapping[str, KernelFamily],
-        programs: ProgramCache,
-    ) -> None:
+    def __init__(self, gpu: Gpu, product: GpuProduct, programs: ProgramCache) -> None:
         self.product = product
         self.ordinal = gpu.ordinal
-        kernels = [_multiplier(each, families, gpu.limits) for each in product.kernels]
-        products = Products(product.dtype, gpu.limits, kernels, programs)
+        dtype = product.kernels[0].dtype
         # Its streams have priorities, which PyCUDA's have not.
-        super().__init__([gpu.ordinal], product.dtype, products, BindingsDriver())
+        products = Products(product.kernels, programs)
+        super().__init__([gpu.ordinal], dtype, products, BindingsDriver())
         # NCCL's kernels get multiprocessors before the product's next blocks do.
         self.compute, self.transfer = (
             self.stream(gpu.ordinal, urgent=urgent) for urgent in (False, True)
         )
         module = self._driver.load(product.accumulate)
         self._accumulate = module.runner([LaunchStep("accumulate", _BLOCKS, _BLOCK)])
-        self._pack = struct.Struct(f"PqPqqq{DTYPES[product.dtype].accumulated.letter}").pack
+        self._pack = struct.Struct(f"PqPqqq{DTYPES[dtype].accumulated.letter}").pack
 
     def expose(self, matrix: DeviceMatrix) -> object:
         """See `Machine.expose`."""
@@ -122,16 +109,6 @@ class CudaMachine(GpuMachine):
     def nccl_group(self) -> contextlib.AbstractContextManager[object]:
         """See `Machine.nccl_group`."""
         return group()
-
-
-def _multiplier(
-    kernel: GpuKernel, families: Mapping[str, KernelFamily], limits: CudaLimits
-) -> Multiplier:
-    family = families.get(kernel.family)
-    if family is None or family.digest != kernel.digest:
-        raise InputError(f"family {kernel.family!r} of target cuda must be the same on all nodes")
-    binary = Binary(kernel.cubin, limits.architecture, None)
-    return Multiplier(family, kernel.configuration, binary)
 
 
 class _Exposed:

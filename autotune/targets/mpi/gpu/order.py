@@ -6,6 +6,8 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from autotune.targets.cuda.machine.interface import Enqueues
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -15,11 +17,10 @@ if TYPE_CHECKING:
     from autotune.targets.cuda.machine.matrix import Bytes, DeviceMatrix
 
 
-class Machine(Protocol):
+class Machine(Enqueues, Protocol):
     """A GPU as one rank uses it: memory, two streams, and the product.
 
-    Streams and events are whatever the machine takes them for. Nothing but `finish` waits on the
-    host.
+    Streams and events are whatever the machine takes them for.
     """
 
     compute: Any
@@ -39,52 +40,12 @@ class Machine(Protocol):
         """Memory of the host that the device copies from and to by itself."""
         ...
 
-    def lock(self, array: NDArray[Any]) -> Any:
-        """Have the device copy from and to this array of the host by itself; None if it cannot."""
-        ...
-
-    def unlock(self, locked: Any) -> None:
-        """Leave what `lock` gave to the host again."""
-        ...
-
-    def copy(self, target: Any, source: Any, stream: Any) -> None:
-        """Copy between matrices of the device, and contiguous arrays of the host."""
-        ...
-
-    def record(self, stream: Any) -> Any:
-        """An event: all that is on the stream now."""
-        ...
-
-    def wait(self, stream: Any, event: Any) -> None:
-        """Let what comes next on a stream wait for an event."""
-        ...
-
     def is_past(self, event: Any) -> bool:
         """Whether an event has come to pass."""
         ...
 
-    def finish(self, what: Any) -> None:
-        """Wait for an event, or for all that is on a stream."""
-        ...
-
-    def reuse_events(self) -> None:
-        """All events so far have come to pass, and nobody asks for them any more."""
-        ...
-
     def expose(self, matrix: DeviceMatrix) -> object:
         """A contiguous matrix as a CUDA-aware MPI takes it."""
-        ...
-
-    def multiply(
-        self,
-        a: DeviceMatrix,
-        b: DeviceMatrix,
-        c: DeviceMatrix,
-        alpha: float,
-        beta: float,
-        stream: Any,
-    ) -> None:
-        """Enqueue ``c = alpha a b + beta c``."""
         ...
 
     def accumulate(

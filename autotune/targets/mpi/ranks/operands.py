@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-import zlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from autotune.measuring.plan import OTHER_CONTENTS
-from autotune.operations.verification import Check, Verdict
+from autotune.operations.problem import GEMM
+from autotune.operations.verification import ProductCheck, Verdict
+from autotune.targets.mpi.ranks.blocks import Block, block_of, checksum
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mpi4py.MPI import Intracomm
 
-    from autotune.operations.references import Case, Matrix
+    from autotune.operations.cases import Case
+    from autotune.operations.references import Matrix
     from autotune.targets.mpi.gpu.rank import GpuRank
     from autotune.targets.mpi.loading import Plan
 
@@ -38,7 +40,7 @@ class PlacedCheck:
         self,
         comm: Intracomm,
         case: Case,
-        check: Check | None,
+        check: ProductCheck | None,
         plan: Plan,
         distributed: bool,
         dtype: str,
@@ -52,8 +54,9 @@ class PlacedCheck:
         self._dtype = dtype
         self._gpu = gpu
         self._homes: list[list[tuple[slice, slice]]] | None = None
-        self._blocks: list[Any] = []
+        self._blocks: list[Block] = []
         self._sums: list[int] = []
+        self._result: Matrix | None = None
         if distributed:
             mine = [(slice(*rows), slice(*columns)) for rows, columns in plan.homes()]
             self._homes = comm.gather(mine, 0)
@@ -73,24 +76,20 @@ class PlacedCheck:
         if self._check is not None:
             self._check.prepare()
         if self._distributed:
-            blocks = self._hand_out()
-            self._sums = [_checksum(block) for block in blocks[:2]]
-            if self._gpu is not None:
-                self._blocks = []
-                self._blocks = [self._gpu.upload(block) for block in blocks]
-                self._gpu.synchronize()
-            elif self._blocks:
-                # At the addresses that the program knows.
-                for mine, block in zip(self._blocks, blocks, strict=True):
-                    mine[...] = block
-            else:
-                self._blocks = blocks
+            values = self._hand_out()
+            self._sums = [checksum(each) for each in values[:2]]
+            if not self._blocks:  # and then at the addresses that the program knows
+                self._blocks = [
+                    block_of((len(each), each.shape[1]), self._dtype, self._gpu) for each in values
+                ]
+            for block, each in zip(self._blocks, values, strict=True):
+                block.write(each)
 
     def call(self) -> None:
         """Multiply."""
-        alpha, beta = self._case.alpha, self._case.beta
+        alpha, beta = self._case.scalars_of(GEMM).values()
         if self._distributed:
-            a, b, c = self._blocks
+            a, b, c = (block.operand for block in self._blocks)
             self._plan.on_blocks(a, b, c, alpha, beta)
         elif self._check is not None:
             self._plan.from_root(self._check.a, self._check.b, self._check.c, alpha, beta)
@@ -103,38 +102,37 @@ class PlacedCheck:
         Args:
             accuracy: the accuracy class that the program promises.
         """
-        return self._judge(Check.judge, accuracy)
+        return self._judge(ProductCheck.judge, accuracy)
 
     def judge_again(self, accuracy: str) -> Verdict:
         """The same after one of many calls: what was right before is not computed again."""
-        return self._judge(Check.judge_again, accuracy)
+        return self._judge(ProductCheck.judge_again, accuracy)
 
-    def _judge(self, judge: Callable[[Check, str], Verdict], accuracy: str) -> Verdict:
-        modified = self._comm.allgather(self._modified())
-        for rank, names in enumerate(modified):
-            if names:
-                told = f"{self._case}: modified {names[0]}, an input, on rank {rank}"
-                return Verdict(math.inf, told, damaged=True)
+    def _judge(self, judge: Callable[[ProductCheck, str], Verdict], accuracy: str) -> Verdict:
+        for rank, flaw in enumerate(self._comm.allgather(self._flaw())):
+            if flaw:
+                return Verdict(math.inf, f"{self._case}: {flaw} on rank {rank}", damaged=True)
         self._collect()
         mine = None if self._check is None else judge(self._check, accuracy)
         verdict: Verdict = self._comm.bcast(mine, 0)
         return verdict
 
-    def _modified(self) -> list[str]:
-        """Which of this rank's blocks of A and B are not what was handed out."""
-        if not self._distributed:
-            return []  # rank 0 judges its own
-        return [
-            name
-            for name, block, sum_ in zip("AB", self._blocks, self._sums, strict=False)
-            if _checksum(block if self._gpu is None else self._gpu.fetch(block)) != sum_
-        ]
+    def _flaw(self) -> str:
+        """What a call has done to this rank's blocks that it must not, if anything."""
+        for number, (name, block) in enumerate(zip("ABC", self._blocks, strict=False)):
+            self._result, intact = block.read()
+            if not intact:
+                return f"wrote outside {name}"
+            if name != "C" and checksum(self._result) != self._sums[number]:
+                return f"modified {name}, an input,"
+        return ""
 
     def _collect(self) -> None:
         """Bring C back to rank 0, which judges it."""
         if not self._distributed:
             return
-        mine = self._blocks[2] if self._gpu is None else self._gpu.fetch(self._blocks[2])
+        assert self._result is not None  # the last block that was looked at
+        mine = np.ascontiguousarray(self._result)
         if self._check is None or self._homes is None:
             self._comm.Send(mine, 0)
             return
@@ -161,7 +159,3 @@ class PlacedCheck:
             blocks.append(np.empty(shape, self._dtype))
             self._comm.Recv(blocks[-1], 0)
         return blocks
-
-
-def _checksum(block: Matrix) -> int:
-    return zlib.crc32(np.ascontiguousarray(block).data.cast("B")) if block.size else 0

@@ -19,8 +19,9 @@ from autotune.measuring.clocked import ClockedBench
 from autotune.measuring.messages import Evaluated, Series, Vendor
 from autotune.measuring.plan import OTHER_CONTENTS, RANK_PRODUCTS, affordable
 from autotune.measuring.rig import Pace
-from autotune.operations.references import Case
-from autotune.operations.verification import Check
+from autotune.operations.cases import Case
+from autotune.operations.problem import Gemm
+from autotune.operations.verification import ProductCheck
 from autotune.targets.cpu.baseline import numpy_blas, numpy_vendor
 from autotune.targets.mpi.loading import MakePlan, load_product, load_program
 from autotune.targets.mpi.messages import GpuProduct, MpiProgram, Setup
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from autotune.measuring.messages import Program
 
-CASES = affordable(RANK_PRODUCTS, padded=False)
+CASES = affordable(Gemm(1, 1, 1), RANK_PRODUCTS, padded=False)
 
 
 class NotLoadedError(CompileError):
@@ -60,13 +61,13 @@ class MpiRig:
         self._programs = ProgramCache(setup.programs)
         problem = setup.problem
         self.large = Case(problem.m, problem.n, problem.k)
-        self.checks: dict[Case, Check] = {}
+        self.checks: dict[Case, ProductCheck] = {}
         if comm.rank == 0:
             rng = np.random.default_rng(setup.seed)
             for case in CASES:
-                self.checks[case] = Check(case, problem.dtype, "nn", rng)
-            self.checks[self.large] = Check(
-                self.large, problem.dtype, "nn", rng, others=OTHER_CONTENTS, sealed=True
+                self.checks[case] = ProductCheck(case, problem, rng)
+            self.checks[self.large] = ProductCheck(
+                self.large, problem, rng, others=OTHER_CONTENTS, sealed=True
             )
         self._seed = setup.seed
 
@@ -165,7 +166,7 @@ class _Loaded:
     @contextlib.contextmanager
     def place(self, case: Case) -> Iterator[RankBench]:
         rig, setup = self._rig, self._rig.setup
-        plan = self._make_plan(rig.comm, case.m, case.n, case.k)
+        plan = self._make_plan(rig.comm, *case.sizes)
         placed = PlacedCheck(
             rig.comm,
             case,

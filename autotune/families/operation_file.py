@@ -1,0 +1,88 @@
+"""Reading an operation from its TOML file: what it computes, of which operands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from autotune.core.errors import ExpressionError, FamilyError, InputError
+from autotune.core.printable import shown
+from autotune.operations.formula import Formula
+from autotune.operations.operation import Operation
+from autotune.operations.parts import Operand
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from autotune.core.toml_table import Table
+
+OPERATION_FILE = "operation.toml"
+"""What the file is called."""
+
+_ROLES = ("in", "out")
+_MOST_CASES = 64
+
+
+def read_operation(top: Table) -> Operation:
+    """The operation that a file defines.
+
+    Args:
+        top: the file.
+
+    Raises:
+        FamilyError: it does not fit the format, or its parts do not fit together; the message
+            names the file, the key, and what was expected.
+    """
+    name = top.name("operation")
+    sizes = _texts(top, "sizes")
+    try:
+        formula = Formula(top.text("result"))
+    except ExpressionError as error:
+        top.fail("result", f"must say what the output becomes: {error}")
+    scalars = top.table("scalars", {})
+    baselines = top.table("baseline", {})
+    try:
+        operation = Operation(
+            name=name,
+            sizes=sizes,
+            operands=tuple(_operands(top.table("operands"))),
+            result=formula,
+            flops=top.text("flops"),
+            scalars=tuple((each, _number(scalars, each)) for each in scalars),
+            summary=top.text("summary"),
+            baselines=tuple((target, baselines.text(target)) for target in baselines),
+            entry=_texts(top, "entry") if "entry" in top else (),
+        )
+        if "cases" in top:
+            shapes = _texts(top, "cases", _MOST_CASES)
+            operation = replace(operation, cases=tuple(map(operation.parse_shape, shapes)))
+    except FamilyError:
+        raise
+    except InputError as error:
+        raise FamilyError(f"{top.path}: {error}") from error
+    for table in (scalars, baselines, top):
+        table.close()
+    return operation
+
+
+def _operands(table: Table) -> Iterator[Operand]:
+    for name in table:
+        entry = table.table(name)
+        role = entry.choice("role", _ROLES) if "role" in entry else _ROLES[0]
+        yield Operand(name, _texts(entry, "shape"), written=role == "out")
+        entry.close()
+
+
+def _texts(table: Table, key: str, most: int = 16) -> tuple[str, ...]:
+    """A list of texts."""
+    values = table.items(key)
+    if len(values) > most or not all(isinstance(each, str) for each in values):
+        table.fail(key, f"must be a list of {most} texts at most, got {shown(values)}")
+    return tuple(values)
+
+
+def _number(table: Table, key: str) -> float:
+    value: Any = table.value(key)
+    if type(value) not in (int, float):
+        table.fail(key, f"must be a number, got {shown(value)}")
+    return float(value)

@@ -1,0 +1,170 @@
+"""Cases: the shapes, scalars and memory layouts that a kernel is verified at."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from autotune.core.errors import InputError
+from autotune.operations.operation import Operation
+from autotune.operations.problem import MatrixOperation, Problem
+
+_RAGGED = ((1, 1), (7, 1), (1, 5), (33, 17), (64, 64), (65, 127), (4, 131), (30, 3))
+"""Sizes, by turns, where an operation names no cases."""
+
+_SCALARS = (None, -1.5, 0.0, 2.0, None, -0.25, 0.5, 1.0)
+"""Values of scalars by turns; None is the default."""
+
+_PADDING = (0, 0, 3, 1, 0, 7, 0, 5)
+
+_MOST_ELEMENTS = 2**21
+"""Of all operands of a case together."""
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Case:
+    """One call to check, as in ``Case(5, 1, 3, beta=1.0, padding=3)``.
+
+    Attributes:
+        sizes: in the operation's order.
+        scalars: those that do not have their defaults, with their values.
+        padding: elements between the end of a row and the start of the next, in every operand.
+        distribution: of the operands' elements: "uniform" in (-1, 1) or "normal".
+    """
+
+    sizes: tuple[int, ...]
+    scalars: tuple[tuple[str, float], ...]
+    padding: int
+    distribution: str
+
+    def __init__(
+        self,
+        *sizes: int,
+        padding: int = 0,
+        distribution: str = "uniform",
+        **scalars: float,
+    ) -> None:
+        object.__setattr__(self, "sizes", sizes)
+        object.__setattr__(self, "scalars", tuple(scalars.items()))
+        object.__setattr__(self, "padding", padding)
+        object.__setattr__(self, "distribution", distribution)
+
+    def __str__(self) -> str:
+        return " ".join(
+            ["x".join(map(str, self.sizes)), *(f"{name}={x:g}" for name, x in self.scalars)]
+        )
+
+    def without_padding(self) -> Case:
+        """The same with rows that follow each other."""
+        return Case(*self.sizes, padding=0, distribution=self.distribution, **dict(self.scalars))
+
+    def drawn_from(self, distribution: str) -> Case:
+        """The same with elements of another distribution."""
+        return Case(
+            *self.sizes, padding=self.padding, distribution=distribution, **dict(self.scalars)
+        )
+
+    def scalars_of(self, operation: Operation) -> dict[str, float]:
+        """The value of every scalar of an operation, in its order."""
+        return {**dict(operation.scalars), **dict(self.scalars)}
+
+
+SMALL_CASES = (
+    Case(1, 1, 1),
+    Case(1, 7, 1, alpha=-1.5, beta=2.0),
+    Case(5, 1, 3, beta=1.0, padding=3),
+    Case(2, 301, 2, alpha=0.5, distribution="normal"),
+    Case(3, 2, 130, beta=-0.25, padding=1),
+    Case(131, 4, 3, alpha=2.0),
+    Case(17, 33, 9, alpha=0.75, beta=-1.0, padding=5),
+    Case(64, 64, 64, alpha=-1.0, beta=0.5),
+    Case(65, 127, 63, alpha=1.25, padding=7, distribution="normal"),
+)
+"""Products of small and ragged sizes, other alpha and beta, padded rows: under 2 ms together for
+any kernel worth timing."""
+
+_TALL, _DEEP = 4096, 2048
+"""What is added to sizes for configurations that are valid for large ones only: tall groups of
+tiles, many splits of the reduction."""
+
+PRODUCT_CASES = (
+    *SMALL_CASES,
+    Case(5, 2, 30, beta=1.0),
+    Case(300, 270, 290, alpha=1.5, beta=-0.5, padding=1),
+    Case(1030, 1500, 70, beta=0.5),
+    *(
+        Case(m, n, k, alpha=1.25, beta=beta, padding=padding, distribution="normal")
+        for m, n, k, beta, padding in (
+            (_TALL + 1, 7, 1, 2.0, 0),
+            (_TALL + 17, 33, 9, -1.0, 5),
+            (_TALL + 65, 127, 63, 0.0, 7),
+            (17, _DEEP + 33, 9, -1.0, 5),
+            (65, _DEEP + 127, 163, 0.0, 0),
+            (_TALL + 17, _DEEP + 33, 9, 0.5, 3),
+            (_TALL + 65, _DEEP + 127, 63, 0.0, 0),
+        )
+    ),
+)
+"""Products of small and ragged sizes, tall and deep ones, other alpha and beta, padded rows."""
+
+
+def cases_of(problem: Problem) -> tuple[Case, ...]:
+    """What every program of a problem's operation is verified at.
+
+    Those are, of other operations than matrix products, the shapes that the operation names or
+    ragged ones, and shapes of which one size is large; scalars and padding take turns.
+    """
+    if isinstance(problem.defined, MatrixOperation):
+        return PRODUCT_CASES
+    shapes = problem.defined.cases or tuple(_ragged(problem))
+    return _made(problem, (*shapes, *_stretched(problem)))
+
+
+def _stretched(problem: Problem) -> Iterator[tuple[int, ...]]:
+    """Shapes of one large size each: many blocks, large tiles, long rows."""
+    count = len(problem.shape)
+    for large in range(count):
+        yield tuple(_TALL + 65 if place == large else 33 - 2 * place for place in range(count))
+
+
+def _ragged(problem: Problem) -> Iterator[tuple[int, ...]]:
+    """Shapes of which no size is another's multiple."""
+    count = len(problem.shape)
+    for pair in _RAGGED:
+        yield tuple(itertools.islice(itertools.cycle(pair), count))
+        if pair[0] != pair[1] and count > 1:
+            yield tuple(itertools.islice(itertools.cycle(reversed(pair)), count))
+
+
+def _made(problem: Problem, shapes: tuple[tuple[int, ...], ...]) -> tuple[Case, ...]:
+    """Cases of these shapes, as far as the operation has any such; scalars by turns."""
+    names = [name for name, _ in problem.defined.scalars]
+    cases = []
+    for number, shape in enumerate(dict.fromkeys(shapes)):
+        scalars = {
+            name: value
+            for place, name in enumerate(names)
+            if (value := _SCALARS[(number + 3 * place) % len(_SCALARS)]) is not None
+        }
+        if not _has(problem, shape):
+            continue
+        cases.append(
+            Case(
+                *shape,
+                padding=_PADDING[number % len(_PADDING)],
+                distribution="normal" if number % 3 == 2 else "uniform",
+                **scalars,
+            )
+        )
+    return tuple(cases)
+
+
+def _has(problem: Problem, shape: tuple[int, ...]) -> bool:
+    """Whether there are such operands, and few enough elements to be checked at once."""
+    try:
+        operands = problem.with_sizes(*shape).operands
+    except InputError:
+        return False
+    return sum(math.prod(each.shape) for each in operands) <= _MOST_ELEMENTS

@@ -1,0 +1,85 @@
+"""Fields that problems of all operations have, and what they may be."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from autotune.core.dtypes import DTYPES, dtype_name
+from autotune.core.errors import ProblemError
+from autotune.core.printable import shown
+from autotune.core.suggestions import must_be
+
+ACCURACIES = ("ieee", "fp32", "fp32-normwise", "tf32", "native", "strassen")
+"""Accuracy classes. A kernel of class `ieee` satisfies a problem of any class."""
+
+
+def admits(wanted: str, offered: str) -> bool:
+    """Whether a kernel of accuracy class `offered` may serve a problem that asks for `wanted`."""
+    return offered in ("ieee", wanted)
+
+
+def element_sizes(dtype: str) -> dict[str, int]:
+    """Bytes of an operand's element, ``itemsize``, and of a sum of products, ``acc_itemsize``."""
+    row = DTYPES[dtype]
+    return {"itemsize": row.itemsize, "acc_itemsize": row.accumulated.itemsize}
+
+
+def positive(name: str, value: Any) -> int:
+    """A field that is a whole number >= 1.
+
+    Raises:
+        ProblemError: it is not; the message names it. So do the functions below.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = 0
+    if number < 1 or isinstance(value, bool):
+        raise ProblemError(f"{name} must be a whole number >= 1, got {shown(value)}")
+    return number
+
+
+def dtype_of(name: str, value: Any) -> str:
+    """A field that is a dtype: a name, or anything NumPy understands as one."""
+    text = str(value if isinstance(value, str) else getattr(value, "__name__", str(value)))
+    plain = dtype_name(text)
+    if plain not in DTYPES:
+        raise ProblemError(must_be(name, text, DTYPES))
+    return plain
+
+
+def one_of(name: str, value: Any, allowed: Sequence[str]) -> None:
+    """Refuse a field that is none of the values allowed."""
+    if value not in allowed:
+        raise ProblemError(must_be(name, str(value), allowed))
+
+
+def check_common(problem: Any) -> None:
+    """Normalise dtype, out_dtype, accuracy and threads of a frozen problem."""
+
+    def put(name: str, value: object) -> None:
+        object.__setattr__(problem, name, value)
+
+    put("dtype", dtype_of("dtype", problem.dtype))
+    if problem.out_dtype is not None:
+        out_dtype = dtype_of("out_dtype", problem.out_dtype)
+        put("out_dtype", None if out_dtype == problem.dtype else out_dtype)
+    one_of("accuracy", problem.accuracy, ACCURACIES)
+    if problem.threads is not None:
+        put("threads", positive("threads", problem.threads))
+
+
+def label_of(problem: Any) -> str:
+    """Sizes, dtype and whatever differs from the defaults, joined with dashes."""
+    parts = ["x".join(map(str, problem.shape)), problem.dtype]
+    if problem.out_dtype is not None:
+        parts.append(f"to-{problem.out_dtype}")
+    if problem.layout != "nn":
+        parts.append(problem.layout)
+    if problem.accuracy != "ieee":
+        parts.append(problem.accuracy)
+    if problem.threads is not None:
+        parts.append(f"{problem.threads}-thread" + ("s" if problem.threads > 1 else ""))
+    return "-".join(parts)

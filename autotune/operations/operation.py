@@ -1,0 +1,394 @@
+"""Operations: what is computed, of which operands, and what that takes."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+
+from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES
+from autotune.core.errors import InputError, ProblemError
+from autotune.core.printable import shown
+from autotune.core.suggestions import must_be
+from autotune.operations.entry import Argument, Kind, operand_arguments
+from autotune.operations.fields import check_common, element_sizes, label_of, positive
+from autotune.operations.formula import Formula
+from autotune.operations.parts import Array, Operand, check_expression, check_names, parsed
+from autotune.space import UndefinedError
+
+_DIMENSIONS = 3
+_LARGEST_EXAMPLE = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What kernels compute: an output, by a formula, from inputs and scalars.
+
+    Attributes:
+        name: what users call it, and the entry of kernels.
+        sizes: names of the sizes, in the order of a shape.
+        operands: in the order of a call; one of them is written.
+        result: what that one becomes.
+        flops: how many floating-point operations that takes, an expression over the sizes.
+        scalars: their names and defaults, in the order of the entry.
+        summary: one line for listings.
+        cases: shapes to verify kernels at; empty where ragged ones are made.
+        baselines: by target, what its kernels are compared with, as the target calls it.
+        entry: names of sizes, scalars and operands in the order of the kernels' arguments; empty
+            where that is this one.
+
+    Raises:
+        InputError: the parts do not fit together; the message begins with the part's name.
+    """
+
+    name: str
+    sizes: tuple[str, ...]
+    operands: tuple[Operand, ...]
+    result: Formula
+    flops: str
+    scalars: tuple[tuple[str, float], ...] = ()
+    summary: str = ""
+    cases: tuple[tuple[int, ...], ...] = ()
+    baselines: tuple[tuple[str, str], ...] = ()
+    entry: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_names(self.sizes, self.operands, self.scalars)
+        known = {*self.sizes, *element_sizes(DEFAULT_DTYPE)}
+        for operand in self.operands:
+            if not 1 <= len(operand.shape) <= _DIMENSIONS:
+                raise InputError(
+                    f"operands.{operand.name}.shape must have 1 to {_DIMENSIONS} dimensions, "
+                    f"got {len(operand.shape)}"
+                )
+            for text in operand.shape:
+                check_expression(f"operands.{operand.name}.shape", text, set(self.sizes))
+        plain = set(itertools.chain(*(operand.shape for operand in self.operands)))
+        for name in self.sizes:
+            if name not in plain:
+                raise InputError(f"sizes must be dimensions of operands, and {name} is none")
+        if sum(operand.written for operand in self.operands) != 1:
+            raise InputError('operands must be of role "in" but one, of role "out"')
+        check_expression("flops", self.flops, known)
+        for shape in self.cases:
+            if len(shape) != len(self.sizes):
+                raise InputError(f"cases must be shapes {self.shape_text}, got {shown(shape)}")
+        if self.entry:
+            first = self.entry[: len(self.sizes)]
+            rest = sorted(self.entry[len(self.sizes) :])
+            others = sorted([name for name, _ in self.scalars] + [o.name for o in self.operands])
+            if first != self.sizes or rest != others:
+                raise InputError(
+                    "entry must name every size, in order, and then every scalar and operand once"
+                )
+        _check_arguments(self)
+        _check_result(self)
+
+    @property
+    def shape_text(self) -> str:
+        """What a shape is made of, as ``MxN``."""
+        return "x".join(self.sizes)
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        """The operands that are not written."""
+        return tuple(each for each in self.operands if not each.written)
+
+    @property
+    def output(self) -> Operand:
+        """The operand that is written."""
+        return next(each for each in self.operands if each.written)
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Names of sizes, scalars and operands in the order of the kernels' arguments."""
+        scalars = (name for name, _ in self.scalars)
+        return self.entry or (*self.sizes, *scalars, *(each.name for each in self.operands))
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        """What kernels take, in order; parameters that are passed at the call come after."""
+        return _arguments(self)
+
+    def reads_output(self, scalars: Mapping[str, float]) -> bool:
+        """Whether the output is read too: where no zero multiplies it in the formula.
+
+        Args:
+            scalars: those that do not have their defaults.
+        """
+        known = {**dict(self.scalars), **scalars}
+        return any(
+            all(known.get(name, 1.0) != 0 for name in factors)
+            for factors in _factors(self.result, self.output.name)
+        )
+
+    def sizes_of(self, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
+        """The sizes by name that operands of some shapes have.
+
+        Args:
+            shapes: of the operands, in order.
+        """
+        sizes: dict[str, int] = {}
+        for operand, shape in zip(self.operands, shapes, strict=True):
+            sizes.update(zip(operand.shape, shape, strict=True))
+        return sizes
+
+    def evaluated(self, text: str, sizes: Mapping[str, int]) -> int:
+        """A whole number >= 1 that an expression of the operation stands for.
+
+        Raises:
+            InputError: it is none for these sizes.
+        """
+        try:
+            value = parsed(text).evaluate(sizes)
+        except UndefinedError as error:
+            raise InputError(f"operation {self.name!r}: {error}") from error
+        if isinstance(value, str) or not 1 <= value < 2**63:
+            raise InputError(
+                f"{text} of operation {self.name!r} must be a number >= 1, got {shown(value)} for "
+                + "x".join(str(sizes[name]) for name in self.sizes)
+            )
+        return int(value)
+
+    def parse_shape(self, text: str) -> tuple[int, ...]:
+        """Sizes from a text like ``MxN``: whole numbers >= 1.
+
+        Raises:
+            ProblemError: anything else; the message names the text.
+        """
+        parts = text.lower().split("x")
+        count = len(self.sizes)
+        if len(parts) == count and all(
+            part.isascii() and part.isdigit() and len(part) < 20 for part in parts
+        ):
+            sizes = tuple(map(int, parts))
+            if min(sizes) >= 1:
+                return sizes
+        words = {1: "one whole number", 2: "two whole numbers", 3: "three whole numbers"}
+        raise ProblemError(
+            f"a shape is {self.shape_text} with {words.get(count, f'{count} whole numbers')} "
+            f">= 1, got {shown(text)}"
+        )
+
+    def at(self, shape: tuple[int, ...], **fields: Any) -> Any:
+        """The problem of one shape.
+
+        Args:
+            shape: the sizes in order.
+            fields: dtype and what else a problem has.
+
+        Raises:
+            ProblemError: a field is out of range.
+        """
+        return OperationProblem(self, shape, **fields)
+
+    def problem(self, **fields: Any) -> Any:
+        """A problem of this operation: its sizes by name, and dtype, accuracy or threads.
+
+        Raises:
+            ProblemError: a size is missing, or a field is unknown or out of range.
+        """
+        for name in self.sizes:
+            if name not in fields:
+                raise ProblemError(
+                    f"{self.name} takes the sizes {', '.join(self.sizes)}, and {name} is missing"
+                )
+        shape = tuple(fields.pop(name) for name in self.sizes)
+        try:
+            return self.at(shape, **fields)
+        except TypeError as error:
+            raise ProblemError(
+                f"a problem of {self.name} takes {', '.join(self.sizes)}, dtype, out_dtype, "
+                f"accuracy and threads, got {', '.join(fields)}"
+            ) from error
+
+    def problem_from_key(self, key: Mapping[str, Any]) -> Any:
+        """Rebuild a problem from its key.
+
+        Raises:
+            ProblemError: a field is missing, unknown, or out of range, or the formula is another.
+        """
+        fields = {name: value for name, value in key.items() if name != "operation"}
+        formula = fields.pop("formula", None)
+        if formula != self.result.text:
+            raise ProblemError(
+                f"operation {self.name!r} computes {self.result.text} here, not {formula}"
+            )
+        sizes = {name: fields.pop(name.lower(), None) for name in self.sizes}
+        return self.problem(**sizes, **fields)
+
+
+@dataclass(frozen=True, slots=True)
+class OperationProblem:
+    """A problem of an operation of one's own (see `Problem`).
+
+    Attributes:
+        defined: the operation.
+        shape: its sizes, in order.
+        dtype: element type of the operands: a name or anything NumPy understands as a dtype.
+        out_dtype: element type of the output; None means `dtype`.
+        accuracy: the loosest accuracy class a kernel may have.
+        threads: cap on CPU threads; None means all that the process may use.
+
+    Raises:
+        ProblemError: a field is out of range; the message names the field and what it takes.
+    """
+
+    defined: Operation
+    shape: tuple[int, ...]
+    dtype: str = DEFAULT_DTYPE
+    out_dtype: str | None = None
+    accuracy: str = "ieee"
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.shape) != len(self.defined.sizes):
+            raise ProblemError(
+                f"a shape of {self.defined.name} is {self.defined.shape_text}, "
+                f"got {shown(self.shape)}"
+            )
+        sizes = zip(self.defined.sizes, self.shape, strict=True)
+        object.__setattr__(self, "shape", tuple(positive(*each) for each in sizes))
+        check_common(self)
+
+    @property
+    def operation(self) -> str:
+        """The operation's name."""
+        return self.defined.name
+
+    @property
+    def layout(self) -> str:
+        """Operands are stored as the operation says."""
+        return "nn"
+
+    @property
+    def result_dtype(self) -> str:
+        """Element type of the output."""
+        return self.out_dtype or self.dtype
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element of the operands."""
+        return DTYPES[self.dtype].itemsize
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes by name and `element_sizes`: names in scope of a family's expressions."""
+        named = zip(self.defined.sizes, self.shape, strict=True)
+        return {**dict(named), **element_sizes(self.dtype)}
+
+    @property
+    def operands(self) -> tuple[Array, ...]:
+        """The operands as stored, in the order of a call."""
+        return arrays_of(self.defined, self.sizes, self.dtype, self.result_dtype)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations, as the operation counts them."""
+        return self.defined.evaluated(self.defined.flops, self.sizes)
+
+    @property
+    def traffic(self) -> int:
+        """Bytes of the operands, each moved once."""
+        return sum(each.nbytes for each in self.operands)
+
+    @property
+    def label(self) -> str:
+        """Sizes, dtype and whatever differs from the defaults, joined with dashes."""
+        return label_of(self)
+
+    def named(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """Stored operands as the formula means them."""
+        return dict(arrays)
+
+    def key(self) -> dict[str, Any]:
+        """Every field by name, as JSON-able values."""
+        named = zip(self.defined.sizes, self.shape, strict=True)
+        return {
+            "operation": self.operation,
+            **{name.lower(): size for name, size in named},
+            "dtype": self.dtype,
+            "out_dtype": self.out_dtype,
+            "accuracy": self.accuracy,
+            "threads": self.threads,
+            "formula": self.defined.result.text,
+        }
+
+    def with_sizes(self, *shape: int) -> Self:
+        """The same problem at other sizes."""
+        return replace(self, shape=shape)
+
+
+def arrays_of(
+    defined: Operation, sizes: Mapping[str, int], dtype: str, result_dtype: str
+) -> tuple[Array, ...]:
+    """The operands of an operation at some sizes."""
+    return tuple(
+        Array(
+            operand.name,
+            tuple(defined.evaluated(text, sizes) for text in operand.shape),
+            result_dtype if operand.written else dtype,
+            operand.written,
+        )
+        for operand in defined.operands
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _factors(formula: Formula, name: str) -> tuple[frozenset[str], ...]:
+    return formula.factors_of(name)
+
+
+@functools.lru_cache(maxsize=256)
+def _arguments(operation: Operation) -> tuple[Argument, ...]:
+    parts: dict[str, tuple[Argument, ...]] = {}
+    for size in operation.sizes:
+        parts[size] = (Argument(size.lower(), Kind.SIZE),)
+    for scalar, _ in operation.scalars:
+        parts[scalar] = (Argument(scalar, Kind.SCALAR),)
+    for each in operation.operands:
+        parts[each.name] = operand_arguments(each.name, len(each.shape), written=each.written)
+    return tuple(itertools.chain(*(parts[name] for name in operation.order)))
+
+
+def _check_arguments(operation: Operation) -> None:
+    names = [argument.name for argument in operation.arguments]
+    for name in names:
+        if names.count(name) > 1 or name == operation.name:
+            raise InputError(f"operands must leave names of arguments apart, and {name!r} is not")
+
+
+def _examples(operation: Operation) -> Iterator[dict[str, int]]:
+    """Sizes of which no two are equal, and others where expressions need larger ones."""
+    for first in (3, 17):
+        yield {name: first + number for number, name in enumerate(operation.sizes)}
+
+
+def _check_result(operation: Operation) -> None:
+    """The formula mentions what there is, and gives an array of the output's shape."""
+    known = [each.name for each in operation.operands] + [name for name, _ in operation.scalars]
+    for name in sorted(operation.result.names - {*known}):
+        raise InputError(f"result must mention operands and scalars: {must_be('it', name, known)}")
+    for sizes in _examples(operation):
+        arrays = arrays_of(operation, sizes, DEFAULT_DTYPE, DEFAULT_DTYPE)
+        if sum(math.prod(each.shape) for each in arrays) > _LARGEST_EXAMPLE:
+            continue
+        values: dict[str, Any] = {each.name: np.zeros(each.shape) for each in arrays}
+        with np.errstate(all="ignore"):
+            result = operation.result.evaluate({**values, **dict(operation.scalars)})
+        wanted = next(each.shape for each in arrays if each.written)
+        if np.shape(result) != wanted:
+            raise InputError(
+                f"result must have the shape {' x '.join(operation.output.shape)} of "
+                f"{operation.output.name}, and {operation.result.text!r} has not"
+            )
+
+
+def baseline_of(operation: Operation, target: str) -> str | None:
+    """What kernels of an operation are compared with on a target; None where it names nothing."""
+    return dict(operation.baselines).get(target)

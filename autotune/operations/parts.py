@@ -1,0 +1,130 @@
+"""Parts of an operation: its operands, and the names that everything is called by."""
+
+from __future__ import annotations
+
+import functools
+import keyword
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autotune.core.dtypes import DTYPES
+from autotune.core.errors import ExpressionError, InputError
+from autotune.core.printable import shown
+from autotune.core.suggestions import must_be
+from autotune.space import Expression
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
+_MOST = 8  # sizes, operands, scalars
+_RESERVED = frozenset(
+    {"t", "itemsize", "acc_itemsize", "out", "stream", "dtype", "threads", "accuracy", "layout"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One of an operation's operands: an array of which the last dimension is contiguous.
+
+    Attributes:
+        name: what formulas call it.
+        shape: expressions over the operation's sizes, one for each dimension, 1 to 3.
+        written: whether it is what the operation computes.
+    """
+
+    name: str
+    shape: tuple[str, ...]
+    written: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """An operand of a problem, as stored.
+
+    Attributes:
+        name: what formulas call it.
+        shape: elements along each dimension.
+        dtype: element type.
+        written: whether it is what is computed.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    written: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return math.prod(self.shape) * DTYPES[self.dtype].itemsize
+
+
+def plain_strides(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
+    """Elements from one to the next along every dimension, as kernels are given them.
+
+    Args:
+        shape: elements along every dimension.
+        strides: elements from one to the next, as an array says; along a dimension of one it may
+            say anything.
+
+    Returns:
+        None where the last dimension is not contiguous, or others overlap.
+    """
+    found: list[int] = []
+    least = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        step = least if size == 1 else stride
+        if step < least or (not found and step != 1):
+            return None
+        found.append(step)
+        least = step * size
+    return tuple(reversed(found))
+
+
+@functools.lru_cache(maxsize=1024)
+def parsed(text: str) -> Expression:
+    """An expression over sizes, of which every division is whole."""
+    return Expression.parse(text, exact_division=True)
+
+
+def check_names(
+    sizes: Sequence[str], operands: Sequence[Operand], scalars: Sequence[tuple[str, float]]
+) -> None:
+    """Refuse names that formulas, sources or calls could not tell apart.
+
+    Raises:
+        InputError: the message begins with what the name is of.
+    """
+    groups = {
+        "sizes": tuple(sizes),
+        "operands": tuple(each.name for each in operands),
+        "scalars": tuple(name for name, _ in scalars),
+    }
+    seen: dict[str, str] = {}
+    for key, names in groups.items():
+        if len(names) > _MOST or (not names and key != "scalars"):
+            raise InputError(f"{key} must be one to {_MOST}, got {len(names)}")
+        for name in names:
+            lower = name.lower() if isinstance(name, str) else ""
+            if not _NAME.fullmatch(lower) or keyword.iskeyword(lower) or lower in _RESERVED:
+                raise InputError(f"{key} must have names like M or alpha, got {shown(name)}")
+            if lower in seen:
+                raise InputError(f"{key} must not repeat {name!r}, in {seen[lower]} already")
+            seen[lower] = key
+    for name, default in scalars:
+        if name != name.lower() or not math.isfinite(default):
+            raise InputError(f"scalars.{name} must be a finite number, its name in lower case")
+
+
+def check_expression(key: str, text: str, names: set[str]) -> None:
+    """Refuse what is not an expression over some names.
+
+    Raises:
+        InputError: the message begins with the key.
+    """
+    try:
+        found = parsed(text).names
+    except ExpressionError as error:
+        raise InputError(f"{key} is not an expression: {error}") from error
+    for name in sorted(found - names):
+        raise InputError(f"{key} = {shown(text)}: {must_be('a name', name, sorted(names))}")

@@ -1,0 +1,388 @@
+/*
+ * gemm_bias_relu for cuda: family fused, float32, layout nn.
+ *
+ * template: gemm_bias_relu/cuda/fused.cu.j2, digest 6846e216284f1384
+ * configuration: {"fragment_buffers": 2, "group": 4, "min_blocks": 2, "sk": 128, "sm": 64, "sn": 8, "tx": 8, "ty": 8, "vector": 4}
+ */
+
+using T = float;
+constexpr int ITEMSIZE = 4;
+static_assert(sizeof(T) == ITEMSIZE, "bytes per element");
+
+// Whole-number functions of the restrictions below; quotients and remainders round down.
+__device__ constexpr int minimum(int a, int b) { return a < b ? a : b; }
+__device__ constexpr int maximum(int a, int b) { return a < b ? b : a; }
+__device__ constexpr int modulo(int a, int b) { return (a % b + b) % b; }
+__device__ constexpr int floordiv(int a, int b) { return (a - modulo(a, b)) / b; }
+__device__ constexpr int ceildiv(int a, int b) { return -floordiv(-a, b); }
+__device__ constexpr bool ispow2(int a) { return a > 0 && (a & (a - 1)) == 0; }
+
+
+// --- Configuration ---
+
+// Rows of D, columns of D and reduction steps that a thread block stages.
+constexpr int SM = 64;
+constexpr int SK = 128;
+constexpr int SN = 8;
+
+// Rows and columns of D that a thread accumulates.
+constexpr int TY = 8;
+constexpr int TX = 8;
+
+// Elements that a thread loads or stores at once.
+constexpr int VECTOR = 4;
+
+// Register buffers of fragments: with two, the next step is read while one is multiplied.
+constexpr int FRAGMENT_BUFFERS = 2;
+
+// Tiles of D that blocks take downwards before they move to the next column.
+constexpr int GROUP = 4;
+
+// Blocks that a multiprocessor must be able to hold.
+constexpr int MIN_BLOCKS = 2;
+
+// --- What follows from it ---
+
+constexpr int THREADS_M = SM / TY;
+constexpr int THREADS_K = SK / TX;
+constexpr int THREADS = THREADS_M * THREADS_K;
+constexpr int STAGED = (SM + SK) * SN / THREADS;
+
+// From one vector of a thread's accumulators to its next: vectors are dealt out over the tile.
+constexpr int ROW_STEP = THREADS_M * VECTOR;
+constexpr int COLUMN_STEP = THREADS_K * VECTOR;
+
+static_assert(SM % TY == 0, "sm / ty must be a whole number (threads_m)");
+static_assert(SK % TX == 0, "sk / tx must be a whole number (threads_k)");
+static_assert(ITEMSIZE % 4 == 0, "itemsize / 4 must be a whole number (words)");
+static_assert(VECTOR * ITEMSIZE <= 16, "one access moves at most 16 bytes");
+static_assert(TY % VECTOR == 0 && TX % VECTOR == 0, "a thread's rows and columns are made of whole vectors");
+static_assert(TX <= 2 * TY && TY <= 2 * TX, "nearly square tiles reuse what they read most");
+static_assert(STAGED <= 32, "a thread stages at most 32 elements in registers");
+static_assert(THREADS >= 64 && THREADS % 32 == 0, "whole warps; a single one cannot hide the latency of its own loads");
+static_assert(SM * SN % (THREADS * VECTOR) == 0 && SK * SN % (THREADS * VECTOR) == 0, "every thread loads the same number of vectors");
+static_assert(TX * TY * SN <= 2048, "the unrolled products of a tile stay within the instruction cache");
+
+// Two buffers: the next tiles are put into one while the other is multiplied. A's tile is
+// transposed, its rows a vector longer, so that stores down a column meet different banks.
+struct Tiles {
+  T a[2][SN][SM + VECTOR];
+  T b[2][SN][SK];
+};
+static_assert(sizeof(Tiles) == 12544, "shared memory as predicted");
+extern __shared__ __align__(16) unsigned char shared_memory[];
+
+// --- Memory ---
+
+// WIDTH neighbouring elements that are loaded or stored by one instruction.
+template <int WIDTH>
+struct alignas(WIDTH * sizeof(T)) Vector {
+  T element[WIDTH];
+};
+
+// Whether every row of an operand can be accessed WIDTH elements at a time.
+template <int WIDTH>
+__device__ __forceinline__ bool rows_aligned(const T* first, int leading_dimension) {
+  return reinterpret_cast<unsigned long long>(first) % (WIDTH * sizeof(T)) == 0 &&
+         leading_dimension % WIDTH == 0;
+}
+
+// The same number, of which the compiler knows nothing: what follows from it is computed where it
+// is needed, at the price of an instruction, not kept in registers all through the kernel.
+__device__ __forceinline__ int recomputed(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
+// --- Loading tiles through registers ---
+
+// The most threads that can stand side by side, in whole rows, along `positions` places.
+__device__ constexpr int threads_across(int positions) {
+  int a = positions, b = THREADS;
+  while (b != 0) {
+    const int rest = a % b;
+    a = b;
+    b = rest;
+  }
+  return a;
+}
+
+// A tile of ROWS x COLUMNS elements of an operand; each thread takes WIDTH neighbours at once.
+template <int ROWS, int COLUMNS, int WIDTH>
+struct StagedTile {
+  // The block's threads cover DOWN rows of ACROSS * WIDTH elements at a time.
+  static constexpr int ACROSS = threads_across(COLUMNS / WIDTH);
+  static constexpr int DOWN = THREADS / ACROSS;
+  static constexpr int ROW_PASSES = (ROWS + DOWN - 1) / DOWN;
+  static constexpr int COLUMN_PASSES = COLUMNS / (ACROSS * WIDTH);
+
+  const T* from;
+  int ld;
+  int row, column;  // the thread's place in the tile
+  T staged[ROW_PASSES][COLUMN_PASSES][WIDTH];
+
+  __device__ __forceinline__ StagedTile(const T* operand, int ld, int first_row, int first_column,
+                                        int thread)
+      : ld(ld), row(thread / ACROSS), column(thread % ACROSS * WIDTH) {
+    from = operand + static_cast<long long>(first_row + row) * ld + first_column + column;
+  }
+
+  // Reads the thread's share. A checked fetch takes zeros for what lies beyond `rows` x `columns`.
+  template <bool CHECKED>
+  __device__ __forceinline__ void fetch(int rows, int columns) {
+    const int stride = CHECKED ? recomputed(ld) : ld;
+#pragma unroll
+    for (int i = 0; i < ROW_PASSES; ++i) {
+      if (ROWS % DOWN != 0 && row + i * DOWN >= ROWS) continue;
+#pragma unroll
+      for (int j = 0; j < COLUMN_PASSES; ++j) {
+        const int across = j * ACROSS * WIDTH;
+        Vector<WIDTH> chunk = {};
+        if (!CHECKED || (row + i * DOWN < rows && column + across < columns)) {
+          chunk = *reinterpret_cast<const Vector<WIDTH>*>(
+              from + static_cast<long long>(i * DOWN) * stride + across);
+        }
+#pragma unroll
+        for (int v = 0; v < WIDTH; ++v) staged[i][j][v] = chunk.element[v];
+      }
+    }
+  }
+
+  // Writes the thread's share: `place(row, column)` is where an element of the tile belongs, and
+  // neighbours of a row belong side by side if NEIGHBOURS.
+  template <bool NEIGHBOURS, typename Place>
+  __device__ __forceinline__ void put(Place place) const {
+#pragma unroll
+    for (int i = 0; i < ROW_PASSES; ++i) {
+      if (ROWS % DOWN != 0 && row + i * DOWN >= ROWS) continue;
+#pragma unroll
+      for (int j = 0; j < COLUMN_PASSES; ++j) {
+        const int across = column + j * ACROSS * WIDTH;
+        if constexpr (NEIGHBOURS) {
+          Vector<WIDTH> chunk;
+#pragma unroll
+          for (int v = 0; v < WIDTH; ++v) chunk.element[v] = staged[i][j][v];
+          *reinterpret_cast<Vector<WIDTH>*>(place(row + i * DOWN, across)) = chunk;
+        } else {
+#pragma unroll
+          for (int v = 0; v < WIDTH; ++v) *place(row + i * DOWN, across + v) = staged[i][j][v];
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void advance(int down, int across) {
+    from += static_cast<long long>(down) * ld + across;
+  }
+};
+
+// --- Tiles of C ---
+
+// A thread block's tile: where the block starts, and the part of C that it stores. A tile that
+// would stick out of C is moved back inside where C is large enough; it then loads only what is
+// there, and still stores only its own part.
+struct Tile {
+  int row, column;
+  int first_row, first_column;
+};
+
+// Blocks are numbered down GROUP tiles before they move on to the next column of tiles, so that
+// blocks that run at the same time read the same rows of A and columns of B from L2.
+__device__ __forceinline__ Tile tile_of_block(int m, int k) {
+  const int columns = (k + SK - 1) / SK;
+  const int block = blockIdx.x;
+  int tile_row = block / columns;
+  int tile_column = block % columns;
+  if constexpr (GROUP > 1) {
+    const int rows = (m + SM - 1) / SM;
+    const int in_group = block % (GROUP * columns);
+    tile_row = block / (GROUP * columns) * GROUP;
+    const int height = min(GROUP, rows - tile_row);
+    tile_row += in_group % height;
+    tile_column = in_group / height;
+  }
+  Tile tile;
+  tile.first_row = tile_row * SM;
+  tile.first_column = tile_column * SK;
+  tile.row = m < SM ? 0 : min(tile.first_row, m - SM);
+  tile.column = k < SK ? 0 : min(tile.first_column, k - SK);
+  return tile;
+}
+
+// --- Accumulators ---
+
+// Row (column) of a thread's i-th (j-th) accumulator, counted from its first: chunks of VECTOR
+// neighbours, ROW_STEP (COLUMN_STEP) apart.
+__device__ __forceinline__ constexpr int row_of(int i) {
+  return i / VECTOR * ROW_STEP + i % VECTOR;
+}
+__device__ __forceinline__ constexpr int column_of(int j) {
+  return j / VECTOR * COLUMN_STEP + j % VECTOR;
+}
+
+// acc += a_frag * b_frag, the outer product of one reduction step.
+__device__ __forceinline__ void multiply(T (&acc)[TY][TX], const T (&a_frag)[TY],
+                                         const T (&b_frag)[TX]) {
+#pragma unroll
+  for (int i = 0; i < TY; ++i) {
+#pragma unroll
+    for (int j = 0; j < TX; ++j) {
+      acc[i][j] = fma(a_frag[i], b_frag[j], acc[i][j]);
+    }
+  }
+}
+
+// C = alpha * acc + beta * C for the rows [first_row, m) and columns [first_column, k) of C; the
+// thread's first accumulator is at (row, column). C is not read where beta is zero.
+__device__ __forceinline__ void store(const T (&acc)[TY][TX], T alpha, T beta, T* c, int ldc,
+                                      int row, int first_row, int m,
+                                      int column, int first_column, int k) {
+  const bool vectors = rows_aligned<VECTOR>(c, ldc) && column % VECTOR == 0 &&
+                       first_column % VECTOR == 0 && k % VECTOR == 0;
+#pragma unroll
+  for (int i = 0; i < TY; ++i) {
+    const int r = row + row_of(i);
+    if (r < first_row || r >= m) continue;
+    T* c_row = c + static_cast<long long>(r) * ldc;
+#pragma unroll
+    for (int j = 0; j < TX; j += VECTOR) {
+      const int first = column + column_of(j);
+      if (vectors) {
+        if (first < first_column || first >= k) continue;
+        Vector<VECTOR>* chunk = reinterpret_cast<Vector<VECTOR>*>(c_row + first);
+        Vector<VECTOR> value;
+#pragma unroll
+        for (int v = 0; v < VECTOR; ++v) value.element[v] = alpha * acc[i][j + v];
+        if (beta != T(0)) {
+          const Vector<VECTOR> old = *chunk;
+#pragma unroll
+          for (int v = 0; v < VECTOR; ++v) {
+            value.element[v] = fma(beta, old.element[v], value.element[v]);
+          }
+        }
+        *chunk = value;
+      } else {
+#pragma unroll
+        for (int v = 0; v < VECTOR; ++v) {
+          if (first + v < first_column || first + v >= k) continue;
+          T value = alpha * acc[i][j + v];
+          if (beta != T(0)) value = fma(beta, c_row[first + v], value);
+          c_row[first + v] = value;
+        }
+      }
+    }
+  }
+}
+
+// Puts what a thread has staged of A and B into a buffer.
+template <int WIDTH>
+__device__ __forceinline__ void put(Tiles& tiles, int buffer, const StagedTile<SM, SN, WIDTH>& a,
+                                    const StagedTile<SN, SK, WIDTH>& b) {
+  a.template put<false>([&](int m, int n) { return &tiles.a[buffer][n][m]; });
+  b.template put<true>([&](int n, int k) { return &tiles.b[buffer][n][k]; });
+}
+
+// Step `n` of a thread's rows of A and columns of B.
+__device__ __forceinline__ void read_fragments(T (&a_frag)[TY], T (&b_frag)[TX],
+                                               const Tiles& tiles, int buffer, int n, int thread_m,
+                                               int thread_k) {
+#pragma unroll
+  for (int i = 0; i < TY; i += VECTOR) {
+    const Vector<VECTOR> rows =
+        *reinterpret_cast<const Vector<VECTOR>*>(&tiles.a[buffer][n][thread_m + row_of(i)]);
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) a_frag[i + v] = rows.element[v];
+  }
+#pragma unroll
+  for (int j = 0; j < TX; j += VECTOR) {
+    const Vector<VECTOR> columns =
+        *reinterpret_cast<const Vector<VECTOR>*>(&tiles.b[buffer][n][thread_k + column_of(j)]);
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) b_frag[j + v] = columns.element[v];
+  }
+}
+
+// acc += A B over `steps` reduction steps; `rows` of A's and `columns` of B's tiles exist. The
+// thread's accumulators start at (thread_m, thread_k). The ragged end of the reduction comes first,
+// with checks, so that the loop over the other tiles has none.
+template <bool CHECKED, int WIDTH>
+__device__ __forceinline__ void accumulate(T (&acc)[TY][TX], Tiles& tiles,
+                                           StagedTile<SM, SN, WIDTH> a,
+                                           StagedTile<SN, SK, WIDTH> b, int rows, int columns,
+                                           int steps, int thread_m, int thread_k) {
+  const int count = (steps + SN - 1) / SN;
+  const int ragged = steps - (count - 1) * SN;
+  T a_frag[FRAGMENT_BUFFERS][TY], b_frag[FRAGMENT_BUFFERS][TX];
+  a.template fetch<true>(rows, ragged);
+  b.template fetch<true>(ragged, columns);
+  a.advance(0, ragged);
+  b.advance(ragged, 0);
+  put(tiles, 0, a, b);
+  __syncthreads();
+  int buffer = 0;
+  read_fragments(a_frag[0], b_frag[0], tiles, buffer, 0, thread_m, thread_k);
+  for (int tile = 1; tile <= count; ++tile) {
+    const bool more = tile < count;
+    if (more) {
+      a.template fetch<CHECKED>(rows, SN);
+      b.template fetch<CHECKED>(SN, columns);
+      a.advance(0, SN);
+      b.advance(SN, 0);
+    }
+#pragma unroll
+    for (int n = 0; n < SN; ++n) {
+      if (n + 1 < SN) {
+        read_fragments(a_frag[(n + 1) % 2], b_frag[(n + 1) % 2], tiles, buffer, n + 1, thread_m,
+                       thread_k);
+      } else if (more) {  // the first step of the next tiles
+        buffer ^= 1;
+        put(tiles, buffer, a, b);
+        __syncthreads();
+        read_fragments(a_frag[0], b_frag[0], tiles, buffer, 0, thread_m, thread_k);
+      }
+      multiply(acc, a_frag[n % 2], b_frag[n % 2]);
+    }
+  }
+}
+
+// acc = max(acc + bias, 0); the thread's first accumulator is in column `column` of D's `k`. NaN
+// stays NaN.
+__device__ __forceinline__ void activate(T (&acc)[TY][TX], const T* bias, int column, int k) {
+#pragma unroll
+  for (int j = 0; j < TX; ++j) {
+    const int at = column + column_of(j);
+    const T of_column = at < k ? bias[at] : T(0);
+#pragma unroll
+    for (int i = 0; i < TY; ++i) {
+      const T value = acc[i][j] + of_column;
+      acc[i][j] = value < T(0) ? T(0) : value;
+    }
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm_bias_relu(int m, int n, int k, const float* __restrict__ a, int lda, const float* __restrict__ b, int ldb, const float* __restrict__ bias, float* __restrict__ d, int ldd) {
+  Tiles& tiles = *reinterpret_cast<Tiles*>(shared_memory);
+  const int thread = threadIdx.y * THREADS_K + threadIdx.x;
+  const int thread_m = threadIdx.y * VECTOR;
+  const int thread_k = threadIdx.x * VECTOR;
+  const Tile tile = tile_of_block(m, k);
+
+  T acc[TY][TX] = {};
+  const int rows = m - tile.row;
+  const int columns = k - tile.column;
+  const bool whole = rows >= SM && columns >= SK;
+  const bool vectors = rows_aligned<VECTOR>(a, lda) && n % VECTOR == 0 &&
+                       rows_aligned<VECTOR>(b, ldb) && tile.column % VECTOR == 0;
+  if (whole && vectors) {
+    accumulate<false>(acc, tiles, StagedTile<SM, SN, VECTOR>(a, lda, tile.row, 0, thread),
+                      StagedTile<SN, SK, VECTOR>(b, ldb, 0, tile.column, thread), rows, columns, n,
+                      thread_m, thread_k);
+  } else {
+    accumulate<true>(acc, tiles, StagedTile<SM, SN, 1>(a, lda, tile.row, 0, thread),
+                     StagedTile<SN, SK, 1>(b, ldb, 0, tile.column, thread), rows, columns, n,
+                     thread_m, thread_k);
+  }
+  activate(acc, bias, tile.column + thread_k, k);
+  store(acc, T(1), T(0), d, ldd, tile.row + thread_m, tile.first_row, m, tile.column + thread_k,
+        tile.first_column, k);
+}

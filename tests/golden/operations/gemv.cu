@@ -1,0 +1,195 @@
+/*
+ * gemv for cuda: family dots, float64, layout nn.
+ *
+ * template: gemv/cuda/dots.cu.j2, digest 82882ffbb8343e75
+ * configuration: {"groups": 2, "lanes": 64, "rows": 4, "splits": 4, "unroll": 2, "vector": 2}
+ */
+
+using T = double;
+constexpr int ITEMSIZE = 8;
+static_assert(sizeof(T) == ITEMSIZE, "bytes per element");
+
+// Whole-number functions of the restrictions below; quotients and remainders round down.
+__device__ constexpr int minimum(int a, int b) { return a < b ? a : b; }
+__device__ constexpr int maximum(int a, int b) { return a < b ? b : a; }
+__device__ constexpr int modulo(int a, int b) { return (a % b + b) % b; }
+__device__ constexpr int floordiv(int a, int b) { return (a - modulo(a, b)) / b; }
+__device__ constexpr int ceildiv(int a, int b) { return -floordiv(-a, b); }
+__device__ constexpr bool ispow2(int a) { return a > 0 && (a & (a - 1)) == 0; }
+
+
+// --- Configuration ---
+
+// Threads that share a row, groups of rows in a block, and rows in a group.
+constexpr int LANES = 64;
+constexpr int GROUPS = 2;
+constexpr int ROWS = 4;
+
+// Elements that a thread loads at once, and such vectors of a row that it asks for together.
+constexpr int VECTOR = 2;
+constexpr int UNROLL = 2;
+
+// Parts that the rows are split into.
+constexpr int SPLITS = 4;
+
+// --- What follows from it ---
+
+constexpr int THREADS = LANES * GROUPS;
+constexpr int WORDS = ITEMSIZE / 4;
+
+static_assert(ITEMSIZE % 4 == 0, "itemsize / 4 must be a whole number (words)");
+static_assert(VECTOR * ITEMSIZE <= 16, "one access moves at most 16 bytes");
+static_assert(THREADS >= 64 && THREADS % 32 == 0, "a block of less than two warps leaves a multiprocessor half empty");
+static_assert(UNROLL * VECTOR * ROWS * WORDS <= 64, "more loads at once than registers can hold take turns anyway");
+static_assert(UNROLL * VECTOR * ITEMSIZE <= 64 || ROWS == 1, "several rows are loads enough");
+
+// --- Memory ---
+
+// WIDTH neighbouring elements that are loaded or stored by one instruction.
+template <int WIDTH>
+struct alignas(WIDTH * sizeof(T)) Vector {
+  T element[WIDTH];
+};
+
+// Whether every row of an operand can be accessed WIDTH elements at a time.
+template <int WIDTH>
+__device__ __forceinline__ bool rows_aligned(const T* first, int leading_dimension) {
+  return reinterpret_cast<unsigned long long>(first) % (WIDTH * sizeof(T)) == 0 &&
+         leading_dimension % WIDTH == 0;
+}
+
+// The same number, of which the compiler knows nothing: what follows from it is computed where it
+// is needed, at the price of an instruction, not kept in registers all through the kernel.
+__device__ __forceinline__ int recomputed(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
+// An element of C becomes alpha * sum + beta * C; it is not read where beta is zero.
+__device__ __forceinline__ void store_element(T* element, T sum, T alpha, T beta) {
+  T value = alpha * sum;
+  if (beta != T(0)) value = fma(beta, *element, value);
+  *element = value;
+}
+
+// --- Sums over threads ---
+
+constexpr int WARP = 32;
+
+// Adds VALUES values of each of the LANES threads that share threadIdx.y, in an order that is always
+// the same; their i-th thread gets the i-th sum. All threads of the block must call it.
+template <int VALUES>
+__device__ __forceinline__ T sum_over_lanes(T (&value)[VALUES]) {
+#pragma unroll
+  for (int distance = (LANES < WARP ? LANES : WARP) / 2; distance > 0; distance /= 2) {
+#pragma unroll
+    for (int i = 0; i < VALUES; ++i) value[i] += __shfl_xor_sync(0xffffffffu, value[i], distance);
+  }
+  T sum = 0;
+  if constexpr (LANES <= WARP) {
+#pragma unroll
+    for (int i = 0; i < VALUES; ++i) {
+      if (threadIdx.x == i) sum = value[i];
+    }
+  } else {
+    constexpr int WARPS = LANES > WARP ? LANES / WARP : 1;
+    __shared__ T of_warp[GROUPS][WARPS][VALUES];
+    if (threadIdx.x % WARP == 0) {
+#pragma unroll
+      for (int i = 0; i < VALUES; ++i) of_warp[threadIdx.y][threadIdx.x / WARP][i] = value[i];
+    }
+    __syncthreads();
+    if (threadIdx.x < VALUES) {
+#pragma unroll
+      for (int warp = 0; warp < WARPS; ++warp) sum += of_warp[threadIdx.y][warp][threadIdx.x];
+    }
+  }
+  return sum;
+}
+
+// STEPS vectors of each row, and of x, from a column on: what is asked for together.
+template <int STEPS, int WIDTH>
+struct Part {
+  Vector<WIDTH> of_row[ROWS][STEPS], of_x[STEPS];
+
+  __device__ __forceinline__ Part(const T* const (&row)[ROWS], const T* x, int column) {
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step) {
+      const int from = column + step * LANES * WIDTH;
+      of_x[step] = *reinterpret_cast<const Vector<WIDTH>*>(x + from);
+#pragma unroll
+      for (int i = 0; i < ROWS; ++i) {
+        of_row[i][step] = *reinterpret_cast<const Vector<WIDTH>*>(row[i] + from);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void add_products(T (&sum)[ROWS]) const {
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step) {
+#pragma unroll
+      for (int v = 0; v < WIDTH; ++v) {
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i) {
+          sum[i] = fma(of_row[i][step].element[v], of_x[step].element[v], sum[i]);
+        }
+      }
+    }
+  }
+};
+
+// sum[i] += this thread's share of columns [begin, end) of row i times x.
+template <int WIDTH>
+__device__ __forceinline__ void add_columns(T (&sum)[ROWS], const T* const (&row)[ROWS],
+                                            const T* x, int begin, int end) {
+  constexpr int STEP = LANES * WIDTH;
+  const int last = end - (UNROLL - 1) * STEP - WIDTH;
+  int column = begin + static_cast<int>(threadIdx.x) * WIDTH;
+  if (column <= last) {  // the next part is on its way while one is added
+    Part<UNROLL, WIDTH> part(row, x, column);
+    for (column += UNROLL * STEP; column <= last; column += UNROLL * STEP) {
+      const Part<UNROLL, WIDTH> next(row, x, column);
+      part.add_products(sum);
+      part = next;
+    }
+    part.add_products(sum);
+  }
+  for (; column <= end - WIDTH; column += STEP) Part<1, WIDTH>(row, x, column).add_products(sum);
+  // Less than a vector is left, and there are more threads than elements of a vector.
+  column = end - (end - begin) % WIDTH + static_cast<int>(threadIdx.x);
+  if (WIDTH > 1 && column < end) Part<1, 1>(row, x, column).add_products(sum);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) gemv(int m, int n, double alpha, double beta, const double* __restrict__ a, int lda, const double* __restrict__ x, double* __restrict__ y, double* __restrict__ workspace) {
+  const int first = (blockIdx.x * GROUPS + threadIdx.y) * ROWS;
+  const T* row[ROWS];
+#pragma unroll
+  for (int i = 0; i < ROWS; ++i) {  // below A its last row is read again; nobody stores the sum
+    row[i] = a + static_cast<long long>(min(first + i, m - 1)) * lda;
+  }
+  // This block's part of the rows: whole vectors, so that all parts are aligned if A is.
+  const int part = ceildiv(ceildiv(n, SPLITS), VECTOR) * VECTOR;
+  const int begin = min(static_cast<int>(blockIdx.y) * part, n);
+  const int end = min(begin + part, n);
+
+  T sum[ROWS] = {};
+  if (rows_aligned<VECTOR>(a, lda) && rows_aligned<VECTOR>(x, 0)) {
+    add_columns<VECTOR>(sum, row, x, begin, end);
+  } else {
+    add_columns<1>(sum, row, x, begin, end);
+  }
+  const T total = sum_over_lanes(sum);
+  const int i = first + threadIdx.x;
+  if (threadIdx.x < ROWS && i < m) {
+    workspace[static_cast<long long>(blockIdx.y) * m + i] = total;
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(256) sum_splits(int m, int n, double alpha, double beta, const double* __restrict__ a, int lda, const double* __restrict__ x, double* __restrict__ y, double* __restrict__ workspace) {
+  const int i = blockIdx.x * 256 + threadIdx.x;
+  if (i >= m) return;
+  T sum = 0;
+#pragma unroll
+  for (int split = 0; split < SPLITS; ++split) sum += workspace[static_cast<long long>(split) * m + i];
+  store_element(y + i, sum, alpha, beta);
+}
