@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from test_evaluator import EvaluatorConformance
+from test_hybrid_evaluator import suspects, suspects_evaluator
 
 from autotune import Gemm, load, tune
 from autotune.core.errors import OperandError
@@ -21,14 +23,16 @@ from autotune.targets.cuda.machine.matrix import DeviceMatrix
 from autotune.targets.hybrid.bind import HybridKernel, choose_local
 from autotune.targets.hybrid.loading import HybridProgram, make_plan
 from autotune.targets.hybrid.products import LocalKernel, machine_with
+from autotune.targets.hybrid.rig import measurement_worker
 from autotune.targets.hybrid.target import HybridTarget
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
-    from autotune.core.configuration import Configuration
+    from autotune.core.configuration import Candidate, Configuration
+    from autotune.measuring.evaluator import Evaluator
 
 FAMILIES = load_families(target="hybrid")
 SIZES = (517, 643, 389)
@@ -220,3 +224,25 @@ def test_a_product_that_fails_ends_the_call(
     with pytest.raises(RuntimeError, match="no product"):
         plan.from_host(operands[0], operands[1], operands[2], 1.0, 0.0)
     plan.free()
+
+
+class TestHybridEvaluator(EvaluatorConformance):
+    """On real GPUs, operands on the host."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def evaluator(
+        cls, tmp_path_factory: pytest.TempPathFactory, programs: ProgramCache
+    ) -> Iterator[Evaluator]:
+        folder = tmp_path_factory.mktemp("suspects")
+        with suspects_evaluator(
+            folder,
+            HybridTarget(1).device(PROBLEM),
+            lambda wanted: choose_local(wanted, programs),
+            measurement_worker,
+        ) as evaluator:
+            yield evaluator
+
+    @pytest.fixture
+    def candidates(self) -> Mapping[str, Candidate]:
+        return suspects()

@@ -76,7 +76,8 @@ def measurement_worker(setup: Setup, problem: Gemm) -> Subjects:
         def library(check: ProductCheck) -> Library:
             return open_library(check, problem.dtype, setup.operands, setup.devices)
 
-        return Trials(HybridRig(problem, setup, machine, library), setup.effort)
+        rig = HybridRig(problem, setup, machine, library, driver_errors())
+        return Trials(rig, setup.effort)
 
     return Subjects(measuring, problem, weigh=lambda each: 1, limit=1)
 
@@ -89,6 +90,7 @@ class HybridRig:
         setup: what else there is to know.
         make_machine: opens the GPUs.
         find_library: opens what programs are compared with, on a check's operands.
+        errors: what the driver of the GPUs raises.
     """
 
     pace = Pace()
@@ -99,12 +101,14 @@ class HybridRig:
         setup: Setup,
         make_machine: MakeMachine,
         find_library: Callable[[ProductCheck], Library],
+        errors: tuple[type[Exception], ...] = (),
     ) -> None:
         self.problem = problem
         self.setup = setup
         self._programs = ProgramCache(setup.programs)
         self._machine = functools.cache(make_machine)
         self._find_library = find_library
+        self._errors = errors
         rng = np.random.default_rng(setup.seed)
         self.small = [ProductCheck(case, problem, rng) for case in PRODUCT_CASES]
         large = Case(problem.m, problem.n, problem.k)
@@ -154,7 +158,7 @@ class HybridRig:
 
     def vendors(self) -> tuple[Vendor, ...]:
         """On the host's operands cuBLASXt, on others cuBLAS on one GPU."""
-        failures: tuple[type[Exception], ...] = (CublasError, *driver_errors())
+        failures: tuple[type[Exception], ...] = (CublasError, *self._errors)
         try:
             name = self._library().name
         except failures:
@@ -168,7 +172,7 @@ class HybridRig:
         known: tuple[type[Exception], ...] = (LaunchError, CublasError)
         if isinstance(error, known):
             reason = str(error)
-        elif isinstance(error, driver_errors()):
+        elif isinstance(error, self._errors):
             reason = describe(error)
         else:
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
