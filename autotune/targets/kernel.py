@@ -80,7 +80,7 @@ class Kernel:
         what = f"{self.library} instead of {self.candidate}" if self.library else self.candidate
         tuned = "untuned" if self.record is None else f"record {self.record.id}"
         return (
-            f"<{type(self).__name__} {what}; {self.problem.label} on {self.target}, "
+            f"<{type(self).__name__.removeprefix('Product')} {what}; {self.problem.label} on {self.target}, "
             f"{self.match}, {tuned}>"
         )
 
