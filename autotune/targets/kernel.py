@@ -79,10 +79,8 @@ class Kernel:
         """One line: what computes what, where, and how well it fits."""
         what = f"{self.library} instead of {self.candidate}" if self.library else self.candidate
         tuned = "untuned" if self.record is None else f"record {self.record.id}"
-        return (
-            f"<{type(self).__name__.removeprefix('Product')} {what}; {self.problem.label} on {self.target}, "
-            f"{self.match}, {tuned}>"
-        )
+        kind = type(self).__name__.removeprefix("Product")
+        return f"<{kind} {what}; {self.problem.label} on {self.target}, {self.match}, {tuned}>"
 
     def __copy__(self) -> Self:
         return self
