@@ -178,7 +178,7 @@ def test_tuned_kernels_are_loaded_and_called_on_tensors(
         cache=tmp_path,
         effort=QUICK,
     )
-    assert result.record is not None
+    assert result.best.binary is not None
     kernel = load(problem, "cuda", cache=tmp_path)
     assert kernel.match is MatchQuality.EXACT
     short, wide = getattr(torch, dtype), getattr(torch, problem.result_dtype)

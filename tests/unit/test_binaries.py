@@ -81,7 +81,7 @@ def test_id_is_that_of_the_record_without_binary() -> None:
         ({"digest": "../../etc/passwd"}, "binary.digest must be a SHA-256"),
         ({"support": "ABC"}, "binary.support must be a SHA-256"),
         ({"architecture": 90}, "binary.architecture must be"),
-        ({"sizes": [64, 64]}, "binary.sizes must be three whole numbers"),
+        ({"sizes": []}, "binary.sizes must be 1 to 8 whole numbers"),
         ({"sizes": [64, 64, 0]}, "binary.sizes must be a whole number >= 1"),
         ({"workspace_bytes": -1}, "binary.workspace_bytes"),
         ({"steps": []}, "binary.steps must be a list of 1 to 16"),

@@ -296,7 +296,7 @@ def test_a_program_tries_itself(
     ) -> contextlib.AbstractContextManager[NumpyMachine]:
         return contextlib.nullcontext(NumpyMachine(devices, dtype))
 
-    monkeypatch.setattr("autotune.targets.hybrid.bind.open_machine", open_machine)
+    monkeypatch.setattr("autotune.runtime.emitted.open_machine", open_machine)
     configuration = FAMILIES[name].default(Gemm(1024, 1024, 1024), limits("host"))
     text = emitted(name, dict(configuration), "float32")
     load(text).main(["70", "90", "50"])
