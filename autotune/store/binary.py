@@ -133,7 +133,9 @@ def _extents(name: str, value: object) -> Extents:
 
 def _sizes(value: object) -> tuple[int, ...]:
     if not isinstance(value, list) or not 1 <= len(value) <= _SIZES_LIMIT:
-        raise InputError(f"binary.sizes must be 1 to {_SIZES_LIMIT} whole numbers, got {shown(value)}")
+        raise InputError(
+            f"binary.sizes must be 1 to {_SIZES_LIMIT} whole numbers, got {shown(value)}"
+        )
     return _counts("binary.sizes", value)
 
 

@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     from autotune.measuring.evaluator import Report
     from autotune.operations.problem import Problem
 
+BRIEF_SPIN = {"OPENBLAS_THREAD_TIMEOUT": "20"}
+"""OpenBLAS's idle threads spin for 2**20 cycles, not for its own 2**26 and more: after a product
+of NumPy's they held a core for the whole turn of a kernel with two threads, which then shared the
+other one. Calls that follow each other find them awake all the same."""
+
 MIN_BATCH = 4
 """Candidates compiled together at least, so that programs shared and uneven times even out."""
 
@@ -115,7 +120,10 @@ class CpuBackend(WorkerBackend):
             return Processes(
                 key,
                 SharedWorker(
-                    measurement_worker, *arguments, environment=environment, watched=True
+                    measurement_worker,
+                    *arguments,
+                    environment={**environment, **BRIEF_SPIN},
+                    watched=True,
                 ),
                 WorkerPool(compile_worker, count=workers, environment=environment, watched=True),
             )
