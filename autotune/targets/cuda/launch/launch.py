@@ -12,7 +12,7 @@ from autotune.core.errors import LaunchError
 from autotune.families.launch import LaunchStep
 from autotune.operations.entry import Kind, operand_arguments
 from autotune.operations.problem import GEMM
-from autotune.targets.cuda.driver.capture import GraphMemory, is_capturing
+from autotune.targets.cuda.driver.capture import GraphMemory, enqueue_zeros, is_capturing
 from autotune.targets.cuda.driver.context import activated, describe, driver_errors, is_current
 from autotune.targets.cuda.driver.interface import driver
 
@@ -30,8 +30,9 @@ integer."""
 
 _Enqueue: TypeAlias = Callable[..., None]
 
-_Allocate: TypeAlias = Callable[[Any, str, int], int]
-"""``allocate(stream, name, size)``: address of memory for one call on a stream."""
+_Allocate: TypeAlias = Callable[[Any, str, int, int], int]
+"""``allocate(stream, name, size, zeroed)``: address of memory for one call on a stream. Its first
+``zeroed`` bytes are zero where kernels leave them so."""
 
 _TRANSPOSE_BLOCK = (32, 8, 1)
 _TRANSPOSE_TILE = 32
@@ -62,7 +63,7 @@ class CudaKernel:
     def __init__(self, program: CudaProgram, ordinal: int = 0) -> None:
         self.program = program
         self.ordinal = ordinal
-        self._scratch: dict[tuple[str, int, int, int], Memory] = {}
+        self._scratch: dict[tuple[str, int, int, int, int], Memory] = {}
         self._launchers: list[_Launcher] = []
         self._lock = threading.RLock()
         self._modules: list[Module] = []
@@ -163,7 +164,10 @@ class CudaKernel:
                         b, ldb = flip_b(b, ldb, stream, allocate)
                     last = last_of_all
                     if workspace_bytes:
-                        last = (allocate(stream, "workspace", workspace_bytes), *runtime)
+                        workspace = allocate(
+                            stream, "workspace", workspace_bytes, plan.zeroed_bytes
+                        )
+                        last = (workspace, *runtime)
                     run(pack(m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, *last), stream)
                 finally:
                     if captured is not None:
@@ -205,8 +209,8 @@ class CudaKernel:
                     allocate = captured.allocate
                 try:
                     if workspace_bytes is not None:
-                        size = workspace_bytes
-                        ordered.append(allocate(stream, "workspace", size) if size else 0)
+                        size, zeroed = workspace_bytes, plan.zeroed_bytes
+                        ordered.append(allocate(stream, "workspace", size, zeroed) if size else 0)
                     run(pack(*sizes, *ordered, *runtime), stream)
                 finally:
                     if captured is not None:
@@ -214,16 +218,20 @@ class CudaKernel:
 
         return enqueue
 
-    def _kept(self, stream: Any, name: str, size: int) -> int:
+    def _kept(self, stream: Any, name: str, size: int, zeroed: int) -> int:
         """Memory for the launches on one stream, allocated when first needed."""
         handle = stream if stream.__class__ is int else getattr(stream, "handle", 0)
         # One handle stands for the default stream of whichever thread asks.
         owner = threading.get_ident() if handle == _PER_THREAD_STREAM else 0
-        key = (name, size, handle, owner)
+        # Plans of one size share it, if the same of it is to be zero.
+        key = (name, size, zeroed, handle, owner)
         found = self._scratch.get(key)
         if found is None:
             with activated(self.ordinal):
-                found = self._scratch[key] = driver().allocate(max(size, 1))
+                found = driver().allocate(max(size, 1))
+                if zeroed:
+                    enqueue_zeros(int(found), zeroed, handle)
+            self._scratch[key] = found
         return int(found)
 
 
@@ -303,7 +311,7 @@ class _Transposer:
     ) -> tuple[int, int]:
         """Enqueue the copy; its address and leading dimension."""
         rows, columns = self._stored
-        copy = allocate(stream, self._name, self._size)
+        copy = allocate(stream, self._name, self._size, 0)
         self._run(struct.pack("PqqqP", address, stride, rows, columns, copy), stream)
         return copy, rows
 
