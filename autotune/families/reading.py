@@ -80,11 +80,11 @@ def read_family(
     derived = {name: text for part in parts for name, text in _derived(part, scope)}
     restrictions = tuple(each for part in parts for each in _restrictions(part, scope))
     launch = None
+    for parameter in parameters:
+        if parameter.runtime and not language.runtime:
+            key = f"parameters.{parameter.name}.runtime"
+            top.fail(key, f"must be false: {target} kernels take no parameters at the call")
     if language.launched:
-        for parameter in parameters:
-            if parameter.runtime:
-                key = f"parameters.{parameter.name}.runtime"
-                top.fail(key, "must be false: GPU kernels take no parameters at the call")
         launch = _launch(top.table("launch"), scope)
         restrictions = (*_gpu_restrictions(launch, derived, top, scope), *restrictions)
     local = None

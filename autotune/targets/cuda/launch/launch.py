@@ -109,9 +109,12 @@ class CudaKernel:
         kind = DTYPES[self.program.dtype].accumulated.letter
         workspace_bytes = plan.workspace_bytes
         pack = struct.Struct(
-            f"iii{kind}PiPi{kind}Pi" + ("P" if workspace_bytes is not None else "")
+            f"iii{kind}PiPi{kind}Pi"
+            + ("P" if workspace_bytes is not None else "")
+            + "i" * len(plan.runtime)
         ).pack
-        none: tuple[int, ...] = () if workspace_bytes is None else (0,)
+        runtime = plan.runtime
+        last_of_all = runtime if workspace_bytes is None else (0, *runtime)
         run = self._modules[0].runner(plan.steps)
         flip_a, flip_b = (
             _Transposer(self.program.dtype, self._modules[1], name, stored) if flipped else None
@@ -131,7 +134,7 @@ class CudaKernel:
             beta: float,
             stream: Any,
         ) -> None:
-            run(pack(m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, *none), stream)
+            run(pack(m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, *last_of_all), stream)
 
         def general(
             a: int,
@@ -158,9 +161,9 @@ class CudaKernel:
                         a, lda = flip_a(a, lda, stream, allocate)
                     if flip_b is not None:
                         b, ldb = flip_b(b, ldb, stream, allocate)
-                    last = none
+                    last = last_of_all
                     if workspace_bytes:
-                        last = (allocate(stream, "workspace", workspace_bytes),)
+                        last = (allocate(stream, "workspace", workspace_bytes), *runtime)
                     run(pack(m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, *last), stream)
                 finally:
                     if captured is not None:
@@ -179,7 +182,7 @@ class CudaKernel:
             Kind.SCALAR: DTYPES[self.program.dtype].accumulated.letter,
         }
         taken = defined.arguments
-        last = "" if workspace_bytes is None else "P"
+        last = ("" if workspace_bytes is None else "P") + "i" * len(plan.runtime)
         pack = struct.Struct("".join(formats[each.kind] for each in taken) + last).pack
         given = [name for each in defined.operands for name in _names_of(each)]
         given += [name for name, _ in defined.scalars]
@@ -187,7 +190,7 @@ class CudaKernel:
         defaults = [default for _, default in defined.scalars]
         count = len(given)
         run = self._modules[0].runner(plan.steps)
-        sizes = plan.sizes
+        sizes, runtime = plan.sizes, plan.runtime
 
         def enqueue(*arguments: Any) -> None:
             # The stream comes last; scalars that are left out have their defaults.
@@ -204,7 +207,7 @@ class CudaKernel:
                     if workspace_bytes is not None:
                         size = workspace_bytes
                         ordered.append(allocate(stream, "workspace", size) if size else 0)
-                    run(pack(*sizes, *ordered), stream)
+                    run(pack(*sizes, *ordered, *runtime), stream)
                 finally:
                     if captured is not None:
                         captured.free()
