@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 from autotune.core.deadline import Deadline
 from autotune.core.errors import AutotuneError, OutOfTimeError
 from autotune.measuring.processes import LOOK_S, START_TIMEOUT_S, Failure, FailureKind
+from autotune.targets.cpu.baseline import BRIEF_SPIN
 from autotune.targets.mpi.messages import FAULT, RankSet, Request
 from autotune.targets.mpi.mpiexec import find_mpiexec, launch_command
 from autotune.targets.mpi.patience import VARIABLE, patience_s
@@ -91,6 +92,7 @@ class World:
             "OMP_NUM_THREADS": "1",
             "MKL_NUM_THREADS": "1",
             "NUMBA_NUM_THREADS": str(threads),
+            **BRIEF_SPIN,
         }
         self._started: _Started | None = None
 
