@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from autotune.core.configuration import Configuration
+from autotune.core.configuration import Configuration, Value
 from autotune.core.limits import CpuLimits
 from autotune.families.catalog import load_families
 from autotune.families.modules import load_module
@@ -391,3 +391,18 @@ def test_the_default_tile_fills_the_registers(processor: str, dtype: str) -> Non
     default = FAMILY.default(Gemm(2048, 2048, 2048, dtype=dtype), limits)
     assert tuple(default[name] for name in ("vector", "ty", "tx")) == TILES[processor, dtype]
     assert default["threads"] == limits.max_threads
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_shallow_panels_are_for_few_rows(dtype: str) -> None:
+    def depths(m: int, n: int) -> set[Value]:
+        space = FAMILY.space(Gemm(m, n, 4096, dtype=dtype, threads=1), AVX512)
+        rng = np.random.default_rng(0)
+        return {space[int(row)]["sn"] for row in space.sample(min(space.size, 400), rng)}
+
+    assert {16, 32, 48, 64} <= depths(16, 4096)
+    assert min(map(int, depths(65, 4096))) == 128
+    # A panel as deep as the reduction is there once.
+    assert depths(16, 48) == {16, 32, 128}
+    space = FAMILY.space(Gemm(16, 4096, 4096, dtype=dtype, threads=1), AVX512)
+    assert FAMILY.presets["skinny"].placed(space)["sn"] == 48
