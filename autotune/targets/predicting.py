@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from autotune.core.configuration import Candidate
 from autotune.core.errors import SpaceError
 from autotune.families.bound import Bound
-from autotune.model import Candidate as Row
-from autotune.model import Chooser, Sizes, places_of, unit_of, variants
+from autotune.model import Call, Chooser, Sizes, Units, places_of
 from autotune.operations.problem import Gemm, multiplies
 
 if TYPE_CHECKING:
@@ -110,12 +109,12 @@ class Predictor:
                 or portfolio.threads != problem.threads
             ):
                 continue
-            rows = list(self._rows(portfolio.entries, problem))
-            if rows:
-                return _Ranked(portfolio, Chooser(rows, places_of(self._device.limits)))
+            calls = list(self._calls(portfolio.entries, problem))
+            if calls:
+                return _Ranked(portfolio, Chooser(calls, places_of(self._device.limits)))
         return None
 
-    def _rows(self, entries: Sequence[Entry], problem: Gemm) -> Iterable[Row]:
+    def _calls(self, entries: Sequence[Entry], problem: Gemm) -> Iterable[Call]:
         """Every way to call the programs whose families are as they were measured."""
         for entry in entries:
             family = self._families.get(entry.family)
@@ -123,14 +122,11 @@ class Predictor:
                 continue
             if entry.layout != problem.layout or family.unsupported(problem) is not None:
                 continue
-            for configuration in variants(family, entry.configuration):
-                try:
-                    tile, parts = unit_of(
-                        family, configuration, problem.dtype, self._device.limits
-                    )
-                except SpaceError:  # not for a device like this
-                    continue
-                yield Row(entry, configuration, tile, parts)
+            try:
+                units = Units(family, entry.configuration, problem.dtype, self._device.limits)
+                yield from [Call(entry, each, *units.of(each)) for each in units.variants()]
+            except SpaceError:  # not for a device like this
+                continue
 
     def _valid(self, problem: Gemm, entry: Entry, candidate: Candidate) -> bool:
         key = (problem.dtype, entry, candidate)
