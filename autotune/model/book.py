@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.model.fitting import fit
+from autotune.model.portfolio import Key
 from autotune.model.terms import TERMS, Programs, Sizes, price
 from autotune.model.units import Units, places_of, program_of
 
@@ -45,21 +46,6 @@ class Timed:
     seconds: float
     resident: int | None = None
     weight: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """What tells one program from another.
-
-    Attributes:
-        family: its family's name.
-        layout: how operands are stored.
-        configuration: with the lowest values of its free parameters.
-    """
-
-    family: str
-    layout: str
-    configuration: Configuration
 
 
 @dataclass(slots=True)

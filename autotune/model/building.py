@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autotune.families.family import KernelFamily
-    from autotune.model.book import Key, PriceBook, Program
+    from autotune.model.book import PriceBook, Program
+    from autotune.model.portfolio import Key
     from autotune.model.terms import Sizes
 
 FEWEST = 4

@@ -16,6 +16,21 @@ LARGEST = 64
 
 
 @dataclass(frozen=True, slots=True)
+class Key:
+    """What tells one program from another.
+
+    Attributes:
+        family: its family's name.
+        layout: how operands are stored.
+        configuration: with the lowest values of its free parameters.
+    """
+
+    family: str
+    layout: str
+    configuration: Configuration
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One program of a portfolio.
 
@@ -45,6 +60,11 @@ class Entry:
     measured: int
     binary: str | None = None
     support: str | None = None
+
+    @property
+    def key(self) -> Key:
+        """Which program it is."""
+        return Key(self.family, self.layout, self.configuration)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,8 @@ def worth_knowing(
 ) -> list[Candidate]:
     """Every family's own points, then what the target's model favours for the problems.
 
-    Programs come once each, whatever their free parameters are.
+    Programs come once each, whatever their free parameters are. Without a model there are the
+    families' own points alone: what is drawn by lot is not worth its compiler.
 
     Args:
         problems: what will be measured.
@@ -60,7 +61,10 @@ def worth_knowing(
 def _own(
     family: KernelFamily, problems: Sequence[Problem], device: Device
 ) -> Iterator[Configuration]:
+    """Presets, or where there are none the defaults for the problems."""
     yield from (each.configuration for each in family.presets.values())
+    if family.presets:
+        return
     for problem in problems:
         if family.unsupported(problem) is None and family.space(problem, device.limits).size:
             yield family.default(problem, device.limits)
@@ -73,14 +77,11 @@ def _favoured(
     device: Device,
     rng: np.random.Generator,
 ) -> list[Configuration]:
-    """The programs that the target's model expects to be fastest; some by lot without a model."""
-    space = family.space(problem, device.limits)
-    if not space.size:
+    """The programs that the target's model expects to be fastest; none without a model."""
+    model = target.model(family, problem, device)
+    if model is None or not (space := family.space(problem, device.limits)).size:
         return []
     drawn = [space[int(row)] for row in space.sample(min(DRAWN, space.size), rng)]
-    model = target.model(family, problem, device)
-    if model is None:
-        return drawn[:TAKEN]
     columns = {name: np.array([each[name] for each in drawn]) for name in drawn[0]}
     expected = model(columns)
     order = np.argsort(np.where(np.isnan(expected), np.inf, expected), kind="stable")

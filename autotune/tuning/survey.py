@@ -182,10 +182,13 @@ class Survey:
         try:
             with self._evaluator(problem) as evaluator:
                 evaluator.deadline = deadline
-                evaluator.prepare([candidate for candidate, _ in chosen])
-                for candidate, program in chosen:
+                # Where compilers would disturb measurements, few are waited for at a time.
+                step = len(chosen) if evaluator.compiles_ahead else evaluator.batch
+                for number, (candidate, program) in enumerate(chosen):
                     if stopped() or deadline.over:
                         break
+                    if number % step == 0:
+                        evaluator.prepare([each for each, _ in chosen[number : number + step]])
                     measurement = evaluator.evaluate(candidate, best_s)
                     rows.append((candidate, measurement))
                     self._learn(evaluator, candidate, program, problem, measurement)
