@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -88,10 +88,18 @@ class Program:
 
     def expected(self, sizes: Sizes) -> tuple[Configuration, float]:
         """The best call for a problem, and the seconds that it is expected to take."""
-        prices = np.repeat(self.prices[:, None], len(self.configurations), axis=1)
-        seconds = price(self.calls.count(sizes), prices)
+        seconds = self._seconds(sizes)
         row = int(seconds.argmin())
         return self.configurations[row], float(seconds[row])
+
+    def ranked(self, sizes: Sizes) -> list[Configuration]:
+        """All calls for a problem, the one expected to be fastest first."""
+        order = np.argsort(self._seconds(sizes), kind="stable").tolist()
+        return [self.configurations[row] for row in order]
+
+    def _seconds(self, sizes: Sizes) -> NDArray[np.float64]:
+        prices = np.repeat(self.prices[:, None], len(self.configurations), axis=1)
+        return price(self.calls.count(sizes), prices)
 
 
 class PriceBook:
@@ -157,7 +165,8 @@ class PriceBook:
         groups: defaultdict[tuple[str, str], list[Program]] = defaultdict(list)
         for each in self._programs.values():
             groups[each.key.family, each.key.layout].append(each)
-        for group in groups.values():
+        # The plain layout first: others are like it where nothing else is known of them.
+        for _, group in sorted(groups.items(), key=lambda each: each[0][1] != "nn"):
             self._learn(group)
 
     def _learn(self, group: Iterable[Program]) -> None:
@@ -170,7 +179,10 @@ class PriceBook:
             seconds, weights = _columns(rows)
             common = fit(scaled, seconds, weights, common).prices
         for each in group:
+            plain = self._programs.get(replace(each.key, layout="nn"))
             expected = common * volumes(each.tile)
+            if plain is not None and plain is not each and plain.timed:
+                expected = plain.prices
             if each.timed:
                 seconds, weights = _columns(each.timed)
                 fitted = fit(counted[id(each)], seconds, weights, expected)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from autotune.model.book import Key, PriceBook, Program
     from autotune.model.terms import Sizes
 
-FEWEST = 6
+FEWEST = 4
 """Times that a program must have been measured at to be selected, where some were."""
 
 LOSS = 0.01
