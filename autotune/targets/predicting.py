@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.configuration import Candidate
 from autotune.core.errors import SpaceError
-from autotune.families.bound import Bound
+from autotune.families.planning import Planner
 from autotune.model import Call, Chooser, Sizes, Units, places_of
 from autotune.operations.problem import Gemm, multiplies
 
@@ -74,7 +74,7 @@ class Predictor:
         )
         self._lock = threading.Lock()
         self._choosers: dict[tuple[object, ...], _Ranked | None] = {}
-        self._bound: dict[tuple[str, Entry, Candidate], Bound] = {}
+        self._planners: dict[tuple[str, Candidate], Planner] = {}
 
     def choose(self, problem: Problem) -> Prediction | None:
         """The candidate whose predicted time is least, of those valid; None without a model."""
@@ -96,7 +96,7 @@ class Predictor:
             sizes = Sizes(problem.m, problem.n, problem.k, problem.itemsize, problem.layout)
             for _, choice in zip(range(_TRIED), ranked.chooser.ranked(sizes), strict=False):
                 candidate = Candidate(choice.entry.family, choice.configuration)
-                if self._valid(problem, choice.entry, candidate):
+                if self._valid(problem, candidate):
                     return self._prediction(ranked.portfolio, candidate, choice)
         return None
 
@@ -128,17 +128,16 @@ class Predictor:
             except SpaceError:  # not for a device like this
                 continue
 
-    def _valid(self, problem: Gemm, entry: Entry, candidate: Candidate) -> bool:
-        key = (problem.dtype, entry, candidate)
-        try:
-            if key not in self._bound:
-                family = self._families[candidate.family]
-                self._bound[key] = Bound(
-                    family, candidate.configuration, problem, self._device.limits
-                )
-            return self._bound[key].at(problem).valid
-        except SpaceError:
-            return False
+    def _valid(self, problem: Gemm, candidate: Candidate) -> bool:
+        key = (problem.dtype, candidate)
+        if key not in self._planners:
+            self._planners[key] = Planner(
+                self._families[candidate.family],
+                candidate.configuration,
+                problem.dtype,
+                self._device.limits,
+            )
+        return self._planners[key].valid(problem)
 
     def _prediction(
         self, portfolio: Portfolio, candidate: Candidate, choice: Choice
