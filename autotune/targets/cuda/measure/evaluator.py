@@ -12,13 +12,8 @@ from autotune.core.limits import CudaLimits
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.processors import usable_processors
 from autotune.families.bound import Bound
-from autotune.families.launch import (
-    Binary,
-    kernel_layout,
-    plan_launch,
-    plan_or_none,
-    resident_blocks,
-)
+from autotune.families.launch import Binary, kernel_layout, resident_blocks
+from autotune.families.planning import Planner
 from autotune.families.rendering import render
 from autotune.measuring.backend import Prepared, Processes, WorkerBackend
 from autotune.measuring.evaluator import Effort, Stage, silent
@@ -161,6 +156,7 @@ class CudaBackend(WorkerBackend):
         self._effort = effort
         self._compiles: dict[str, Future[CompileReply | Failure]] = {}
         self._pending: dict[Candidate, Future[CompileReply | Failure]] = {}
+        self._admitted: dict[Candidate, Prepared | Measurement] = {}
         self._support = self._submit(
             support_source(problem.dtype, problem.out_dtype), _SUPPORT_FAMILY
         )
@@ -195,7 +191,9 @@ class CudaBackend(WorkerBackend):
         if isinstance(reply, Failure):
             return judge_compile_failure(reply)
         self._await_support(run, report)
-        return self._admit(candidate, reply)
+        if candidate not in self._admitted:
+            self._admitted[candidate] = self._admit(candidate, reply)
+        return self._admitted[candidate]
 
     def ask(self, request: Request, timeout_s: float, run: Deadline) -> Any:
         """The worker's reply, or a `Failure`."""
@@ -203,10 +201,8 @@ class CudaBackend(WorkerBackend):
         return super().ask(request, timeout_s, run)
 
     def binary(self, candidate: Candidate) -> Binary | None:
-        """The candidate's cubin and launch; None where it does not pass the gate."""
-        compiling = self._pending.get(candidate)
-        reply = compiling.result() if compiling is not None and compiling.done() else None
-        prepared = self._admit(candidate, reply) if isinstance(reply, Compiled) else None
+        """A prepared candidate's cubin and launch; None where it does not pass the gate."""
+        prepared = self._admitted.get(candidate)
         if not isinstance(prepared, Prepared) or not isinstance(prepared.program, PlannedProgram):
             return None
         program = prepared.program.program
@@ -221,9 +217,9 @@ class CudaBackend(WorkerBackend):
     def _admit(self, candidate: Candidate, compiled: Compiled) -> Prepared | Measurement:
         """Past the gate, or turned away with what the binary needs."""
         family, configuration = self._families[candidate.family], candidate.configuration
-        bound = Bound(family, configuration, self._problem, self._limits)
-        point = bound.at(self._problem)
-        plan = plan_launch(point)
+        point = Bound(family, configuration, self._problem, self._limits).at(self._problem)
+        planner = Planner(family, configuration, self._problem.dtype, self._limits)
+        plan = planner.plan(self._problem)
         main = next(step for step in plan.steps if step.kernel == family.operation)
         resources = compiled.kernels[family.operation]
         details: dict[str, float | int | str] = {
@@ -255,7 +251,7 @@ class CudaBackend(WorkerBackend):
             program = replace(program, support=self._support_cubin)
         cases = cases_of(self._problem)
         sized = {case: self._problem.with_sizes(*case.sizes) for case in cases}
-        found = {case: plan_or_none(bound, problem) for case, problem in sized.items()}
+        found = {case: planner.find(problem) for case, problem in sized.items()}
         plans = {case: each for case, each in found.items() if each is not None}
         return Prepared(PlannedProgram(program, plans), details)
 

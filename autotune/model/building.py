@@ -1,0 +1,105 @@
+"""From a price book to a portfolio: the few programs that are needed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.model.portfolio import LARGEST, Entry
+from autotune.model.selecting import select
+from autotune.model.units import free_parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autotune.families.family import KernelFamily
+    from autotune.model.book import PriceBook, Program
+    from autotune.model.portfolio import Key
+    from autotune.model.terms import Sizes
+
+FEWEST = 4
+"""Times that a program must have been measured at to be selected, where some were."""
+
+LOSS = 0.01
+"""What the selected programs may be slower than all, as a geometric mean, unless there are too
+many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What was made of a price book.
+
+    Attributes:
+        entries: the portfolio's, in the order of what they bring.
+        loss: what the best of them is slower than the best of all, by measurements and, where
+            there are none, predictions, as a geometric mean over the problems measured.
+        shapes: how many problems those were.
+    """
+
+    entries: tuple[Entry, ...]
+    loss: float
+    shapes: int
+
+
+def build(
+    book: PriceBook,
+    families: Mapping[str, KernelFamily],
+    *,
+    weights: Mapping[Sizes, float] | None = None,
+    most: int = LARGEST,
+    loss: float = LOSS,
+) -> Built:
+    """Select the programs of a portfolio.
+
+    Args:
+        book: what has been learned.
+        families: by name.
+        weights: what problems count for; those that are not named, and all where there is no
+            mapping, count 1.
+        most: programs at most.
+        loss: see `LOSS`.
+    """
+    timed = [each for each in book.programs if each.timed]
+    able = [each for each in timed if len(each.timed) >= FEWEST] or timed
+    if not able:
+        return Built((), 0.0, 0)
+    observed = _best_observed(timed)
+    shapes = list(observed)
+    seconds = np.full((len(able), len(shapes)), np.inf)
+    for row, program in enumerate(able):
+        for column, sizes in enumerate(shapes):
+            if sizes.layout == program.key.layout:
+                known = observed[sizes].get(program.key)
+                seconds[row, column] = program.expected(sizes)[1] if known is None else known
+    served = np.isfinite(seconds).any(axis=0)
+    counts = np.array([(weights or {}).get(each, 1.0) for each in shapes])
+    chosen, remaining = select(seconds[:, served], counts[served], most=most, loss=loss)
+    entries = tuple(_entry(able[row], families[able[row].key.family]) for row in chosen)
+    return Built(entries, remaining, int(served.sum()))
+
+
+def _best_observed(programs: Sequence[Program]) -> dict[Sizes, dict[Key, float]]:
+    """Of every problem, the best time of each program that was measured on it."""
+    best: defaultdict[Sizes, dict[Key, float]] = defaultdict(dict)
+    for program in programs:
+        for sizes, _, seconds, _ in program.timed:
+            known = best[sizes]
+            known[program.key] = min(seconds, known.get(program.key, np.inf))
+    return best
+
+
+def _entry(program: Program, family: KernelFamily) -> Entry:
+    return Entry(
+        family=family.name,
+        family_digest=family.digest,
+        layout=program.key.layout,
+        configuration=program.key.configuration,
+        free=free_parameters(family),
+        resident=program.resident,
+        prices=tuple(program.prices.tolist()),
+        spread=program.spread,
+        measured=len(program.timed),
+    )

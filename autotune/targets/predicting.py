@@ -1,0 +1,214 @@
+"""Which program of a portfolio serves a problem that was never tuned, by the device's model."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autotune.core.configuration import Candidate
+from autotune.core.errors import SpaceError
+from autotune.families.planning import Planner
+from autotune.model import Call, Chooser, Sizes, Units, expected_log_time, places_of
+from autotune.operations.problem import Gemm, multiplies
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.core.device import Device
+    from autotune.families.family import KernelFamily
+    from autotune.model import Choice, Entry, Expectation, Portfolio
+    from autotune.operations.problem import Problem
+    from autotune.store import RecordSource
+
+_TRIED = 32
+"""Choices that are looked at for one that is valid; restrictions turn few away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A candidate that a model chose.
+
+    Attributes:
+        candidate: family and configuration.
+        entry: its program in the portfolio.
+        portfolio: which one.
+        seconds: predicted time of a call.
+        spread: standard deviation of the prediction's logarithm.
+        reason: what is predicted, how sure that is, and by whose model.
+    """
+
+    candidate: Candidate
+    entry: Entry
+    portfolio: Portfolio
+    seconds: float
+    spread: float
+    reason: str
+
+
+class Predictor:
+    """Chooses for problems of one operation on one device; from any thread.
+
+    The device's own portfolio speaks, or the one of the device most like it.
+
+    Args:
+        portfolios: those there are, the preferred first.
+        families: by name.
+        device: where kernels run.
+    """
+
+    def __init__(
+        self,
+        portfolios: Iterable[Portfolio],
+        families: Mapping[str, KernelFamily],
+        device: Device,
+    ) -> None:
+        self._families = families
+        self._device = device
+        own = device.fingerprint
+        # Sorting keeps the order of preference among equals.
+        self._portfolios = sorted(
+            (each for each in portfolios if each.fingerprint.kind == own.kind),
+            key=lambda each: -each.fingerprint.likeness(own),
+        )
+        self._lock = threading.Lock()
+        self._choosers: dict[tuple[object, ...], _Ranked | None] = {}
+        self._planners: dict[tuple[str, Candidate], Planner] = {}
+
+    def choose(self, problem: Problem) -> Prediction | None:
+        """The candidate whose predicted time is least, of those valid; None without a model."""
+        return next(self.favourites(problem), None)
+
+    def favourites(self, problem: Problem) -> Iterator[Prediction]:
+        """Valid candidates, the one whose predicted time is least first; a few dozen at most."""
+        if not isinstance(problem, Gemm) or not multiplies(problem.defined):
+            return
+        ranked = self._ranked(problem)
+        if ranked is None:
+            return
+        sizes = Sizes(problem.m, problem.n, problem.k, problem.itemsize, problem.layout)
+        choices = ranked.chooser.ranked(sizes)
+        with self._lock:  # the terms are counted in place; the first choice knows all of them
+            first = next(choices)
+        for choice in itertools.islice(itertools.chain([first], choices), _TRIED):
+            candidate = Candidate(choice.entry.family, choice.configuration)
+            if self._valid(problem, candidate):
+                yield self._prediction(ranked.portfolio, candidate, choice)
+
+    def prior(self, problem: Problem) -> dict[str, Expectation]:
+        """What is expected of every configuration of the families that were measured, by name."""
+        if not isinstance(problem, Gemm) or not multiplies(problem.defined):
+            return {}
+        portfolio = next(self._fitting(problem), None)
+        if portfolio is None:
+            return {}
+        limits = self._device.limits
+        found = {
+            name: expected_log_time(self._families[name], prices, problem, limits)
+            for name, prices in portfolio.families.items()
+            if name in self._families
+        }
+        return {name: each for name, each in found.items() if each is not None}
+
+    def _fitting(self, problem: Gemm) -> Iterator[Portfolio]:
+        """Portfolios of problems like this, of the device itself or the most similar ones."""
+        for each in self._portfolios:
+            types = (each.dtype, each.out_dtype) == (problem.dtype, problem.result_dtype)
+            if types and (each.accuracy, each.threads) == (problem.accuracy, problem.threads):
+                yield each
+
+    def _ranked(self, problem: Gemm) -> _Ranked | None:
+        """The first portfolio that has programs for problems like this, and its choices."""
+        key = (
+            problem.dtype,
+            problem.result_dtype,
+            problem.accuracy,
+            problem.threads,
+            problem.layout,
+        )
+        with self._lock:
+            if key not in self._choosers:
+                self._choosers[key] = self._chooser(problem)
+            return self._choosers[key]
+
+    def _chooser(self, problem: Gemm) -> _Ranked | None:
+        for portfolio in self._fitting(problem):
+            calls = list(self._calls(portfolio.entries, problem))
+            if calls:
+                return _Ranked(portfolio, Chooser(calls, places_of(self._device.limits)))
+        return None
+
+    def _calls(self, entries: Sequence[Entry], problem: Gemm) -> Iterable[Call]:
+        """Every way to call the programs whose families are as they were measured."""
+        for entry in entries:
+            family = self._families.get(entry.family)
+            if family is None or family.digest != entry.family_digest:
+                continue
+            if entry.layout != problem.layout or family.unsupported(problem) is not None:
+                continue
+            try:
+                units = Units(family, entry.configuration, problem.dtype, self._device.limits)
+                yield from [Call(entry, each, *units.of(each)) for each in units.variants()]
+            except SpaceError:  # not for a device like this
+                continue
+
+    def _valid(self, problem: Gemm, candidate: Candidate) -> bool:
+        key = (problem.dtype, candidate)
+        if key not in self._planners:
+            self._planners[key] = Planner(
+                self._families[candidate.family],
+                candidate.configuration,
+                problem.dtype,
+                self._device.limits,
+            )
+        return self._planners[key].valid(problem)
+
+    def _prediction(
+        self, portfolio: Portfolio, candidate: Candidate, choice: Choice
+    ) -> Prediction:
+        where = portfolio.fingerprint.name
+        whose = (
+            f"{where}'s model"
+            if portfolio.fingerprint == self._device.fingerprint
+            else (f"the model of another device, {where}")
+        )
+        reason = (
+            f"predicted {_duration(choice.seconds)} within {choice.spread:.0%} by {whose} "
+            f"({len(portfolio.entries)} programs, measured on {portfolio.shapes} shapes)"
+        )
+        return Prediction(
+            candidate, choice.entry, portfolio, choice.seconds, choice.spread, reason
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranked:
+    """A portfolio and its choices for problems of one kind."""
+
+    portfolio: Portfolio
+    chooser: Chooser
+
+
+def predictor_of(
+    sources: Iterable[RecordSource],
+    operation: str,
+    target: str,
+    families: Mapping[str, KernelFamily],
+    device: Device,
+) -> Predictor:
+    """The predictor for what the sources hold.
+
+    Raises:
+        CacheError: a source cannot be read.
+    """
+    found = [each for source in sources for each in source.portfolios(operation, target)]
+    return Predictor(found, families, device)
+
+
+def _duration(seconds: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e3)):
+        if seconds * scale >= 1:
+            return f"{seconds * scale:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"
