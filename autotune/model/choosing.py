@@ -24,7 +24,7 @@ _RANKED = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class Call:
     """A program that may be chosen, with one choice of what is passed at the call.
 
     Attributes:
@@ -70,7 +70,7 @@ class Chooser:
         ValueError: there are no candidates.
     """
 
-    def __init__(self, candidates: Sequence[Candidate], places: int) -> None:
+    def __init__(self, candidates: Sequence[Call], places: int) -> None:
         if not candidates:
             raise ValueError("a choice needs at least one program")
         self._candidates = tuple(candidates)
