@@ -20,6 +20,7 @@ UNSHARED = {"threads": 1, "schedule": "static", "chunk": 0}
 GUIDED = {"threads": 2, "schedule": "guided", "chunk": 1}
 GRID = {"shared": "grid", **UNSHARED}
 GOTO = {"sm": 192, "sn": 512, "sk": 2048, "pack_a": 1, "pack_b": 1, "parts": 1}
+STREAM = {"sn": 8, "sk": 2048, "parts": 1}
 CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
     "loops_ikj": ("loops", {"order": "ikj", "threads": 1}, "float32", "nn"),
     "loops_jik_threads": ("loops", {"order": "jik", "threads": 2}, "float64", "nn"),
@@ -62,6 +63,18 @@ CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
         {"vector": 256, "ty": 6, "tx": 8, **GOTO, **GUIDED},
         "float64",
         "tt",
+    ),
+    "skinny": (
+        "skinny",
+        {"vector": 512, "side": "rows", "ty": 8, "vectors": 2, **STREAM, **UNSHARED},
+        "float32",
+        "nn",
+    ),
+    "skinny_columns_threads": (
+        "skinny",
+        {"vector": 256, "side": "columns", "ty": 4, "vectors": 2, **STREAM, **GUIDED},
+        "float64",
+        "nn",
     ),
     "divide": ("divide", {"unroll": 2, "cutoff": 64, "threads": 1}, "float32", "nn"),
     "strassen": (
