@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from autotune.core.errors import SpaceError
 
 if TYPE_CHECKING:
-    from autotune.families.bound import Bound, Point
+    from autotune.families.bound import Point
     from autotune.families.family import AuxiliaryKernel, KernelFamily, Launch
-    from autotune.operations.problem import Problem
     from autotune.space import Expression
 
 Extents: TypeAlias = tuple[int, int, int]
@@ -118,15 +117,6 @@ def plan_launch(point: Point) -> LaunchPlan:
         ),
         runtime=point.bound.runtime,
     )
-
-
-def plan_or_none(bound: Bound, problem: Problem) -> LaunchPlan | None:
-    """What a configuration launches for a problem; None where it is not valid. Lists no space."""
-    try:
-        point = bound.at(problem)
-        return plan_launch(point) if point.valid else None
-    except SpaceError:
-        return None
 
 
 def resident_blocks(point: Point) -> int:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from autotune.model.fitting import fit
+from autotune.model.portfolio import Key
 from autotune.model.terms import TERMS, Programs, Sizes, price
 from autotune.model.units import Units, places_of, program_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -47,21 +48,6 @@ class Timed:
     weight: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
-    """What tells one program from another.
-
-    Attributes:
-        family: its family's name.
-        layout: how operands are stored.
-        configuration: with the lowest values of its free parameters.
-    """
-
-    family: str
-    layout: str
-    configuration: Configuration
-
-
 @dataclass(slots=True)
 class Program:
     """A program, its possible calls, and its prices.
@@ -88,10 +74,18 @@ class Program:
 
     def expected(self, sizes: Sizes) -> tuple[Configuration, float]:
         """The best call for a problem, and the seconds that it is expected to take."""
-        prices = np.repeat(self.prices[:, None], len(self.configurations), axis=1)
-        seconds = price(self.calls.count(sizes), prices)
+        seconds = self._seconds(sizes)
         row = int(seconds.argmin())
         return self.configurations[row], float(seconds[row])
+
+    def ranked(self, sizes: Sizes) -> list[Configuration]:
+        """All calls for a problem, the one expected to be fastest first."""
+        order = np.argsort(self._seconds(sizes), kind="stable").tolist()
+        return [self.configurations[row] for row in order]
+
+    def _seconds(self, sizes: Sizes) -> NDArray[np.float64]:
+        prices = np.repeat(self.prices[:, None], len(self.configurations), axis=1)
+        return price(self.calls.count(sizes), prices)
 
 
 class PriceBook:
@@ -111,6 +105,12 @@ class PriceBook:
         self._limits = limits
         self._places = places_of(limits)
         self._programs: dict[Key, Program] = {}
+        self._common: dict[str, Prices] = {}
+
+    @property
+    def common(self) -> dict[str, tuple[float, ...]]:
+        """The prices of each family that was timed, per volume, by its name."""
+        return {name: tuple(prices.tolist()) for name, prices in self._common.items()}
 
     @property
     def programs(self) -> list[Program]:
@@ -157,10 +157,14 @@ class PriceBook:
         groups: defaultdict[tuple[str, str], list[Program]] = defaultdict(list)
         for each in self._programs.values():
             groups[each.key.family, each.key.layout].append(each)
-        for group in groups.values():
-            self._learn(group)
+        # The plain layout first: others are like it where nothing else is known of them.
+        for (name, _), group in sorted(groups.items(), key=lambda each: each[0][1] != "nn"):
+            common = self._learn(group)
+            if common is not None:
+                self._common.setdefault(name, common)
 
-    def _learn(self, group: Iterable[Program]) -> None:
+    def _learn(self, group: Sequence[Program]) -> Prices | None:
+        """Prices of one family's programs for one layout; those they have in common, if timed."""
         counted = {id(each): self._counted(each) for each in group if each.timed}
         common = default_prices(self._dtype)
         if counted:
@@ -170,13 +174,17 @@ class PriceBook:
             seconds, weights = _columns(rows)
             common = fit(scaled, seconds, weights, common).prices
         for each in group:
+            plain = self._programs.get(replace(each.key, layout="nn"))
             expected = common * volumes(each.tile)
+            if plain is not None and plain is not each and plain.timed:
+                expected = plain.prices
             if each.timed:
                 seconds, weights = _columns(each.timed)
                 fitted = fit(counted[id(each)], seconds, weights, expected)
                 each.prices, each.spread = fitted.prices, fitted.spread
             else:
                 each.prices, each.spread = expected, UNKNOWN_SPREAD
+        return common if counted else None
 
     def _counted(self, program: Program) -> NDArray[np.float64]:
         rows = np.empty((len(program.timed), len(TERMS)))
@@ -205,15 +213,22 @@ class PriceBook:
         return Program(key, configurations, calls, tile, resident, prices)
 
 
-def volumes(tile: Tile) -> NDArray[np.float64]:
-    """What each term's price is proportional to, from one tile to another."""
-    rows, columns, steps = tile
-    per_term = dict.fromkeys(TERMS, 1.0)
-    for name in TERMS:
+def volumes(tiles: Tile | NDArray[np.float64]) -> NDArray[np.float64]:
+    """What each term's price is proportional to, from one tile to another.
+
+    Args:
+        tiles: rows, columns and steps of a tile, or of each, shape (tiles, 3).
+
+    Returns:
+        Shape (terms,), or (terms, tiles).
+    """
+    rows, columns, steps = np.asarray(tiles, dtype=np.float64).T
+    found = np.ones((len(TERMS), *rows.shape))
+    for row, name in enumerate(TERMS):
         if name.startswith("steps"):
-            per_term[name] = float(rows * columns * steps)
-    per_term["units"] = float(rows * columns)
-    return np.array(list(per_term.values()))
+            found[row] = rows * columns * steps
+    found[TERMS.index("units")] = rows * columns
+    return found
 
 
 def default_prices(dtype: str) -> Prices:

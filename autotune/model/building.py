@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autotune.families.family import KernelFamily
-    from autotune.model.book import Key, PriceBook, Program
+    from autotune.model.book import PriceBook, Program
+    from autotune.model.portfolio import Key
     from autotune.model.terms import Sizes
 
-FEWEST = 6
+FEWEST = 4
 """Times that a program must have been measured at to be selected, where some were."""
 
 LOSS = 0.01
