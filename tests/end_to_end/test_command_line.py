@@ -49,7 +49,9 @@ def test_tune_then_list_then_bench(capsys, warm_cache: Path) -> None:
     assert tuned["best"]["family"] in out
     assert document(capsys, "cache", "verify", *cache)
 
-    rows = document(capsys, "bench", *shape, "--ladder", *cache)
+    # Rungs with presets, and one without; each of the other families would be one more like it.
+    families = ["--family", tuned["best"]["family"], "--family", "goto", "--family", "loops"]
+    rows = document(capsys, "bench", *shape, "--ladder", *families, *cache)
     assert {"problem", "kernel", "median_s", "gflops", "ratio_to_vendor", "error"} <= set(rows[0])
     assert rows[0]["kernel"].startswith("NumPy")
     assert rows[1]["kernel"].startswith("tuned")
