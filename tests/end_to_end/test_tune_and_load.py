@@ -120,6 +120,7 @@ def test_a_record_of_other_parameters_is_passed_over(result, warm_cache: Path) -
         timeout=250,
         cache=warm_cache,
         effort=BRIEF,
+        workers=1,
     )
     assert sum(again.counts.values()) == 2
 
@@ -135,7 +136,14 @@ def test_an_empty_cache_gives_a_default_kernel(warm_cache: Path) -> None:
 
 def test_a_named_study_goes_on(result, cache: Path) -> None:
     more = tune(
-        PROBLEM, target="cpu", trials=4, timeout=250, cache=cache, study="first", effort=BRIEF
+        PROBLEM,
+        target="cpu",
+        trials=4,
+        timeout=250,
+        cache=cache,
+        study="first",
+        effort=BRIEF,
+        workers=1,
     )
     assert len(more.trials) == 4
     tried = {trial.candidate for trial in result.trials}
@@ -189,7 +197,7 @@ def test_a_request_to_stop_keeps_what_was_measured(
 ) -> None:
     # A family of many configurations and few programs: there is much left to do.
     command = [sys.executable, "-m", "autotune", *SEARCHES[search], "--json"]
-    command += ["--family", "blocked", "--trials", "100000", "--target", "cpu"]
+    command += ["--family", "blocked", "--trials", "100000", "--target", "cpu", "--workers", "1"]
     process = subprocess.Popen(
         [*command, "--cache", str(warm_cache)],
         stdout=subprocess.PIPE,
@@ -219,7 +227,7 @@ def test_a_request_to_stop_keeps_what_was_measured(
 def test_two_tuners_share_one_cache_and_study(warm_cache: Path) -> None:
     command = [sys.executable, "-m", "autotune", "tune", "--json", "--quiet", "--family", "loops"]
     command += ["--shape", "24x24x24", "--trials", "4", "--cache", str(warm_cache)]
-    command += ["--study", "shared", "--target", "cpu"]
+    command += ["--study", "shared", "--target", "cpu", "--workers", "1"]
     processes = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(2)
