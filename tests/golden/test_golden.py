@@ -74,6 +74,17 @@ CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
 
 SQUARE = {"sm": 64, "sk": 64, "sn": 16, "ty": 8, "tx": 8, "group": 1, "min_blocks": 1}
 STAGED = {"pad": 4, "swizzle": 0, "stages": 2, "fragment_buffers": 1}
+THIN = {
+    "side": "rows",
+    "few": 4,
+    "wide": 4,
+    "loads": 8,
+    "held": 4,
+    "warps": 8,
+    "min_blocks": 2,
+    "across": 32,
+    "splits": 16,
+}
 CUDA_CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
     "naive_float32": (
         "naive",
@@ -93,6 +104,7 @@ CUDA_CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
         "bfloat16",
         "bfloat16",
     ),
+    "skinny_float32": ("skinny", THIN, "float32", "float32"),
     "block_float16": (
         "block",
         {**SQUARE, **STAGED, "vector": 4, "transposed": 1, "interleaved": 1},
