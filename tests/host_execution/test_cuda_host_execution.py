@@ -51,7 +51,7 @@ SHAPES = (
 FAMILIES = load_families(target="cuda", operation="gemm")
 
 SQUARE = ((512, 4096, 512),)
-"""What configurations are drawn for: C is small and the reduction long, so that it is split too."""
+"""What configurations are drawn for: small C and a long reduction, so that it is split too."""
 
 DRAWN_FOR = {"skinny": ((6, 4096, 512), (512, 4096, 3), (13, 4096, 512), (512, 4096, 1))}
 """The same for families that serve C of certain shapes."""
