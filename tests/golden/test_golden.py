@@ -93,6 +93,17 @@ WARP_TILES: Mapping[str, Value] = {
     **{"min_blocks": 1, "bounds": "launch"},
 }
 AT_THE_CALL: Mapping[str, Value] = {"group": 8, "splits": 1, "last": 0, "realign": 0}
+THIN = {
+    "side": "rows",
+    "few": 4,
+    "wide": 4,
+    "loads": 8,
+    "held": 4,
+    "warps": 8,
+    "min_blocks": 2,
+    "across": 32,
+    "splits": 16,
+}
 CUDA_CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
     "naive_float32": (
         "naive",
@@ -112,6 +123,7 @@ CUDA_CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
         "bfloat16",
         "bfloat16",
     ),
+    "skinny_float32": ("skinny", THIN, "float32", "float32"),
     "block_float16": (
         "block",
         {**SQUARE, **STAGED, "vector": 4, "transposed": 1, "interleaved": 1},
