@@ -93,6 +93,12 @@ CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
 
 SQUARE = {"sm": 64, "sk": 64, "sn": 16, "ty": 8, "tx": 8, "group": 1, "min_blocks": 1}
 STAGED = {"pad": 4, "swizzle": 0, "stages": 2, "fragment_buffers": 1}
+WARP_TILES: Mapping[str, Value] = {
+    **{"sm": 128, "sk": 128, "sn": 16, "ty": 8, "tx": 8, "lanes_m": 4, "lane_order": "z"},
+    **{"stages": 3, "load_run": 16, "transpose_through": "copies", "order": "row-serpentine"},
+    **{"min_blocks": 1, "bounds": "launch"},
+}
+AT_THE_CALL: Mapping[str, Value] = {"group": 8, "splits": 1, "last": 0, "realign": 0}
 CUDA_CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
     "naive_float32": (
         "naive",
@@ -118,6 +124,7 @@ CUDA_CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
         "float16",
         "float16",
     ),
+    "pipelined": ("pipelined", {**WARP_TILES, **AT_THE_CALL}, "float32", "float32"),
 }
 
 
