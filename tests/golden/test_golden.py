@@ -76,6 +76,12 @@ CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
         "float64",
         "nn",
     ),
+    "unpacked_nt_threads": (
+        "unpacked",
+        {"vector": 512, "ty": 8, "vectors": 2, "sm": 128, "sk": 1024, **GUIDED},
+        "float32",
+        "nt",
+    ),
     "divide": ("divide", {"unroll": 2, "cutoff": 64, "threads": 1}, "float32", "nn"),
     "strassen": (
         "strassen",
