@@ -3,6 +3,7 @@
 from autotune.model.book import PriceBook, Program, Timed
 from autotune.model.building import Built, build
 from autotune.model.choosing import Call, Choice, Chooser
+from autotune.model.expecting import Expectation, expected_log_time
 from autotune.model.portfolio import LARGEST, Entry, Key, Portfolio
 from autotune.model.terms import TERMS, Sizes
 from autotune.model.units import Units, free_parameters, places_of, program_of, variants
@@ -15,6 +16,7 @@ __all__ = [
     "Choice",
     "Chooser",
     "Entry",
+    "Expectation",
     "Key",
     "Portfolio",
     "PriceBook",
@@ -23,6 +25,7 @@ __all__ = [
     "Timed",
     "Units",
     "build",
+    "expected_log_time",
     "free_parameters",
     "places_of",
     "program_of",

@@ -14,7 +14,7 @@ from autotune.model.terms import TERMS, Programs, Sizes, price
 from autotune.model.units import Units, places_of, program_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -105,6 +105,12 @@ class PriceBook:
         self._limits = limits
         self._places = places_of(limits)
         self._programs: dict[Key, Program] = {}
+        self._common: dict[str, Prices] = {}
+
+    @property
+    def common(self) -> dict[str, tuple[float, ...]]:
+        """The prices of each family that was timed, per volume, by its name."""
+        return {name: tuple(prices.tolist()) for name, prices in self._common.items()}
 
     @property
     def programs(self) -> list[Program]:
@@ -152,10 +158,13 @@ class PriceBook:
         for each in self._programs.values():
             groups[each.key.family, each.key.layout].append(each)
         # The plain layout first: others are like it where nothing else is known of them.
-        for _, group in sorted(groups.items(), key=lambda each: each[0][1] != "nn"):
-            self._learn(group)
+        for (name, _), group in sorted(groups.items(), key=lambda each: each[0][1] != "nn"):
+            common = self._learn(group)
+            if common is not None:
+                self._common.setdefault(name, common)
 
-    def _learn(self, group: Iterable[Program]) -> None:
+    def _learn(self, group: Sequence[Program]) -> Prices | None:
+        """Prices of one family's programs for one layout; those they have in common, if timed."""
         counted = {id(each): self._counted(each) for each in group if each.timed}
         common = default_prices(self._dtype)
         if counted:
@@ -175,6 +184,7 @@ class PriceBook:
                 each.prices, each.spread = fitted.prices, fitted.spread
             else:
                 each.prices, each.spread = expected, UNKNOWN_SPREAD
+        return common if counted else None
 
     def _counted(self, program: Program) -> NDArray[np.float64]:
         rows = np.empty((len(program.timed), len(TERMS)))
@@ -203,15 +213,22 @@ class PriceBook:
         return Program(key, configurations, calls, tile, resident, prices)
 
 
-def volumes(tile: Tile) -> NDArray[np.float64]:
-    """What each term's price is proportional to, from one tile to another."""
-    rows, columns, steps = tile
-    per_term = dict.fromkeys(TERMS, 1.0)
-    for name in TERMS:
+def volumes(tiles: Tile | NDArray[np.float64]) -> NDArray[np.float64]:
+    """What each term's price is proportional to, from one tile to another.
+
+    Args:
+        tiles: rows, columns and steps of a tile, or of each, shape (tiles, 3).
+
+    Returns:
+        Shape (terms,), or (terms, tiles).
+    """
+    rows, columns, steps = np.asarray(tiles, dtype=np.float64).T
+    found = np.ones((len(TERMS), *rows.shape))
+    for row, name in enumerate(TERMS):
         if name.startswith("steps"):
-            per_term[name] = float(rows * columns * steps)
-    per_term["units"] = float(rows * columns)
-    return np.array(list(per_term.values()))
+            found[row] = rows * columns * steps
+    found[TERMS.index("units")] = rows * columns
+    return found
 
 
 def default_prices(dtype: str) -> Prices:

@@ -82,9 +82,9 @@ class Programs:
 
     def __init__(
         self,
-        tiles: Sequence[tuple[int, int, int]],
-        parts: Sequence[int],
-        resident: Sequence[int],
+        tiles: Sequence[tuple[int, int, int]] | NDArray[np.float64],
+        parts: Sequence[int] | NDArray[np.float64],
+        resident: Sequence[int] | NDArray[Any],
         places: int,
     ) -> None:
         shape = np.asarray(tiles, dtype=np.float64).reshape(-1, 3)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.core.configuration import Candidate
 from autotune.core.errors import SpaceError
 from autotune.families.planning import Planner
-from autotune.model import Call, Chooser, Sizes, Units, places_of
+from autotune.model import Call, Chooser, Sizes, Units, expected_log_time, places_of
 from autotune.operations.problem import Gemm, multiplies
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from autotune.core.device import Device
     from autotune.families.family import KernelFamily
-    from autotune.model import Choice, Entry, Portfolio
+    from autotune.model import Choice, Entry, Expectation, Portfolio
     from autotune.operations.problem import Problem
     from autotune.store import RecordSource
 
@@ -78,8 +79,48 @@ class Predictor:
 
     def choose(self, problem: Problem) -> Prediction | None:
         """The candidate whose predicted time is least, of those valid; None without a model."""
+        return next(self.favourites(problem), None)
+
+    def favourites(self, problem: Problem) -> Iterator[Prediction]:
+        """Valid candidates, the one whose predicted time is least first; a few dozen at most."""
         if not isinstance(problem, Gemm) or not multiplies(problem.defined):
-            return None
+            return
+        ranked = self._ranked(problem)
+        if ranked is None:
+            return
+        sizes = Sizes(problem.m, problem.n, problem.k, problem.itemsize, problem.layout)
+        choices = ranked.chooser.ranked(sizes)
+        with self._lock:  # the terms are counted in place; the first choice knows all of them
+            first = next(choices)
+        for choice in itertools.islice(itertools.chain([first], choices), _TRIED):
+            candidate = Candidate(choice.entry.family, choice.configuration)
+            if self._valid(problem, candidate):
+                yield self._prediction(ranked.portfolio, candidate, choice)
+
+    def prior(self, problem: Problem) -> dict[str, Expectation]:
+        """What is expected of every configuration of the families that were measured, by name."""
+        if not isinstance(problem, Gemm) or not multiplies(problem.defined):
+            return {}
+        portfolio = next(self._fitting(problem), None)
+        if portfolio is None:
+            return {}
+        limits = self._device.limits
+        found = {
+            name: expected_log_time(self._families[name], prices, problem, limits)
+            for name, prices in portfolio.families.items()
+            if name in self._families
+        }
+        return {name: each for name, each in found.items() if each is not None}
+
+    def _fitting(self, problem: Gemm) -> Iterator[Portfolio]:
+        """Portfolios of problems like this, of the device itself or the most similar ones."""
+        for each in self._portfolios:
+            types = (each.dtype, each.out_dtype) == (problem.dtype, problem.result_dtype)
+            if types and (each.accuracy, each.threads) == (problem.accuracy, problem.threads):
+                yield each
+
+    def _ranked(self, problem: Gemm) -> _Ranked | None:
+        """The first portfolio that has programs for problems like this, and its choices."""
         key = (
             problem.dtype,
             problem.result_dtype,
@@ -89,26 +130,11 @@ class Predictor:
         )
         with self._lock:
             if key not in self._choosers:
-                self._choosers[key] = self._ranked(problem)
-            ranked = self._choosers[key]
-            if ranked is None:
-                return None
-            sizes = Sizes(problem.m, problem.n, problem.k, problem.itemsize, problem.layout)
-            for _, choice in zip(range(_TRIED), ranked.chooser.ranked(sizes), strict=False):
-                candidate = Candidate(choice.entry.family, choice.configuration)
-                if self._valid(problem, candidate):
-                    return self._prediction(ranked.portfolio, candidate, choice)
-        return None
+                self._choosers[key] = self._chooser(problem)
+            return self._choosers[key]
 
-    def _ranked(self, problem: Gemm) -> _Ranked | None:
-        """The first portfolio that has programs for problems like this."""
-        for portfolio in self._portfolios:
-            if (
-                (portfolio.dtype, portfolio.out_dtype) != (problem.dtype, problem.result_dtype)
-                or portfolio.accuracy != problem.accuracy
-                or portfolio.threads != problem.threads
-            ):
-                continue
+    def _chooser(self, problem: Gemm) -> _Ranked | None:
+        for portfolio in self._fitting(problem):
             calls = list(self._calls(portfolio.entries, problem))
             if calls:
                 return _Ranked(portfolio, Chooser(calls, places_of(self._device.limits)))

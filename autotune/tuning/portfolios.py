@@ -128,6 +128,7 @@ def _stored(
         architecture=architecture,
         toolchain=device.toolchain,
         entries=entries,
+        families=survey.book.common,
         shapes=built.shapes,
         loss=built.loss,
         created=utc_now(),
