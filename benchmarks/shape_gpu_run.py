@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from gpu_environment import EnergyMeter, GpuWatch, describe_gpu, read_gpu
 from launch_notes import launch_note
@@ -17,6 +18,7 @@ from autotune import Gemm, load, tune
 from autotune.core.errors import AutotuneError
 from autotune.core.limits import CudaLimits
 from autotune.families.catalog import load_families
+from autotune.families.family import KernelFamily
 from autotune.targets.cuda.driver.context import driver_errors
 from autotune.targets.cuda.measure.baseline import CublasError
 from autotune.targets.cuda.measure.timing import HungError
@@ -104,11 +106,15 @@ def _enter(
     error = contest.enter(name, kernel, bench.ordinal)
     if not error <= 1:
         raise ArithmeticError(f"{kernel!r} is wrong: its error is {error:.3g} of what is allowed")
-    families = load_families(target="cuda", operation="gemm")
     limits = bench.device.limits
     assert isinstance(limits, CudaLimits)
-    note = launch_note(kernel.candidate, problem, families, limits)
+    note = launch_note(kernel.candidate, problem, _families(), limits)
     return Served.of(kernel, launch=note, ready_s=ready_s, error=error)
+
+
+@functools.cache
+def _families() -> Mapping[str, KernelFamily]:
+    return load_families(target="cuda", operation="gemm")
 
 
 def _joules(contest: Contest, meter: EnergyMeter) -> tuple[float, float] | None:

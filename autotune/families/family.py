@@ -53,6 +53,8 @@ class Launch:
             means that they take no such argument.
         before: kernels run before the main one, in this order.
         after: kernels run after it.
+        zeroed_bytes: how much of the workspace, from its start on, is zero whenever a call
+            begins; kernels leave it zero.
     """
 
     grid: tuple[Expression, ...]
@@ -62,6 +64,7 @@ class Launch:
     workspace_bytes: Expression | None
     before: tuple[AuxiliaryKernel, ...]
     after: tuple[AuxiliaryKernel, ...]
+    zeroed_bytes: Expression
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,13 +133,17 @@ class Planner:
             None if numbers is None else _step(each.kernel, numbers)
             for each, numbers in zip((*launch.before, *launch.after), others, strict=True)
         ]
+        workspace, zeroed = main[7:] or (None, 0)
+        if zeroed > (workspace or 0) or zeroed % 4 != 0:
+            raise UndecidedError
         count = len(launch.before)
         steps = (*auxiliary[:count], _step(self.family.operation, main), *auxiliary[count:])
         return LaunchPlan(
             sizes=problem.shape,
             steps=tuple(filter(None, steps)),
-            workspace_bytes=None if launch.workspace_bytes is None else main[7],
+            workspace_bytes=workspace,
             runtime=self._runtime if runtime is None else runtime,
+            zeroed_bytes=zeroed,
         )
 
     def _arguments(self, problem: Problem, runtime: tuple[int, ...] | None) -> tuple[int, ...]:
@@ -194,11 +198,12 @@ def _launches(
     """Gives the numbers of the main kernel, then of those before and after it that are run.
 
     Of the main kernel those are the grid, the block, shared memory, and the workspace if it has
-    one; of the others the grid and the block. It gives None where nothing is valid.
+    one, with how much of it is zero; of the others the grid and the block. It gives None where
+    nothing is valid.
     """
     launch = family.launch
     assert launch is not None
-    workspace = () if launch.workspace_bytes is None else (launch.workspace_bytes,)
+    workspace = (launch.workspace_bytes, launch.zeroed_bytes) if launch.workspace_bytes else ()
     main = Group((*launch.grid, *launch.block, launch.shared_bytes, *workspace))
     auxiliary = (*launch.before, *launch.after)
     others = (Group((*each.grid, *each.block), each.when) for each in auxiliary)

@@ -301,6 +301,8 @@ def _launch(table: Table, scope: Scope) -> Launch:
     workspace = None
     if "workspace_bytes" in table:
         workspace = _size(table, "workspace_bytes", scope)
+    elif "zeroed_bytes" in table:
+        table.fail("workspace_bytes", "is missing: zeroed_bytes is how much of it is zero")
     launch = Launch(
         grid=_extents(table, "grid", scope),
         block=_extents(table, "block", scope),
@@ -313,6 +315,11 @@ def _launch(table: Table, scope: Scope) -> Launch:
         workspace_bytes=workspace,
         before=tuple(_auxiliary(entry, scope) for entry in table.tables("before")),
         after=tuple(_auxiliary(entry, scope) for entry in table.tables("after")),
+        zeroed_bytes=(
+            _size(table, "zeroed_bytes", scope)
+            if "zeroed_bytes" in table
+            else Expression.parse("0")
+        ),
     )
     table.close()
     return launch

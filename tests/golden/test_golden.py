@@ -20,6 +20,7 @@ UNSHARED = {"threads": 1, "schedule": "static", "chunk": 0}
 GUIDED = {"threads": 2, "schedule": "guided", "chunk": 1}
 GRID = {"shared": "grid", **UNSHARED}
 GOTO = {"sm": 192, "sn": 512, "sk": 2048, "pack_a": 1, "pack_b": 1, "parts": 1}
+STREAM = {"sn": 8, "sk": 2048, "parts": 1}
 CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
     "loops_ikj": ("loops", {"order": "ikj", "threads": 1}, "float32", "nn"),
     "loops_jik_threads": ("loops", {"order": "jik", "threads": 2}, "float64", "nn"),
@@ -63,6 +64,18 @@ CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
         "float64",
         "tt",
     ),
+    "skinny": (
+        "skinny",
+        {"vector": 512, "side": "rows", "ty": 8, "vectors": 2, **STREAM, **UNSHARED},
+        "float32",
+        "nn",
+    ),
+    "skinny_columns_threads": (
+        "skinny",
+        {"vector": 256, "side": "columns", "ty": 4, "vectors": 2, **STREAM, **GUIDED},
+        "float64",
+        "nn",
+    ),
     "divide": ("divide", {"unroll": 2, "cutoff": 64, "threads": 1}, "float32", "nn"),
     "strassen": (
         "strassen",
@@ -74,7 +87,7 @@ CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
 
 SQUARE = {"sm": 64, "sk": 64, "sn": 16, "ty": 8, "tx": 8, "group": 1, "min_blocks": 1}
 STAGED = {"pad": 4, "swizzle": 0, "stages": 2, "fragment_buffers": 1}
-THIN = {
+THIN: Mapping[str, Value] = {
     "side": "rows",
     "few": 4,
     "wide": 4,
@@ -85,6 +98,12 @@ THIN = {
     "across": 32,
     "splits": 16,
 }
+WARP_TILES: Mapping[str, Value] = {
+    **{"sm": 128, "sk": 128, "sn": 16, "ty": 8, "tx": 8, "lanes_m": 4, "lane_order": "z"},
+    **{"stages": 3, "load_run": 16, "transpose_through": "copies", "order": "row-serpentine"},
+    **{"min_blocks": 1, "bounds": "launch"},
+}
+AT_THE_CALL: Mapping[str, Value] = {"group": 8, "splits": 1, "last": 0, "realign": 0}
 CUDA_CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
     "naive_float32": (
         "naive",
@@ -111,6 +130,7 @@ CUDA_CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
         "float16",
         "float16",
     ),
+    "pipelined": ("pipelined", {**WARP_TILES, **AT_THE_CALL}, "float32", "float32"),
 }
 
 

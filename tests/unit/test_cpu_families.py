@@ -27,7 +27,7 @@ from autotune.families.rendering import Source, render
 from autotune.operations.problem import Gemm
 
 FAMILIES = load_families(target="cpu", operation="gemm")
-NAMES = ("loops", "unrolled", "blocked", "simd", "packed", "goto", "divide", "strassen")
+NAMES = ("loops", "unrolled", "blocked", "simd", "packed", "goto", "skinny", "divide", "strassen")
 SIZES = ((1, 1, 1), (1, 7, 1), (5, 1, 3), (17, 33, 9), (64, 64, 64), (3, 2, 200), (65, 127, 63))
 
 LIMITS = (AVX512, AVX2, SINGLE)
