@@ -49,6 +49,11 @@ class DeviceFingerprint:
         name = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
         return f"{self.kind}-{name}-{self.digest[:8]}"
 
+    def likeness(self, other: DeviceFingerprint) -> int:
+        """How much two devices have in common: fields that agree, and the name."""
+        same = sum(other.fields.get(name) == value for name, value in self.fields.items())
+        return same + (self.name == other.name)
+
     def key(self) -> dict[str, Any]:
         """The fingerprint as JSON-able values."""
         return {"kind": self.kind, "name": self.name, "fields": dict(self.fields)}

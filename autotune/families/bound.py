@@ -72,6 +72,11 @@ class Bound:
         self._varying = frozenset(varying)
         self._evaluated: dict[int, Value | None] = {}
 
+    @property
+    def runtime(self) -> tuple[int, ...]:
+        """Values of the parameters that are passed at the call."""
+        return tuple(int(self.configuration[name]) for name in self.family.runtime_parameters)
+
     def at(self, problem: Problem) -> Point:
         """Everything that expressions use, for one problem.
 

@@ -29,6 +29,9 @@ _GIVEN = (
 def names(family: KernelFamily, dtype: str, out_dtype: str) -> dict[str, Any]:
     """The element types, the kernels' parameter list and the static assertions of a family.
 
+    The kernels take the operation's arguments, the workspace where there is one, and then the
+    parameters that are passed at the call, as int.
+
     ``operand`` and ``result`` are what the source calls the types of what is read and written,
     where ``T`` is the type that it computes in: ``T`` too, unless they are others.
     """
@@ -46,6 +49,7 @@ def names(family: KernelFamily, dtype: str, out_dtype: str) -> dict[str, Any]:
     arguments = [_parameter(each) for each in family.defined.arguments]
     if family.launch is not None and family.launch.workspace_bytes is not None:
         arguments.append(_WORKSPACE)
+    arguments += [("int", name) for name in family.runtime_parameters]
     c_types = {"t": row.c_type, "acc": sums.c_type, "out": result.c_type}
     typed = (f"{kind.format(**c_types)} {name}" for kind, name in arguments)
     scope["arguments"] = ", ".join(typed)
@@ -93,7 +97,8 @@ def static_asserts(family: KernelFamily, dtype: str) -> list[tuple[str, str]]:
     if DTYPES[dtype].accumulation == dtype:
         identifiers["itemsize"] = "ITEMSIZE"
     for parameter in family.parameters:
-        if all(isinstance(value, int) for value in parameter.values):
+        constant = not parameter.runtime
+        if constant and all(isinstance(value, int) for value in parameter.values):
             identifiers[parameter.name] = parameter.name.upper()
     constants = {}
     for name, expression in family.derived.items():

@@ -65,6 +65,20 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """How a program divides a product, for the model of its time (`autotune.model`).
+
+    Attributes:
+        tile: rows and columns of C and reduction steps of a unit of work: of a thread block on a
+            GPU, of a tile in registers on a CPU.
+        parts: that the reduction of a tile is divided into, each a unit of its own.
+    """
+
+    tile: tuple[Expression, Expression, Expression]
+    parts: Expression
+
+
+@dataclass(frozen=True, slots=True)
 class Local:
     """What a rank, or a thread that drives a GPU, multiplies at a time.
 
@@ -138,6 +152,7 @@ class KernelFamily:
         local: the product that its programs leave to another target's kernel, where there is one.
         threads: that a CPU kernel of it uses, over what follows from a configuration alone; None
             is one.
+        work: how it divides a product; None where no model speaks of it.
         any_sizes: whether its default configuration is valid for problems of whatever sizes.
         files: its family file, the fragments it includes and the operation's file.
         template_files: the template and every partial it includes, as they were when digested.
@@ -163,6 +178,7 @@ class KernelFamily:
     defined: Operation = GEMM
     local: Local | None = None
     threads: Expression | None = None
+    work: Work | None = None
     any_sizes: bool = False
     files: tuple[Path, ...] = ()
     template_files: tuple[Stamp, ...] = ()

@@ -37,6 +37,7 @@ class Language:
         reserved: names that the source of an operation gives a meaning of its own.
         suffix: of the files that sources are written to.
         launched: whether families say how they are launched and what one block needs ([launch]).
+        runtime: whether kernels take parameters at the call (`runtime = true`).
         own_operations: whether a family may compute an operation that its user defines.
         threaded: whether families may say how many threads of the host they use (`threads`).
         local: for programs that leave a product to a kernel of another target ([local]): which
@@ -50,6 +51,7 @@ class Language:
     reserved: Callable[[Operation], frozenset[str]] = _no_names
     suffix: str = ".py"
     launched: bool = False
+    runtime: bool = True
     own_operations: bool = False
     threaded: bool = False
     local: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)

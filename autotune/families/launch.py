@@ -48,11 +48,13 @@ class LaunchPlan:
         steps: the kernels, in order.
         workspace_bytes: device memory that they are given; None means that they take no such
             argument.
+        runtime: values of the parameters that are passed at the call, after all else.
     """
 
     sizes: tuple[int, ...]
     steps: tuple[LaunchStep, ...]
     workspace_bytes: int | None = None
+    runtime: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,7 @@ def plan_launch(point: Point) -> LaunchPlan:
         workspace_bytes=(
             None if launch.workspace_bytes is None else whole(launch.workspace_bytes, 0)
         ),
+        runtime=point.bound.runtime,
     )
 
 

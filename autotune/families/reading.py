@@ -17,6 +17,7 @@ from autotune.families.family import (
     KernelFamily,
     Launch,
     Preset,
+    Work,
 )
 from autotune.families.languages import language_of, target_names
 from autotune.families.local import local_restrictions, read_local
@@ -80,17 +81,18 @@ def read_family(
     derived = {name: text for part in parts for name, text in _derived(part, scope)}
     restrictions = tuple(each for part in parts for each in _restrictions(part, scope))
     launch = None
+    for parameter in parameters:
+        if parameter.runtime and not language.runtime:
+            key = f"parameters.{parameter.name}.runtime"
+            top.fail(key, f"must be false: {target} kernels take no parameters at the call")
     if language.launched:
-        for parameter in parameters:
-            if parameter.runtime:
-                key = f"parameters.{parameter.name}.runtime"
-                top.fail(key, "must be false: GPU kernels take no parameters at the call")
         launch = _launch(top.table("launch"), scope)
         restrictions = (*_gpu_restrictions(launch, derived, top, scope), *restrictions)
     local = None
     if language.local:
         local = read_local(top, language, scope)
         restrictions = (*restrictions, *local_restrictions(local, derived, language))
+    work = _work(top.table("work"), scope) if "work" in top else None
     template = top.text("template")
     if not _PATH.fullmatch(template) or not template_exists(template, template_folders):
         top.fail(
@@ -127,6 +129,7 @@ def read_family(
         defined=defined,
         local=local,
         threads=_threads(top, parameters, derived) if language.threaded else None,
+        work=work,
         any_sizes=language.launched and top.flag("any_sizes"),
     )
     for part in parts:
@@ -315,6 +318,14 @@ def _launch(table: Table, scope: Scope) -> Launch:
     return launch
 
 
+def _work(table: Table, scope: Scope) -> Work:
+    rows, columns, steps = _extents(table, "tile", scope, "rows, columns and reduction steps")
+    text = table.text("parts") if "parts" in table else "1"
+    parts = scope.expression(table, "parts", text, exact_division=True)
+    table.close()
+    return Work((rows, columns, steps), parts)
+
+
 def _auxiliary(table: Table, scope: Scope) -> AuxiliaryKernel:
     when = scope.expression(table, "when", table.text("when"), exact_division=False)
     kernel = AuxiliaryKernel(
@@ -331,10 +342,12 @@ def _size(table: Table, key: str, scope: Scope) -> Expression:
     return scope.expression(table, key, table.text(key), exact_division=True)
 
 
-def _extents(table: Table, key: str, scope: Scope) -> tuple[Expression, ...]:
+def _extents(
+    table: Table, key: str, scope: Scope, meaning: str = "x, y and z"
+) -> tuple[Expression, ...]:
     texts = table.items(key)
     if len(texts) != 3:
-        table.fail(key, f"must be three expressions, for x, y and z, got {shown(texts)}")
+        table.fail(key, f"must be three expressions, for {meaning}, got {shown(texts)}")
     return tuple(scope.expression(table, key, text, exact_division=True) for text in texts)
 
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 from autotune.core.deadline import Deadline
 from autotune.core.errors import OutOfTimeError
+from autotune.measuring.closing import GRACE_S, Closing
 from autotune.measuring.processes import LOOK_S, Handler, WorkerProcess
 
-if TYPE_CHECKING:
-    from types import TracebackType
 
-
-class WorkerPool:
+class WorkerPool(Closing):
     """Worker processes with one entry, each waited for by a thread of its own.
 
     Args:
@@ -111,23 +109,12 @@ class WorkerPool:
             future.cancel()
         return replies
 
-    def close(self, grace_s: float = 1.0) -> None:
+    def close(self, grace_s: float = GRACE_S) -> None:
         """End all workers, as `WorkerProcess.close` does; what is not answered will not be."""
         self._open.hasten(0.0, grace_s=0.0)
         self._threads.shutdown(cancel_futures=True)
         for worker in self._workers:
             worker.close(grace_s)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close(grace_s=1.0 if kind is None else 0.0)
 
     def _answer(self, request: Any, timeout_s: float, deadline: Deadline) -> Any:
         worker = self._idle.get()

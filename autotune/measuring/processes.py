@@ -22,15 +22,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 from autotune.core.deadline import Deadline
 from autotune.core.errors import AutotuneError, OutOfTimeError
 from autotune.measuring.child import Child
+from autotune.measuring.closing import GRACE_S, Closing
 from autotune.measuring.process_state import ProcessWatch
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 START_TIMEOUT_S = 120.0
 """Seconds a set of ranks has to start; an mpiexec may hang."""
@@ -73,7 +71,7 @@ class Failure:
     trace: str = ""
 
 
-class WorkerProcess:
+class WorkerProcess(Closing):
     """One child process that answers requests, started when first needed and again after a loss.
 
     On Linux the child also dies with the *thread* that started it (the kernel's rule for
@@ -200,22 +198,11 @@ class WorkerProcess:
         self.submit(request, timeout_s, deadline)
         return self.collect()
 
-    def close(self, grace_s: float = 1.0) -> None:
+    def close(self, grace_s: float = GRACE_S) -> None:
         """End the child: ask, wait up to `grace_s` seconds, then kill it with its group."""
         child, self._child = self._child, None
         if child is not None:
             child.end(grace_s)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close(grace_s=1.0 if kind is None else 0.0)
 
     def _await_start(self) -> None:
         reasons: list[str] = []

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import AutotuneError
+from autotune.measuring.closing import GRACE_S
 from autotune.measuring.processes import PREPARE_TIMEOUT_S, Failure, Handler, WorkerProcess
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ class SharedWorker:
             reply = self._worker.call(_About(subject, request), timeout_s, deadline)
         return reply
 
-    def close(self, grace_s: float = 1.0) -> None:
+    def close(self, grace_s: float = GRACE_S) -> None:
         """End the child, as `WorkerProcess.close` does."""
         self._coming = None
         if self._process is not None:

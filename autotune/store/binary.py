@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _DIGEST = re.compile("[0-9a-f]{64}")
 _STEPS_LIMIT = 16
 _SIZES_LIMIT = 8
+_RUNTIME_LIMIT = 16
 _GRID_LIMIT = 2**31
 _THREADS_LIMIT = 1024
 
@@ -72,6 +73,7 @@ class BinaryRecord:
             "support": self.support,
             "sizes": list(self.launch.sizes),
             "workspace_bytes": self.launch.workspace_bytes,
+            "runtime": list(self.launch.runtime),
             "steps": [
                 {
                     "kernel": step.kernel,
@@ -106,6 +108,7 @@ class BinaryRecord:
                     if workspace is None
                     else checks.count("binary.workspace_bytes", workspace)
                 ),
+                runtime=_runtime(fields.get("runtime", [])),
             ),
             support=checks.required(fields, "support"),
         )
@@ -137,6 +140,14 @@ def _sizes(value: object) -> tuple[int, ...]:
             f"binary.sizes must be 1 to {_SIZES_LIMIT} whole numbers, got {shown(value)}"
         )
     return _counts("binary.sizes", value)
+
+
+def _runtime(value: object) -> tuple[int, ...]:
+    if not isinstance(value, list) or len(value) > _RUNTIME_LIMIT:
+        raise InputError(
+            f"binary.runtime must be {_RUNTIME_LIMIT} whole numbers at most, got {shown(value)}"
+        )
+    return tuple(checks.count("binary.runtime", each) for each in value)
 
 
 def _counts(name: str, values: list[object]) -> tuple[int, ...]:

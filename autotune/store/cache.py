@@ -14,6 +14,7 @@ from autotune.core.configuration import Candidate, Configuration
 from autotune.core.errors import CacheError, InputError, UnknownNameError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.store import checks, schema, strict_json
+from autotune.store.portfolio import portfolio_document, read_portfolio
 from autotune.store.record import TuningRecord
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.core.device import DeviceFingerprint
+    from autotune.model.portfolio import Portfolio
     from autotune.operations.problem import Problem
 
 _log = logging.getLogger(__name__)
@@ -117,6 +119,38 @@ class TuningCache:
             return connection.executemany(
                 "INSERT OR IGNORE INTO records VALUES (?, ?, ?, ?, ?, ?, ?)", rows
             ).rowcount
+
+    def put_portfolio(self, portfolio: Portfolio, binaries: Iterable[bytes] = ()) -> None:
+        """Store a portfolio in place of the one that was there for the same device and problems.
+
+        Args:
+            portfolio: what to store.
+            binaries: the binaries that its entries name by digest.
+        """
+        key = (portfolio.fingerprint.digest, portfolio.operation, portfolio.target)
+        subject = strict_json.canonical(
+            [portfolio.dtype, portfolio.out_dtype, portfolio.accuracy, portfolio.threads]
+        )
+        row = (*key, subject, strict_json.line(portfolio_document(portfolio)))
+        contents = [(hashlib.sha256(content).hexdigest(), content) for content in binaries]
+        with schema.transaction(self.path, self._timeout_s) as connection:
+            connection.executemany("INSERT OR REPLACE INTO binaries VALUES (?, ?)", contents)
+            connection.execute("INSERT OR REPLACE INTO portfolios VALUES (?, ?, ?, ?, ?)", row)
+            connection.execute(_DELETE_UNNAMED_BINARIES)
+
+    def portfolios(self, operation: str, target: str) -> list[Portfolio]:
+        """The portfolios of an operation on a target, of all devices.
+
+        One that cannot be read is logged and left out.
+        """
+        query = "SELECT document FROM portfolios WHERE operation = ? AND target = ?"
+        found = []
+        for (document,) in self._read(query, (operation, target), since=3):
+            try:
+                found.append(read_portfolio(strict_json.parse(document)))
+            except InputError as error:
+                _log.warning("%s: a portfolio is left out: %s", self.path, error)
+        return found
 
     def binary(self, digest: str) -> bytes | None:
         """The binary with this SHA-256; None where there is none, or only a damaged one."""
@@ -338,6 +372,10 @@ _DELETE_UNNAMED_BINARIES = """
     DELETE FROM binaries WHERE digest NOT IN (
         SELECT coalesce(CASE WHEN json_valid(document) THEN json_extract(document, path) END, '')
         FROM records, (SELECT '$.binary.digest' AS path UNION SELECT '$.binary.support')
+        UNION SELECT coalesce(json_extract(entry.value, place), '')
+        FROM portfolios, json_each(portfolios.document, '$.entries') AS entry,
+            (SELECT '$.binary' AS place UNION SELECT '$.support')
+        WHERE json_valid(portfolios.document)
     )
 """
 

@@ -26,11 +26,13 @@ class MatchQuality(IntEnum):
     """Same device, problem, target, family files and toolchain."""
     STALE = 1
     """The same, but the family's files or the toolchain have changed since."""
-    NEAREST = 2
+    PREDICTED = 2
+    """Chosen by a model of the device, among the programs of its portfolio."""
+    NEAREST = 3
     """Same device and kind of problem, other sizes."""
-    SIMILAR_DEVICE = 3
+    SIMILAR_DEVICE = 4
     """Another device of the same kind."""
-    DEFAULT = 4
+    DEFAULT = 5
     """No record fits."""
 
     def __str__(self) -> str:
@@ -146,7 +148,7 @@ def neighbours(
     ]
     related.sort(
         key=lambda record: (
-            -_in_common(record.fingerprint, fingerprint),
+            -record.fingerprint.likeness(fingerprint),
             size_distance(record.problem, sizes),
         )
     )
@@ -194,7 +196,7 @@ def _rank(
     if record.fingerprint != device.fingerprint:
         name = record.fingerprint.name
         other_device = f"tuned on {'another ' if name == device.fingerprint.name else ''}{name}"
-        rank = (-_in_common(record.fingerprint, device.fingerprint), distance)
+        rank = (-record.fingerprint.likeness(device.fingerprint), distance)
         reason = _join([other_device, *other_sizes, *changes])
         return _Ranked(MatchQuality.SIMILAR_DEVICE, rank, reason, record)
     if other_sizes:
@@ -249,11 +251,6 @@ def problem_sizes(problem: Problem) -> dict[str, int]:
 def without(key: Mapping[str, Any], names: Container[str]) -> dict[str, Any]:
     """A problem's key less some of its fields."""
     return {name: value for name, value in key.items() if name not in names}
-
-
-def _in_common(one: DeviceFingerprint, other: DeviceFingerprint) -> int:
-    same_fields = sum(other.fields.get(name) == value for name, value in one.fields.items())
-    return same_fields + (one.name == other.name)
 
 
 _GENERATORS: Mapping[str, int] = {

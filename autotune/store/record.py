@@ -210,7 +210,7 @@ class TuningRecord:
             )
         own = {name: checks.required(fields, name) for name in _PLAIN}
         record = cls(
-            fingerprint=_fingerprint(checks.required(fields, "fingerprint")),
+            fingerprint=read_fingerprint(checks.required(fields, "fingerprint")),
             candidate=_candidate(fields),
             baseline=_baseline(checks.required(fields, "baseline")),
             effort=_effort(checks.required(fields, "effort")),
@@ -271,7 +271,12 @@ def _problem(operation: str, value: object) -> dict[str, Any]:
     return dict(problem)
 
 
-def _fingerprint(value: object) -> DeviceFingerprint:
+def read_fingerprint(value: object) -> DeviceFingerprint:
+    """A fingerprint from its key.
+
+    Raises:
+        InputError: a key is missing or of the wrong type.
+    """
     fields = checks.mapping("fingerprint", value)
     return DeviceFingerprint(
         kind=checks.required(fields, "kind"),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Stored in the file's `user_version`: how many of `_STEPS` it has been through."""
 
 APPLICATION_ID = 0x61746E65
@@ -63,7 +63,20 @@ _RECORDS_AND_MEASUREMENTS = (
 )
 _BINARIES = ("CREATE TABLE binaries (digest TEXT PRIMARY KEY, content BLOB NOT NULL)",)
 
-_STEPS = (_RECORDS_AND_MEASUREMENTS, _BINARIES)
+_PORTFOLIOS = (
+    """
+    CREATE TABLE portfolios (
+        fingerprint TEXT NOT NULL,
+        operation TEXT NOT NULL,
+        target TEXT NOT NULL,
+        subject TEXT NOT NULL,
+        document TEXT NOT NULL,
+        PRIMARY KEY (fingerprint, operation, target, subject)
+    )
+    """,
+)
+
+_STEPS = (_RECORDS_AND_MEASUREMENTS, _BINARIES, _PORTFOLIOS)
 """What brings a file from each version to the next; an empty one begins at version 0."""
 
 

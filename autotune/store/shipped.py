@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 from autotune.core.errors import InputError
 from autotune.core.paths import data_dir
+from autotune.store import strict_json
 from autotune.store.interchange import parse_record, read_lines
+from autotune.store.portfolio import read_portfolio
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from autotune.model.portfolio import Portfolio
     from autotune.store.record import TuningRecord
 
 _log = logging.getLogger(__name__)
@@ -47,6 +50,21 @@ def read_records(file: Path) -> Iterator[TuningRecord]:
         for number, line in read_lines(file):
             try:
                 yield parse_record(line)
+            except InputError as error:
+                _log.warning("%s:%d: left out: %s", file, number, error)
+    except InputError as error:
+        _log.warning("the rest is left out: %s", error)
+
+
+def read_portfolios(file: Path) -> Iterator[Portfolio]:
+    """The portfolios of a file, read as they are asked for.
+
+    A line that cannot be read is logged and left out.
+    """
+    try:
+        for number, line in read_lines(file):
+            try:
+                yield read_portfolio(strict_json.parse(line))
             except InputError as error:
                 _log.warning("%s:%d: left out: %s", file, number, error)
     except InputError as error:

@@ -17,12 +17,13 @@ from autotune.core.paths import check_trusted, data_dir
 from autotune.store import strict_json
 from autotune.store.cache import TuningCache
 from autotune.store.matching import problem_sizes, size_distance, without
-from autotune.store.shipped import read_records, shipped_binary
+from autotune.store.shipped import read_portfolios, read_records, shipped_binary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from autotune.core.device import DeviceFingerprint
+    from autotune.model.portfolio import Portfolio
     from autotune.operations.problem import Problem
     from autotune.store.record import TuningRecord
 
@@ -50,6 +51,10 @@ class RecordSource(Protocol):
 
     def binary(self, digest: str) -> bytes | None:
         """The binary with this SHA-256, where it is here and as it should be."""
+        ...
+
+    def portfolios(self, operation: str, target: str) -> Iterable[Portfolio]:
+        """Of all devices."""
         ...
 
 
@@ -92,20 +97,34 @@ class RecordFiles:
             return None
         return shipped_binary(digest, folder)
 
+    def portfolios(self, operation: str, target: str) -> Iterable[Portfolio]:
+        """See `RecordSource.portfolios`; of a single file of records there are none."""
+        if self._path.suffix == ".jsonl":
+            return []
+        return [
+            each
+            for stamp in stamps_of(self._files(f"{operation}.portfolio.jsonl"))
+            for each in _parsed_portfolios(*stamp)
+            if (each.operation, each.target) == (operation, target)
+        ]
+
     def _records(
         self, operation: str, target: str
     ) -> Iterator[tuple[tuple[str, str], TuningRecord]]:
         files = [self._path]
         if self._path.suffix != ".jsonl":
-            files = [
-                file
-                for file in sorted(self._path.glob(f"*/{operation}.jsonl"))
-                if file.parent.name.partition("-")[0] == self._kind
-            ]
+            files = self._files(f"{operation}.jsonl")
         for stamp in stamps_of(files):
             for key, record in _parsed(*stamp):
                 if (record.operation, record.target) == (operation, target):
                     yield key, record
+
+    def _files(self, name: str) -> list[Path]:
+        return [
+            file
+            for file in sorted(self._path.glob(f"*/{name}"))
+            if file.parent.name.partition("-")[0] == self._kind
+        ]
 
 
 @functools.lru_cache(maxsize=64)
@@ -114,6 +133,11 @@ def _parsed(
 ) -> Sequence[tuple[tuple[str, str], TuningRecord]]:
     """Fingerprint, problem and record of every line of a file, as it was."""
     return [((record.key[0], record.key[2]), record) for record in read_records(Path(file))]
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed_portfolios(file: str, changed_ns: int, size: int) -> Sequence[Portfolio]:
+    return list(read_portfolios(Path(file)))
 
 
 def record_sources(database: Path, kind: str) -> list[RecordSource]:

@@ -17,6 +17,7 @@ from autotune.families.program_cache import ProgramCache
 from autotune.store import Match, MatchQuality, TuningRecord, find, pools, record_sources
 from autotune.targets.base import Target
 from autotune.targets.invocation import Invocation, not_tuned
+from autotune.targets.predicting import predictor_of
 
 if TYPE_CHECKING:
     from autotune.core.device import Device, DeviceLimits
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from autotune.space import SearchSpace
     from autotune.space.restriction import Rejection
     from autotune.store import RecordSource
+    from autotune.targets.predicting import Prediction
 
 MATCHES = ("exact", "stale", "nearest")
 """What `load` may settle for: the problem's own record, one made by another toolchain or
@@ -42,6 +44,7 @@ class Lookup:
         family: the candidate's family.
         candidate: valid for the problem on the device.
         match: what was found in the caches.
+        prediction: the model's choice, where that serves.
     """
 
     target: Target
@@ -49,6 +52,7 @@ class Lookup:
     family: KernelFamily
     candidate: Candidate
     match: Match
+    prediction: Prediction | None = None
 
 
 def look_up(
@@ -68,7 +72,8 @@ def look_up(
         target.name, problem.operation, extra_families, keep=_facts_of(place, target.name)
     )
     fitting = _Fitting(families, problem, here.limits)
-    found = _find(problem, target, here, families, fitting, place)
+    wanted = MatchQuality.PREDICTED in allowed
+    found, prediction = _find(problem, target, here, families, fitting, place, predict=wanted)
     if found.quality not in allowed:
         invocation = Invocation.of(
             problem,
@@ -80,6 +85,9 @@ def look_up(
         )
         enough = "stale" if found.quality is MatchQuality.STALE else "nearest"
         raise NotTunedError(not_tuned(invocation, families, found.reason, enough))
+    if prediction is not None:
+        family = families[prediction.candidate.family]
+        return Lookup(target, here, family, prediction.candidate, found, prediction)
     candidate = _candidate(problem, target, here, families, fitting, found)
     if found.record is not None and (
         cap := _capped(problem, found.record.candidate, families, here)
@@ -102,6 +110,8 @@ def binary_of(problem: Problem, found: Lookup, cache: str | Path | None = None) 
         cache: as for `load`.
     """
     place = CacheLocations.at(cache)
+    if found.prediction is not None:
+        return _predicted_binary(found.prediction, found.device, place)
     return _binary(problem, found.family, found.candidate, found.device, found.match.record, place)
 
 
@@ -162,8 +172,14 @@ def _find(
     families: Families,
     fitting: _Fitting,
     place: CacheLocations,
-) -> Match:
-    """The best record for a problem; no more records are read than it takes to know."""
+    *,
+    predict: bool,
+) -> tuple[Match, Prediction | None]:
+    """The best record for a problem; no more records are read than it takes to know.
+
+    Where the problem itself has none that can be used, the device's model chooses, if it may and
+    there is one.
+    """
 
     def unusable(record: TuningRecord) -> str | None:
         tuned, name = record.candidate, record.candidate.family
@@ -196,8 +212,15 @@ def _find(
         found = find(records, problem, target.name, device, families.digests, unusable, has_binary)
         if found.record is not None:
             break
+        if predict:
+            predict = False  # what is to come are records of other problems
+            predictor = predictor_of(sources, problem.operation, target.name, families, device)
+            prediction = predictor.choose(problem)
+            if prediction is not None:
+                reason = "; ".join((prediction.reason, found.reason))
+                return Match(None, MatchQuality.PREDICTED, reason), prediction
     assert found is not None  # there is always a first pool
-    return found
+    return found, None
 
 
 def _candidate(
@@ -258,6 +281,21 @@ def _binary(
     if binary is None or support is None:
         return None
     return Binary(binary, kept.architecture, None if current else kept.launch, support)
+
+
+def _predicted_binary(
+    prediction: Prediction, device: Device, place: CacheLocations
+) -> Binary | None:
+    """The binary of a portfolio's program, if it is here and for this architecture."""
+    entry, architecture = prediction.entry, prediction.portfolio.architecture
+    if entry.binary is None or architecture != getattr(device.limits, "architecture", None):
+        return None
+    sources = record_sources(place.database, device.fingerprint.kind)
+    binary = _content(sources, entry.binary)
+    support = b"" if entry.support is None else _content(sources, entry.support)
+    if binary is None or support is None:
+        return None
+    return Binary(binary, architecture, None, support)
 
 
 def _content(sources: Sequence[RecordSource], digest: str) -> bytes | None:

@@ -173,6 +173,7 @@ def _launch(
     if launch.workspace_bytes is not None:
         elements = max(1, _whole(launch.workspace_bytes, known) // item)
         arguments.append(guarded((1, elements), elements, case.dtype))
+    arguments += [int(configuration[name]) for name in family.runtime_parameters]
 
     def run(kernels: tuple[AuxiliaryKernel, ...]) -> None:
         for each in kernels:

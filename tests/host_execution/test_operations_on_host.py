@@ -78,6 +78,7 @@ def relative_error(
     if launch.workspace_bytes is not None:
         elements = max(1, int(launch.workspace_bytes.evaluate(known)) // problem.itemsize)
         values.append(guarded((1, elements), elements, dtype))
+    values += [int(configuration[name]) for name in family.runtime_parameters]
     for step in (*launch.before, launch, *launch.after):
         name = getattr(step, "kernel", operation.name)
         if step is launch or step.when.evaluate(known):

@@ -87,6 +87,13 @@ def gone(processes: list[int]) -> bool:
     return until(lambda: not any(map(alive, processes)))
 
 
+def test_no_rank_spins_in_anothers_way(world: World) -> None:
+    # Idle threads of OpenBLAS look at the variable when the library is loaded.
+    world.describe()
+    started = [Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") for pid in members(world)]
+    assert all(b"OPENBLAS_THREAD_TIMEOUT=20" in variables for variables in started)
+
+
 @pytest.mark.parametrize(
     ("deed", "kind", "told"),
     [

@@ -56,9 +56,12 @@ def test_record_names_the_binary_and_its_launch() -> None:
 
 
 @pytest.mark.parametrize("support", [b"", SUPPORT])
+@pytest.mark.parametrize("runtime", [(), (3, 0)])
 @pytest.mark.parametrize("workspace", [None, 0, 1 << 20])
-def test_record_survives_json(support: bytes, workspace: int | None) -> None:
-    plan = replace(PLAN, workspace_bytes=workspace)
+def test_record_survives_json(
+    support: bytes, workspace: int | None, runtime: tuple[int, ...]
+) -> None:
+    plan = replace(PLAN, workspace_bytes=workspace, runtime=runtime)
     original = with_binary(binary=replace(BINARY, launch=plan, support=support))
     text = strict_json.line(original.to_json())
     assert TuningRecord.from_json(strict_json.parse(text)) == original
@@ -84,6 +87,8 @@ def test_id_is_that_of_the_record_without_binary() -> None:
         ({"sizes": []}, "binary.sizes must be 1 to 8 whole numbers"),
         ({"sizes": [64, 64, 0]}, "binary.sizes must be a whole number >= 1"),
         ({"workspace_bytes": -1}, "binary.workspace_bytes"),
+        ({"runtime": [-1]}, "binary.runtime must be a whole number"),
+        ({"runtime": [1] * 17}, "binary.runtime must be 16 whole numbers at most"),
         ({"steps": []}, "binary.steps must be a list of 1 to 16"),
         ({"steps": [{}] * 17}, "binary.steps must be a list of 1 to 16"),
         ({"steps": ["gemm"]}, "binary.steps must be an object"),

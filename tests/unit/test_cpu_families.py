@@ -13,6 +13,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from cpu_machines import AVX2, AVX512, SINGLE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -29,33 +30,6 @@ FAMILIES = load_families(target="cpu", operation="gemm")
 NAMES = ("loops", "unrolled", "blocked", "simd", "packed", "goto", "divide", "strassen")
 SIZES = ((1, 1, 1), (1, 7, 1), (5, 1, 3), (17, 33, 9), (64, 64, 64), (3, 2, 200), (65, 127, 63))
 
-AVX512 = CpuLimits(
-    max_threads=2,
-    vector_bits=512,
-    vector_registers=32,
-    l1_bytes=48 << 10,
-    l2_bytes=1 << 20,
-    l3_bytes=32 << 20,
-    line_bytes=64,
-)
-AVX2 = CpuLimits(
-    max_threads=8,
-    vector_bits=256,
-    vector_registers=16,
-    l1_bytes=32 << 10,
-    l2_bytes=256 << 10,
-    l3_bytes=8 << 20,
-    line_bytes=64,
-)
-SINGLE = CpuLimits(
-    max_threads=1,
-    vector_bits=128,
-    vector_registers=16,
-    l1_bytes=32 << 10,
-    l2_bytes=128 << 10,
-    l3_bytes=0,
-    line_bytes=64,
-)
 LIMITS = (AVX512, AVX2, SINGLE)
 
 

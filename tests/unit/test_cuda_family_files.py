@@ -182,7 +182,6 @@ FAULTS = {
     "when": ('"M % sm != 0"', '"M % sm !="', r"before\[1\]\.when is not an expression"),
     "no registers": ("registers = ", "register_count = ", r"derived\.registers is missing"),
     "cpu limit": ("threads >= 32", "threads <= max_threads", r"uses 'max_threads'"),
-    "runtime": ("[8, 16, 64]", "[8, 16, 64], runtime = true", r"sn\.runtime must be false"),
     "argument": ("tx = {", "lda = {", r"parameters\.lda is the name of"),
     "type": ("tx = {", "T = {", r"parameters\.T is the name of"),
     "summary": ("tx = {", "summary = {", r"parameters\.summary is the name of"),
@@ -214,3 +213,13 @@ def test_other_targets_have_no_launch(tmp_path: Path) -> None:
 def test_numba_cuda_families_have_the_same_names(tmp_path: Path) -> None:
     family = read(tmp_path, TEXT.replace('"cuda"', '"numba-cuda"'))
     assert family.space(PROBLEM, H200).size == read(tmp_path).space(PROBLEM, H200).size
+
+
+def test_parameters_at_the_call_are_for_cuda_alone(tmp_path: Path) -> None:
+    text = TEXT.replace("[8, 16, 64]", "[8, 16, 64], runtime = true")
+    assert read(tmp_path, text).runtime_parameters == ("sn",)
+    other = text.replace('target = "cuda"', 'target = "numba-cuda"')
+    with pytest.raises(
+        FamilyError, match=r"sn\.runtime must be false: numba-cuda kernels take no"
+    ):
+        read(tmp_path, other)

@@ -10,12 +10,16 @@ from hypothesis import strategies as st
 
 from autotune.core.errors import CompileError, FamilyError
 from autotune.core.paths import data_dir
+from autotune.families.bound import Bound
 from autotune.families.c_expression import c_text
 from autotune.families.family import KernelFamily
+from autotune.families.launch import plan_launch
 from autotune.families.reading import read_family
 from autotune.families.rendering import render
+from autotune.operations.problem import Gemm
 from autotune.space import Expression, UndefinedError
 from autotune.targets.cuda.compile.nvrtc import compile_cuda
+from autotune.targets.cuda.device.known_gpus import find_gpu
 
 TOML = """\
 family = "tiny"
@@ -161,6 +165,29 @@ def test_a_workspace_is_the_last_argument(tmp_path: Path) -> None:
     toml = TOML.replace('= "0"\n', '= "0"\nworkspace_bytes = "M * itemsize"\n')
     text = render(tiny(tmp_path, toml), CONFIGURATION).text
     assert "float* __restrict__ c, int ldc, float* __restrict__ workspace) {" in text
+
+
+def test_parameters_at_the_call_are_arguments_and_no_constants(tmp_path: Path) -> None:
+    toml = TOML.replace('= "0"\n', '= "0"\nworkspace_bytes = "parts * itemsize"\n').replace(
+        "[derived]", "parts = { values = [1, 2, 3], default = 1, runtime = true }\n\n[derived]"
+    )
+    toml = toml.replace(
+        "[launch]",
+        """[[restrictions]]
+expr = "parts < 3 or ty == 4"
+reason = "about both"
+
+[launch]""",
+    )
+    family = tiny(tmp_path, toml)
+    one, three = (render(family, {**CONFIGURATION, "parts": parts}) for parts in (1, 3))
+    assert one == three
+    assert "int ldc, float* __restrict__ workspace, int parts) {" in one.text
+    assert "about both" not in one.text
+    problem, limits = Gemm(64, 64, 64), find_gpu("h200").limits
+    bound = Bound(family, {**CONFIGURATION, "parts": 3}, problem, limits)
+    plan = plan_launch(bound.at(problem))
+    assert (plan.runtime, plan.workspace_bytes) == ((3,), 12)
 
 
 def test_the_main_kernel_is_emitted(tmp_path: Path) -> None:

@@ -16,11 +16,12 @@ from types import ModuleType
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
+from cpu_machines import AVX2, AVX512, NEON, SINGLE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from autotune.core.configuration import Configuration
+from autotune.core.configuration import Configuration, Value
 from autotune.core.limits import CpuLimits
 from autotune.families.catalog import load_families
 from autotune.families.modules import load_module
@@ -30,28 +31,7 @@ from autotune.operations.problem import Gemm
 
 FAMILY = load_families(target="cpu", operation="gemm")["goto"]
 
-AVX512 = CpuLimits(
-    max_threads=2,
-    vector_bits=512,
-    vector_registers=32,
-    l1_bytes=48 << 10,
-    l2_bytes=1 << 20,
-    l3_bytes=32 << 20,
-    line_bytes=64,
-)
-AVX2 = dataclasses.replace(
-    AVX512,
-    max_threads=8,
-    vector_bits=256,
-    vector_registers=16,
-    l2_bytes=256 << 10,
-    l3_bytes=8 << 20,
-)
-SSE = dataclasses.replace(
-    AVX512, max_threads=1, vector_bits=128, vector_registers=16, l2_bytes=128 << 10, l3_bytes=0
-)
-NEON = dataclasses.replace(AVX512, max_threads=64, vector_bits=128)
-LIMITS = {"avx512": AVX512, "avx2": AVX2, "sse": SSE, "neon": NEON}
+LIMITS = {"avx512": AVX512, "avx2": AVX2, "single": SINGLE, "neon": NEON}
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,7 +380,7 @@ TILES: Mapping[tuple[str, str], tuple[int, int, int]] = {
     ("avx512", "float64"): (512, 12, 16),
     ("avx2", "float32"): (256, 6, 16),
     ("avx2", "float64"): (256, 6, 8),
-    ("sse", "float32"): (128, 6, 8),
+    ("single", "float32"): (128, 6, 8),
     ("neon", "float32"): (128, 12, 8),
 }
 
@@ -411,3 +391,18 @@ def test_the_default_tile_fills_the_registers(processor: str, dtype: str) -> Non
     default = FAMILY.default(Gemm(2048, 2048, 2048, dtype=dtype), limits)
     assert tuple(default[name] for name in ("vector", "ty", "tx")) == TILES[processor, dtype]
     assert default["threads"] == limits.max_threads
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_shallow_panels_are_for_few_rows(dtype: str) -> None:
+    def depths(m: int, n: int) -> set[Value]:
+        space = FAMILY.space(Gemm(m, n, 4096, dtype=dtype, threads=1), AVX512)
+        rng = np.random.default_rng(0)
+        return {space[int(row)]["sn"] for row in space.sample(min(space.size, 400), rng)}
+
+    assert {16, 32, 48, 64} <= depths(16, 4096)
+    assert min(map(int, depths(65, 4096))) == 128
+    # A panel as deep as the reduction is there once.
+    assert depths(16, 48) == {16, 32, 128}
+    space = FAMILY.space(Gemm(16, 4096, 4096, dtype=dtype, threads=1), AVX512)
+    assert FAMILY.presets["skinny"].placed(space)["sn"] == 48

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cpu_machines import AVX2, AVX512, SINGLE
 from operation_examples import LARGE, entry_values, example, family_of
 
 from autotune.core.configuration import Configuration
 from autotune.core.device import DeviceLimits
-from autotune.core.limits import CpuLimits
 from autotune.families.family import KernelFamily
 from autotune.families.modules import load_module
 from autotune.families.program_cache import ProgramCache
@@ -21,33 +21,6 @@ from autotune.operations.verification import Check
 from autotune.targets.cuda.device.known_gpus import find_gpu
 
 DTYPES = ("float32", "float64")
-AVX512 = CpuLimits(
-    max_threads=2,
-    vector_bits=512,
-    vector_registers=32,
-    l1_bytes=48 << 10,
-    l2_bytes=1 << 20,
-    l3_bytes=32 << 20,
-    line_bytes=64,
-)
-AVX2 = CpuLimits(
-    max_threads=8,
-    vector_bits=256,
-    vector_registers=16,
-    l1_bytes=32 << 10,
-    l2_bytes=256 << 10,
-    l3_bytes=8 << 20,
-    line_bytes=64,
-)
-SINGLE = CpuLimits(
-    max_threads=1,
-    vector_bits=128,
-    vector_registers=16,
-    l1_bytes=32 << 10,
-    l2_bytes=128 << 10,
-    l3_bytes=0,
-    line_bytes=64,
-)
 DEVICES: tuple[tuple[str, DeviceLimits], ...] = (
     ("cpu", AVX512),
     ("cpu", AVX2),

@@ -9,6 +9,11 @@ import numpy as np
 from autotune.measuring.messages import Vendor
 from autotune.targets.cpu.thread_limits import thread_pools
 
+BRIEF_SPIN = {"OPENBLAS_THREAD_TIMEOUT": "20"}
+"""OpenBLAS's idle threads spin for 2**20 cycles, not for its own 2**26 and more: after a product
+of NumPy's they held a core for the whole turn of a kernel with two threads, which then shared the
+other one. Calls that follow each other find them awake all the same."""
+
 _NAMES = {"openblas": "OpenBLAS", "mkl": "MKL", "blis": "BLIS", "flexiblas": "FlexiBLAS"}
 
 

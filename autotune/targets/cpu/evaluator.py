@@ -15,6 +15,7 @@ from autotune.measuring.processes import Failure
 from autotune.measuring.sharing import SharedWorker
 from autotune.measuring.trial_evaluator import TrialEvaluator
 from autotune.measuring.verdicts import judge_compile_failure
+from autotune.targets.cpu.baseline import BRIEF_SPIN
 from autotune.targets.cpu.compiling import Compiled, compile_worker
 from autotune.targets.cpu.direct import write_call
 from autotune.targets.cpu.kernel import CpuProgram, write_program
@@ -31,11 +32,6 @@ if TYPE_CHECKING:
     from autotune.families.program_cache import ProgramCache
     from autotune.measuring.evaluator import Report
     from autotune.operations.problem import Problem
-
-BRIEF_SPIN = {"OPENBLAS_THREAD_TIMEOUT": "20"}
-"""OpenBLAS's idle threads spin for 2**20 cycles, not for its own 2**26 and more: after a product
-of NumPy's they held a core for the whole turn of a kernel with two threads, which then shared the
-other one. Calls that follow each other find them awake all the same."""
 
 MIN_BATCH = 4
 """Candidates compiled together at least, so that programs shared and uneven times even out."""

@@ -213,7 +213,7 @@ class NumbaCudaTarget(CudaTarget):
         from autotune.families.languages import Language
         from autotune.families.python_source import check_module
 
-        return Language(limits=_LIMITS, check=check_module, launched=True)
+        return Language(limits=_LIMITS, check=check_module, launched=True, runtime=False)
 
     def default_family(self, device: Device) -> str:
         """Tiles of several elements per thread."""

@@ -131,8 +131,10 @@ def _rate(problem: Gemm, ranks: int, database: Path) -> tuple[float, str]:
     shrink = ranks ** (1 / 3)
     m, n, k = (max(1, round(size / shrink)) for size in (problem.m, problem.n, problem.k))
     share = replace(problem, m=m, n=n, k=k, threads=1)
-    found = look_up(share, CpuTarget(), match="nearest", cache=database).match
-    near = MatchQuality.EXACT, MatchQuality.STALE, MatchQuality.NEAREST
+    looked_up = look_up(share, CpuTarget(), match="nearest", cache=database)
+    if (predicted := looked_up.prediction) is not None:
+        return share.flops / predicted.seconds, f"of one thread: {predicted.reason}"
+    found, near = looked_up.match, (MatchQuality.EXACT, MatchQuality.STALE, MatchQuality.NEAREST)
     if found.record is None or found.quality not in near:
         return NOMINAL.flops_per_s, "nominal (no CPU record of one thread is near)"
     sizes = "x".join(str(found.record.problem[name]) for name in "mnk")

@@ -12,39 +12,37 @@ from autotune.core.errors import LaunchError
 from autotune.families.launch import LaunchStep
 from autotune.operations.entry import Kind, operand_arguments
 from autotune.operations.problem import GEMM
-from autotune.targets.cuda.driver.capture import GraphMemory, is_capturing
 from autotune.targets.cuda.driver.context import activated, describe, driver_errors, is_current
 from autotune.targets.cuda.driver.interface import driver
+from autotune.targets.cuda.launch.scratch import Scratch
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autotune.families.launch import Extents, LaunchPlan
     from autotune.operations.parts import Operand
-    from autotune.targets.cuda.driver.interface import Memory, Module
+    from autotune.targets.cuda.driver.interface import Module
     from autotune.targets.cuda.launch.program import CudaProgram
+    from autotune.targets.cuda.launch.scratch import Allocate
 
 Launch: TypeAlias = Callable[..., None]
-"""``launch(a, lda, b, ldb, c, ldc, alpha=1.0, beta=0.0, stream=None)``: enqueues a
-multiplication. Addresses are integers; leading dimensions are in elements of the matrices as they
-are stored. The stream is None for the default one, one of the driver's, or another library's as an
-integer."""
+"""``launch(*operands, *scalars, stream=None)``: enqueues the operation.
+
+Of every operand, in the operation's order, it takes the address, an integer, and the strides but
+the last, in elements of the array as it is stored; scalars that are left out have their defaults.
+Of a product that is ``launch(a, lda, b, ldb, c, ldc, alpha=1.0, beta=0.0, stream=None)``. The
+stream is None for the default one, one of the driver's, or another library's as an integer."""
 
 _Enqueue: TypeAlias = Callable[..., None]
 
-_Allocate: TypeAlias = Callable[[Any, str, int], int]
-"""``allocate(stream, name, size)``: address of memory for one call on a stream."""
-
 _TRANSPOSE_BLOCK = (32, 8, 1)
 _TRANSPOSE_TILE = 32
-_PER_THREAD_STREAM = 2  # CU_STREAM_PER_THREAD
 
 
 class CudaKernel:
     """A program, loaded; `launch` runs it on its problem.
 
     What it holds on the device (code, workspace, transposed copies) is freed by `close`.
-    Workspaces belong to streams, so that launches on several streams do not disturb each other;
-    those of calls that are captured belong to the graph (`GraphMemory`), which may be launched on
-    any stream.
 
     Args:
         program: what to load.
@@ -62,7 +60,7 @@ class CudaKernel:
     def __init__(self, program: CudaProgram, ordinal: int = 0) -> None:
         self.program = program
         self.ordinal = ordinal
-        self._scratch: dict[tuple[str, int, int, int], Memory] = {}
+        self._scratch = Scratch(ordinal)
         self._launchers: list[_Launcher] = []
         self._lock = threading.RLock()
         self._modules: list[Module] = []
@@ -94,9 +92,7 @@ class CudaKernel:
             for launcher in self._launchers:
                 launcher.close()
             self._launchers.clear()
-            for allocation in self._scratch.values():
-                allocation.free()
-            self._scratch.clear()
+            self._scratch.free()
             for module in self._modules:
                 module.unload()
             self._modules.clear()
@@ -109,9 +105,12 @@ class CudaKernel:
         kind = DTYPES[self.program.dtype].accumulated.letter
         workspace_bytes = plan.workspace_bytes
         pack = struct.Struct(
-            f"iii{kind}PiPi{kind}Pi" + ("P" if workspace_bytes is not None else "")
+            f"iii{kind}PiPi{kind}Pi"
+            + ("P" if workspace_bytes is not None else "")
+            + "i" * len(plan.runtime)
         ).pack
-        none: tuple[int, ...] = () if workspace_bytes is None else (0,)
+        runtime = plan.runtime
+        last_of_all = runtime if workspace_bytes is None else (0, *runtime)
         run = self._modules[0].runner(plan.steps)
         flip_a, flip_b = (
             _Transposer(self.program.dtype, self._modules[1], name, stored) if flipped else None
@@ -131,7 +130,7 @@ class CudaKernel:
             beta: float,
             stream: Any,
         ) -> None:
-            run(pack(m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, *none), stream)
+            run(pack(m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, *last_of_all), stream)
 
         def general(
             a: int,
@@ -144,27 +143,15 @@ class CudaKernel:
             beta: float,
             stream: Any,
         ) -> None:
-            # Another thread's kernels on this stream, and in the same memory, come before all of
-            # these or after all of them.
-            with self._lock:
-                captured = None
-                allocate: _Allocate = self._kept
-                # The engine's own captures find their memory allocated.
-                if stream.__class__ is int and is_capturing(stream):
-                    captured = GraphMemory(stream)
-                    allocate = captured.allocate
-                try:
-                    if flip_a is not None:
-                        a, lda = flip_a(a, lda, stream, allocate)
-                    if flip_b is not None:
-                        b, ldb = flip_b(b, ldb, stream, allocate)
-                    last = none
-                    if workspace_bytes:
-                        last = (allocate(stream, "workspace", workspace_bytes),)
-                    run(pack(m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, *last), stream)
-                finally:
-                    if captured is not None:
-                        captured.free()
+            def enqueue(allocate: Allocate) -> None:
+                at_a, step_a = flip_a(a, lda, stream, allocate) if flip_a else (a, lda)
+                at_b, step_b = flip_b(b, ldb, stream, allocate) if flip_b else (b, ldb)
+                last = last_of_all
+                if workspace_bytes:
+                    last = (allocate(stream, "workspace", workspace_bytes), *runtime)
+                run(pack(m, n, k, alpha, at_a, step_a, at_b, step_b, beta, c, ldc, *last), stream)
+
+            self._scratch.lend(stream, enqueue)
 
         return general if workspace_bytes or any(self.program.flips) else plain
 
@@ -179,7 +166,7 @@ class CudaKernel:
             Kind.SCALAR: DTYPES[self.program.dtype].accumulated.letter,
         }
         taken = defined.arguments
-        last = "" if workspace_bytes is None else "P"
+        last = ("" if workspace_bytes is None else "P") + "i" * len(plan.runtime)
         pack = struct.Struct("".join(formats[each.kind] for each in taken) + last).pack
         given = [name for each in defined.operands for name in _names_of(each)]
         given += [name for name, _ in defined.scalars]
@@ -187,41 +174,28 @@ class CudaKernel:
         defaults = [default for _, default in defined.scalars]
         count = len(given)
         run = self._modules[0].runner(plan.steps)
-        sizes = plan.sizes
+        sizes, runtime = plan.sizes, plan.runtime
+        last_of_all = runtime if workspace_bytes is None else (0, *runtime)
 
-        def enqueue(*arguments: Any) -> None:
-            # The stream comes last; scalars that are left out have their defaults.
+        def ordered(values: Sequence[Any]) -> list[Any]:
+            """The arguments after the sizes; scalars that are left out have their defaults."""
+            full = (*values, *defaults[len(values) - count + len(defaults) :])
+            return [full[place] for place in places]
+
+        def plain(*arguments: Any) -> None:
             *values, stream = arguments
-            values += defaults[len(values) - count + len(defaults) :]
-            ordered = [values[place] for place in places]
-            with self._lock:
-                captured = None
-                allocate: _Allocate = self._kept
-                if workspace_bytes and stream.__class__ is int and is_capturing(stream):
-                    captured = GraphMemory(stream)
-                    allocate = captured.allocate
-                try:
-                    if workspace_bytes is not None:
-                        size = workspace_bytes
-                        ordered.append(allocate(stream, "workspace", size) if size else 0)
-                    run(pack(*sizes, *ordered), stream)
-                finally:
-                    if captured is not None:
-                        captured.free()
+            run(pack(*sizes, *ordered(values), *last_of_all), stream)
 
-        return enqueue
+        def general(*arguments: Any) -> None:
+            *values, stream = arguments
 
-    def _kept(self, stream: Any, name: str, size: int) -> int:
-        """Memory for the launches on one stream, allocated when first needed."""
-        handle = stream if stream.__class__ is int else getattr(stream, "handle", 0)
-        # One handle stands for the default stream of whichever thread asks.
-        owner = threading.get_ident() if handle == _PER_THREAD_STREAM else 0
-        key = (name, size, handle, owner)
-        found = self._scratch.get(key)
-        if found is None:
-            with activated(self.ordinal):
-                found = self._scratch[key] = driver().allocate(max(size, 1))
-        return int(found)
+            def enqueue(allocate: Allocate) -> None:
+                workspace = allocate(stream, "workspace", workspace_bytes or 0)
+                run(pack(*sizes, *ordered(values), workspace, *runtime), stream)
+
+            self._scratch.lend(stream, enqueue)
+
+        return general if workspace_bytes else plain
 
 
 class _Launcher:
@@ -296,7 +270,7 @@ class _Transposer:
         self._run = module.runner([step])
 
     def __call__(
-        self, address: int, stride: int, stream: Any, allocate: _Allocate
+        self, address: int, stride: int, stream: Any, allocate: Allocate
     ) -> tuple[int, int]:
         """Enqueue the copy; its address and leading dimension."""
         rows, columns = self._stored

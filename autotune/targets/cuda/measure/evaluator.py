@@ -161,6 +161,7 @@ class CudaBackend(WorkerBackend):
         self._effort = effort
         self._compiles: dict[str, Future[CompileReply | Failure]] = {}
         self._pending: dict[Candidate, Future[CompileReply | Failure]] = {}
+        self._admitted: dict[Candidate, Prepared | Measurement] = {}
         self._support = self._submit(
             support_source(problem.dtype, problem.out_dtype), _SUPPORT_FAMILY
         )
@@ -195,7 +196,9 @@ class CudaBackend(WorkerBackend):
         if isinstance(reply, Failure):
             return judge_compile_failure(reply)
         self._await_support(run, report)
-        return self._admit(candidate, reply)
+        if candidate not in self._admitted:
+            self._admitted[candidate] = self._admit(candidate, reply)
+        return self._admitted[candidate]
 
     def ask(self, request: Request, timeout_s: float, run: Deadline) -> Any:
         """The worker's reply, or a `Failure`."""
@@ -203,10 +206,8 @@ class CudaBackend(WorkerBackend):
         return super().ask(request, timeout_s, run)
 
     def binary(self, candidate: Candidate) -> Binary | None:
-        """The candidate's cubin and launch; None where it does not pass the gate."""
-        compiling = self._pending.get(candidate)
-        reply = compiling.result() if compiling is not None and compiling.done() else None
-        prepared = self._admit(candidate, reply) if isinstance(reply, Compiled) else None
+        """A prepared candidate's cubin and launch; None where it does not pass the gate."""
+        prepared = self._admitted.get(candidate)
         if not isinstance(prepared, Prepared) or not isinstance(prepared.program, PlannedProgram):
             return None
         program = prepared.program.program

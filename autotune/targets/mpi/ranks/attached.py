@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import AutotuneError, OutOfTimeError
+from autotune.measuring.closing import GRACE_S
 from autotune.targets.mpi.ranks.guard import Guard
 from autotune.targets.mpi.ranks.launched import RANK_NAMES, SIZE_NAMES, told
 from autotune.targets.mpi.ranks.leftovers import unlink_segments
@@ -111,7 +112,7 @@ class AttachedRanks:
     def renew(self) -> None:
         """Nothing: only who started them can start others."""
 
-    def close(self, grace_s: float = 1.0) -> None:
+    def close(self, grace_s: float = GRACE_S) -> None:
         """Nothing: the others wait for `dismiss`, so that a next problem finds them."""
 
     def dismiss(self) -> None:

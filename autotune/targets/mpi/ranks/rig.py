@@ -101,7 +101,7 @@ class MpiRig:
         multiply = None if alone is None else self._one_gpu(alone)
         check, interval = self.checks.get(self.large), self.setup.effort.interval
         if check is None:
-            yield _QuietBench(self)
+            yield _QuietBench()
             return
         if multiply is not None:
             yield ClockedBench(check, multiply, interval)
@@ -229,8 +229,8 @@ class RankBench(ClockedBench):
 class _QuietBench(ClockedBench):
     """What a rank does while rank 0 is at work alone: nothing."""
 
-    def __init__(self, rig: MpiRig) -> None:
-        pass
+    def __init__(self) -> None:
+        pass  # there are no operands, and no calls
 
     def turn(self) -> None:
         pass

@@ -15,19 +15,18 @@ import time
 import weakref
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol, Self
+from typing import IO, Any, Protocol
 
 from autotune.core.deadline import Deadline
 from autotune.core.errors import AutotuneError, OutOfTimeError
+from autotune.measuring.closing import GRACE_S, Closing
 from autotune.measuring.processes import LOOK_S, START_TIMEOUT_S, Failure, FailureKind
+from autotune.targets.cpu.baseline import BRIEF_SPIN
 from autotune.targets.mpi.messages import FAULT, RankSet, Request
 from autotune.targets.mpi.mpiexec import find_mpiexec, launch_command
 from autotune.targets.mpi.patience import VARIABLE, patience_s
 from autotune.targets.mpi.ranks.launched import descendants, processes
 from autotune.targets.mpi.ranks.leftovers import mapped, sweep, unlink
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 # mpiexec dies with the process that starts it, and takes the ranks along. The death signal stays
 # set when the process becomes mpiexec.
@@ -62,12 +61,12 @@ class Ranks(Protocol):
         """Have the next request handled by ranks that have done nothing else, where possible."""
         ...
 
-    def close(self, grace_s: float = 1.0) -> None:
+    def close(self, grace_s: float = GRACE_S) -> None:
         """End what was started."""
         ...
 
 
-class World:
+class World(Closing):
     """Ranks of this machine under one mpiexec, started when first needed.
 
     Rank 0 listens to this process and passes on what it hears; between requests all ranks sleep.
@@ -91,6 +90,7 @@ class World:
             "OMP_NUM_THREADS": "1",
             "MKL_NUM_THREADS": "1",
             "NUMBA_NUM_THREADS": str(threads),
+            **BRIEF_SPIN,
         }
         self._started: _Started | None = None
 
@@ -164,22 +164,11 @@ class World:
         """End the ranks; the next request starts others."""
         self.close()
 
-    def close(self, grace_s: float = 1.0) -> None:
+    def close(self, grace_s: float = GRACE_S) -> None:
         """End the ranks: ask, wait up to `grace_s` seconds, then kill them."""
         started, self._started = self._started, None
         if started is not None:
             started.end(grace_s)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close(grace_s=1.0 if kind is None else 0.0)
 
 
 class NotStartedError(AutotuneError):

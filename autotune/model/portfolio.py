@@ -1,0 +1,83 @@
+"""A portfolio: the programs that serve every shape on a device, and what each shape takes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.core.configuration import Configuration
+    from autotune.core.device import DeviceFingerprint
+
+LARGEST = 64
+"""Programs that a portfolio has at most, of all layouts together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One program of a portfolio.
+
+    Attributes:
+        family: its family.
+        family_digest: the family's, when it was measured: of another one nothing is known.
+        layout: how its operands are stored.
+        configuration: with any values for the parameters that `free` names.
+        free: the parameters that are chosen with the sizes: those that are passed at the call and
+            that the model knows the effect of.
+        resident: units that a multiprocessor holds at a time, by the binary's own resources.
+        prices: seconds per term, in the order of `autotune.model.terms.TERMS`.
+        spread: standard deviation of the logarithm of measured over predicted times.
+        measured: times that the prices were fitted to.
+        binary: SHA-256 of the binary; None where none is kept.
+        support: SHA-256 of the kernel that copies operands for it; None where nothing is copied.
+    """
+
+    family: str
+    family_digest: str
+    layout: str
+    configuration: Configuration
+    free: tuple[str, ...]
+    resident: int
+    prices: tuple[float, ...]
+    spread: float
+    measured: int
+    binary: str | None = None
+    support: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Portfolio:
+    """The programs for one dtype on one device.
+
+    Attributes:
+        operation: what they compute.
+        target: where they run.
+        fingerprint: of the device.
+        dtype: element type of the operands.
+        out_dtype: element type of the results.
+        accuracy: class of the results.
+        threads: the cap that they were measured under; None for all there are.
+        architecture: what the binaries run on: "sm_90"; empty where none are kept.
+        toolchain: what they were compiled and run with.
+        entries: the programs.
+        shapes: problems that they were measured on.
+        loss: how much slower the best of them is than the best of all that was measured, as a
+            geometric mean over those problems: 0.03 is 3%.
+        created: when, in UTC.
+    """
+
+    operation: str
+    target: str
+    fingerprint: DeviceFingerprint
+    dtype: str
+    out_dtype: str
+    accuracy: str
+    threads: int | None
+    architecture: str
+    toolchain: Mapping[str, str]
+    entries: tuple[Entry, ...]
+    shapes: int
+    loss: float
+    created: str

@@ -1,0 +1,126 @@
+"""Portfolios as documents: what the cache holds and what is shipped, checked when read."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from autotune.core.configuration import Configuration
+from autotune.core.dtypes import DTYPES
+from autotune.core.errors import InputError
+from autotune.core.printable import shown
+from autotune.model.portfolio import LARGEST, Entry, Portfolio
+from autotune.model.terms import TERMS
+from autotune.operations.problem import ACCURACIES, LAYOUTS
+from autotune.store import checks
+from autotune.store.record import read_fingerprint
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FORMAT = 1
+"""Version of a portfolio's JSON; it also says what the prices are of."""
+
+_DIGEST = re.compile("[0-9a-f]{64}")
+_PLAIN = ("operation", "target", "dtype", "out_dtype", "accuracy", "architecture", "created")
+_ENTRY = ("family", "family_digest", "layout", "resident", "spread", "measured")
+
+
+def portfolio_document(portfolio: Portfolio) -> dict[str, Any]:
+    """A portfolio as a JSON-able document."""
+    return {
+        "format": FORMAT,
+        **{name: getattr(portfolio, name) for name in _PLAIN},
+        "fingerprint": portfolio.fingerprint.key(),
+        "threads": portfolio.threads,
+        "toolchain": dict(portfolio.toolchain),
+        "shapes": portfolio.shapes,
+        "loss": portfolio.loss,
+        "terms": list(TERMS),
+        "entries": [
+            {
+                **{name: getattr(each, name) for name in _ENTRY},
+                "configuration": dict(each.configuration),
+                "free": list(each.free),
+                "prices": list(each.prices),
+                "binary": each.binary,
+                "support": each.support,
+            }
+            for each in portfolio.entries
+        ],
+    }
+
+
+def read_portfolio(document: object) -> Portfolio:
+    """Rebuild a portfolio from `portfolio_document`.
+
+    Raises:
+        InputError: another format version or other terms, a missing key, or a field of the wrong
+            type or out of range; the message names it.
+    """
+    fields = checks.mapping("a portfolio", document)
+    version = checks.required(fields, "format")
+    if type(version) is not int or version != FORMAT:
+        raise InputError(
+            f"portfolio format must be {FORMAT}, got {shown(version)}: another autotune wrote it, "
+            "run the preset again"
+        )
+    if checks.sequence("terms", checks.required(fields, "terms")) != list(TERMS):
+        raise InputError("the portfolio's terms are another autotune's: run the preset again")
+    entries = checks.sequence("entries", checks.required(fields, "entries"))
+    if len(entries) > LARGEST:
+        raise InputError(f"a portfolio has {LARGEST} programs at most, got {len(entries)}")
+    plain = {name: _text(fields, name, empty=name == "architecture") for name in _PLAIN}
+    for name, known in (("dtype", DTYPES), ("out_dtype", DTYPES), ("accuracy", ACCURACIES)):
+        if plain[name] not in known:
+            raise checks.wrong(name, f"one of {', '.join(known)}", plain[name])
+    threads = checks.required(fields, "threads")
+    return Portfolio(
+        **plain,
+        fingerprint=read_fingerprint(checks.required(fields, "fingerprint")),
+        threads=None if threads is None else checks.count("threads", threads, minimum=1),
+        toolchain=checks.texts("toolchain", checks.required(fields, "toolchain")),
+        entries=tuple(_entry(each) for each in entries),
+        shapes=checks.count("shapes", checks.required(fields, "shapes")),
+        loss=checks.number("loss", checks.required(fields, "loss"), zero=True),
+    )
+
+
+def _entry(document: object) -> Entry:
+    fields = checks.mapping("an entry", document)
+    layout = _text(fields, "layout")
+    if layout not in LAYOUTS:
+        raise checks.wrong("layout", f"one of {', '.join(LAYOUTS)}", layout)
+    prices = checks.sequence("prices", checks.required(fields, "prices"))
+    if len(prices) != len(TERMS):
+        raise InputError(f"an entry has {len(TERMS)} prices, got {len(prices)}")
+    configuration = Configuration(
+        checks.scalars("configuration", checks.required(fields, "configuration"))
+    )
+    free = tuple(checks.text("free", each) for each in checks.sequence("free", fields.get("free")))
+    if not set(free) <= configuration.keys():
+        raise checks.wrong("free", "names of the configuration", list(free))
+    return Entry(
+        family=_text(fields, "family"),
+        family_digest=_text(fields, "family_digest"),
+        layout=layout,
+        configuration=configuration,
+        free=free,
+        resident=checks.count("resident", checks.required(fields, "resident"), minimum=1),
+        prices=tuple(checks.number("prices", each, zero=True) for each in prices),
+        spread=checks.number("spread", checks.required(fields, "spread"), zero=True),
+        measured=checks.count("measured", checks.required(fields, "measured")),
+        binary=_digest(fields, "binary"),
+        support=_digest(fields, "support"),
+    )
+
+
+def _text(fields: Mapping[str, Any], name: str, *, empty: bool = False) -> str:
+    return checks.text(name, checks.required(fields, name), empty=empty)
+
+
+def _digest(fields: Mapping[str, Any], name: str) -> str | None:
+    digest = checks.required(fields, name)
+    if digest is None or (isinstance(digest, str) and _DIGEST.fullmatch(digest)):
+        return digest
+    raise checks.wrong(name, "a SHA-256 in hex, or null", digest)

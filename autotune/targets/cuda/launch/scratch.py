@@ -1,0 +1,76 @@
+"""Device memory that launches use and nobody sees: workspaces and transposed copies."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from autotune.targets.cuda.driver.capture import GraphMemory, is_capturing
+from autotune.targets.cuda.driver.context import activated
+from autotune.targets.cuda.driver.interface import driver
+
+if TYPE_CHECKING:
+    from autotune.targets.cuda.driver.interface import Memory
+
+Allocate: TypeAlias = Callable[[Any, str, int], int]
+"""``allocate(stream, name, size)``: address of memory for one call on a stream."""
+
+_PER_THREAD_STREAM = 2  # CU_STREAM_PER_THREAD
+
+
+class Scratch:
+    """Memory for launches on one device, kept for those that come next.
+
+    It belongs to streams, so that launches on several streams do not disturb each other; that of
+    calls which are captured belongs to the graph (`GraphMemory`), which may be launched on any
+    stream.
+
+    Args:
+        ordinal: the driver's number of the device.
+    """
+
+    def __init__(self, ordinal: int) -> None:
+        self._ordinal = ordinal
+        self._kept: dict[tuple[str, int, int, int], Memory] = {}
+        self._lock = threading.RLock()
+
+    def lend(self, stream: Any, enqueue: Callable[[Allocate], None]) -> None:
+        """Enqueue what uses memory; it may be used until all of that is done.
+
+        Another thread's launches on this stream, and in the same memory, come before all of these
+        or after all of them.
+
+        Args:
+            stream: that they come to; see `autotune.targets.cuda.launch.launch.Launch`.
+            enqueue: enqueues them, given what gives memory.
+        """
+        with self._lock:
+            # The engine's own captures, on its own streams, find their memory allocated.
+            if stream.__class__ is not int or not is_capturing(stream):
+                enqueue(self._allocate)
+                return
+            captured = GraphMemory(stream)
+            try:
+                enqueue(captured.allocate)
+            finally:
+                captured.free()
+
+    def free(self) -> None:
+        """Give all of it back; nothing that uses it may be enqueued any more."""
+        with self._lock, activated(self._ordinal):
+            for memory in self._kept.values():
+                memory.free()
+            self._kept.clear()
+
+    def _allocate(self, stream: Any, name: str, size: int) -> int:
+        """Memory for the launches on one stream, allocated when first needed."""
+        handle = stream if stream.__class__ is int else getattr(stream, "handle", 0)
+        # One handle stands for the default stream of whichever thread asks.
+        owner = threading.get_ident() if handle == _PER_THREAD_STREAM else 0
+        key = (name, size, handle, owner)
+        found = self._kept.get(key)
+        if found is None:
+            with activated(self._ordinal):
+                found = self._kept[key] = driver().allocate(max(size, 1))
+        return int(found)

@@ -1,0 +1,126 @@
+"""Portfolios as documents and in the cache: nothing of them is lost, nothing strange is taken."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.core.configuration import Configuration
+from autotune.core.device import DeviceFingerprint
+from autotune.core.errors import InputError
+from autotune.model import TERMS, Entry, Portfolio
+from autotune.store import TuningCache, strict_json
+from autotune.store.portfolio import portfolio_document, read_portfolio
+from autotune.store.sources import RecordFiles
+
+CUBIN = b"\x7fELF one"
+ENTRY = Entry(
+    family="pipelined",
+    family_digest="0123456789abcdef",
+    layout="nt",
+    configuration=Configuration({"sm": 64, "order": "rows", "splits": 1}),
+    free=("splits",),
+    resident=2,
+    prices=tuple(1e-9 * number for number in range(len(TERMS))),
+    spread=0.07,
+    measured=31,
+    binary=hashlib.sha256(CUBIN).hexdigest(),
+)
+PORTFOLIO = Portfolio(
+    operation="gemm",
+    target="cuda",
+    fingerprint=DeviceFingerprint("cuda", "NVIDIA H200", {"compute_capability": "9.0"}),
+    dtype="float32",
+    out_dtype="float32",
+    accuracy="ieee",
+    threads=None,
+    architecture="sm_90",
+    toolchain={"nvrtc": "13.0"},
+    entries=(ENTRY, replace(ENTRY, layout="nn", binary=None, free=())),
+    shapes=60,
+    loss=0.01,
+    created="2026-01-31T12:00:00.000000Z",
+)
+
+
+def test_a_portfolio_survives_json() -> None:
+    text = strict_json.line(portfolio_document(PORTFOLIO))
+    assert read_portfolio(strict_json.parse(text)) == PORTFOLIO
+
+
+FAULTS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"format": 2}, {}, "portfolio format must be 1, got 2"),
+    ({"terms": ["call"]}, {}, "terms are another autotune's"),
+    ({"dtype": "float7"}, {}, "dtype must be one of"),
+    ({"threads": 0}, {}, "threads must be a whole number >= 1"),
+    ({"loss": -1.0}, {}, "loss must be a finite number >= 0"),
+    ({"entries": [{}] * 65}, {}, "64 programs at most"),
+    ({}, {"layout": "xy"}, "layout must be one of"),
+    ({}, {"prices": [1.0]}, "prices, got 1"),
+    ({}, {"prices": [-1.0] * len(TERMS)}, "prices must be a finite number >= 0"),
+    ({}, {"resident": 0}, "resident must be a whole number >= 1"),
+    ({}, {"free": ["sn"]}, "free must be names of the configuration"),
+    ({}, {"binary": "../../etc/passwd"}, "binary must be a SHA-256"),
+]
+
+
+@pytest.mark.parametrize(("change", "entry", "message"), FAULTS, ids=[f[2] for f in FAULTS])
+def test_what_is_not_a_portfolio_is_refused(
+    change: dict[str, Any], entry: dict[str, Any], message: str
+) -> None:
+    document = portfolio_document(PORTFOLIO) | change
+    if entry:
+        document["entries"][0] |= entry
+    with pytest.raises(InputError, match=message):
+        read_portfolio(document)
+
+
+def test_the_cache_keeps_one_for_a_device_and_its_binaries(tmp_path: Path) -> None:
+    cache = TuningCache(tmp_path / "tuning.sqlite")
+    assert cache.portfolios("gemm", "cuda") == []
+    cache.put_portfolio(PORTFOLIO, [CUBIN])
+    cache.put_portfolio(replace(PORTFOLIO, dtype="float64"))
+    newer = replace(PORTFOLIO, loss=0.02)
+    cache.put_portfolio(newer)
+    found = cache.portfolios("gemm", "cuda")
+    assert sorted(found, key=lambda each: each.dtype) == [
+        newer,
+        replace(PORTFOLIO, dtype="float64"),
+    ]
+    assert cache.binary(ENTRY.binary or "") == CUBIN
+    assert cache.portfolios("gemm", "cpu") == []
+    # Removing records leaves it, and a portfolio without it lets it go.
+    cache.delete(["no such record"])
+    assert cache.binary(ENTRY.binary or "") == CUBIN
+    other = tuple(replace(each, binary=None) for each in PORTFOLIO.entries)
+    for dtype in ("float32", "float64"):
+        cache.put_portfolio(replace(PORTFOLIO, dtype=dtype, entries=other))
+    assert cache.binary(ENTRY.binary or "") is None
+
+
+def test_a_damaged_one_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache = TuningCache(tmp_path / "tuning.sqlite")
+    cache.put_portfolio(PORTFOLIO)
+    cache.put_portfolio(replace(PORTFOLIO, dtype="float64"))
+    with sqlite3.connect(cache.path) as connection:
+        connection.execute("UPDATE portfolios SET document = 'x' WHERE subject LIKE '%float64%'")
+    assert cache.portfolios("gemm", "cuda") == [PORTFOLIO]
+    assert "a portfolio is left out" in caplog.text
+    cache.delete(["no such record"])  # and does not stand in the way
+
+
+def test_folders_hold_them_beside_records(tmp_path: Path) -> None:
+    folder = tmp_path / PORTFOLIO.fingerprint.slug
+    folder.mkdir()
+    lines = ['{"format": "autotune-records", "version": 1}']
+    lines += [strict_json.line(portfolio_document(PORTFOLIO)), "{}"]
+    (folder / "gemm.portfolio.jsonl").write_text("\n".join(lines))
+    files = RecordFiles(tmp_path, "cuda", trusted=True)
+    assert list(files.portfolios("gemm", "cuda")) == [PORTFOLIO]
+    assert list(files.portfolios("gemm", "cpu")) == []
+    assert list(RecordFiles(tmp_path, "cpu").portfolios("gemm", "cuda")) == []
