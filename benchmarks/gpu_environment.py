@@ -97,6 +97,30 @@ class GpuWatch:
                 self.use.append(use)
 
 
+class EnergyMeter:
+    """Reads a GPU's energy counter, which NVML refreshes some ten times a second.
+
+    Args:
+        device: as `read_gpu` gives it.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._bus = device.state["pci_bus_id"]
+
+    def joules(self) -> float | None:
+        """What it has used since its driver was loaded; None where NVML does not say."""
+        try:
+            import pynvml
+        except ImportError:
+            return None
+        try:
+            pynvml.nvmlInit()
+            handle = pynvml.nvmlDeviceGetHandleByPciBusId(self._bus.encode())
+            return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3
+        except pynvml.NVMLError:
+            return None
+
+
 def _use(bus: str) -> int | None:
     """The share of the last fraction of a second in which a kernel ran, in percent."""
     try:
@@ -110,4 +134,4 @@ def _use(bus: str) -> int | None:
         return None
 
 
-__all__ = ["GpuWatch", "describe_gpu", "read_gpu"]
+__all__ = ["EnergyMeter", "GpuWatch", "describe_gpu", "read_gpu"]

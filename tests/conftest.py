@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+from shared_programs import SharedPrograms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +35,22 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("AUTOTUNE_CACHE", str(cache))
     monkeypatch.delenv("AUTOTUNE_FAMILIES", raising=False)
     return cache
+
+
+@pytest.fixture(scope="session")
+def shared_programs(tmp_path_factory: pytest.TempPathFactory) -> SharedPrograms:
+    """What was compiled in other tests of this run; processes that share the tests share it."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    return SharedPrograms(folder / "programs")
+
+
+@pytest.fixture
+def warm_cache(tmp_path: Path, shared_programs: SharedPrograms) -> Iterator[Path]:
+    """A cache that is empty but for programs that other tests of this run have compiled."""
+    with shared_programs.at(tmp_path / "warm-cache") as cache:
+        yield cache
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,7 @@ from autotune.store import export_records
 
 if TYPE_CHECKING:
     from autotune.operations.problem import Problem
+    from autotune.tuning.portfolios import Surveyed
     from autotune.tuning.preset_run import PresetResult
     from autotune.tuning.presets import TuningPreset
     from autotune.tuning.progress import Watcher
@@ -61,6 +62,8 @@ def run_named(args: argparse.Namespace) -> CommandResult:
         storage=args.storage,
         workers=args.workers,
         watch=display.watch,
+        visits=display.visit,
+        surveyed=display.surveyed,
     ):
         display.show(result)
         results.append(result)
@@ -78,6 +81,10 @@ def run_named(args: argparse.Namespace) -> CommandResult:
         "\n".join(lines),
         exit_code=1 if failed or not records else 0,
     )
+
+
+_TOLD = 16
+"""Of so many visits of a survey one is told of."""
 
 
 class _Display:
@@ -101,6 +108,23 @@ class _Display:
         )
         self._end = line.end
         return line
+
+    def visit(self, problem: Problem, number: int, of: int) -> None:
+        """Say now and then how far a survey has come."""
+        if not self._quiet and (number == 1 or number % _TOLD == 0):
+            print(f"survey: visit {number} of {of}, {problem.label}", file=sys.stderr, flush=True)
+
+    def surveyed(self, result: Surveyed) -> None:
+        """Say what a survey has brought."""
+        if not self._quiet:
+            made = result.portfolio
+            print(
+                f"survey: {made.dtype}: {len(made.entries)} programs of {result.programs}, chosen "
+                f"by {result.measurements} measurements on {made.shapes} shapes, lose "
+                f"{made.loss:.1%} to all of them; {result.seconds:.0f} s",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def show(self, result: PresetResult) -> None:
         """Say what became of a problem."""

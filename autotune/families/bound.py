@@ -73,6 +73,11 @@ class Bound:
         self._evaluated: dict[int, Value | None] = {}
 
     @property
+    def constants(self) -> Mapping[str, Value]:
+        """Limits, parameters, and derived names that depend on no size."""
+        return self._constants
+
+    @property
     def runtime(self) -> tuple[int, ...]:
         """Values of the parameters that are passed at the call."""
         return tuple(int(self.configuration[name]) for name in self.family.runtime_parameters)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from autotune.core.errors import SpaceError
 
 if TYPE_CHECKING:
-    from autotune.families.bound import Bound, Point
+    from autotune.families.bound import Point
     from autotune.families.family import AuxiliaryKernel, KernelFamily, Launch
-    from autotune.operations.problem import Problem
     from autotune.space import Expression
 
 Extents: TypeAlias = tuple[int, int, int]
@@ -49,12 +48,15 @@ class LaunchPlan:
         workspace_bytes: device memory that they are given; None means that they take no such
             argument.
         runtime: values of the parameters that are passed at the call, after all else.
+        zeroed_bytes: how much of that memory, from its start on, is zero whenever a call begins;
+            the kernels leave it zero.
     """
 
     sizes: tuple[int, ...]
     steps: tuple[LaunchStep, ...]
     workspace_bytes: int | None = None
     runtime: tuple[int, ...] = ()
+    zeroed_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,23 +112,21 @@ def plan_launch(point: Point) -> LaunchPlan:
         extents(launch.block),
         whole(launch.shared_bytes, 0),
     )
+    workspace = None if launch.workspace_bytes is None else whole(launch.workspace_bytes, 0)
+    zeroed = whole(launch.zeroed_bytes, 0)
+    if zeroed > (workspace or 0) or zeroed % 4 != 0:
+        raise SpaceError(
+            f"family {family.name!r} cannot be launched for {point.problem.label}: "
+            "zeroed_bytes must be whole words of 4 bytes within the workspace of "
+            f"{workspace or 0} bytes, got {zeroed}"
+        )
     return LaunchPlan(
         sizes=point.problem.shape,
         steps=(*auxiliary(launch.before), main, *auxiliary(launch.after)),
-        workspace_bytes=(
-            None if launch.workspace_bytes is None else whole(launch.workspace_bytes, 0)
-        ),
+        workspace_bytes=workspace,
         runtime=point.bound.runtime,
+        zeroed_bytes=zeroed,
     )
-
-
-def plan_or_none(bound: Bound, problem: Problem) -> LaunchPlan | None:
-    """What a configuration launches for a problem; None where it is not valid. Lists no space."""
-    try:
-        point = bound.at(problem)
-        return plan_launch(point) if point.valid else None
-    except SpaceError:
-        return None
 
 
 def resident_blocks(point: Point) -> int:

@@ -301,6 +301,8 @@ def _launch(table: Table, scope: Scope) -> Launch:
     workspace = None
     if "workspace_bytes" in table:
         workspace = _size(table, "workspace_bytes", scope)
+    elif "zeroed_bytes" in table:
+        table.fail("workspace_bytes", "is missing: zeroed_bytes is how much of it is zero")
     launch = Launch(
         grid=_extents(table, "grid", scope),
         block=_extents(table, "block", scope),
@@ -313,6 +315,11 @@ def _launch(table: Table, scope: Scope) -> Launch:
         workspace_bytes=workspace,
         before=tuple(_auxiliary(entry, scope) for entry in table.tables("before")),
         after=tuple(_auxiliary(entry, scope) for entry in table.tables("after")),
+        zeroed_bytes=(
+            _size(table, "zeroed_bytes", scope)
+            if "zeroed_bytes" in table
+            else Expression.parse("0")
+        ),
     )
     table.close()
     return launch
@@ -320,10 +327,15 @@ def _launch(table: Table, scope: Scope) -> Launch:
 
 def _work(table: Table, scope: Scope) -> Work:
     rows, columns, steps = _extents(table, "tile", scope, "rows, columns and reduction steps")
-    text = table.text("parts") if "parts" in table else "1"
-    parts = scope.expression(table, "parts", text, exact_division=True)
+    others = {"parts": "1", "in_block": "0", "copied": "0"}
+    parts, in_block, copied = (
+        scope.expression(
+            table, key, table.text(key) if key in table else default, exact_division=True
+        )
+        for key, default in others.items()
+    )
     table.close()
-    return Work((rows, columns, steps), parts)
+    return Work((rows, columns, steps), parts, in_block, copied)
 
 
 def _auxiliary(table: Table, scope: Scope) -> AuxiliaryKernel:

@@ -1,24 +1,34 @@
 """How long programs take on problems nobody has timed, learned for each device."""
 
-from autotune.model.building import Built, Timed, build, places_of
-from autotune.model.choosing import Candidate, Choice, Chooser
-from autotune.model.portfolio import LARGEST, Entry, Portfolio
-from autotune.model.terms import TERMS, Sizes
-from autotune.model.units import unit_of, variants
+from autotune.model.book import PriceBook, Program, Timed
+from autotune.model.building import Built, build
+from autotune.model.choosing import Call, Choice, Chooser
+from autotune.model.expecting import Expectation, expected_log_time
+from autotune.model.portfolio import LARGEST, Entry, Key, Portfolio
+from autotune.model.terms import TERMS, Sizes, Unit
+from autotune.model.units import Units, free_parameters, places_of, program_of, variants
 
 __all__ = [
     "LARGEST",
     "TERMS",
     "Built",
-    "Candidate",
+    "Call",
     "Choice",
     "Chooser",
     "Entry",
+    "Expectation",
+    "Key",
     "Portfolio",
+    "PriceBook",
+    "Program",
     "Sizes",
     "Timed",
+    "Unit",
+    "Units",
     "build",
+    "expected_log_time",
+    "free_parameters",
     "places_of",
-    "unit_of",
+    "program_of",
     "variants",
 ]

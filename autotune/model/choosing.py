@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.model.terms import Programs, Sizes, price
+from autotune.model.terms import Programs, Sizes, Unit, price
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,20 +24,18 @@ _RANKED = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class Call:
     """A program that may be chosen, with one choice of what is passed at the call.
 
     Attributes:
         entry: the program.
         configuration: with that choice.
-        tile: rows and columns of C and reduction steps of a unit.
-        parts: that the reduction is divided into.
+        unit: what it does at a time.
     """
 
     entry: Entry
     configuration: Configuration
-    tile: tuple[int, int, int]
-    parts: int
+    unit: Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +68,12 @@ class Chooser:
         ValueError: there are no candidates.
     """
 
-    def __init__(self, candidates: Sequence[Candidate], places: int) -> None:
+    def __init__(self, candidates: Sequence[Call], places: int) -> None:
         if not candidates:
             raise ValueError("a choice needs at least one program")
         self._candidates = tuple(candidates)
-        self._programs = Programs(
-            [each.tile for each in candidates],
-            [each.parts for each in candidates],
+        self._programs = Programs.of(
+            [each.unit for each in candidates],
             [each.entry.resident for each in candidates],
             places,
         )

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.model.terms import TERMS, Programs, Sizes
+from autotune.model.terms import TERMS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
 PRIOR_WEIGHT = 0.1
@@ -20,23 +18,6 @@ PRIOR_WEIGHT = 0.1
 _ROBUST_ROUNDS = 4
 _TOLERATED = 0.15
 """Relative errors beyond this count less and less: a disturbed moment is no price."""
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """A time that a program took.
-
-    Attributes:
-        sizes: of the problem.
-        parts: that the reduction was divided into.
-        seconds: median of a call.
-        weight: what it counts for; less than 1 where it was measured briefly.
-    """
-
-    sizes: Sizes
-    parts: int
-    seconds: float
-    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +32,6 @@ class Fitted:
 
     prices: NDArray[np.float64]
     spread: float
-
-
-def counted_terms(
-    tile: tuple[int, int, int], resident: int, places: int, observed: Sequence[Observation]
-) -> NDArray[np.float64]:
-    """The terms of one program for what was observed of it, shape (observations, terms)."""
-    rows = np.empty((len(observed), len(TERMS)))
-    programs: dict[int, Programs] = {}
-    for row, each in zip(rows, observed, strict=True):
-        if each.parts not in programs:
-            programs[each.parts] = Programs([tile], [each.parts], [resident], places)
-        row[:] = programs[each.parts].count(each.sizes)[:, 0]
-    return rows
 
 
 def fit(

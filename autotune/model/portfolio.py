@@ -16,6 +16,21 @@ LARGEST = 64
 
 
 @dataclass(frozen=True, slots=True)
+class Key:
+    """What tells one program from another.
+
+    Attributes:
+        family: its family's name.
+        layout: how operands are stored.
+        configuration: with the lowest values of its free parameters.
+    """
+
+    family: str
+    layout: str
+    configuration: Configuration
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One program of a portfolio.
 
@@ -46,6 +61,11 @@ class Entry:
     binary: str | None = None
     support: str | None = None
 
+    @property
+    def key(self) -> Key:
+        """Which program it is."""
+        return Key(self.family, self.layout, self.configuration)
+
 
 @dataclass(frozen=True, slots=True)
 class Portfolio:
@@ -62,6 +82,8 @@ class Portfolio:
         architecture: what the binaries run on: "sm_90"; empty where none are kept.
         toolchain: what they were compiled and run with.
         entries: the programs.
+        families: prices per volume of each family that was measured, by its name: what is
+            expected of programs that were not.
         shapes: problems that they were measured on.
         loss: how much slower the best of them is than the best of all that was measured, as a
             geometric mean over those problems: 0.03 is 3%.
@@ -78,6 +100,7 @@ class Portfolio:
     architecture: str
     toolchain: Mapping[str, str]
     entries: tuple[Entry, ...]
+    families: Mapping[str, tuple[float, ...]]
     shapes: int
     loss: float
     created: str

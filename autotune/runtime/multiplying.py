@@ -19,6 +19,7 @@ from autotune.runtime.arrays.kinds import NUMPY, is_torchs, library_of, override
 from autotune.runtime.loading import load
 from autotune.runtime.products import LibraryProduct, PreparedProduct, staged
 from autotune.runtime.shapes import Products, Spread, products_of
+from autotune.targets import resident
 from autotune.targets.kernel import Kernel
 from autotune.targets.registry import home_of
 
@@ -201,6 +202,7 @@ def _host() -> str:
 
 
 def forget() -> None:
-    """Drop the kernels that `matmul` holds, so that it sees what was tuned since."""
+    """Drop what `matmul` and look-ups hold, so that they see what was tuned or edited since."""
     for kept in (_of_arrays, _of_one_library, kernel_for):
         kept.cache_clear()
+    resident.forget()

@@ -8,7 +8,8 @@ division that must be whole. Where Python would raise ZeroDivisionError or Overf
 a result is not real or an integer is beyond 10,000 bits, the expression is undefined, unless an
 ``and`` or ``or`` before it has decided already.
 
-Text is parsed and interpreted, never handed to `eval`.
+Text is parsed and interpreted, never handed to `eval`; functions are made of the parsed tree alone
+(`autotune.space.compiled`).
 """
 
 from __future__ import annotations

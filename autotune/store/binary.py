@@ -74,6 +74,7 @@ class BinaryRecord:
             "sizes": list(self.launch.sizes),
             "workspace_bytes": self.launch.workspace_bytes,
             "runtime": list(self.launch.runtime),
+            "zeroed_bytes": self.launch.zeroed_bytes,
             "steps": [
                 {
                     "kernel": step.kernel,
@@ -109,6 +110,7 @@ class BinaryRecord:
                     else checks.count("binary.workspace_bytes", workspace)
                 ),
                 runtime=_runtime(fields.get("runtime", [])),
+                zeroed_bytes=_zeroed(fields.get("zeroed_bytes", 0), workspace),
             ),
             support=checks.required(fields, "support"),
         )
@@ -140,6 +142,15 @@ def _sizes(value: object) -> tuple[int, ...]:
             f"binary.sizes must be 1 to {_SIZES_LIMIT} whole numbers, got {shown(value)}"
         )
     return _counts("binary.sizes", value)
+
+
+def _zeroed(value: object, workspace: object) -> int:
+    zeroed = checks.count("binary.zeroed_bytes", value)
+    if zeroed > (workspace if isinstance(workspace, int) else 0) or zeroed % 4 != 0:
+        raise InputError(
+            f"binary.zeroed_bytes must be whole words within the workspace, got {shown(value)}"
+        )
+    return zeroed
 
 
 def _runtime(value: object) -> tuple[int, ...]:

@@ -37,6 +37,7 @@ def portfolio_document(portfolio: Portfolio) -> dict[str, Any]:
         "shapes": portfolio.shapes,
         "loss": portfolio.loss,
         "terms": list(TERMS),
+        "families": {name: list(prices) for name, prices in portfolio.families.items()},
         "entries": [
             {
                 **{name: getattr(each, name) for name in _ENTRY},
@@ -81,6 +82,12 @@ def read_portfolio(document: object) -> Portfolio:
         threads=None if threads is None else checks.count("threads", threads, minimum=1),
         toolchain=checks.texts("toolchain", checks.required(fields, "toolchain")),
         entries=tuple(_entry(each) for each in entries),
+        families={
+            name: _prices(each)
+            for name, each in checks.mapping(
+                "families", checks.required(fields, "families")
+            ).items()
+        },
         shapes=checks.count("shapes", checks.required(fields, "shapes")),
         loss=checks.number("loss", checks.required(fields, "loss"), zero=True),
     )
@@ -91,9 +98,6 @@ def _entry(document: object) -> Entry:
     layout = _text(fields, "layout")
     if layout not in LAYOUTS:
         raise checks.wrong("layout", f"one of {', '.join(LAYOUTS)}", layout)
-    prices = checks.sequence("prices", checks.required(fields, "prices"))
-    if len(prices) != len(TERMS):
-        raise InputError(f"an entry has {len(TERMS)} prices, got {len(prices)}")
     configuration = Configuration(
         checks.scalars("configuration", checks.required(fields, "configuration"))
     )
@@ -107,12 +111,19 @@ def _entry(document: object) -> Entry:
         configuration=configuration,
         free=free,
         resident=checks.count("resident", checks.required(fields, "resident"), minimum=1),
-        prices=tuple(checks.number("prices", each, zero=True) for each in prices),
+        prices=_prices(checks.required(fields, "prices")),
         spread=checks.number("spread", checks.required(fields, "spread"), zero=True),
         measured=checks.count("measured", checks.required(fields, "measured")),
         binary=_digest(fields, "binary"),
         support=_digest(fields, "support"),
     )
+
+
+def _prices(value: object) -> tuple[float, ...]:
+    prices = checks.sequence("prices", value)
+    if len(prices) != len(TERMS):
+        raise InputError(f"there must be {len(TERMS)} prices, got {len(prices)}")
+    return tuple(checks.number("prices", each, zero=True) for each in prices)
 
 
 def _text(fields: Mapping[str, Any], name: str, *, empty: bool = False) -> str:

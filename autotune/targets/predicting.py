@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.core.configuration import Candidate
 from autotune.core.errors import SpaceError
-from autotune.families.bound import Bound
-from autotune.model import Candidate as Row
-from autotune.model import Chooser, Sizes, places_of, unit_of, variants
+from autotune.families.planning import Planner
+from autotune.model import Call, Chooser, Sizes, Units, expected_log_time, places_of
 from autotune.operations.problem import Gemm, multiplies
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from autotune.core.device import Device
     from autotune.families.family import KernelFamily
-    from autotune.model import Choice, Entry, Portfolio
+    from autotune.model import Choice, Entry, Expectation, Portfolio
     from autotune.operations.problem import Problem
     from autotune.store import RecordSource
 
@@ -75,12 +75,52 @@ class Predictor:
         )
         self._lock = threading.Lock()
         self._choosers: dict[tuple[object, ...], _Ranked | None] = {}
-        self._bound: dict[tuple[str, Entry, Candidate], Bound] = {}
+        self._planners: dict[tuple[str, Candidate], Planner] = {}
 
     def choose(self, problem: Problem) -> Prediction | None:
         """The candidate whose predicted time is least, of those valid; None without a model."""
+        return next(self.favourites(problem), None)
+
+    def favourites(self, problem: Problem) -> Iterator[Prediction]:
+        """Valid candidates, the one whose predicted time is least first; a few dozen at most."""
         if not isinstance(problem, Gemm) or not multiplies(problem.defined):
-            return None
+            return
+        ranked = self._ranked(problem)
+        if ranked is None:
+            return
+        sizes = Sizes(problem.m, problem.n, problem.k, problem.itemsize, problem.layout)
+        choices = ranked.chooser.ranked(sizes)
+        with self._lock:  # the terms are counted in place; the first choice knows all of them
+            first = next(choices)
+        for choice in itertools.islice(itertools.chain([first], choices), _TRIED):
+            candidate = Candidate(choice.entry.family, choice.configuration)
+            if self._valid(problem, candidate):
+                yield self._prediction(ranked.portfolio, candidate, choice)
+
+    def prior(self, problem: Problem) -> dict[str, Expectation]:
+        """What is expected of every configuration of the families that were measured, by name."""
+        if not isinstance(problem, Gemm) or not multiplies(problem.defined):
+            return {}
+        portfolio = next(self._fitting(problem), None)
+        if portfolio is None:
+            return {}
+        limits = self._device.limits
+        found = {
+            name: expected_log_time(self._families[name], prices, problem, limits)
+            for name, prices in portfolio.families.items()
+            if name in self._families
+        }
+        return {name: each for name, each in found.items() if each is not None}
+
+    def _fitting(self, problem: Gemm) -> Iterator[Portfolio]:
+        """Portfolios of problems like this, of the device itself or the most similar ones."""
+        for each in self._portfolios:
+            types = (each.dtype, each.out_dtype) == (problem.dtype, problem.result_dtype)
+            if types and (each.accuracy, each.threads) == (problem.accuracy, problem.threads):
+                yield each
+
+    def _ranked(self, problem: Gemm) -> _Ranked | None:
+        """The first portfolio that has programs for problems like this, and its choices."""
         key = (
             problem.dtype,
             problem.result_dtype,
@@ -90,32 +130,17 @@ class Predictor:
         )
         with self._lock:
             if key not in self._choosers:
-                self._choosers[key] = self._ranked(problem)
-            ranked = self._choosers[key]
-            if ranked is None:
-                return None
-            sizes = Sizes(problem.m, problem.n, problem.k, problem.itemsize, problem.layout)
-            for _, choice in zip(range(_TRIED), ranked.chooser.ranked(sizes), strict=False):
-                candidate = Candidate(choice.entry.family, choice.configuration)
-                if self._valid(problem, choice.entry, candidate):
-                    return self._prediction(ranked.portfolio, candidate, choice)
+                self._choosers[key] = self._chooser(problem)
+            return self._choosers[key]
+
+    def _chooser(self, problem: Gemm) -> _Ranked | None:
+        for portfolio in self._fitting(problem):
+            calls = list(self._calls(portfolio.entries, problem))
+            if calls:
+                return _Ranked(portfolio, Chooser(calls, places_of(self._device.limits)))
         return None
 
-    def _ranked(self, problem: Gemm) -> _Ranked | None:
-        """The first portfolio that has programs for problems like this."""
-        for portfolio in self._portfolios:
-            if (
-                (portfolio.dtype, portfolio.out_dtype) != (problem.dtype, problem.result_dtype)
-                or portfolio.accuracy != problem.accuracy
-                or portfolio.threads != problem.threads
-            ):
-                continue
-            rows = list(self._rows(portfolio.entries, problem))
-            if rows:
-                return _Ranked(portfolio, Chooser(rows, places_of(self._device.limits)))
-        return None
-
-    def _rows(self, entries: Sequence[Entry], problem: Gemm) -> Iterable[Row]:
+    def _calls(self, entries: Sequence[Entry], problem: Gemm) -> Iterable[Call]:
         """Every way to call the programs whose families are as they were measured."""
         for entry in entries:
             family = self._families.get(entry.family)
@@ -123,26 +148,22 @@ class Predictor:
                 continue
             if entry.layout != problem.layout or family.unsupported(problem) is not None:
                 continue
-            for configuration in variants(family, entry.configuration):
-                try:
-                    tile, parts = unit_of(
-                        family, configuration, problem.dtype, self._device.limits
-                    )
-                except SpaceError:  # not for a device like this
-                    continue
-                yield Row(entry, configuration, tile, parts)
+            try:
+                units = Units(family, entry.configuration, problem.dtype, self._device.limits)
+                yield from [Call(entry, each, units.of(each)) for each in units.variants()]
+            except SpaceError:  # not for a device like this
+                continue
 
-    def _valid(self, problem: Gemm, entry: Entry, candidate: Candidate) -> bool:
-        key = (problem.dtype, entry, candidate)
-        try:
-            if key not in self._bound:
-                family = self._families[candidate.family]
-                self._bound[key] = Bound(
-                    family, candidate.configuration, problem, self._device.limits
-                )
-            return self._bound[key].at(problem).valid
-        except SpaceError:
-            return False
+    def _valid(self, problem: Gemm, candidate: Candidate) -> bool:
+        key = (problem.dtype, candidate)
+        if key not in self._planners:
+            self._planners[key] = Planner(
+                self._families[candidate.family],
+                candidate.configuration,
+                problem.dtype,
+                self._device.limits,
+            )
+        return self._planners[key].valid(problem)
 
     def _prediction(
         self, portfolio: Portfolio, candidate: Candidate, choice: Choice

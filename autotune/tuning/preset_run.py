@@ -20,6 +20,7 @@ from autotune.measuring.evaluator import Effort
 from autotune.store import MatchQuality, TuningCache, TuningRecord, find
 from autotune.targets.base import Work
 from autotune.targets.registry import make_target
+from autotune.tuning.portfolios import survey_device
 from autotune.tuning.preset_schedule import (
     MIN_VISIT_S,
     Claim,
@@ -28,6 +29,7 @@ from autotune.tuning.preset_schedule import (
     second_round_s,
     second_visits,
 )
+from autotune.tuning.survey import Place
 from autotune.tuning.trials import Workplace
 from autotune.tuning.tuner import TuneResult, tune_at
 
@@ -35,8 +37,10 @@ if TYPE_CHECKING:
     from autotune.core.device import Device
     from autotune.families.family import KernelFamily
     from autotune.operations.problem import Problem
+    from autotune.tuning.portfolios import Surveyed
     from autotune.tuning.presets import TuningPreset
     from autotune.tuning.progress import Watcher
+    from autotune.tuning.survey import Watch as SurveyWatch
 
 EFFORT = Effort(budget_s=0.1, finals_s=2.0)
 """Less per trial than for a single problem: there are many, and they learn from each other."""
@@ -93,8 +97,12 @@ def run_preset(
     storage: str | None = None,
     workers: int | None = None,
     watch: Watch | None = None,
+    visits: SurveyWatch | None = None,
+    surveyed: Callable[[Surveyed], None] | None = None,
 ) -> Iterator[PresetResult]:
-    """Tune a preset's problems; yields each when it is done.
+    """Survey the device, if the preset says so, and tune a preset's problems.
+
+    Yields each problem when it is done.
 
     Problems that an earlier run of the same preset has finished, with the same limits and families
     on this device, are kept as long as their record fits exactly and was measured in quiet; one
@@ -116,6 +124,8 @@ def run_preset(
         storage: as for `tune`.
         workers: as for `tune`.
         watch: shows progress.
+        visits: shows progress of the survey.
+        surveyed: hears of each portfolio that was stored.
 
     Raises:
         InputError: something above cannot be used; the message says what and why.
@@ -192,14 +202,40 @@ def run_preset(
             finally:
                 task.interrupted = interrupt.requested
 
-    if not tasks:
+    plan = None if _SURVEY in finished else preset.survey
+    if not tasks and plan is None:
         return
     # Its processes are everybody's; it measures nothing itself.
     programs = ProgramCache(place.programs)
-    with chosen.evaluator(
-        Work(tasks[0].problem, found, read, programs, EFFORT, workers, seed)
-    ) as host:
+    first = preset.problems[0].problem
+    with chosen.evaluator(Work(first, found, read, programs, EFFORT, workers, seed)) as host:
+        if plan is not None:
+            where = Place(chosen, read, found, store, programs, host, workers, seed)
+            own = Deadline((plan.share if tasks else 1.0) * deadline.remaining_s)
+            with Interrupt(own) as interrupt:
+                for made in survey_device(
+                    where,
+                    plan,
+                    own,
+                    lambda: interrupt.requested,
+                    study=f"survey-{preset.name}-{identity}",
+                    watch=visits,
+                ):
+                    if surveyed is not None:
+                        surveyed(made)
+            if interrupt.requested:
+                for task in tasks:
+                    status = PresetStatus.NOT_REACHED
+                    yield PresetResult(task.problem, task.study, status, reason=_INTERRUPTED)
+                return
+            journal.add(_SURVEY)
         yield from _Rounds(tasks, deadline, visit, journal).hold()
+
+
+_SURVEY = "survey"
+"""What the journal calls the survey."""
+
+_INTERRUPTED = "interrupted: run it again to go on"
 
 
 @dataclass(slots=True)
@@ -313,7 +349,7 @@ class _Rounds:
         else:
             task.note(result)
         if task.interrupted:
-            self._stopped = "interrupted: run it again to go on"
+            self._stopped = _INTERRUPTED
         self._compile_s = task.pace.compile_s
 
     def _done(self, task: _Task) -> PresetResult:

@@ -10,9 +10,12 @@ from pathlib import Path
 
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError, ProblemError, UnknownNameError
+from autotune.core.printable import shown
 from autotune.core.suggestions import must_be
 from autotune.core.toml_table import Table
 from autotune.operations.problem import GEMM, Gemm
+from autotune.tuning.portfolios import SurveyPlan
+from autotune.tuning.sampling import Range
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,7 @@ class TuningPreset:
         target: where it runs unless told otherwise.
         trials: the most configurations tried for one problem.
         problems: in the order they are tuned.
+        survey: what the device's portfolio and model are made with; None makes none.
     """
 
     name: str
@@ -45,6 +49,7 @@ class TuningPreset:
     target: str
     trials: int
     problems: tuple[PresetProblem, ...]
+    survey: SurveyPlan | None = None
 
     @property
     def seconds(self) -> int:
@@ -55,7 +60,7 @@ class TuningPreset:
     def digest(self) -> str:
         """Sixteen hex digits over what is tuned and with how much effort."""
         lines = [f"{each.problem.label} {each.seconds}" for each in self.problems]
-        text = "\n".join([self.name, str(self.trials), *lines])
+        text = "\n".join([self.name, str(self.trials), str(self.survey), *lines])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -94,9 +99,40 @@ def read_presets(path: Path) -> dict[str, TuningPreset]:
             target=entry.text("target"),
             trials=entry.whole("trials"),
             problems=tuple(_problems(entry)),
+            survey=_survey(entry.table("survey")) if "survey" in entry else None,
         )
         entry.close()
     return presets
+
+
+def _survey(table: Table) -> SurveyPlan:
+    shares = table.table("dtypes")
+    for dtype in shares:
+        if dtype not in DTYPES:
+            shares.fail(dtype, f"must be one of {', '.join(DTYPES)}")
+    plan = SurveyPlan(
+        within=Range(_bounds(table, "outer"), _bounds(table, "reduction"), _bounds(table, "work")),
+        shares={dtype: shares.whole(dtype) for dtype in shares},
+        problems=table.whole("problems"),
+        seed=table.whole("seed"),
+        share=table.whole("percent") / 100,
+    )
+    shares.close()
+    if not plan.share < 1:
+        table.fail("percent", f"must be below 100, got {plan.share:.0%}")
+    table.close()
+    return plan
+
+
+def _bounds(table: Table, key: str) -> tuple[int, int]:
+    bounds = table.items(key)
+    if (
+        len(bounds) != 2
+        or not all(type(each) is int for each in bounds)
+        or not 1 <= bounds[0] <= bounds[1]
+    ):
+        table.fail(key, f"must be two whole numbers, the lower first, got {shown(bounds)}")
+    return bounds[0], bounds[1]
 
 
 def _problems(entry: Table) -> Iterator[PresetProblem]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from autotune.search.model import Prior
     from autotune.store import MeasuredProblem, TuningCache
     from autotune.targets.base import Target
+    from autotune.targets.predicting import Predictor
 
 _MOST_PROBLEMS = 2
 """Of so many problems that were measured before, each is a prior."""
@@ -34,8 +35,12 @@ def known_priors(
     device: Device,
     families: Mapping[str, KernelFamily],
     store: TuningCache,
+    predictor: Predictor,
 ) -> list[Prior]:
-    """The target's model of its families, if it has one, and what was measured of near problems.
+    """What is known of a problem.
+
+    The target's model of its families, if it has one; what the device's own measurements say of
+    them; and what was measured of near problems.
 
     Raises:
         CacheError: the store cannot be read.
@@ -45,6 +50,8 @@ def known_priors(
     estimates = {name: model for name, model in models.items() if model is not None}
     if estimates:
         found.append(EstimatedPrior(estimates))
+    if learned := predictor.prior(problem):
+        found.append(EstimatedPrior(learned))
 
     sizes = problem_sizes(problem)
 

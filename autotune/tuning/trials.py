@@ -18,8 +18,9 @@ from autotune.families.program_cache import ProgramCache
 from autotune.measuring.evaluator import Effort, Evaluator
 from autotune.search import Subject, open_study
 from autotune.space import SpaceUnion
-from autotune.store import TuningCache
+from autotune.store import TuningCache, record_sources
 from autotune.targets.base import Target, Work
+from autotune.targets.predicting import Predictor, predictor_of
 from autotune.tuning.priors import known_priors
 
 if TYPE_CHECKING:
@@ -176,9 +177,19 @@ class Workplace:
             fingerprint=self.device.fingerprint.digest,
         )
 
+    @property
+    def predictor(self) -> Predictor:
+        """What models know of the problem's operation on the device."""
+        sources = record_sources(self.place.database, self.device.fingerprint.kind)
+        return predictor_of(
+            sources, self.problem.operation, self.target.name, self.families, self.device
+        )
+
     def _priors(self) -> list[Prior]:
         families = {name: self.families[name] for name in self.union.spaces}
-        return known_priors(self.problem, self.target, self.device, families, self.store)
+        return known_priors(
+            self.problem, self.target, self.device, families, self.store, self.predictor
+        )
 
 
 def _usable(families: Mapping[str, KernelFamily], problem: Problem) -> dict[str, KernelFamily]:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
     from autotune.targets.kernel import Kernel
 
 __all__ = ["Progress", "TrialResult", "TuneResult", "tune"]
+
+
+PREDICTED = 8
+"""First trials that the device's model chooses."""
 
 
 @dataclass(frozen=True)
@@ -297,13 +302,14 @@ def _incumbent(work: Workplace) -> Match | None:
 
 
 def _known_good(work: Workplace) -> Iterable[Candidate]:
-    """First trials: what was tuned for this and near problems, then the default family's points.
+    """First trials: what was tuned for near problems, what a model favours, then known points.
 
     What is not valid for this problem and device is moved to the nearest that is.
     """
     problem, device, spaces = work.problem, work.device, work.union.spaces
     records = work.store.records(operation=problem.operation, target=work.target.name)
     wanted = [each.candidate for each in neighbours(records, problem, device.fingerprint, limit=3)]
+    wanted += [each.candidate for each in islice(work.predictor.favourites(problem), PREDICTED)]
     default = work.target.default_family(device)
     if default in spaces:
         family = work.families[default]

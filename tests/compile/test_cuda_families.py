@@ -75,6 +75,13 @@ def sampled(family: KernelFamily, problem: Gemm, limits: CudaLimits, count: int)
     return [Case.of(family, space[int(row)], problem, limits) for row in rows]
 
 
+def spread(family: KernelFamily, problem: Gemm, limits: CudaLimits) -> list[Case]:
+    """A sample, thinned evenly from the one with the least registers to the one with the most."""
+    drawn = sampled(family, problem, limits, 120)
+    drawn.sort(key=lambda case: int(case.names["registers"]))
+    return [drawn[int(place)] for place in np.linspace(0, len(drawn) - 1, 10)]
+
+
 def cases(family: KernelFamily, limits: CudaLimits) -> list[Case]:
     """The default, and samples that take turns in dtypes, those of results too, and layouts."""
     first = Gemm(m=4096, n=4096, k=4096, dtype=family.dtypes[0])
@@ -140,7 +147,7 @@ def test_registers_of_block_are_estimated(
     drawn = [
         case
         for dtype in dtypes
-        for case in sampled(FAMILIES["block"], Gemm(4096, 4096, 4096, dtype), limits, 25)
+        for case in spread(FAMILIES["block"], Gemm(4096, 4096, 4096, dtype), limits)
     ]
     errors = {
         f"{case.configuration} {case.problem.dtype}": (

@@ -25,8 +25,8 @@ def document(capsys: pytest.CaptureFixture[str], *arguments: str):
 
 
 @pytest.mark.slow
-def test_tune_then_list_then_bench(capsys, tmp_path: Path) -> None:
-    cache = ["--cache", str(tmp_path)]
+def test_tune_then_list_then_bench(capsys, warm_cache: Path) -> None:
+    cache = ["--cache", str(warm_cache)]
     shape = ["--shape", "48x33x57", "--dtype", "float64"]
     [tuned] = document(capsys, "tune", *shape, "--trials", "3", *cache)
     assert tuned["problem"]["m"] == 48
@@ -49,7 +49,9 @@ def test_tune_then_list_then_bench(capsys, tmp_path: Path) -> None:
     assert tuned["best"]["family"] in out
     assert document(capsys, "cache", "verify", *cache)
 
-    rows = document(capsys, "bench", *shape, "--ladder", *cache)
+    # Rungs with presets, and one without; each of the other families would be one more like it.
+    families = ["--family", tuned["best"]["family"], "--family", "goto", "--family", "loops"]
+    rows = document(capsys, "bench", *shape, "--ladder", *families, *cache)
     assert {"problem", "kernel", "median_s", "gflops", "ratio_to_vendor", "error"} <= set(rows[0])
     assert rows[0]["kernel"].startswith("NumPy")
     assert rows[1]["kernel"].startswith("tuned")
@@ -59,9 +61,9 @@ def test_tune_then_list_then_bench(capsys, tmp_path: Path) -> None:
     assert all(row["error"] <= 1 for row in rows[1:] if row["error"] is not None)
 
 
-def test_summary_says_what_matters(capsys, tmp_path: Path) -> None:
+def test_summary_says_what_matters(capsys, warm_cache: Path) -> None:
     arguments = ["--shape", "40x40x40", "--trials", "3", "--family", "loops"]
-    code, out, err = run(capsys, "tune", *arguments, "--cache", str(tmp_path))
+    code, out, err = run(capsys, "tune", *arguments, "--cache", str(warm_cache))
     assert code == 0, err
     told = (
         "C[40x40] = A[40x40] @ B[40x40]",
@@ -71,13 +73,13 @@ def test_summary_says_what_matters(capsys, tmp_path: Path) -> None:
         "valid",
     )
     assert all(text in out for text in told)
-    assert all(len(line) <= 100 or str(tmp_path) in line for line in out.splitlines())
+    assert all(len(line) <= 100 or str(warm_cache) in line for line in out.splitlines())
     assert "tuning C[40x40]" in err
 
 
-def test_a_family_of_a_looser_class_may_be_asked_for(capsys, tmp_path: Path) -> None:
+def test_a_family_of_a_looser_class_may_be_asked_for(capsys, warm_cache: Path) -> None:
     arguments = ["--family", "strassen", "--shape", "96x96x96", "--trials", "1"]
-    [tuned] = document(capsys, "tune", *arguments, "--cache", str(tmp_path))
+    [tuned] = document(capsys, "tune", *arguments, "--cache", str(warm_cache))
     assert tuned["problem"]["accuracy"] == "strassen"
     assert tuned["best"]["family"] == "strassen"
 

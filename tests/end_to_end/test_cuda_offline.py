@@ -16,7 +16,7 @@ from autotune.families.catalog import load_families
 from autotune.targets.cuda.compile import nvrtc
 from autotune.targets.cuda.device.known_gpus import find_gpu, known_gpus
 
-FAMILIES = {"block", "naive", "pipelined", "tiled", "volkov"}
+FAMILIES = {"block", "naive", "pipelined", "skinny", "tiled", "volkov"}
 H200 = ["--target", "cuda", "--device", "h200"]
 NUMBA_FAMILIES = {"block", "naive", "tiled"}
 NUMBA_H200 = ["--target", "numba-cuda", "--device", "h200"]
@@ -50,7 +50,7 @@ def test_space_shows_what_the_device_prunes(capsys) -> None:
     for entry in families:
         remaining = [entry["cartesian"], *(step["remaining"] for step in entry["restrictions"])]
         assert remaining == sorted(remaining, reverse=True)
-        assert 0 < remaining[-1] == entry["valid"] <= 10**6
+        assert 0 < remaining[-1] == entry["valid"] <= 10**7
         reasons = [step["reason"] for step in entry["restrictions"]]
         assert "hardware limit on threads per block" in reasons
         assert any("shared memory" in reason for reason in reasons)
@@ -97,7 +97,10 @@ def test_emit_compiles_for_the_device_named(capsys) -> None:
         capsys, "emit", "pipelined", *H200, "--set", "splits=4", "--shape", "64x65536x64"
     )
     assert emitted["configuration"]["splits"] == 4
-    assert list(emitted["resources"]["compiled"]["other_kernels"]) == ["sum_splits"]
+    assert list(emitted["resources"]["compiled"]["other_kernels"]) == [
+        "realign_operands",
+        "sum_splits",
+    ]
 
 
 def test_emit_without_a_compiler_says_so_and_emits(

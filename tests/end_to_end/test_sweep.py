@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from shared_programs import SharedPrograms
 
 from autotune import Gemm, Outcome, TuningCache, sweep
 from autotune.cli import main
@@ -32,9 +34,12 @@ def swept(result: SweepResult) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cache(
+    tmp_path_factory: pytest.TempPathFactory, shared_programs: SharedPrograms
+) -> Iterator[Path]:
     """The sweeps of Python are of the same programs, which are compiled once."""
-    return tmp_path_factory.mktemp("cache")
+    with shared_programs.at(tmp_path_factory.mktemp("cache")) as folder:
+        yield folder
 
 
 def brief_sweep(cache: Path, effort: Effort = BRIEF, **options: Any) -> SweepResult:

@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from shared_programs import SharedPrograms
 
 from autotune import Gemm, MatchQuality, NotTunedError, Outcome, load, tune
 from autotune.core.configuration import Candidate, Configuration
@@ -28,13 +30,16 @@ BRIEF = Effort(budget_s=0.02, finals_s=0.1)
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+def cache(
+    tmp_path_factory: pytest.TempPathFactory, shared_programs: SharedPrograms
+) -> Iterator[Path]:
+    with shared_programs.at(tmp_path_factory.mktemp("cache")) as folder:
+        yield folder
 
 
 @pytest.fixture(scope="module")
 def result(cache: Path):
-    return tune(PROBLEM, target="cpu", trials=10, timeout=60, cache=cache, study="first")
+    return tune(PROBLEM, target="cpu", trials=10, timeout=250, cache=cache, study="first")
 
 
 def operands(problem: Gemm) -> tuple[np.ndarray, np.ndarray]:
@@ -98,30 +103,31 @@ def test_near_sizes_get_the_nearest_record(cache: Path, result) -> None:
     np.testing.assert_allclose(kernel(a, b), a.astype(float) @ b, rtol=1e-4, atol=1e-4)
 
 
-def test_a_record_of_other_parameters_is_passed_over(result, tmp_path: Path) -> None:
+def test_a_record_of_other_parameters_is_passed_over(result, warm_cache: Path) -> None:
     # An older version of the family had a parameter more.
     candidate = result.best.candidate
     older = Configuration({**candidate.configuration, "prefetch": 1})
     record = replace(result.best, candidate=Candidate(candidate.family, older))
-    TuningCache(tmp_path / "tuning.sqlite").add(record)
+    TuningCache(warm_cache / "tuning.sqlite").add(record)
     with pytest.raises(NotTunedError, match="prefetch"):
-        load(PROBLEM, "cpu", cache=tmp_path)
-    assert load(PROBLEM, "cpu", match="nearest", cache=tmp_path).match is MatchQuality.DEFAULT
+        load(PROBLEM, "cpu", cache=warm_cache)
+    assert load(PROBLEM, "cpu", match="nearest", cache=warm_cache).match is MatchQuality.DEFAULT
     again = tune(
         PROBLEM,
         target="cpu",
         families=[candidate.family],
         trials=2,
-        timeout=60,
-        cache=tmp_path,
+        timeout=250,
+        cache=warm_cache,
         effort=BRIEF,
+        workers=1,
     )
     assert sum(again.counts.values()) == 2
 
 
-def test_an_empty_cache_gives_a_default_kernel(tmp_path: Path) -> None:
+def test_an_empty_cache_gives_a_default_kernel(warm_cache: Path) -> None:
     problem = Gemm(33, 5, 17, dtype="float64")
-    kernel = load(problem, "cpu", match="nearest", cache=tmp_path / "none")
+    kernel = load(problem, "cpu", match="nearest", cache=warm_cache / "none")
     assert kernel.match is MatchQuality.DEFAULT
     assert kernel.record is None
     a, b = operands(problem)
@@ -130,7 +136,14 @@ def test_an_empty_cache_gives_a_default_kernel(tmp_path: Path) -> None:
 
 def test_a_named_study_goes_on(result, cache: Path) -> None:
     more = tune(
-        PROBLEM, target="cpu", trials=4, timeout=60, cache=cache, study="first", effort=BRIEF
+        PROBLEM,
+        target="cpu",
+        trials=4,
+        timeout=250,
+        cache=cache,
+        study="first",
+        effort=BRIEF,
+        workers=1,
     )
     assert len(more.trials) == 4
     tried = {trial.candidate for trial in result.trials}
@@ -180,13 +193,13 @@ SEARCHES = {
     ],
 )
 def test_a_request_to_stop_keeps_what_was_measured(
-    tmp_path: Path, search: str, number: signal.Signals
+    warm_cache: Path, search: str, number: signal.Signals
 ) -> None:
     # A family of many configurations and few programs: there is much left to do.
     command = [sys.executable, "-m", "autotune", *SEARCHES[search], "--json"]
-    command += ["--family", "blocked", "--trials", "100000", "--target", "cpu"]
+    command += ["--family", "blocked", "--trials", "100000", "--target", "cpu", "--workers", "1"]
     process = subprocess.Popen(
-        [*command, "--cache", str(tmp_path)],
+        [*command, "--cache", str(warm_cache)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -194,7 +207,7 @@ def test_a_request_to_stop_keeps_what_was_measured(
         preexec_fn=lambda: [signal.signal(each, signal.SIG_DFL) for each in SIGNALS],
     )
     try:
-        database = TuningCache(tmp_path / "tuning.sqlite")
+        database = TuningCache(warm_cache / "tuning.sqlite")
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and process.poll() is None:
             if any(row.measurement.ok for row in database.measurements()):
@@ -211,16 +224,16 @@ def test_a_request_to_stop_keeps_what_was_measured(
     assert [record.id for record in database.records()] == [document["id"]]
 
 
-def test_two_tuners_share_one_cache_and_study(tmp_path: Path) -> None:
+def test_two_tuners_share_one_cache_and_study(warm_cache: Path) -> None:
     command = [sys.executable, "-m", "autotune", "tune", "--json", "--quiet", "--family", "loops"]
-    command += ["--shape", "24x24x24", "--trials", "4", "--cache", str(tmp_path)]
-    command += ["--study", "shared", "--target", "cpu"]
+    command += ["--shape", "24x24x24", "--trials", "4", "--cache", str(warm_cache)]
+    command += ["--study", "shared", "--target", "cpu", "--workers", "1"]
     processes = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
     outputs = [process.communicate(timeout=120) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
-    rows = TuningCache(tmp_path / "tuning.sqlite").measurements()
+    rows = TuningCache(warm_cache / "tuning.sqlite").measurements()
     tried = [row.candidate for row in rows]
     assert len(tried) == len(set(tried))

@@ -1,6 +1,6 @@
 """gemm for cpu: family goto, float32, layout nn.
 
-template: gemm/cpu/goto.py.j2, digest 396a95417c92b279
+template: gemm/cpu/goto.py.j2, digest 9a4b5598fae2c2db
 configuration: {"schedule": "static", "threads": 1, "tx": 32, "ty": 14, "vector": 512}
 """
 
@@ -13,7 +13,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "f68f17472026bfc8"
+PROGRAM = "444c230998480030"
 REAL = np.float32
 ITEMSIZE = 4
 OPTIONS = {"nogil": True, "error_model": "numpy"}

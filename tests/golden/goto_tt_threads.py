@@ -1,6 +1,6 @@
 """gemm for cpu: family goto, float64, layout tt.
 
-template: gemm/cpu/goto.py.j2, digest 396a95417c92b279
+template: gemm/cpu/goto.py.j2, digest 9a4b5598fae2c2db
 configuration: {"schedule": "guided", "threads": 2, "tx": 8, "ty": 6, "vector": 256}
 """
 
@@ -13,7 +13,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "1c98d2bf7f0c7ede"
+PROGRAM = "d77b8590dd738d16"
 REAL = np.float64
 ITEMSIZE = 8
 # Threads that share the work.

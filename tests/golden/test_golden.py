@@ -20,6 +20,7 @@ UNSHARED = {"threads": 1, "schedule": "static", "chunk": 0}
 GUIDED = {"threads": 2, "schedule": "guided", "chunk": 1}
 GRID = {"shared": "grid", **UNSHARED}
 GOTO = {"sm": 192, "sn": 512, "sk": 2048, "pack_a": 1, "pack_b": 1, "parts": 1}
+STREAM = {"sn": 8, "sk": 2048, "parts": 1}
 CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
     "loops_ikj": ("loops", {"order": "ikj", "threads": 1}, "float32", "nn"),
     "loops_jik_threads": ("loops", {"order": "jik", "threads": 2}, "float64", "nn"),
@@ -63,6 +64,24 @@ CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
         "float64",
         "tt",
     ),
+    "skinny": (
+        "skinny",
+        {"vector": 512, "side": "rows", "ty": 8, "vectors": 2, **STREAM, **UNSHARED},
+        "float32",
+        "nn",
+    ),
+    "skinny_columns_threads": (
+        "skinny",
+        {"vector": 256, "side": "columns", "ty": 4, "vectors": 2, **STREAM, **GUIDED},
+        "float64",
+        "nn",
+    ),
+    "unpacked_nt_threads": (
+        "unpacked",
+        {"vector": 512, "ty": 8, "vectors": 2, "sm": 128, "sk": 1024, **GUIDED},
+        "float32",
+        "nt",
+    ),
     "divide": ("divide", {"unroll": 2, "cutoff": 64, "threads": 1}, "float32", "nn"),
     "strassen": (
         "strassen",
@@ -74,6 +93,23 @@ CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
 
 SQUARE = {"sm": 64, "sk": 64, "sn": 16, "ty": 8, "tx": 8, "group": 1, "min_blocks": 1}
 STAGED = {"pad": 4, "swizzle": 0, "stages": 2, "fragment_buffers": 1}
+WARP_TILES: Mapping[str, Value] = {
+    **{"sm": 128, "sk": 128, "sn": 16, "ty": 8, "tx": 8, "lanes_m": 4, "lane_order": "z"},
+    **{"stages": 3, "load_run": 16, "transpose_through": "copies", "order": "row-serpentine"},
+    **{"min_blocks": 1, "bounds": "launch"},
+}
+AT_THE_CALL: Mapping[str, Value] = {"group": 8, "splits": 1, "last": 0, "realign": 0}
+THIN = {
+    "side": "rows",
+    "few": 4,
+    "wide": 4,
+    "loads": 8,
+    "held": 4,
+    "warps": 8,
+    "min_blocks": 2,
+    "across": 32,
+    "splits": 16,
+}
 CUDA_CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
     "naive_float32": (
         "naive",
@@ -93,12 +129,14 @@ CUDA_CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
         "bfloat16",
         "bfloat16",
     ),
+    "skinny_float32": ("skinny", THIN, "float32", "float32"),
     "block_float16": (
         "block",
         {**SQUARE, **STAGED, "vector": 4, "transposed": 1, "interleaved": 1},
         "float16",
         "float16",
     ),
+    "pipelined": ("pipelined", {**WARP_TILES, **AT_THE_CALL}, "float32", "float32"),
 }
 
 

@@ -30,6 +30,7 @@ pytestmark = [
 KINDS = {
     "plain": ("block", "nn"),
     "splits": ("pipelined", "nn"),  # parts of the reduction, summed in a workspace
+    "tickets": ("pipelined", "nn"),  # the same, in a workspace that starts with zeros
     "copies": ("naive", "tt"),  # operands that are transposed on the way
 }
 """Families and layouts whose calls differ in what they need beside their operands."""
@@ -134,9 +135,9 @@ class Subject:
         self.problem = Gemm(*SIZES, layout=layout)
         family = load_families(target="cuda")[name]
         configuration = family.default(self.problem, gpu.limits)
-        if kind == "splits":
+        if kind in ("splits", "tickets"):
             space = family.space(self.problem, gpu.limits)
-            row = space.nearest({**configuration, "splits": 4}, ())
+            row = space.nearest({**configuration, "splits": 4, "last": int(kind == "tickets")}, ())
             assert row is not None
             configuration = space[row]
             assert configuration["splits"] > 1

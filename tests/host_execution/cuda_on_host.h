@@ -105,6 +105,7 @@ static ucontext_t scheduler;
 static Fiber* running;
 static std::vector<Fiber> fibers;
 static std::size_t threads;
+static bool backwards;  // the order of blocks, of which a kernel must not depend
 static void (*body)(void*);
 static void* argument;
 
@@ -157,10 +158,11 @@ static void launch(const uint3& grid, const uint3& block, std::size_t shared_byt
   argument = arguments;
   gridDim = grid;
   blockDim = block;
-  for (unsigned z = 0; z < grid.z; ++z) {
-    for (unsigned y = 0; y < grid.y; ++y) {
-      for (unsigned x = 0; x < grid.x; ++x) {
-        blockIdx = {x, y, z};
+  for (unsigned k = 0; k < grid.z; ++k) {
+    for (unsigned j = 0; j < grid.y; ++j) {
+      for (unsigned i = 0; i < grid.x; ++i) {
+        blockIdx = {i, j, k};
+        if (backwards) blockIdx = {grid.x - 1 - i, grid.y - 1 - j, grid.z - 1 - k};
         std::memset(dynamic_shared, 0xff, SHARED_BYTES);
         for (std::size_t t = 0; t < threads; ++t) {
           Fiber& fiber = fibers[t];
@@ -191,9 +193,31 @@ static void launch(const uint3& grid, const uint3& block, std::size_t shared_byt
 
 }  // namespace host
 
+extern "C" void order_blocks(bool backwards) { host::backwards = backwards; }
+
 static inline void __syncthreads() {
   host::running->at_barrier = true;
   swapcontext(&host::running->context, &host::scheduler);
+}
+
+// The same, for all threads of the block; whether any of them says yes.
+static inline int __syncthreads_or(int yes) {
+  static bool any;
+  __syncthreads();
+  any = false;
+  __syncthreads();
+  any |= yes != 0;
+  __syncthreads();
+  return any;
+}
+
+// Blocks run one after the other, and so do the threads of a block between barriers.
+static inline void __threadfence() {}
+
+static inline unsigned atomicInc(unsigned* address, unsigned most) {
+  const unsigned before = *address;
+  *address = before >= most ? 0 : before + 1;
+  return before;
 }
 
 // What the thread whose place in the warp differs by `distance` offers. All threads of a warp must

@@ -139,7 +139,7 @@ def relative_error(
         expected += float(beta) * np.asarray(c, np.float64)
         scale += abs(float(beta)) * np.abs(np.asarray(c, np.float64))
 
-    _launch(family, configuration, case, limits, operands, folder)
+    launch_kernels(family, configuration, case, limits, operands, folder)
     if not _gaps_untouched(c):
         return float("inf")
     error = np.abs(np.asarray(c, np.float64) - expected)
@@ -148,14 +148,27 @@ def relative_error(
     return float(np.max(error / scale))
 
 
-def _launch(
+def launch_kernels(
     family: KernelFamily,
     configuration: Mapping[str, Value],
     case: Case,
     limits: CudaLimits,
     operands: Mapping[str, np.ndarray],
     folder: Path,
+    *,
+    backwards: bool = False,
 ) -> None:
+    """Run all that one call launches.
+
+    Args:
+        family: see `relative_error`, as for what follows.
+        configuration: the same.
+        case: the same.
+        limits: the same.
+        operands: A, B and C in this order, as they are stored.
+        folder: the same.
+        backwards: whether the last block of a kernel runs first.
+    """
     source = render(
         family, configuration, dtype=case.dtype, layout=case.layout, out_dtype=case.out_dtype
     )
@@ -172,7 +185,10 @@ def _launch(
     arguments = [case.m, case.n, case.k, case.alpha, a, lda, b, ldb, case.beta, c, ldc]
     if launch.workspace_bytes is not None:
         elements = max(1, _whole(launch.workspace_bytes, known) // item)
-        arguments.append(guarded((1, elements), elements, case.dtype))
+        workspace = guarded((1, elements), elements, case.dtype)
+        zeroed = workspace[0, : _whole(launch.zeroed_bytes, known) // item]
+        zeroed[...] = 0
+        arguments.append(workspace)
     arguments += [int(configuration[name]) for name in family.runtime_parameters]
 
     def run(kernels: tuple[AuxiliaryKernel, ...]) -> None:
@@ -180,7 +196,7 @@ def _launch(
             if each.when.evaluate(known):
                 grid = [_whole(size, known) for size in each.grid]
                 block = [_whole(size, known) for size in each.block]
-                program.launch(each.kernel, grid, block, arguments)
+                program.launch(each.kernel, grid, block, arguments, backwards=backwards)
 
     run(launch.before)
     program.launch(
@@ -189,8 +205,11 @@ def _launch(
         [_whole(size, known) for size in launch.block],
         arguments,
         shared_bytes=_whole(launch.shared_bytes, known),
+        backwards=backwards,
     )
     run(launch.after)
+    if launch.workspace_bytes is not None:
+        assert not zeroed.view(np.uint8).any(), "the workspace is not left as it was found"
 
 
 def _whole(expression: Expression, names: Mapping[str, Any]) -> int:

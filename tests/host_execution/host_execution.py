@@ -60,6 +60,7 @@ class HostProgram:
         arguments: Sequence[Any],
         *,
         shared_bytes: int = 0,
+        backwards: bool = False,
     ) -> None:
         """Run all blocks of a kernel.
 
@@ -69,7 +70,9 @@ class HostProgram:
             block: threads along x, y and z.
             arguments: one value per parameter; arrays and addresses for pointers.
             shared_bytes: dynamic shared memory of a block.
+            backwards: run the last block first; without it, blocks run in their order.
         """
+        self._library.order_blocks(ctypes.c_bool(backwards))
         types = self._kernels[kernel]
         values = [_value(kind, given) for kind, given in zip(types, arguments, strict=True)]
         sizes = [ctypes.c_uint(size) for size in (*grid, *block)]

@@ -77,7 +77,9 @@ def relative_error(
     assert launch is not None
     if launch.workspace_bytes is not None:
         elements = max(1, int(launch.workspace_bytes.evaluate(known)) // problem.itemsize)
-        values.append(guarded((1, elements), elements, dtype))
+        workspace = guarded((1, elements), elements, dtype)
+        workspace[0, : int(launch.zeroed_bytes.evaluate(known)) // problem.itemsize] = 0
+        values.append(workspace)
     values += [int(configuration[name]) for name in family.runtime_parameters]
     for step in (*launch.before, launch, *launch.after):
         name = getattr(step, "kernel", operation.name)

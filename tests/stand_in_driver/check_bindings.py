@@ -52,13 +52,16 @@ class TestStandIn(DriverConformance):
     def cubin(self) -> bytes:
         return b"\x7fELF of add"
 
-    @pytest.mark.parametrize(("workspace", "nodes"), [(None, 0), (0, 0), (1024, 2)])
+    @pytest.mark.parametrize(
+        ("workspace", "zeroed", "nodes"), [(None, 0, 0), (0, 0, 0), (1024, 0, 2), (1024, 64, 3)]
+    )
     def test_a_first_call_is_captured(
-        self, cubin: bytes, workspace: int | None, nodes: int
+        self, cubin: bytes, workspace: int | None, zeroed: int, nodes: int
     ) -> None:
-        """The graph allocates a workspace, and frees it; nothing else is in it."""
+        """The graph allocates a workspace, clears its start, and frees it; no more is in it."""
         step = LaunchStep("add", (1, 1, 1), (1, 1, 1))
-        program = CudaProgram(cubin, LaunchPlan((8, 8, 8), (step,), workspace), "float32")
+        plan = LaunchPlan((8, 8, 8), (step,), workspace, zeroed_bytes=zeroed)
+        program = CudaProgram(cubin, plan, "float32")
         with captured() as stream:
             kernel = CudaKernel(program)
             assert is_capturing(stream)

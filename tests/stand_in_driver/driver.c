@@ -26,7 +26,7 @@ static const size_t total = 1ul << 40;
 static size_t used;
 static CUstream capturing;
 static int spoilt, context;
-int graph_nodes;  // that allocate or free, of the last capture
+int graph_nodes;  // that allocate, clear or free, of the last capture
 static __thread int depth;
 static __thread CUstreamCaptureMode mode;
 static char *locked_from, *locked_to;
@@ -132,6 +132,12 @@ API cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* c, CUstream stream) {
 }
 API cuMemsetD32(CUdeviceptr to, unsigned value, size_t words) {
   UNSAFE;
+  for (size_t i = 0; i < words; i++) ((unsigned*)to)[i] = value;
+  return CUDA_SUCCESS;
+}
+API cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t words, CUstream stream) {
+  NEEDS_CONTEXT;
+  graph_nodes += stream && stream == capturing;
   for (size_t i = 0; i < words; i++) ((unsigned*)to)[i] = value;
   return CUDA_SUCCESS;
 }

@@ -61,7 +61,8 @@ def test_record_names_the_binary_and_its_launch() -> None:
 def test_record_survives_json(
     support: bytes, workspace: int | None, runtime: tuple[int, ...]
 ) -> None:
-    plan = replace(PLAN, workspace_bytes=workspace, runtime=runtime)
+    zeroed = min(16, workspace or 0)
+    plan = replace(PLAN, workspace_bytes=workspace, runtime=runtime, zeroed_bytes=zeroed)
     original = with_binary(binary=replace(BINARY, launch=plan, support=support))
     text = strict_json.line(original.to_json())
     assert TuningRecord.from_json(strict_json.parse(text)) == original
@@ -87,6 +88,8 @@ def test_id_is_that_of_the_record_without_binary() -> None:
         ({"sizes": []}, "binary.sizes must be 1 to 8 whole numbers"),
         ({"sizes": [64, 64, 0]}, "binary.sizes must be a whole number >= 1"),
         ({"workspace_bytes": -1}, "binary.workspace_bytes"),
+        ({"zeroed_bytes": 6}, "binary.zeroed_bytes must be whole words within the workspace"),
+        ({"zeroed_bytes": 1 << 30}, "binary.zeroed_bytes must be whole words within"),
         ({"runtime": [-1]}, "binary.runtime must be a whole number"),
         ({"runtime": [1] * 17}, "binary.runtime must be 16 whole numbers at most"),
         ({"steps": []}, "binary.steps must be a list of 1 to 16"),

@@ -6,7 +6,9 @@ import pytest
 
 from autotune.core.configuration import Configuration
 from autotune.core.errors import FamilyError, SpaceError
+from autotune.families.bound import Bound
 from autotune.families.family import KernelFamily
+from autotune.families.launch import plan_launch
 from autotune.families.occupancy import blocks_per_multiprocessor
 from autotune.families.reading import read_family
 from autotune.operations.problem import Gemm
@@ -100,6 +102,16 @@ def test_most_of_a_launch_is_optional(tmp_path: Path) -> None:
     assert launch.resident_blocks.evaluate({}) == 1
 
 
+@pytest.mark.parametrize("zeroed", ["6", "M * K * itemsize + 4"])
+def test_zeros_are_words_of_the_workspace(tmp_path: Path, zeroed: str) -> None:
+    after = 'workspace_bytes = "M * K * itemsize"\n'
+    family = read(tmp_path, TEXT.replace(after, f'{after}zeroed_bytes = "{zeroed}"\n'))
+    configuration = family.default(PROBLEM, H200)
+    bound = Bound(family, configuration, PROBLEM, H200)
+    with pytest.raises(SpaceError, match="zeroed_bytes must be whole words of 4 bytes within"):
+        plan_launch(bound.at(PROBLEM))
+
+
 def test_device_limits_are_added(tmp_path: Path) -> None:
     family = read(tmp_path)
     texts = [restriction.text for restriction in family.restrictions]
@@ -175,6 +187,7 @@ FAULTS = {
     "two extents": (', "sm / 4", "1"]', ', "sm / 4"]', "launch.block must be three expressions"),
     "grid": ('"ceildiv(K, sk)"', '"ceildiv(K, sx)"', r"launch\.grid = .* uses 'sx'"),
     "key": ("workspace_bytes", "workspace_size", r"launch\.workspace_size is not a key"),
+    "zeroed": ("workspace_bytes", "zeroed_bytes", r"launch\.workspace_bytes is missing: zeroed_b"),
     "resident": ('"min_blocks"', '"min_block"', r"launch\.resident_blocks = 'min_block' uses"),
     "size": ('"shared_bytes"\nres', "0\nres", r"launch\.shared_bytes must be one line of text"),
     "before": ('kernel = "pad"', "", r"launch\.before\[1\]\.kernel is missing"),

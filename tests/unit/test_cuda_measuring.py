@@ -22,9 +22,9 @@ from autotune.families.launch import (
     LaunchStep,
     kernel_layout,
     plan_launch,
-    plan_or_none,
     resident_blocks,
 )
+from autotune.families.planning import Planner
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import Source
 from autotune.measuring.evaluator import Baseline
@@ -97,11 +97,7 @@ def test_auxiliary_kernels_run_when_they_are_needed() -> None:
 
 
 def is_valid(drawn: Mapping[str, Value]) -> bool:
-    try:
-        bound = Bound(BLOCK, drawn, PROBLEM, LIMITS)
-    except SpaceError:  # a division that is not whole, whatever the sizes
-        return False
-    return plan_or_none(bound, PROBLEM) is not None
+    return Planner(BLOCK, drawn, "float32", LIMITS).find(PROBLEM) is not None
 
 
 def test_validity_is_what_the_space_says() -> None:
@@ -119,11 +115,11 @@ def test_every_family_is_verified_at_several_sizes() -> None:
     for family in load_families(target="cuda").values():
         space = family.space(Gemm(8192, 8192, 8192), LIMITS)
         for row in space.sample(100, rng):
-            bound = Bound(family, space[row], PROBLEM, LIMITS)
+            planner = Planner(family, space[row], "float32", LIMITS)
             valid = [
                 case
                 for case in cases_of(Gemm(1, 1, 1))
-                if plan_or_none(bound, Gemm(*case.sizes)) is not None
+                if planner.find(Gemm(*case.sizes)) is not None
             ]
             assert len(valid) >= 2, (family.name, space[row])
             assert any(case.scalars_of(GEMM)["beta"] for case in valid)
@@ -149,7 +145,9 @@ def test_bound_once_is_what_every_problem_says(
     configuration = space[chosen % len(space)]
     problem = PROBLEM.with_sizes(*sizes)
     bound = Bound(family, configuration, PROBLEM, LIMITS)
-    found = plan_or_none(bound, problem)
+    planner = Planner(family, configuration, "float32", LIMITS)
+    found = planner.find(problem)
+    assert planner.valid(problem) == (found is not None)
     try:
         known = family.values(configuration, problem, LIMITS)
     except SpaceError:

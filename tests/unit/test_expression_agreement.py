@@ -18,6 +18,7 @@ import pytest
 
 from autotune.core.errors import ExpressionError
 from autotune.space import Expression, SearchSpace, UndefinedError
+from autotune.space.compiled import ARGUMENT_BITS, Group, UndecidedError, compiled
 from autotune.space.operators import LARGEST_BITS
 
 EXPRESSIONS = int(os.environ.get("AUTOTUNE_FUZZ", "400"))
@@ -242,6 +243,64 @@ def test_points_columns_and_python_agree() -> None:
             there = plain(values[number]) if defined[number] else NO_VALUE
             assert same(there, value), (seed, text.text, points[number], there, value)
             assert holds[number] == (value is not NO_VALUE and bool(value)), (seed, text.text)
+
+
+def groups_by_hand(
+    texts: dict[str, Expression], names: dict[str, Any]
+) -> tuple[tuple[Any, ...] | None, ...] | None:
+    """What a compiled function must give; raises what evaluating one after the other does."""
+    known = {**names, "d": texts["d"].evaluate(names)}
+    if not texts["required"].evaluate(known):
+        return None
+    wanted = (texts["first"].evaluate(known),)
+    return wanted, (texts["second"].evaluate(known),) if texts["when"].evaluate(known) else None
+
+
+def test_compiled_functions_agree() -> None:
+    """They have the values that there are, and are undecided exactly where there is none."""
+    decided = undecided = 0
+    for seed in range(EXPRESSIONS // 2):
+        source = random.Random(10**6 + seed)
+        texts = {
+            name: Expression.parse(
+                expression(source, "abc" if name == "d" else "abcd", 2).text,
+                exact_division=source.random() < 0.5,
+            )
+            for name in ("d", "required", "first", "second", "when")
+        }
+        columns = {name: source.choice(COLUMNS) for name in "abc"}
+        for row in itertools.product(*columns.values()):
+            names = dict(zip("abc", row, strict=True))
+            whole = [name for name, each in names.items() if isinstance(each, int)]
+            arguments = [name for name in whole if source.random() < 0.7]
+            constants = {name: each for name, each in names.items() if name not in arguments}
+            function = compiled(
+                arguments,
+                constants,
+                {"d": texts["d"]},
+                [texts["required"]],
+                [Group((texts["first"],)), Group((texts["second"],), texts["when"])],
+            )
+            given = [names[name] for name in arguments]
+            where = (seed, {name: str(each) for name, each in texts.items()}, names, arguments)
+            if any(abs(each) >= 2**ARGUMENT_BITS for each in given):
+                with pytest.raises(UndecidedError):
+                    function(*given)
+                continue
+            try:
+                expected = groups_by_hand(texts, names)
+            except (UndefinedError, ExpressionError):
+                undecided += 1
+                with pytest.raises(UndecidedError):
+                    function(*given)
+                continue
+            decided += 1
+            found = function(*given)
+            assert (found is None) == (expected is None), where
+            for one, other in zip(found or (), expected or (), strict=True):
+                assert (one is None) == (other is None), where
+                assert one is None or other is None or same(one[0], other[0]), where
+    assert min(decided, undecided) > EXPRESSIONS // 2
 
 
 @pytest.mark.parametrize("way", WAYS)

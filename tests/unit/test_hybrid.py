@@ -19,10 +19,9 @@ from autotune.core.configuration import Candidate, Configuration
 from autotune.core.errors import InputError, MissingDependencyError, NotTunedError, OperandError
 from autotune.core.limits import CudaLimits
 from autotune.core.paths import CacheLocations
-from autotune.families.bound import Bound
 from autotune.families.catalog import load_families
-from autotune.families.launch import plan_or_none
 from autotune.families.local import local_problem
+from autotune.families.planning import Planner
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
 from autotune.operations.cases import Case
@@ -183,8 +182,8 @@ def test_a_block_of_any_size_has_a_kernel(m: int, n: int, k: int) -> None:
     family = load_families(target="cuda")["pipelined"]
     wanted = Configuration({**family.default(Gemm(64, 65536, 64), limits), "splits": 128})
     problem = Gemm(m, n, k)
-    bound = Bound(family, nearest_valid(family, wanted, problem, limits), problem, limits)
-    assert plan_or_none(bound, problem) is not None
+    nearest = nearest_valid(family, wanted, problem, limits)
+    assert Planner(family, nearest, problem.dtype, limits).find(problem) is not None
 
 
 @given(

@@ -12,9 +12,20 @@ from hypothesis import strategies as st
 from autotune.core.configuration import Candidate, Configuration
 from autotune.families.catalog import catalog
 from autotune.families.family import KernelFamily
-from autotune.model import Candidate as Row
-from autotune.model import Chooser, Sizes, Timed, build, places_of, unit_of, variants
-from autotune.model.fitting import Observation, counted_terms, fit
+from autotune.model import (
+    Call,
+    Chooser,
+    PriceBook,
+    Sizes,
+    Timed,
+    Unit,
+    Units,
+    build,
+    places_of,
+    program_of,
+    variants,
+)
+from autotune.model.fitting import fit
 from autotune.model.selecting import select
 from autotune.model.terms import TERMS, Programs
 from autotune.operations.problem import Gemm
@@ -36,9 +47,8 @@ tiles = st.tuples(*[st.sampled_from([1, 8, 16, 48, 128, 256])] * 3)
 def test_terms_are_what_whole_numbers_give(
     sizes: Sizes, tile: tuple[int, int, int], parts: int, resident: int, places: int
 ) -> None:
-    counted = dict(
-        zip(TERMS, Programs([tile], [parts], [resident], places).count(sizes)[:, 0], strict=True)
-    )
+    programs = Programs.of([Unit(tile, parts)], resident, places)
+    counted = dict(zip(TERMS, programs.count(sizes)[:, 0], strict=True))
     units = -(-sizes.m // tile[0]) * -(-sizes.k // tile[1]) * parts
     steps = math.ceil(math.ceil(sizes.n / tile[2]) / parts)
     full, rest = divmod(units, places * resident)
@@ -64,7 +74,7 @@ def device_time(tile: tuple[int, int, int], sizes: Sizes, parts: int) -> float:
     prices["bytes of B"] = 2e-13
     prices["bytes of parts"] = 4e-13
     prices["sum of parts"] = 2e-6
-    counted = Programs([tile], [parts], [1], LIMITS.multiprocessor_count).count(sizes)[:, 0]
+    counted = Programs.of([Unit(tile, parts)], 1, LIMITS.multiprocessor_count).count(sizes)[:, 0]
     return float(counted @ np.array(list(prices.values())))
 
 
@@ -72,6 +82,16 @@ def drawn(rng: np.random.Generator, count: int) -> list[Sizes]:
     m, k = (np.exp(rng.uniform(0, np.log(8192), count)).astype(int) for _ in range(2))
     n = np.exp(rng.uniform(np.log(16), np.log(8192), count)).astype(int)
     return [Sizes(*map(int, each), 4) for each in zip(m, n, k, strict=True)]
+
+
+def counted(tile: tuple[int, int, int], shapes: list[Sizes], parts: list[int]) -> np.ndarray:
+    places = LIMITS.multiprocessor_count
+    return np.array(
+        [
+            Programs.of([Unit(tile, each)], 1, places).count(sizes)[:, 0]
+            for sizes, each in zip(shapes, parts, strict=True)
+        ]
+    )
 
 
 @settings(max_examples=20, deadline=None)
@@ -84,22 +104,19 @@ def test_prices_predict_what_was_not_measured(seed: int) -> None:
     seconds = np.array([device_time(tile, *each) for each in zip(shapes, parts, strict=True)])
     noisy = seconds * np.exp(rng.normal(0, 0.02, len(seconds)))
     noisy[3] *= 10  # a disturbed moment
-    observed = [Observation(*each) for each in zip(shapes, parts, noisy, strict=True)]
-    places = LIMITS.multiprocessor_count
-    counted = counted_terms(tile, 1, places, observed)
-    fitted = fit(counted[:40], noisy[:40], np.ones(40))
+    terms = counted(tile, shapes, parts)
+    fitted = fit(terms[:40], noisy[:40], np.ones(40))
     assert (fitted.prices >= 0).all()
-    errors = np.abs(np.log(counted[40:] @ fitted.prices / seconds[40:]))
+    errors = np.abs(np.log(terms[40:] @ fitted.prices / seconds[40:]))
     assert np.median(errors) < 0.05
     assert np.mean(errors) < 0.15
 
 
 def test_without_measurements_of_a_term_the_prior_speaks() -> None:
     tile = (64, 64, 8)
-    observed = [Observation(Sizes(64, n, 64, 4), 1, 1e-6 + 1e-9 * n) for n in (64, 512, 4096)]
-    counted = counted_terms(tile, 1, 132, observed)
+    terms = counted(tile, [Sizes(64, n, 64, 4) for n in (64, 512, 4096)], [1, 1, 1])
     prior = np.full(len(TERMS), 1e-9)
-    prices = fit(counted, np.array([each.seconds for each in observed]), np.ones(3), prior).prices
+    prices = fit(terms, np.array([1e-6, 2e-6, 5e-6]), np.ones(3), prior).prices
     assert prices[TERMS.index("bytes of parts")] == pytest.approx(1e-9)
 
 
@@ -124,38 +141,54 @@ def pipelined() -> KernelFamily:
 
 def test_what_is_built_chooses_well(pipelined: KernelFamily) -> None:
     rng = np.random.default_rng(5)
-    problem = Gemm(1024, 1024, 1024)
-    space = pipelined.space(problem, LIMITS)
-    rows = space.sample(24, rng)
-    programs = [space[int(row)] for row in rows]
-    shapes = drawn(rng, 50)
-    places = places_of(LIMITS)
+    families = {"pipelined": pipelined}
+    space = pipelined.space(Gemm(1024, 1024, 1024), LIMITS)
+    programs = {program_of(pipelined, space[int(row)]) for row in space.sample(24, rng)}
+    calls = [each for program in programs for each in variants(pipelined, program)]
+    # What the device knows no price of.
+    calls = [each for each in calls if each["last"] == 0 and each["realign"] == 0]
+    shapes = drawn(rng, 60)
+
+    units = {each: Units(pipelined, each, "float32", LIMITS).of(each) for each in calls}
 
     def seconds(configuration: Configuration, sizes: Sizes) -> float:
-        tile, parts = unit_of(pipelined, configuration, "float32", LIMITS)
-        return device_time(tile, sizes, parts)
+        unit = units[configuration]
+        return device_time(unit.tile, sizes, unit.parts)
 
-    timed = [
-        Timed(Candidate("pipelined", each), sizes, seconds(each, sizes))
-        for each in programs
-        for sizes in shapes[:25]
-    ]
-    built = build(timed, {"pipelined": pipelined}, "float32", LIMITS, loss=0.02)
-    assert 0 < len(built.entries) <= 24
-    assert (built.shapes, built.loss <= 0.02) == (25, True)
-    candidates = [
-        Row(entry, each, *unit_of(pipelined, each, "float32", LIMITS))
-        for entry in built.entries
-        for each in variants(pipelined, entry.configuration)
-    ]
-    chooser = Chooser(candidates, places)
+    book = PriceBook(families, "float32", LIMITS)
+    for sizes in shapes[:40]:
+        for number in rng.permutation(len(calls))[:60].tolist():
+            candidate = Candidate("pipelined", calls[number])
+            book.note(Timed(candidate, sizes, seconds(calls[number], sizes), resident=1))
+    book.learn()
+    built = build(book, families, loss=0.02)
+    assert 0 < len(built.entries) <= len(programs)
+    assert built.shapes == 40
+    assert built.loss <= 0.02
+    offered = []
+    for entry in built.entries:
+        found = variants(pipelined, entry.configuration)
+        offered += [Call(entry, each, units[each]) for each in found if each in units]
+    chooser = Chooser(offered, places_of(LIMITS))
     losses = []
-    for sizes in shapes[25:]:
+    for sizes in shapes[40:]:
         choice = next(chooser.ranked(sizes))
-        best = min(seconds(each, sizes) for each in programs)
+        best = min(seconds(each, sizes) for each in calls)
         losses.append(seconds(choice.configuration, sizes) / best)
-        assert choice.seconds == pytest.approx(seconds(choice.configuration, sizes), rel=0.5)
     assert np.exp(np.mean(np.log(losses))) < 1.1
     ranked = list(chooser.ranked(shapes[0]))
-    assert len(ranked) == len(candidates)
-    assert len({(c.entry, c.configuration) for c in ranked}) == len(candidates)
+    assert len(ranked) == len(offered)
+    assert len({(c.entry, c.configuration) for c in ranked}) == len(offered)
+
+
+def test_programs_that_were_never_timed_have_expectations(pipelined: KernelFamily) -> None:
+    book = PriceBook({"pipelined": pipelined}, "float32", LIMITS)
+    default = Candidate("pipelined", pipelined.default(Gemm(512, 512, 512), LIMITS))
+    program = book.program(default, "nn")
+    assert program is not None
+    assert book.program(default, "nn") is program
+    small, large = (program.expected(Sizes(n, n, n, 4))[1] for n in (512, 4096))
+    assert 0 < 50 * small < large
+    book.learn()
+    assert program.expected(Sizes(512, 512, 512, 4))[1] == pytest.approx(small)
+    assert build(book, {"pipelined": pipelined}).entries == ()

@@ -42,6 +42,7 @@ PORTFOLIO = Portfolio(
     architecture="sm_90",
     toolchain={"nvrtc": "13.0"},
     entries=(ENTRY, replace(ENTRY, layout="nn", binary=None, free=())),
+    families={"pipelined": tuple(1e-12 * number for number in range(len(TERMS)))},
     shapes=60,
     loss=0.01,
     created="2026-01-31T12:00:00.000000Z",

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.core.configuration import Candidate
+from autotune.core.device import Device
 from autotune.core.limits import CudaLimits
 from autotune.core.measurement import Measurement, Outcome
 from autotune.families.catalog import load_families
@@ -22,6 +23,7 @@ from autotune.search import make_sampler
 from autotune.search.model import EstimatedPrior, MeasuredPrior
 from autotune.store import TuningCache
 from autotune.targets.cuda.device.known_gpus import find_gpu
+from autotune.targets.predicting import Predictor
 from autotune.targets.registry import make_target
 from autotune.tuning.priors import known_priors
 
@@ -80,13 +82,18 @@ def test_the_model_ranks_what_is_known_to_be_far_apart(limits: CudaLimits) -> No
     assert math.isnan(cost(block, large, limits, sm=256, sk=256, tx=2, ty=2))
 
 
+def nobody(device: Device) -> Predictor:
+    """Who predicts where there is no portfolio."""
+    return Predictor([], {}, device)
+
+
 def test_measurements_of_the_nearest_problems_are_priors(tmp_path: Path) -> None:
     target = make_target("cpu")
     problem = Gemm(256, 256, 256)
     device = target.device(problem, None)
     families = {"loops": load_families(target="cpu", operation="gemm")["loops"]}
     store = TuningCache(tmp_path / "cache.sqlite")
-    assert known_priors(problem, make_target("cpu"), device, families, store) == []
+    assert known_priors(problem, make_target("cpu"), device, families, store, nobody(device)) == []
     for size, count in ((512, 25), (1024, 25), (4096, 25), (300, 5)):
         other = Gemm(size, size, size)
         space = families["loops"].space(other, device.limits)
@@ -102,7 +109,9 @@ def test_measurements_of_the_nearest_problems_are_priors(tmp_path: Path) -> None
         )
     known = {row.problem["m"]: row.successes for row in store.measured_problems("gemm", "cpu")}
     assert known == {512: 25, 1024: 25, 4096: 25, 300: 5}
-    found_priors = known_priors(problem, make_target("cpu"), device, families, store)
+    found_priors = known_priors(
+        problem, make_target("cpu"), device, families, store, nobody(device)
+    )
     assert [type(prior) for prior in found_priors] == [MeasuredPrior, MeasuredPrior]
     space = families["loops"].space(problem, device.limits)
     assert make_sampler("auto", space, 0, found_priors) is not None
@@ -111,5 +120,6 @@ def test_measurements_of_the_nearest_problems_are_priors(tmp_path: Path) -> None
 def test_a_gpu_has_its_resource_model(tmp_path: Path) -> None:
     device = make_target("cuda").device(None, "h200")
     store = TuningCache(tmp_path / "cache.sqlite")
-    (only,) = known_priors(Gemm(512, 512, 512), make_target("cuda"), device, FAMILIES, store)
+    cuda, problem = make_target("cuda"), Gemm(512, 512, 512)
+    (only,) = known_priors(problem, cuda, device, FAMILIES, store, nobody(device))
     assert isinstance(only, EstimatedPrior)

@@ -64,6 +64,22 @@ def _capture_function(name: str) -> Any:
     return getattr(ctypes.CDLL("libcuda.so.1"), name)
 
 
+def enqueue_zeros(address: int, size: int, stream: int) -> None:
+    """Set memory to zero in the order of a stream; in a capture that is a node of the graph.
+
+    Args:
+        address: of device memory.
+        size: bytes, whole words of four.
+        stream: the stream's handle.
+
+    Raises:
+        DriverError: the driver refuses.
+    """
+    (status,) = load_driver().cuMemsetD32Async(address, 0, size // 4, stream)
+    if int(status) != 0:
+        raise DriverError(f"{status.name}: cuMemsetD32Async failed")
+
+
 class GraphMemory:
     """Memory of one captured call: the graph's own, allocated and freed by nodes of it.
 
@@ -78,13 +94,14 @@ class GraphMemory:
         self._stream = stream
         self._addresses: list[Any] = []
 
-    def allocate(self, stream: int, name: str, size: int) -> int:
+    def allocate(self, stream: int, name: str, size: int, zeroed: int) -> int:
         """Bytes of memory, from here to `free` in the order of the stream.
 
         Args:
             stream: the same.
             name: what it is for.
             size: bytes.
+            zeroed: bytes, from the start on, that are to be zero.
 
         Raises:
             DriverError: the device has no memory pools.
@@ -94,6 +111,8 @@ class GraphMemory:
         if int(status) != 0:
             raise DriverError(f"{status.name}: cuMemAllocAsync failed in a capture ({name})")
         self._addresses.append(address)
+        if zeroed:
+            enqueue_zeros(int(address), zeroed, stream)
         return int(address)
 
     def free(self) -> None:

@@ -148,7 +148,8 @@ class CudaKernel:
                 at_b, step_b = flip_b(b, ldb, stream, allocate) if flip_b else (b, ldb)
                 last = last_of_all
                 if workspace_bytes:
-                    last = (allocate(stream, "workspace", workspace_bytes), *runtime)
+                    zeroed = plan.zeroed_bytes
+                    last = (allocate(stream, "workspace", workspace_bytes, zeroed), *runtime)
                 run(pack(m, n, k, alpha, at_a, step_a, at_b, step_b, beta, c, ldc, *last), stream)
 
             self._scratch.lend(stream, enqueue)
@@ -190,7 +191,8 @@ class CudaKernel:
             *values, stream = arguments
 
             def enqueue(allocate: Allocate) -> None:
-                workspace = allocate(stream, "workspace", workspace_bytes or 0)
+                size, zeroed = workspace_bytes or 0, plan.zeroed_bytes
+                workspace = allocate(stream, "workspace", size, zeroed)
                 run(pack(*sizes, *ordered(values), workspace, *runtime), stream)
 
             self._scratch.lend(stream, enqueue)
@@ -274,7 +276,7 @@ class _Transposer:
     ) -> tuple[int, int]:
         """Enqueue the copy; its address and leading dimension."""
         rows, columns = self._stored
-        copy = allocate(stream, self._name, self._size)
+        copy = allocate(stream, self._name, self._size, 0)
         self._run(struct.pack("PqqqP", address, stride, rows, columns, copy), stream)
         return copy, rows
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.core.errors import CompileError, InputError
-from autotune.families.bound import Bound
-from autotune.families.launch import kernel_layout, plan_launch
+from autotune.families.launch import kernel_layout
+from autotune.families.planning import Planner
 from autotune.families.rendering import render
 from autotune.targets.cuda.compile.compiling import CompileRequest, Refused, compile_kept
 from autotune.targets.cuda.launch.program import CudaProgram
@@ -50,7 +50,7 @@ def make_program(
     """
 
     def planned() -> LaunchPlan:
-        return plan_launch(Bound(family, configuration, problem, limits).at(problem))
+        return Planner(family, configuration, problem.dtype, limits).plan(problem)
 
     if binary is None:
         layout = kernel_layout(family, problem.layout)

@@ -6,15 +6,16 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from autotune.targets.cuda.driver.capture import GraphMemory, is_capturing
+from autotune.targets.cuda.driver.capture import GraphMemory, enqueue_zeros, is_capturing
 from autotune.targets.cuda.driver.context import activated
 from autotune.targets.cuda.driver.interface import driver
 
 if TYPE_CHECKING:
     from autotune.targets.cuda.driver.interface import Memory
 
-Allocate: TypeAlias = Callable[[Any, str, int], int]
-"""``allocate(stream, name, size)``: address of memory for one call on a stream."""
+Allocate: TypeAlias = Callable[[Any, str, int, int], int]
+"""``allocate(stream, name, size, zeroed)``: address of memory for one call on a stream. Its first
+``zeroed`` bytes are zero; kernels leave them so."""
 
 _PER_THREAD_STREAM = 2  # CU_STREAM_PER_THREAD
 
@@ -32,7 +33,7 @@ class Scratch:
 
     def __init__(self, ordinal: int) -> None:
         self._ordinal = ordinal
-        self._kept: dict[tuple[str, int, int, int], Memory] = {}
+        self._kept: dict[tuple[str, int, int, int, int], Memory] = {}
         self._lock = threading.RLock()
 
     def lend(self, stream: Any, enqueue: Callable[[Allocate], None]) -> None:
@@ -63,14 +64,18 @@ class Scratch:
                 memory.free()
             self._kept.clear()
 
-    def _allocate(self, stream: Any, name: str, size: int) -> int:
+    def _allocate(self, stream: Any, name: str, size: int, zeroed: int) -> int:
         """Memory for the launches on one stream, allocated when first needed."""
         handle = stream if stream.__class__ is int else getattr(stream, "handle", 0)
         # One handle stands for the default stream of whichever thread asks.
         owner = threading.get_ident() if handle == _PER_THREAD_STREAM else 0
-        key = (name, size, handle, owner)
+        # Launches with workspaces of one size share it, if as much of it is to be zero.
+        key = (name, size, zeroed, handle, owner)
         found = self._kept.get(key)
         if found is None:
             with activated(self._ordinal):
-                found = self._kept[key] = driver().allocate(max(size, 1))
+                found = driver().allocate(max(size, 1))
+                if zeroed:
+                    enqueue_zeros(int(found), zeroed, handle)
+            self._kept[key] = found
         return int(found)

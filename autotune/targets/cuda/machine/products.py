@@ -6,9 +6,8 @@ import threading
 from typing import TYPE_CHECKING
 
 from autotune.core.errors import CompileError, InputError
-from autotune.families.bound import Bound
 from autotune.families.catalog import load_families
-from autotune.families.launch import plan_launch, plan_or_none
+from autotune.families.planning import Planner
 from autotune.families.rendering import Source
 from autotune.operations.problem import Gemm
 from autotune.targets.cuda.compile.compiling import CompileRequest, Refused, compile_kept
@@ -44,13 +43,13 @@ class Products:
         families = load_families(target="cuda")
         self._dtype, self._limits = kernels[0].dtype, kernels[0].limits
         self._programs = programs
-        self._kernels: list[tuple[Bound, Binary | None]] = []
+        self._kernels: list[tuple[Planner, Binary | None]] = []
         for kernel in kernels:
             name = kernel.candidate.family
             if name not in families or families[name].digest != kernel.digest:
                 raise InputError(f"family {name!r} of target cuda must be the same on all nodes")
-            bound = self._bound(families[name], kernel.candidate.configuration)
-            self._kernels.append((bound, kernel.binary))
+            planner = self._planner(families[name], kernel.candidate.configuration)
+            self._kernels.append((planner, kernel.binary))
         self._loaded: dict[tuple[int, str, Configuration], CudaKernel] = {}
         self._lock = threading.Lock()
         self._launches: dict[tuple[int, int, int, int], Launch] = {}
@@ -92,8 +91,8 @@ class Products:
         self._loaded.clear()
 
     def _make(self, device: int, problem: Gemm) -> Launch:
-        bound, binary, plan = self._fitting(problem)
-        family, configuration = bound.family, bound.configuration
+        planner, binary, plan = self._fitting(problem)
+        family, configuration = planner.family, planner.configuration
         key = device, family.name, configuration
         kernel = self._loaded.get(key)
         if kernel is None:
@@ -103,19 +102,19 @@ class Products:
             kernel = self._loaded[key] = CudaKernel(program, device)
         return kernel.launcher(plan)
 
-    def _fitting(self, problem: Gemm) -> tuple[Bound, Binary | None, LaunchPlan]:
+    def _fitting(self, problem: Gemm) -> tuple[Planner, Binary | None, LaunchPlan]:
         """What multiplies these sizes: its configuration, binary and launch."""
-        for bound, binary in self._kernels:
-            plan = plan_or_none(bound, problem)
+        for planner, binary in self._kernels:
+            plan = planner.find(problem)
             if plan is not None:
-                return bound, binary, plan
+                return planner, binary, plan
         best, _ = self._kernels[0]
         nearest = nearest_valid(best.family, best.configuration, problem, self._limits)
-        bound = self._bound(best.family, nearest)
-        return bound, None, plan_launch(bound.at(problem))
+        planner = self._planner(best.family, nearest)
+        return planner, None, planner.plan(problem)
 
-    def _bound(self, family: KernelFamily, configuration: Configuration) -> Bound:
-        return Bound(family, configuration, Gemm(1, 1, 1, self._dtype), self._limits)
+    def _planner(self, family: KernelFamily, configuration: Configuration) -> Planner:
+        return Planner(family, configuration, self._dtype, self._limits)
 
 
 def nearest_valid(

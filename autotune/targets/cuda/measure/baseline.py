@@ -105,6 +105,11 @@ class Cublas:
         """Enqueues the function; its arguments are those of `Launch`, without a stream. Raises
         CublasError."""
 
+    def close(self) -> None:
+        """Give back what the library holds; it must not be called any more."""
+        self._call("cublasDestroy_v2", self._handle)
+        self._workspace.free()
+
     # Matrices are column-major there: what is stored row-major is the transpose, and C' = B' A'.
 
     def _gemm(

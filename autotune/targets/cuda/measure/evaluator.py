@@ -12,13 +12,8 @@ from autotune.core.limits import CudaLimits
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.processors import usable_processors
 from autotune.families.bound import Bound
-from autotune.families.launch import (
-    Binary,
-    kernel_layout,
-    plan_launch,
-    plan_or_none,
-    resident_blocks,
-)
+from autotune.families.launch import Binary, kernel_layout, resident_blocks
+from autotune.families.planning import Planner
 from autotune.families.rendering import render
 from autotune.measuring.backend import Prepared, Processes, WorkerBackend
 from autotune.measuring.evaluator import Effort, Stage, silent
@@ -222,9 +217,9 @@ class CudaBackend(WorkerBackend):
     def _admit(self, candidate: Candidate, compiled: Compiled) -> Prepared | Measurement:
         """Past the gate, or turned away with what the binary needs."""
         family, configuration = self._families[candidate.family], candidate.configuration
-        bound = Bound(family, configuration, self._problem, self._limits)
-        point = bound.at(self._problem)
-        plan = plan_launch(point)
+        point = Bound(family, configuration, self._problem, self._limits).at(self._problem)
+        planner = Planner(family, configuration, self._problem.dtype, self._limits)
+        plan = planner.plan(self._problem)
         main = next(step for step in plan.steps if step.kernel == family.operation)
         resources = compiled.kernels[family.operation]
         details: dict[str, float | int | str] = {
@@ -256,7 +251,7 @@ class CudaBackend(WorkerBackend):
             program = replace(program, support=self._support_cubin)
         cases = cases_of(self._problem)
         sized = {case: self._problem.with_sizes(*case.sizes) for case in cases}
-        found = {case: plan_or_none(bound, problem) for case, problem in sized.items()}
+        found = {case: planner.find(problem) for case, problem in sized.items()}
         plans = {case: each for case, each in found.items() if each is not None}
         return Prepared(PlannedProgram(program, plans), details)
 

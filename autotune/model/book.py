@@ -1,0 +1,257 @@
+"""The price book of a device: prices of programs that were timed, and of those that were not."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.model.fitting import fit
+from autotune.model.portfolio import Key
+from autotune.model.terms import TERMS, Programs, Sizes, Unit, price
+from autotune.model.units import Units, places_of, program_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from autotune.core.configuration import Candidate, Configuration
+    from autotune.core.device import DeviceLimits
+    from autotune.families.family import KernelFamily
+
+    Prices = NDArray[np.float64]
+
+UNKNOWN_SPREAD = 0.5
+"""Of predictions for programs that were never timed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A candidate's time on a problem.
+
+    Attributes:
+        candidate: family and configuration.
+        sizes: of the problem.
+        seconds: median of a call.
+        resident: units that a multiprocessor holds at a time; None takes the family's estimate.
+        weight: what it counts for.
+    """
+
+    candidate: Candidate
+    sizes: Sizes
+    seconds: float
+    resident: int | None = None
+    weight: float = 1.0
+
+
+@dataclass(slots=True)
+class Program:
+    """A program, its possible calls, and its prices.
+
+    Attributes:
+        key: which one.
+        configurations: one for each choice of the free parameters.
+        calls: those, as the terms are counted of.
+        tile: of a unit.
+        resident: units that a multiprocessor holds at a time.
+        timed: what was measured of it: sizes, unit, seconds, weight.
+        prices: seconds per term.
+        spread: standard deviation of a prediction's logarithm.
+    """
+
+    key: Key
+    configurations: tuple[Configuration, ...]
+    calls: Programs
+    tile: tuple[int, int, int]
+    resident: int
+    prices: Prices
+    spread: float = UNKNOWN_SPREAD
+    timed: list[tuple[Sizes, Unit, float, float]] = field(default_factory=list)
+
+    def expected(self, sizes: Sizes) -> tuple[Configuration, float]:
+        """The best call for a problem, and the seconds that it is expected to take."""
+        seconds = self._seconds(sizes)
+        row = int(seconds.argmin())
+        return self.configurations[row], float(seconds[row])
+
+    def ranked(self, sizes: Sizes) -> list[Configuration]:
+        """All calls for a problem, the one expected to be fastest first."""
+        order = np.argsort(self._seconds(sizes), kind="stable").tolist()
+        return [self.configurations[row] for row in order]
+
+    def _seconds(self, sizes: Sizes) -> NDArray[np.float64]:
+        prices = np.repeat(self.prices[:, None], len(self.configurations), axis=1)
+        return price(self.calls.count(sizes), prices)
+
+
+class PriceBook:
+    """Prices for the programs of some families, on one device and for one element type.
+
+    Args:
+        families: by name; those without [work] are passed over.
+        dtype: element type of the operands.
+        limits: of the device.
+    """
+
+    def __init__(
+        self, families: Mapping[str, KernelFamily], dtype: str, limits: DeviceLimits
+    ) -> None:
+        self._families = families
+        self._dtype = dtype
+        self._limits = limits
+        self._places = places_of(limits)
+        self._programs: dict[Key, Program] = {}
+        self._common: dict[str, Prices] = {}
+
+    @property
+    def common(self) -> dict[str, tuple[float, ...]]:
+        """The prices of each family that was timed, per volume, by its name."""
+        return {name: tuple(prices.tolist()) for name, prices in self._common.items()}
+
+    @property
+    def programs(self) -> list[Program]:
+        """Every program that it has prices for."""
+        return list(self._programs.values())
+
+    def program(
+        self, candidate: Candidate, layout: str, resident: int | None = None
+    ) -> Program | None:
+        """The program of a candidate; None where no model speaks of its family.
+
+        Args:
+            candidate: any call of it.
+            layout: how operands are stored.
+            resident: as compiled; None takes the family's estimate.
+
+        Raises:
+            SpaceError: it is not one of the family's configurations.
+        """
+        family = self._families.get(candidate.family)
+        if family is None or family.work is None:
+            return None
+        configuration = family.conform(candidate.configuration)
+        key = Key(family.name, layout, program_of(family, configuration))
+        known = self._programs.get(key)
+        if known is None or (resident is not None and known.resident != resident):
+            made = self._make(family, key, resident)
+            if known is not None:
+                made.timed = known.timed
+            self._programs[key] = known = made
+        return known
+
+    def note(self, each: Timed) -> None:
+        """Add a measurement; prices follow with `learn`."""
+        program = self.program(each.candidate, each.sizes.layout, each.resident)
+        if program is not None:
+            family = self._families[each.candidate.family]
+            units = Units(family, each.candidate.configuration, self._dtype, self._limits)
+            unit = units.of(each.candidate.configuration)
+            program.timed.append((each.sizes, unit, each.seconds, each.weight))
+
+    def learn(self) -> None:
+        """Fit all prices anew: first those of a family, then each program's, near to them."""
+        groups: defaultdict[tuple[str, str], list[Program]] = defaultdict(list)
+        for each in self._programs.values():
+            groups[each.key.family, each.key.layout].append(each)
+        # The plain layout first: others are like it where nothing else is known of them.
+        for (name, _), group in sorted(groups.items(), key=lambda each: each[0][1] != "nn"):
+            common = self._learn(group)
+            if common is not None:
+                self._common.setdefault(name, common)
+
+    def _learn(self, group: Sequence[Program]) -> Prices | None:
+        """Prices of one family's programs for one layout; those they have in common, if timed."""
+        counted = {id(each): self._counted(each) for each in group if each.timed}
+        common = default_prices(self._dtype)
+        if counted:
+            timed = [each for each in group if each.timed]
+            scaled = np.vstack([counted[id(each)] * volumes(each.tile) for each in timed])
+            rows = [row for each in timed for row in each.timed]
+            seconds, weights = _columns(rows)
+            common = fit(scaled, seconds, weights, common).prices
+        for each in group:
+            plain = self._programs.get(replace(each.key, layout="nn"))
+            expected = common * volumes(each.tile)
+            if plain is not None and plain is not each and plain.timed:
+                expected = plain.prices
+            if each.timed:
+                seconds, weights = _columns(each.timed)
+                fitted = fit(counted[id(each)], seconds, weights, expected)
+                each.prices, each.spread = fitted.prices, fitted.spread
+            else:
+                each.prices, each.spread = expected, UNKNOWN_SPREAD
+        return common if counted else None
+
+    def _counted(self, program: Program) -> NDArray[np.float64]:
+        rows = np.empty((len(program.timed), len(TERMS)))
+        calls: dict[Unit, Programs] = {}
+        for row, (sizes, unit, _, _) in zip(rows, program.timed, strict=True):
+            if unit not in calls:
+                calls[unit] = Programs.of([unit], program.resident, self._places)
+            row[:] = calls[unit].count(sizes)[:, 0]
+        return rows
+
+    def _make(self, family: KernelFamily, key: Key, resident: int | None) -> Program:
+        units = Units(family, key.configuration, self._dtype, self._limits)
+        resident = units.resident() if resident is None else resident
+        configurations = tuple(units.variants())
+        every = [units.of(each) for each in configurations]
+        calls = Programs.of(every, resident, self._places)
+        tile = every[0].tile
+        prices = default_prices(self._dtype) * volumes(tile)
+        return Program(key, configurations, calls, tile, resident, prices)
+
+
+def volumes(tiles: tuple[int, int, int] | NDArray[np.float64]) -> NDArray[np.float64]:
+    """What each term's price is proportional to, from one tile to another.
+
+    Args:
+        tiles: rows, columns and steps of a tile, or of each, shape (tiles, 3).
+
+    Returns:
+        Shape (terms,), or (terms, tiles).
+    """
+    rows, columns, steps = np.asarray(tiles, dtype=np.float64).T
+    found = np.ones((len(TERMS), *rows.shape))
+    for row, name in enumerate(TERMS):
+        if name.startswith("steps"):
+            found[row] = rows * columns * steps
+    for name in ("units", "sum in a block"):
+        found[TERMS.index(name)] = rows * columns
+    return found
+
+
+def default_prices(dtype: str) -> Prices:
+    """Prices before anything is known, per unit of volume: of a GPU of our days, roughly.
+
+    They say what is cheap and what is dear; the first measurements say how much.
+    """
+    double = 2.0 if dtype == "float64" else 1.0
+    prices = dict.fromkeys(TERMS, 0.0)
+    prices |= {
+        "call": 2e-6,
+        "steps of full waves": 6e-12 * double,
+        "steps of the last wave": 5e-12 * double,
+        "steps in a row": 1e-12 * double,
+        "units": 1e-11,
+        "waves": 1e-6,
+        "bytes of A": 1.5e-13,
+        "bytes of B": 1.5e-13,
+        "bytes of C": 2.5e-13,
+        "bytes of parts": 4e-13,
+        "sum of parts": 2e-6,
+        "sum in a block": 4e-11 * double,
+        "copies": 2e-6,
+        "bytes copied": 6e-13,
+    }
+    return np.array([prices[name] for name in TERMS])
+
+
+def _columns(
+    rows: Iterable[tuple[Sizes, Unit, float, float]],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    pairs = np.array([(seconds, weight) for _, _, seconds, weight in rows])
+    return pairs[:, 0], pairs[:, 1]

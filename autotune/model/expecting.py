@@ -1,0 +1,72 @@
+"""What a device's prices say of configurations that nobody has timed: a prior for searches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.core.limits import CudaLimits
+from autotune.families.occupancy import resident_blocks
+from autotune.model.book import volumes
+from autotune.model.terms import Programs, Sizes, price
+from autotune.model.units import places_of
+
+if TYPE_CHECKING:
+    from autotune.core.device import DeviceLimits
+    from autotune.families.family import KernelFamily
+    from autotune.operations.problem import Gemm
+
+Columns: TypeAlias = Mapping[str, NDArray[Any]]
+
+Expectation: TypeAlias = Callable[[Columns], NDArray[np.float64]]
+"""Logarithms of expected seconds, of columns of parameter values; NaN where nothing can run."""
+
+
+def expected_log_time(
+    family: KernelFamily, prices: Sequence[float], problem: Gemm, limits: DeviceLimits
+) -> Expectation | None:
+    """What a family's prices say of its configurations; None where no model speaks of it.
+
+    Args:
+        family: the configurations' family.
+        prices: of the family, per volume, as a portfolio has them.
+        problem: what is to be computed.
+        limits: of the device.
+    """
+    work = family.work
+    if work is None:
+        return None
+    sizes = Sizes(problem.m, problem.n, problem.k, problem.itemsize, problem.layout)
+
+    def expected(columns: Columns) -> NDArray[np.float64]:
+        rows = len(next(iter(columns.values())))
+        names: dict[str, Any] = {**problem.sizes, **limits.names(), **columns}
+        for name, expression in family.derived.items():
+            names[name], _ = expression.evaluate_columns(names)
+
+        def column(values: Any) -> NDArray[np.float64]:
+            return np.broadcast_to(np.asarray(values, np.float64), rows)
+
+        found = [column(each.evaluate_columns(names)[0]) for each in work.expressions]
+        *counts, in_block, copied = found
+        usable = np.all([np.isfinite(each) & (each >= 1) for each in counts], axis=0)
+        *shape, parts = (np.where(usable, each, 1.0) for each in counts)
+        tiles = np.column_stack(shape)
+        resident = np.ones(rows)
+        if isinstance(limits, CudaLimits):
+            needs = (column(names[each]) for each in ("threads", "registers", "shared_bytes"))
+            threads, registers, shared = (np.maximum(each, 1).astype(np.int64) for each in needs)
+            fits = resident_blocks(
+                limits, threads=threads, registers=registers, shared_bytes=shared
+            )
+            usable &= fits > 0
+            resident = np.maximum(fits, 1)
+        programs = Programs(tiles, parts, in_block, copied, resident, places_of(limits))
+        scaled = np.asarray(prices)[:, None] * volumes(tiles)
+        seconds = price(programs.count(sizes), scaled)
+        return np.where(usable & (seconds > 0), np.log(np.maximum(seconds, 1e-300)), np.nan)
+
+    return expected

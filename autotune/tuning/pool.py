@@ -1,0 +1,89 @@
+"""Programs worth knowing on a device: what a survey measures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.core.configuration import Candidate, Configuration
+from autotune.model import program_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from autotune.core.device import Device
+    from autotune.families.family import KernelFamily
+    from autotune.operations.problem import Problem
+    from autotune.targets.base import Target
+
+DRAWN = 1000
+"""Configurations of a family that a model of the target is asked about, for each problem."""
+
+TAKEN = 3
+"""Of those, the programs that are taken."""
+
+
+def worth_knowing(
+    problems: Sequence[Problem],
+    target: Target,
+    device: Device,
+    families: Mapping[str, KernelFamily],
+    seed: int,
+) -> list[Candidate]:
+    """Every family's own points, then what the target's model favours for the problems.
+
+    Programs come once each, whatever their free parameters are. Without a model there are the
+    families' own points alone: what is drawn by lot is not worth its compiler.
+
+    Args:
+        problems: what will be measured.
+        target: where.
+        device: as the target read it.
+        families: by name; those without [work] are passed over.
+        seed: draws the configurations.
+    """
+    rng = np.random.default_rng(seed)
+    found: dict[Candidate, None] = {}
+    for family in families.values():
+        if family.work is None:
+            continue
+        for configuration in _own(family, problems, device):
+            found[Candidate(family.name, program_of(family, configuration))] = None
+    for problem in problems:
+        for family in families.values():
+            if family.work is not None and family.unsupported(problem) is None:
+                for configuration in _favoured(family, problem, target, device, rng):
+                    found[Candidate(family.name, program_of(family, configuration))] = None
+    return list(found)
+
+
+def _own(
+    family: KernelFamily, problems: Sequence[Problem], device: Device
+) -> Iterator[Configuration]:
+    """Presets, or where there are none the defaults for the problems."""
+    yield from (each.configuration for each in family.presets.values())
+    if family.presets:
+        return
+    for problem in problems:
+        if family.unsupported(problem) is None and family.space(problem, device.limits).size:
+            yield family.default(problem, device.limits)
+
+
+def _favoured(
+    family: KernelFamily,
+    problem: Problem,
+    target: Target,
+    device: Device,
+    rng: np.random.Generator,
+) -> list[Configuration]:
+    """The programs that the target's model expects to be fastest; none without a model."""
+    model = target.model(family, problem, device)
+    if model is None or not (space := family.space(problem, device.limits)).size:
+        return []
+    drawn = [space[int(row)] for row in space.sample(min(DRAWN, space.size), rng)]
+    columns = {name: np.array([each[name] for each in drawn]) for name in drawn[0]}
+    expected = model(columns)
+    order = np.argsort(np.where(np.isnan(expected), np.inf, expected), kind="stable")
+    programs = dict.fromkeys(program_of(family, drawn[row]) for row in order.tolist())
+    return list(programs)[:TAKEN]

@@ -1,0 +1,149 @@
+"""From a survey to a portfolio in the cache, for each dtype of a preset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from autotune.core.deadline import Deadline
+from autotune.model import Portfolio, build
+from autotune.store import BinaryRecord
+from autotune.store.checks import utc_now
+from autotune.tuning.sampling import Range, draw_problems
+from autotune.tuning.survey import Survey, sizes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.families.launch import Binary
+    from autotune.model import Entry, Key
+    from autotune.operations.problem import Gemm
+    from autotune.tuning.survey import Place, Watch
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyPlan:
+    """What a preset surveys a device with.
+
+    Attributes:
+        within: problems that are drawn.
+        shares: of the survey's time, by dtype.
+        problems: how many are drawn for each dtype.
+        seed: of the lot.
+        share: of the preset's time.
+    """
+
+    within: Range
+    shares: Mapping[str, float]
+    problems: int
+    seed: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Surveyed:
+    """What came of a survey.
+
+    Attributes:
+        portfolio: what was stored.
+        programs: that were tried.
+        measurements: that prices were fitted to.
+        seconds: that it took.
+    """
+
+    portfolio: Portfolio
+    programs: int
+    measurements: int
+    seconds: float
+
+
+def survey_device(
+    place: Place,
+    plan: SurveyPlan,
+    deadline: Deadline,
+    stopped: Callable[[], bool],
+    *,
+    study: str,
+    own: Mapping[Gemm, float] | None = None,
+    threads: int | None = None,
+    watch: Watch | None = None,
+) -> Iterator[Surveyed]:
+    """Survey a device for one dtype after the other, and store a portfolio of each.
+
+    Args:
+        place: where.
+        plan: with what.
+        deadline: until when.
+        stopped: whether somebody wants an end.
+        study: what measurements are stored under.
+        own: a program's own problems with their weights, in place of what the plan draws.
+        threads: cap on CPU threads.
+        watch: hears of each visit.
+
+    Raises:
+        CacheError: the cache cannot be read or written.
+    """
+    begun_s, left = deadline.elapsed_s, dict(plan.shares)
+    for dtype, share in plan.shares.items():
+        if own is None:
+            problems = draw_problems(plan.within, plan.problems, plan.seed, dtype, threads)
+        else:
+            problems = [each for each in own if each.dtype == dtype]
+        seconds = deadline.remaining_s * share / sum(left.values())
+        del left[dtype]
+        if not problems or stopped() or not seconds:
+            continue
+        survey = Survey(place, problems, f"{study}-{dtype}")
+        survey.hold(Deadline(seconds), stopped, watch)
+        found = _stored(place, survey, problems, own)
+        if found is not None:
+            now_s = deadline.elapsed_s
+            timed = [each for each in survey.book.programs if each.timed]
+            count = sum(len(each.timed) for each in timed)
+            yield Surveyed(found, len(timed), count, now_s - begun_s)
+            begun_s = now_s
+
+
+def _stored(
+    place: Place, survey: Survey, problems: Sequence[Gemm], own: Mapping[Gemm, float] | None
+) -> Portfolio | None:
+    """The portfolio, with the binaries that its programs need; None where nothing ran."""
+    weights = None if own is None else {sizes_of(each): own[each] for each in problems}
+    built = build(survey.book, place.families, weights=weights)
+    if not built.entries:
+        return None
+    device, first = place.device, problems[0]
+    kept: dict[str, bytes] = {}
+    entries = tuple(_with_binary(each, survey.binaries, kept) for each in built.entries)
+    architecture = getattr(device.limits, "architecture", "") if kept else ""
+    portfolio = Portfolio(
+        operation=first.operation,
+        target=place.target.name,
+        fingerprint=device.fingerprint,
+        dtype=first.dtype,
+        out_dtype=first.result_dtype,
+        accuracy=first.accuracy,
+        threads=first.threads,
+        architecture=architecture,
+        toolchain=device.toolchain,
+        entries=entries,
+        families=survey.book.common,
+        shapes=built.shapes,
+        loss=built.loss,
+        created=utc_now(),
+    )
+    place.store.put_portfolio(portfolio, kept.values())
+    return portfolio
+
+
+def _with_binary(entry: Entry, binaries: Mapping[Key, Binary], kept: dict[str, bytes]) -> Entry:
+    """An entry that names its binary, which is added to those kept."""
+    binary = binaries.get(entry.key)
+    if binary is None:
+        return entry
+    record = BinaryRecord.of(binary)
+    kept[record.digest] = binary.content
+    if record.support is not None:
+        kept[record.support] = binary.support
+    return replace(entry, binary=record.digest, support=record.support)

@@ -1,0 +1,85 @@
+"""Problems drawn by lot: what a device is surveyed with, and what programs may meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.operations.problem import Gemm
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+ODD_SHARE = 1 / 3
+"""Of problems, those whose sizes are all odd: no row of theirs is aligned."""
+
+_LAYOUTS = ("nn", "nn", "nn", "nt", "nn", "tn", "nn", "nn", "tt", "nn")
+"""In turns: most products are of matrices as they are."""
+
+_THIN = 6
+"""Every so many problems one is thin: one row or column of C, or few; lot alone draws few."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Which problems are drawn, logarithmically uniform in each size.
+
+    Attributes:
+        outer: least and largest rows and columns of C.
+        reduction: least and largest reduction.
+        work: least and largest number of products, M N K.
+    """
+
+    outer: tuple[int, int]
+    reduction: tuple[int, int]
+    work: tuple[float, float]
+
+
+def draw_problems(
+    within: Range, count: int, seed: int, dtype: str, threads: int | None = None
+) -> list[Gemm]:
+    """Distinct problems, the same for the same arguments; a third of them odd in all sizes.
+
+    Args:
+        within: what may be drawn.
+        count: how many.
+        seed: of the lot.
+        dtype: element type of the operands.
+        threads: cap on CPU threads.
+    """
+    rng = np.random.default_rng(seed)
+    found: dict[tuple[int, int, int, str], None] = {}
+    for number, (m, n, k) in enumerate(_shapes(within, rng)):
+        if rng.random() < ODD_SHARE:
+            m, n, k = m | 1, n | 1, k | 1
+        if number % _THIN == 0:
+            thin = int(rng.choice([1, 1, 2, 4, 8, 16]))
+            m, k = (thin, k) if rng.random() < 0.5 else (m, thin)
+            if m * n * k < within.work[0]:
+                continue
+        found[m, n, k, _LAYOUTS[len(found) % len(_LAYOUTS)]] = None
+        if len(found) == count:
+            break
+    return [
+        Gemm(m, n, k, dtype=dtype, layout=layout, threads=threads) for m, n, k, layout in found
+    ]
+
+
+def _shapes(within: Range, rng: np.random.Generator) -> Iterator[tuple[int, int, int]]:
+    """Rows, reduction and columns within the range, for ever."""
+    while True:
+        m, k = _log_uniform(within.outer, rng, 2).tolist()
+        [n] = _log_uniform(within.reduction, rng, 1).tolist()
+        if within.work[0] <= m * n * k <= within.work[1]:
+            yield m, n, k
+
+
+def _log_uniform(
+    bounds: tuple[int, int], rng: np.random.Generator, count: int
+) -> NDArray[np.int64]:
+    low, high = np.log(bounds[0]), np.log(bounds[1] + 1)
+    return np.minimum(np.exp(rng.uniform(low, high, count)).astype(np.int64), bounds[1])

@@ -1,0 +1,312 @@
+"""A survey: the programs worth knowing, timed on problems of all kinds, so that a model can learn.
+
+Every problem is visited a few times. At each visit the price book says which of the programs that
+were not timed on it promise most, and those are tried: verified and timed as trials of a search
+are, with little effort each. What is learned at one problem decides what is tried at the next.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from autotune.core.configuration import Candidate
+from autotune.core.deadline import Deadline
+from autotune.core.errors import OutOfTimeError, SpaceError
+from autotune.core.measurement import Measurement, Outcome
+from autotune.families.bound import Bound
+from autotune.measuring.evaluator import Effort
+from autotune.model import PriceBook, Sizes, Timed, Units
+from autotune.operations.problem import Gemm
+from autotune.targets.base import Work
+from autotune.tuning.pool import worth_knowing
+
+if TYPE_CHECKING:
+    from autotune.core.device import Device
+    from autotune.families.family import KernelFamily
+    from autotune.families.launch import Binary
+    from autotune.families.program_cache import ProgramCache
+    from autotune.measuring.evaluator import Evaluator
+    from autotune.model import Key, Program
+    from autotune.store import TuningCache
+    from autotune.targets.base import Target
+
+EFFORT = Effort(budget_s=0.03, interval=0.03, abandon_ratio=2.5, timeout_s=10.0)
+"""Little for each trial: a model averages over many, and what is slow teaches, too."""
+
+VISITS = (20, 12)
+"""Programs that are tried at the first visit to a problem, at the second, ..."""
+
+CURIOSITY = 0.15
+"""Of two programs with equal expectations the one that was timed less often is tried: what counts
+for one that never was, as a logarithm of time."""
+
+ABANDONED_WEIGHT = 0.3
+"""What the time of a program that was abandoned after its first runs counts for."""
+
+Watch: TypeAlias = Callable[[Gemm, int, int], None]
+"""``watch(problem, visits, of)``: called before each visit."""
+
+
+def sizes_of(problem: Gemm) -> Sizes:
+    """A problem's sizes as the model takes them."""
+    return Sizes(problem.m, problem.n, problem.k, problem.itemsize, problem.layout)
+
+
+def timed(
+    candidate: Candidate,
+    problem: Gemm,
+    measurement: Measurement,
+    units: Units,
+) -> Timed | None:
+    """What a trial teaches; None where it gave no time."""
+    if measurement.median_s is None or measurement.outcome not in _TIMED:
+        return None
+    details = measurement.details
+    registers, shared = (details.get(name) for name in ("registers", "shared_bytes"))
+    return Timed(
+        candidate,
+        sizes_of(problem),
+        measurement.median_s,
+        units.resident(
+            None if registers is None else int(registers), None if shared is None else int(shared)
+        ),
+        _TIMED[measurement.outcome],
+    )
+
+
+_TIMED = {Outcome.OK: 1.0, Outcome.ABANDONED: ABANDONED_WEIGHT}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a survey is held.
+
+    Attributes:
+        target: where programs run.
+        device: as the target read it.
+        families: by name.
+        store: where measurements go.
+        programs: where sources and binaries go.
+        host: an evaluator whose processes are used.
+        workers: compile workers.
+        seed: of operands and lots.
+    """
+
+    target: Target
+    device: Device
+    families: Mapping[str, KernelFamily]
+    store: TuningCache
+    programs: ProgramCache
+    host: Evaluator
+    workers: int | None
+    seed: int
+
+
+class Survey:
+    """Measures problems of one dtype, and learns.
+
+    Args:
+        place: where it is held.
+        problems: to be visited.
+        study: what measurements are stored under.
+
+    Attributes:
+        book: what has been learned.
+        binaries: of the programs that were tried, where any are kept.
+    """
+
+    def __init__(self, place: Place, problems: Sequence[Gemm], study: str) -> None:
+        self._place = place
+        self._problems = problems
+        self._study = study
+        dtype = problems[0].dtype
+        self.book = PriceBook(place.families, dtype, place.device.limits)
+        self.binaries: dict[Key, Binary] = {}
+        self._pool: list[Candidate] = []
+        self._tried: defaultdict[Gemm, set[Key]] = defaultdict(set)
+        self._broken: set[Key] = set()
+
+    def note(self, candidate: Candidate, problem: Gemm, measurement: Measurement) -> None:
+        """Learn from a trial that was made before; the book's prices follow with `learn`."""
+        family = self._place.families.get(candidate.family)
+        if family is None or family.work is None:
+            return
+        try:
+            units = self._units(candidate)
+        except SpaceError:  # its parameters were others then
+            return
+        each = timed(candidate, problem, measurement, units)
+        if each is not None:
+            self.book.note(each)
+            self._pool.append(candidate)
+
+    def hold(
+        self, deadline: Deadline, stopped: Callable[[], bool], watch: Watch | None = None
+    ) -> None:
+        """Visit the problems, as often and as long as there is time.
+
+        Args:
+            deadline: until when.
+            stopped: whether somebody wants an end.
+            watch: hears of each visit.
+        """
+        place = self._place
+        self._pool += worth_knowing(
+            self._problems, place.target, place.device, place.families, place.seed
+        )
+        self.book.learn()
+        self._compile(deadline, stopped)
+        total = len(VISITS) * len(self._problems)
+        for turn, count in enumerate(VISITS):
+            for number, problem in enumerate(self._problems):
+                if stopped() or deadline.over:
+                    break
+                if watch is not None:
+                    watch(problem, turn * len(self._problems) + number + 1, total)
+                # What one visit must not do is use up the time of all that follow.
+                left = total - turn * len(self._problems) - number
+                seconds = max(LONGEST_VISIT_S, _PATIENCE * deadline.remaining_s / left)
+                self._visit(problem, count, Deadline(deadline.within(seconds)), stopped)
+            self.book.learn()
+
+    def _compile(self, deadline: Deadline, stopped: Callable[[], bool]) -> None:
+        """Have the pool compiled, where compilers do not disturb who measures.
+
+        A visit would wait for the slowest of its own.
+        """
+        usual = replace(self._problems[0], m=_USUAL, n=_USUAL, k=_USUAL, layout="nn")
+        until = Deadline(_COMPILE_SHARE * deadline.remaining_s)
+        with self._evaluator(usual) as evaluator:
+            if not evaluator.compiles_ahead:
+                return
+            evaluator.deadline = until
+            families = self._place.families
+            able = [
+                each
+                for each in dict.fromkeys(self._pool)
+                if families[each.family].unsupported(usual) is None and self._valid(each, usual)
+            ]
+            evaluator.prepare(able)
+            while not all(map(evaluator.is_ready, able)) and not stopped() and not until.over:
+                time.sleep(_LOOK_S)
+
+    def _visit(
+        self, problem: Gemm, count: int, deadline: Deadline, stopped: Callable[[], bool]
+    ) -> None:
+        place, best_s = self._place, None
+        chosen = list(self._promising(problem, count))
+        rows: list[tuple[Candidate, Measurement]] = []
+        try:
+            with self._evaluator(problem) as evaluator:
+                evaluator.deadline = deadline
+                # Where compilers would disturb measurements, few are waited for at a time.
+                step = len(chosen) if evaluator.compiles_ahead else evaluator.batch
+                for number, (candidate, program) in enumerate(chosen):
+                    if stopped() or deadline.over:
+                        break
+                    if number % step == 0:
+                        evaluator.prepare([each for each, _ in chosen[number : number + step]])
+                    measurement = evaluator.evaluate(candidate, best_s)
+                    rows.append((candidate, measurement))
+                    self._learn(evaluator, candidate, program, problem, measurement)
+                    if measurement.ok and measurement.median_s is not None:
+                        best_s = min(best_s or math.inf, measurement.median_s)
+        except OutOfTimeError:
+            pass  # what has been measured stands
+        if rows:
+            fingerprint = place.device.fingerprint
+            place.store.add_measurements(
+                self._study, fingerprint, problem, place.target.name, rows
+            )
+
+    def _learn(
+        self,
+        evaluator: Evaluator,
+        candidate: Candidate,
+        program: Program,
+        problem: Gemm,
+        measurement: Measurement,
+    ) -> None:
+        self._tried[problem].add(program.key)
+        each = timed(candidate, problem, measurement, self._units(candidate))
+        if each is not None:
+            self.book.note(each)
+            if program.key not in self.binaries:
+                binary = evaluator.binary(candidate)
+                if binary is not None:
+                    self.binaries[program.key] = binary
+        elif measurement.outcome not in (Outcome.REJECTED, Outcome.ABANDONED):
+            self._broken.add(program.key)
+
+    def _promising(self, problem: Gemm, count: int) -> Iterator[tuple[Candidate, Program]]:
+        """Calls of programs that were not tried here, the most promising first."""
+        sizes = sizes_of(problem)
+        ranked: dict[Key, tuple[float, Program]] = {}
+        for candidate in self._pool:
+            family = self._place.families[candidate.family]
+            if family.unsupported(problem) is not None:
+                continue
+            program = self.book.program(candidate, problem.layout)
+            if program is None or program.key in self._tried[problem]:
+                continue
+            if program.key in ranked or program.key in self._broken:
+                continue
+            _, seconds = program.expected(sizes)
+            unknown = CURIOSITY / (1 + len(program.timed))
+            ranked[program.key] = (math.log(seconds) - unknown, program)
+        found = 0
+        for _, program in sorted(ranked.values(), key=lambda each: each[0]):
+            calls = (Candidate(program.key.family, each) for each in program.ranked(sizes))
+            call = next((each for each in calls if self._valid(each, problem)), None)
+            if call is not None:
+                yield call, program
+                found += 1
+                if found == count:
+                    return
+
+    def _valid(self, candidate: Candidate, problem: Gemm) -> bool:
+        family = self._place.families[candidate.family]
+        try:
+            bound = Bound(family, candidate.configuration, problem, self._place.device.limits)
+            return bound.at(problem).valid
+        except SpaceError:
+            return False
+
+    def _units(self, candidate: Candidate) -> Units:
+        family = self._place.families[candidate.family]
+        dtype, limits = self._problems[0].dtype, self._place.device.limits
+        return Units(family, candidate.configuration, dtype, limits)
+
+    @contextmanager
+    def _evaluator(self, problem: Gemm) -> Iterator[Evaluator]:
+        place = self._place
+        work = Work(
+            problem,
+            place.families,
+            place.device,
+            place.programs,
+            EFFORT,
+            place.workers,
+            place.seed,
+        )
+        with place.target.evaluator(work, place.host) as evaluator:
+            yield evaluator
+
+
+_USUAL = 2048
+"""Rows, reduction and columns of a problem that most programs are valid for."""
+
+_COMPILE_SHARE = 0.25
+"""Of the time, what compiling ahead may take."""
+
+_LOOK_S = 0.1
+
+LONGEST_VISIT_S = 15.0
+_PATIENCE = 4.0
+"""What a visit may take: so many seconds, or so many times its share of the time."""

@@ -1,0 +1,744 @@
+"""gemm for cpu: family skinny, float64, layout nn.
+
+template: gemm/cpu/skinny.py.j2, digest a3b8144f56e02532
+configuration: {"schedule": "guided", "side": "columns", "threads": 2, "ty": 4, "vector": 256, "vectors": 2}
+"""
+
+import numpy as np
+from llvmlite import ir
+from llvmlite.binding import add_symbol
+from numba import cfunc, njit, prange, types
+from numba.core.cgutils import get_or_insert_function
+from numba.extending import intrinsic, models, register_model
+
+# ---- Element type, threads and compiler options
+# A name of what is emitted here: a digest of all that it depends on.
+PROGRAM = "aba7bf04cf35dd82"
+REAL = np.float64
+ITEMSIZE = 8
+# Threads that share the work.
+THREADS = 2
+OPTIONS = {"nogil": True, "error_model": "numpy"}
+# Small helpers vanish into their caller before types are inferred, which compiles fastest.
+INLINE = {"inline": "always"}
+# Functions called only from compiled code need no wrappers for Python and C.
+CALLED = {**OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+# The schedule's functions vanish into the loop that they divide.
+KERNEL = {**CALLED, "forceinline": True}
+
+# ---- Vectors
+# Elements of one.
+LANES = 4
+INT8, INT32, INT64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+ELEMENT = ir.DoubleType()
+VECTOR = ir.VectorType(ELEMENT, LANES)
+# The vector in the names of LLVM's functions.
+SUFFIX = f"v{LANES}f{8 * ITEMSIZE}"
+POINTER = types.CPointer(types.float64)
+
+
+class Tile(types.Type):
+    """`rows` x `vectors` vectors that wait in registers."""
+
+    def __init__(self, rows, vectors):
+        self.rows, self.vectors = rows, vectors
+        super().__init__(f"Tile({rows}, {vectors}, {SUFFIX})")
+
+    @property
+    def value(self):
+        """The type of its values in LLVM."""
+        return ir.ArrayType(ir.ArrayType(VECTOR, self.vectors), self.rows)
+
+
+@register_model(Tile)
+class TileModel(models.PrimitiveModel):
+    """A tile as Numba handles it: one value that it does not look into."""
+
+    def __init__(self, manager, tile):
+        super().__init__(manager, tile, tile.value)
+
+
+def build(builder, tile, vector_at):
+    """The tile that has the vector `vector_at(i, j)` in row i, place j."""
+    value = ir.Constant(tile.value, ir.Undefined)
+    for i in range(tile.rows):
+        for j in range(tile.vectors):
+            value = builder.insert_value(value, vector_at(i, j), (i, j))
+    return value
+
+
+def call(builder, name, result, *arguments):
+    """Call one of LLVM's functions on vectors."""
+    kind = ir.FunctionType(result, [argument.type for argument in arguments])
+    return builder.call(get_or_insert_function(builder.module, kind, name), arguments)
+
+
+def fma(builder, x, y, z):
+    """x * y + z, rounded once."""
+    return call(builder, f"llvm.fma.{SUFFIX}", VECTOR, x, y, z)
+
+
+def splat(builder, scalar, lanes):
+    """A scalar in every lane of a vector of type `lanes`."""
+    single = builder.insert_element(ir.Constant(lanes, ir.Undefined), scalar, INT32(0))
+    first = ir.Constant(ir.VectorType(INT32, LANES), None)
+    return builder.shuffle_vector(single, single, first)
+
+
+def first_lanes(builder, count, j):
+    """The mask of vector j in a row of which the first `count` elements are there."""
+    lanes = ir.VectorType(INT64, LANES)
+    numbers = ir.Constant(lanes, list(range(j * LANES, (j + 1) * LANES)))
+    return builder.icmp_signed("<", numbers, splat(builder, count, lanes))
+
+
+def vector_pointer(builder, start, offset, j=0):
+    """A pointer to vector j of the row that starts `offset` elements after `start`."""
+    row = builder.gep(start, [offset])
+    return builder.bitcast(builder.gep(row, [INT64(j * LANES)]), VECTOR.as_pointer())
+
+
+def clamped(builder, i, rows):
+    """Row i, or the last of `rows` rows where there is no such row: reading it does no harm."""
+    last = builder.sub(rows, INT64(1))
+    return builder.select(builder.icmp_signed("<", INT64(i), last), INT64(i), last)
+
+
+def by_name(signature):
+    """Compile a function for itself, and have others call it by a name, as if written in C.
+
+    Numba compiles what is called once more into every caller, which here takes longer than all
+    else. An exception would be lost: such a function raises none.
+    """
+
+    def decorate(function):
+        compiled = cfunc(signature, cache=True, **OPTIONS)(function)
+        name = f"{function.__name__}_{PROGRAM}"
+        add_symbol(name, compiled.address)
+        return types.ExternalFunction(name, signature)
+
+    return decorate
+
+
+@intrinsic
+def allocate(typing_context, size):
+    """The address of memory of that many bytes, to be released; 0 if there is none."""
+
+    def codegen(context, builder, signature, arguments):
+        kind = ir.FunctionType(INT8.as_pointer(), [INT64])
+        function = get_or_insert_function(builder.module, kind, "malloc")
+        return builder.ptrtoint(builder.call(function, arguments), INT64)
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def release(typing_context, address):
+    """Give allocated memory back."""
+
+    def codegen(context, builder, signature, arguments):
+        kind = ir.FunctionType(ir.VoidType(), [INT8.as_pointer()])
+        function = get_or_insert_function(builder.module, kind, "free")
+        builder.call(function, [builder.inttoptr(arguments[0], INT8.as_pointer())])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@intrinsic
+def pointer(typing_context, address):
+    """The pointer to an address."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], ELEMENT.as_pointer())
+
+    return POINTER(types.int64), codegen
+
+
+@intrinsic
+def ahead(typing_context, start, count):
+    """The pointer `count` elements after `start`."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.gep(arguments[0], [arguments[1]])
+
+    return POINTER(POINTER, types.int64), codegen
+
+
+@intrinsic(prefer_literal=True)
+def zeros(typing_context, rows, vectors):
+    """A tile of zeros; its size is two constants."""
+    tile = Tile(rows.literal_value, vectors.literal_value)
+
+    def codegen(context, builder, signature, arguments):
+        return ir.Constant(tile.value, None)
+
+    return tile(rows, vectors), codegen
+
+
+@intrinsic
+def load(typing_context, tile, start, stride, rows, columns):
+    """A tile as large as `tile` from memory, whose rows are `stride` elements apart.
+
+    Of the matrix that is read only `rows` x `columns` elements are there: further rows repeat the
+    last one, further columns are zero.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        _, start, stride, rows, columns = arguments
+        masks = [first_lanes(builder, columns, j) for j in range(tile.vectors)]
+        zero, alignment = ir.Constant(VECTOR, None), INT32(ITEMSIZE)
+
+        def vector_at(i, j):
+            offset = builder.mul(clamped(builder, i, rows), stride)
+            source = vector_pointer(builder, start, offset, j)
+            name = f"llvm.masked.load.{SUFFIX}.p0"
+            return call(builder, name, VECTOR, source, alignment, masks[j], zero)
+
+        return build(builder, tile, vector_at)
+
+    return tile(tile, POINTER, types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def store(typing_context, tile, start, stride, rows, columns):
+    """Store the first `rows` rows and `columns` columns of a tile, row by row.
+
+    Rows may overlap: what is stored last stays.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        value, start, stride, rows, columns = arguments
+        masks = [first_lanes(builder, columns, j) for j in range(tile.vectors)]
+        nothing, alignment = ir.VoidType(), INT32(ITEMSIZE)
+        for i in range(tile.rows):
+            with builder.if_then(builder.icmp_signed("<", INT64(i), rows)):
+                for j in range(tile.vectors):
+                    vector = builder.extract_value(value, (i, j))
+                    target = vector_pointer(builder, start, builder.mul(INT64(i), stride), j)
+                    name = f"llvm.masked.store.{SUFFIX}.p0"
+                    call(builder, name, nothing, vector, target, alignment, masks[j])
+        return context.get_dummy_value()
+
+    return types.void(tile, POINTER, types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def fetch(typing_context, start):
+    """Have the cache line that starts there, or around there, brought near: a hint."""
+
+    def codegen(context, builder, signature, arguments):
+        line = builder.bitcast(arguments[0], INT8.as_pointer())
+        read, first_level, data = INT32(0), INT32(3), INT32(1)
+        call(builder, "llvm.prefetch.p0", ir.VoidType(), line, read, first_level, data)
+        return context.get_dummy_value()
+
+    return types.void(POINTER), codegen
+
+
+@intrinsic
+def add_outer(typing_context, tile, a, stride, rows, b):
+    """tile + a b: a column of A, its elements `stride` apart, times a row of B.
+
+    Of A's rows only `rows` are there; the last is repeated.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        value, a, stride, rows, b = arguments
+        row = [
+            builder.load(vector_pointer(builder, b, INT64(0), j), align=ITEMSIZE)
+            for j in range(tile.vectors)
+        ]
+        # Elements of A are loaded where they are used: LLVM would keep early ones in registers.
+        for i in range(tile.rows):
+            offset = builder.mul(clamped(builder, i, rows), stride)
+            factor = splat(builder, builder.load(builder.gep(a, [offset])), VECTOR)
+            for j in range(tile.vectors):
+                total = fma(builder, factor, row[j], builder.extract_value(value, (i, j)))
+                value = builder.insert_value(value, total, (i, j))
+        return value
+
+    return tile(tile, POINTER, types.int64, types.int64, POINTER), codegen
+
+
+@intrinsic
+def scale(typing_context, tile, factor):
+    """factor * tile."""
+
+    def codegen(context, builder, signature, arguments):
+        value, factor = arguments
+        factors = splat(builder, factor, VECTOR)
+
+        def vector_at(i, j):
+            return builder.fmul(factors, builder.extract_value(value, (i, j)))
+
+        return build(builder, tile, vector_at)
+
+    return tile(tile, types.float64), codegen
+
+
+@intrinsic
+def add_scaled(typing_context, tile, factor, other):
+    """tile + factor * other."""
+
+    def codegen(context, builder, signature, arguments):
+        value, factor, other = arguments
+        factors = splat(builder, factor, VECTOR)
+
+        def vector_at(i, j):
+            vector = builder.extract_value(other, (i, j))
+            return fma(builder, factors, vector, builder.extract_value(value, (i, j)))
+
+        return build(builder, tile, vector_at)
+
+    return tile(tile, types.float64, tile), codegen
+
+
+@intrinsic
+def transpose(typing_context, tile):
+    """The transpose of a tile of LANES rows of one vector.
+
+    Two rows that are `size` apart exchange blocks of `size` elements: the right ones of the upper
+    row for the left ones of the lower row. Sizes 1, 2, 4, ... make that a transpose.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        lanes = ir.VectorType(INT32, LANES)
+        rows = [builder.extract_value(arguments[0], (i, 0)) for i in range(LANES)]
+        for size in (2**step for step in range(LANES.bit_length() - 1)):
+            left = [(lane ^ size) | LANES if lane & size else lane for lane in range(LANES)]
+            right = [lane | LANES if lane & size else lane ^ size for lane in range(LANES)]
+            for i in range(LANES):
+                if not i & size:
+                    rows[i], rows[i + size] = (
+                        builder.shuffle_vector(rows[i], rows[i + size], ir.Constant(lanes, blocks))
+                        for blocks in (left, right)
+                    )
+        return build(builder, tile, lambda i, j: rows[i])
+
+    return tile(tile), codegen
+
+
+@intrinsic
+def rows_of(typing_context, tile):
+    """How many rows a tile has, a constant."""
+
+    def codegen(context, builder, signature, arguments):
+        return INT64(tile.rows)
+
+    return types.int64(tile), codegen
+
+
+@intrinsic
+def vectors_of(typing_context, tile):
+    """How many vectors a row of a tile has, a constant."""
+
+    def codegen(context, builder, signature, arguments):
+        return INT64(tile.vectors)
+
+    return types.int64(tile), codegen
+
+
+@intrinsic
+def add_outer_within(typing_context, tile, a, stride, rows, b, columns):
+    """tile + a b: a column of A, its elements `stride` apart, times a row of B.
+
+    Of A's rows only `rows` are there, and the last is repeated; of B's columns only `columns`.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        value, a, stride, rows, b, columns = arguments
+        zero, alignment = ir.Constant(VECTOR, None), INT32(ITEMSIZE)
+        name = f"llvm.masked.load.{SUFFIX}.p0"
+        row = [
+            call(
+                builder, name, VECTOR, vector_pointer(builder, b, INT64(0), j), alignment,
+                first_lanes(builder, columns, j), zero,
+            )
+            for j in range(tile.vectors)
+        ]
+        for i in range(tile.rows):
+            offset = builder.mul(clamped(builder, i, rows), stride)
+            factor = splat(builder, builder.load(builder.gep(a, [offset])), VECTOR)
+            for j in range(tile.vectors):
+                total = fma(builder, factor, row[j], builder.extract_value(value, (i, j)))
+                value = builder.insert_value(value, total, (i, j))
+        return value
+
+    return tile(tile, POINTER, types.int64, types.int64, POINTER, types.int64), codegen
+
+
+@njit(**INLINE)
+def write_tile(tile, alpha, beta, c, ldc, rows, columns):
+    """C[rows x columns] = alpha * tile + beta * C; where beta is 0, C is not read."""
+    tile = scale(tile, alpha)
+    if beta != 0:
+        tile = add_scaled(tile, beta, load(tile, c, ldc, rows, columns))
+    store(tile, c, ldc, rows, columns)
+
+
+# ---- Configuration
+# Bytes of a cache line, where sums start.
+LINE = 64
+
+
+@njit(**INLINE)
+def smaller(x, y):
+    """The smaller of two integers: Numba's own takes long to compile."""
+    return x if x < y else y
+
+
+@njit(**INLINE)
+def round_up(value, multiple):
+    """The smallest multiple of `multiple` that is at least `value`."""
+    return (value + multiple - 1) // multiple * multiple
+
+
+@njit(**INLINE)
+def even_block(total, most, multiple):
+    """Size of equal blocks of about `most` that cover `total`: a multiple of `multiple`."""
+    blocks = (total + most - 1) // most
+    return round_up((total + blocks - 1) // blocks, multiple)
+
+
+# Rows of the matrix that are worked on together.
+WIDE = 8
+# Vectors of a row that count as a step: as many bytes of it are read as of a matrix stored the
+# other way.
+STRETCH = 8
+
+
+@intrinsic
+def add_dots(typing_context, tile, x, x_stride, y, y_stride, there, count):
+    """tile + x y, the products of a vector of each row of x with one of each row of y.
+
+    Of y only `there` rows are there, the last is repeated; of the vectors only `count` elements.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        value, x, x_stride, y, y_stride, there, count = arguments
+        zero, alignment = ir.Constant(VECTOR, None), INT32(ITEMSIZE)
+        mask = first_lanes(builder, count, 0)
+
+        def vector(start, offset):
+            source = vector_pointer(builder, start, offset)
+            name = f"llvm.masked.load.{SUFFIX}.p0"
+            return call(builder, name, VECTOR, source, alignment, mask, zero)
+
+        row = [
+            vector(y, builder.mul(clamped(builder, j, there), y_stride))
+            for j in range(tile.vectors)
+        ]
+        for i in range(tile.rows):
+            factor = vector(x, builder.mul(INT64(i), x_stride))
+            for j in range(tile.vectors):
+                total = fma(builder, factor, row[j], builder.extract_value(value, (i, j)))
+                value = builder.insert_value(value, total, (i, j))
+        return value
+
+    kinds = (POINTER, types.int64, POINTER, types.int64, types.int64, types.int64)
+    return tile(tile, *kinds), codegen
+
+
+def halved(builder, left, right, blocks):
+    """The blocks of two vectors, each as the sum of its halves: those of `left`, then of `right`."""
+    lanes = left.type.count
+    half = lanes // blocks // 2
+    starts = [block * 2 * half for block in range((1 if left is right else 2) * blocks)]
+
+    def lower_or_upper(shift):
+        chosen = [start + shift + lane for start in starts for lane in range(half)]
+        mask = ir.Constant(ir.VectorType(INT32, len(chosen)), chosen)
+        return builder.shuffle_vector(left, right, mask)
+
+    return builder.fadd(lower_or_upper(0), lower_or_upper(half))
+
+
+@intrinsic
+def add_totals(typing_context, tile, start, stride, fresh):
+    """Add what the elements of each vector of a tile add up to to a matrix, or begin it so."""
+
+    def codegen(context, builder, signature, arguments):
+        value, start, stride, fresh = arguments
+        count = min(tile.vectors, LANES)
+        for i, j in ((i, j) for i in range(tile.rows) for j in range(0, tile.vectors, count)):
+            vectors = [builder.extract_value(value, (i, j + place)) for place in range(count)]
+            blocks = 1
+            while len(vectors) > 1:
+                pairs = zip(vectors[::2], vectors[1::2], strict=True)
+                vectors = [halved(builder, left, right, blocks) for left, right in pairs]
+                blocks *= 2
+            (totals,) = vectors
+            while totals.type.count > count:
+                totals = halved(builder, totals, totals, count)
+            place = builder.gep(start, [builder.add(builder.mul(INT64(i), stride), INT64(j))])
+            target = builder.bitcast(place, totals.type.as_pointer())
+            before = builder.load(target, align=ITEMSIZE)
+            totals = builder.select(fresh, totals, builder.fadd(before, totals))
+            builder.store(totals, target, align=ITEMSIZE)
+        return context.get_dummy_value()
+
+    return types.void(tile, POINTER, types.int64, types.boolean), codegen
+
+
+@njit(**CALLED)
+def add_tiles(empty, x, x_few, depth, w, ldw, there, fresh, sums, lds):
+    """sums[rows x there] += X[rows x depth] @ W[there x depth]^T, tile by tile.
+
+    Tiles are as large as `empty`. The sums have room for WIDE columns; if they are fresh, they
+    begin with zero.
+    """
+    wide = vectors_of(empty)
+    whole = depth // LANES * LANES
+    for j in range(0, there, wide):
+        x_here, w_here, rows = x, ahead(w, j * ldw), there - j
+        tile = empty
+        if rows >= wide:
+            for _ in range(0, whole, LANES):
+                tile = add_dots(tile, x_here, x_few, w_here, ldw, wide, LANES)
+                x_here, w_here = ahead(x_here, LANES), ahead(w_here, LANES)
+        else:
+            for _ in range(0, whole, LANES):
+                tile = add_dots(tile, x_here, x_few, w_here, ldw, rows, LANES)
+                x_here, w_here = ahead(x_here, LANES), ahead(w_here, LANES)
+        if whole < depth:
+            tile = add_dots(tile, x_here, x_few, w_here, ldw, rows, depth - whole)
+        add_totals(tile, ahead(sums, j), lds, fresh)
+
+
+@njit(**CALLED)
+def add_panels(few, x, x_few, x_step, first, last, w, ldw, left, right, step, sums, lds):
+    """sums[few x (left..right)] = X @ W^T, of reduction steps first..last.
+
+    Panels of `step` stretches are taken one after the other: those of X stay in the caches.
+    """
+    panel = step * STRETCH * LANES
+    for p in range(first, last, panel):
+        depth = smaller(panel, last - p)
+        for j in range(left, right, WIDE):
+            there = smaller(WIDE, right - j)
+            w_here, i = ahead(w, j * ldw + p), 0
+            while few - i >= 4:
+                add_tiles(
+                    zeros(4, 2),
+                    ahead(x, i * x_few + p), x_few, depth,
+                    w_here, ldw, there, p == first, ahead(sums, i * lds + j), lds,
+                )
+                i += 4
+            if few - i >= 2:
+                add_tiles(
+                    zeros(2, 4),
+                    ahead(x, i * x_few + p), x_few, depth,
+                    w_here, ldw, there, p == first, ahead(sums, i * lds + j), lds,
+                )
+                i += 2
+            if few - i >= 1:
+                add_tiles(
+                    zeros(1, 8),
+                    ahead(x, i * x_few + p), x_few, depth,
+                    w_here, ldw, there, p == first, ahead(sums, i * lds + j), lds,
+                )
+                i += 1
+
+
+@by_name(types.void(*[types.int64] * 6))
+def turn(rows, columns, source_address, lds, target_address, ldt):
+    """target[rows x columns] = S^T of an S that is columns x rows, a square of vectors at a time."""
+    source, target = pointer(source_address), pointer(target_address)
+    for j in range(0, columns, LANES):
+        for i in range(0, rows, LANES):
+            square = load(zeros(LANES, 1), ahead(source, j * lds + i), lds, columns - j, rows - i)
+            store(transpose(square), ahead(target, i * ldt + j), ldt, rows - i, LANES)
+
+
+@njit(**CALLED)
+def finish(few, first, last, alpha, sums, lds, parts, between, beta, c, ldc):
+    """C = alpha * (the sums of all parts, in their order) + beta * C, in places first..last."""
+    if few > 1 or ldc > 1:
+        for j in range(first, last, LANES):
+            for i in range(0, few, LANES):
+                here = ahead(sums, i * lds + j)
+                square = load(zeros(LANES, 1), here, lds, few - i, LANES)
+                for part in range(1, parts):
+                    other = load(square, ahead(here, part * between), lds, few - i, LANES)
+                    square = add_scaled(square, REAL(1), other)
+                target = ahead(c, j * ldc + i)
+                write_tile(transpose(square), alpha, beta, target, ldc, last - j, few - i)
+        return
+    # A single column without gaps is written as a row.
+    for i in range(few):
+        for j in range(first, last, LANES):
+            here = ahead(sums, i * lds + j)
+            row = load(zeros(1, 1), here, 0, 1, LANES)
+            for part in range(1, parts):
+                other = load(row, ahead(here, part * between), 0, 1, LANES)
+                row = add_scaled(row, REAL(1), other)
+            write_tile(row, alpha, beta, ahead(c, i * ldc + j), ldc, 1, last - j)
+
+
+@by_name(
+    types.void(
+        *[types.int64] * 14, types.float64, *[types.int64] * 2, types.float64,
+        *[types.int64] * 2,
+    )
+)
+def multiply_segments(
+    first, last, parts, few, n, long, x_address, x_few, x_step, w_address, ldw,
+    segment, depth, step, alpha, sums_address, lds, beta, c_address, ldc,
+):
+    """The sums of tasks first..last-1: a segment of W's columns in a part of the reduction each.
+
+    Where the reduction has one part, C = alpha * sums + beta * C follows at once.
+    """
+    x, w, sums = pointer(x_address), pointer(w_address), pointer(sums_address)
+    between = few * lds
+    for task in range(first, last):
+        left, part = task // parts * segment, task % parts
+        right = smaller(left + segment, long)
+        add_panels(
+            few, x, x_few, x_step, part * depth, smaller((part + 1) * depth, n), w, ldw,
+            left, right, step, ahead(sums, part * between), lds,
+        )
+        if parts == 1:
+            finish(few, left, right, alpha, sums, lds, 1, 0, beta, pointer(c_address), ldc)
+
+
+@by_name(
+    types.void(
+        *[types.int64] * 3, types.float64, *[types.int64] * 3, types.float64,
+        *[types.int64] * 2,
+    )
+)
+def add_parts(few, first, last, alpha, sums_address, lds, parts, beta, c_address, ldc):
+    """C from the sums of all parts, in places first..last of the long side."""
+    sums, c = pointer(sums_address), pointer(c_address)
+    finish(few, first, last, alpha, sums, lds, parts, few * lds, beta, c, ldc)
+
+
+# Schedule: guided. A thread that is free takes the next chunk of tiles, by counting up
+# atomically. No order between the threads' other accesses follows from that, and none is needed:
+# tiles are independent, and the end of the parallel loop orders everything.
+from llvmlite import ir
+from numba.core.cgutils import alloca_once
+
+ATOMIC = "monotonic"
+# Words of 64 bits that surely hold one whole cache line of 64 bytes.
+COUNTER_WORDS = 16
+
+
+@intrinsic
+def new_counter(typing_context):
+    """Address of a counter that is 0, on this function's stack and on a cache line of its own."""
+
+    def codegen(context, builder, signature, arguments):
+        words = alloca_once(builder, ir.IntType(64), COUNTER_WORDS)
+        start = builder.ptrtoint(words, ir.IntType(64))
+        line = builder.and_(builder.add(start, start.type(63)), start.type(-64))
+        builder.store(line.type(0), builder.inttoptr(line, words.type))
+        return line
+
+    return types.int64(), codegen
+
+
+@intrinsic
+def compare_exchange(typing_context, address, expected, value):
+    """Put `value` at an address if `expected` is there, atomically; what was there before."""
+
+    def codegen(context, builder, signature, arguments):
+        address, expected, value = arguments
+        word = builder.inttoptr(address, value.type.as_pointer())
+        return builder.extract_value(
+            builder.cmpxchg(word, expected, value, ATOMIC, ATOMIC), 0
+        )
+
+    return types.int64(types.int64, types.int64, types.int64), codegen
+
+
+@njit(**KERNEL)
+def next_chunk(first, count, chunk, counter):
+    """Half of an even share of what is left, at least `chunk`; empty when nothing is left."""
+    first = compare_exchange(counter, 0, 0)
+    while first < count:
+        share = (count - first + 2 * THREADS - 1) // (2 * THREADS)
+        last = min(first + max(1, chunk, share), count)
+        found = compare_exchange(counter, first, last)
+        if found == first:
+            return first, last
+        first = found
+    return count, count
+
+
+@njit(**KERNEL)
+def first_chunk(thread, count, chunk, counter):
+    """As `next_chunk`: any thread may take any chunk."""
+    return next_chunk(0, count, chunk, counter)
+
+
+@njit(**CALLED)
+def work(
+    thread, count, chunk, counter,
+    parts, few, n, long, x, x_few, x_step, w, ldw,
+    segment, depth, step, alpha, sums, lds, beta, c, ldc,
+):
+    """A thread's tasks; see `multiply_segments`."""
+    first, last = first_chunk(thread, count, chunk, counter)
+    while first < last:
+        multiply_segments(
+            first, last, parts, few, n, long, x, x_few, x_step, w, ldw,
+            segment, depth, step, alpha, sums, lds, beta, c, ldc,
+        )
+        first, last = next_chunk(first, count, chunk, counter)
+
+
+@njit(
+    "void(int64, int64, int64, float64, uintp, int64, uintp, int64, float64, uintp, int64, "
+    "int64, int64, int64, int64)",
+    cache=True,
+    # Loops stay apart: a loop may need all that the one before it did.
+    parallel={"fusion": False},
+    **OPTIONS,
+)
+def gemm(
+    m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc, sn, sk, parts,
+    chunk
+):
+    """C[m x k] = alpha * A[m x n] @ B[n x k] + beta * C, one of m and k small.
+
+    A is read in segments of about sk rows and panels of sn steps; the
+    reduction has `parts` parts, whose sums are added in their order.
+    """
+    a, b, c = np.int64(a_address), np.int64(b_address), np.int64(c_address)
+    few, long, x, ldx, w, ldw = k, m, b, ldb, a, lda
+    segment = even_block(long, sk, WIDE)
+    segments = (long + segment - 1) // segment
+    depth = even_block(n, (n + parts - 1) // parts, LANES)
+    parts = (n + depth - 1) // depth
+    # A line more between rows of sums: they would fall into the same sets of the caches.
+    lds = round_up(long, WIDE * LANES) + LINE // ITEMSIZE
+    turned = round_up(n, LANES) + LINE // ITEMSIZE
+    buffer = allocate(LINE + few * (parts * lds + turned) * ITEMSIZE)
+    if buffer == 0:
+        raise MemoryError("no memory for sums")
+    sums = round_up(buffer, LINE)
+    # Elements from one of the few rows of X to the next, and from one reduction step to the next.
+    x_few, x_step = ldx, 1
+    if few > 1 or ldx > 1:
+        rows = sums + few * parts * lds * ITEMSIZE
+        turn(few, n, x, ldx, rows, turned)
+        x, x_few = rows, turned
+    count = segments * parts
+    counter = new_counter()
+    for thread in prange(THREADS):
+        work(
+            thread, count, chunk, counter,
+            parts, few, n, long, x, x_few, x_step, w, ldw,
+            segment, depth, sn, alpha, sums, lds, beta, c, ldc,
+        )
+    if parts > 1:
+        # As many places for every thread, in whole lines.
+        share = round_up((long + THREADS - 1) // THREADS, LINE)
+        for thread in prange(THREADS):
+            first, last = thread * share, smaller((thread + 1) * share, long)
+            if first < last:
+                add_parts(few, first, last, alpha, sums, lds, parts, beta, c, ldc)
+    release(buffer)

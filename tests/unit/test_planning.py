@@ -1,0 +1,176 @@
+"""Compiled plans are what the expressions say one by one, at all sizes, errors included."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autotune.core.errors import SpaceError
+from autotune.families.bound import Bound
+from autotune.families.catalog import load_families
+from autotune.families.launch import LaunchPlan, plan_launch
+from autotune.families.planning import Planner
+from autotune.families.reading import read_family
+from autotune.operations.problem import Gemm
+from autotune.targets.cpu.identity import read_cpu
+from autotune.targets.cuda.device.known_gpus import find_gpu
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from autotune.core.configuration import Value
+    from autotune.core.device import DeviceLimits
+    from autotune.families.family import KernelFamily
+
+LIMITS = find_gpu("h200").limits
+CUDA = load_families(target="cuda")
+CPU = load_families(target="cpu")
+SIZES = st.integers(1, 20000) | st.sampled_from([1, 2, 16, 4096, 2**31, 2**62, 2**63, 2**70])
+
+
+def interpreted(
+    family: KernelFamily, values: Mapping[str, Value], problem: Gemm, limits: DeviceLimits
+) -> tuple[LaunchPlan | str, bool]:
+    """The plan or what is wrong with it, and whether the configuration is valid."""
+    try:
+        point = Bound(family, values, problem, limits).at(problem)
+    except SpaceError as error:
+        return str(error), False
+    try:
+        return plan_launch(point), point.valid
+    except SpaceError as error:
+        return str(error), point.valid
+
+
+def planned(planner: Planner, problem: Gemm, runtime: tuple[int, ...] | None) -> LaunchPlan | str:
+    try:
+        return planner.plan(problem, runtime)
+    except SpaceError as error:
+        return str(error)
+
+
+def drawn(data: st.DataObject, family: KernelFamily) -> dict[str, Value]:
+    """Any values: valid together at some sizes, at none, or with divisions that are not whole."""
+    declared = {each.name: each.default for each in family.parameters}
+    changed = data.draw(st.sets(st.sampled_from(sorted(declared)), max_size=4))
+    values = {each.name: st.sampled_from(each.values) for each in family.parameters}
+    return {
+        name: data.draw(values[name]) if name in changed or default is None else default
+        for name, default in declared.items()
+    }
+
+
+def agree(data: st.DataObject, family: KernelFamily, problem: Gemm, limits: DeviceLimits) -> None:
+    values = drawn(data, family)
+    planner = Planner(family, values, problem.dtype, limits)
+    runtime = None
+    if family.runtime_parameters and data.draw(st.booleans()):
+        others = drawn(data, family)
+        runtime = tuple(int(others[name]) for name in family.runtime_parameters)
+        values |= zip(family.runtime_parameters, runtime, strict=True)
+    expected, valid = interpreted(family, values, problem, limits)
+    assert planned(planner, problem, runtime) == expected
+    assert planner.valid(problem, runtime) == valid
+    launched = valid and isinstance(expected, LaunchPlan)
+    assert planner.find(problem, runtime) == (expected if launched else None)
+
+
+@settings(max_examples=150)
+@given(st.data(), st.sampled_from(sorted(CUDA)), SIZES, SIZES, SIZES)
+def test_plans_are_what_the_expressions_say(
+    data: st.DataObject, name: str, m: int, n: int, k: int
+) -> None:
+    problem = Gemm(m, n, k, dtype=data.draw(st.sampled_from(CUDA[name].dtypes)))
+    agree(data, CUDA[name], problem, LIMITS)
+
+
+@settings(max_examples=60)
+@given(st.data(), st.sampled_from(sorted(CPU)), SIZES, SIZES, SIZES)
+def test_families_without_a_launch_are_valid_or_not(
+    data: st.DataObject, name: str, m: int, n: int, k: int
+) -> None:
+    problem = Gemm(m, n, k, dtype=data.draw(st.sampled_from(CPU[name].dtypes)))
+    agree(data, CPU[name], problem, read_cpu().limits)
+
+
+FAMILY = """
+family = "odd"
+operation = "gemm"
+target = "cuda"
+template = "odd.cu.j2"
+accuracy = "ieee"
+summary = "Everything that a launch may depend on"
+dtypes = ["float32", "float64"]
+layouts = ["nn"]
+
+[parameters]
+sm = { values = [16, 24, 32], default = 16 }
+kind = { values = ["one", "two"], default = "one" }
+parts = { values = [1, 2, 3, 8], default = 1, runtime = true }
+depth = { values = [4, 64], default = 4, runtime = true }
+
+[derived]
+rows = "ceildiv(M, sm)"
+inner = "N / parts"
+share = "K // (depth - 4)"
+threads = "sm * (depth // 4)"
+registers = "32"
+shared_bytes = "inner * itemsize / 3"
+
+[[restrictions]]
+expr = "kind == 'one' or parts > 1"
+reason = "two takes several parts"
+
+[[restrictions]]
+expr = "N % (parts - 1) == 0"
+reason = "undefined for one part"
+
+[launch]
+grid = ["rows", "parts", "K - 10"]
+block = ["sm", "depth // 4", "1"]
+shared_bytes = "shared_bytes"
+workspace_bytes = "(parts > 1) * rows * K * itemsize"
+
+[[launch.before]]
+kernel = "first"
+when = "N % (parts - 1) == 1"
+grid = ["share", "1", "1"]
+block = ["32", "1", "1"]
+
+[[launch.after]]
+kernel = "last"
+when = "parts > 1"
+grid = ["M - 3", "1", "1"]
+block = ["32", "1", "1"]
+"""
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> KernelFamily:
+    folder: Path = tmp_path_factory.mktemp("odd")
+    (folder / "odd.toml").write_text(FAMILY)
+    (folder / "odd.cu.j2").write_text("__global__ void gemm() {}\n")
+    return read_family(folder / "odd.toml", (folder,), (folder,))
+
+
+@settings(max_examples=300)
+@given(data=st.data(), m=st.integers(1, 40), n=st.integers(1, 40), k=st.integers(1, 40))
+def test_plans_with_parameters_of_the_call(
+    odd: KernelFamily, data: st.DataObject, m: int, n: int, k: int
+) -> None:
+    agree(data, odd, Gemm(m, n, k), LIMITS)
+
+
+def test_a_value_of_no_parameter_is_refused(odd: KernelFamily) -> None:
+    default: dict[str, Value] = {"sm": 16, "kind": "one", "parts": 2, "depth": 64}
+    planner = Planner(odd, default, "float32", LIMITS)
+    problem = Gemm(16, 48, 16)
+    assert planner.plan(problem, (8, 64)).runtime == (8, 64)
+    assert not planner.valid(problem, (5, 64))
+    assert planner.find(problem, (5, 64)) is None
+    with pytest.raises(SpaceError, match=r"odd\.parts must be one of 1, 2, 3, 8, got 5"):
+        planner.plan(problem, (5, 64))
