@@ -109,10 +109,14 @@ PRODUCT_CASES = (
             (65, _DEEP + 127, 163, 0.0, 0),
             (_TALL + 17, _DEEP + 33, 9, 0.5, 3),
             (_TALL + 65, _DEEP + 127, 63, 0.0, 0),
+            (3, 2 * _DEEP + 5, 131, 0.5, 0),
+            (131, 2 * _DEEP + 5, 3, 0.0, 3),
+            (13, _DEEP + 65, 275, 0.0, 1),
+            (275, _DEEP + 65, 13, -1.0, 0),
         )
     ),
 )
-"""Products of small and ragged sizes, tall and deep ones, other alpha and beta, padded rows."""
+"""Products of small and ragged sizes, of tall, deep and thin ones, other scalars, padded rows."""
 
 
 def cases_of(problem: Problem) -> tuple[Case, ...]:

@@ -76,6 +76,12 @@ CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
         "float64",
         "nn",
     ),
+    "unpacked_nt_threads": (
+        "unpacked",
+        {"vector": 512, "ty": 8, "vectors": 2, "sm": 128, "sk": 1024, **GUIDED},
+        "float32",
+        "nt",
+    ),
     "divide": ("divide", {"unroll": 2, "cutoff": 64, "threads": 1}, "float32", "nn"),
     "strassen": (
         "strassen",
@@ -93,6 +99,17 @@ WARP_TILES: Mapping[str, Value] = {
     **{"min_blocks": 1, "bounds": "launch"},
 }
 AT_THE_CALL: Mapping[str, Value] = {"group": 8, "splits": 1, "last": 0, "realign": 0}
+THIN = {
+    "side": "rows",
+    "few": 4,
+    "wide": 4,
+    "loads": 8,
+    "held": 4,
+    "warps": 8,
+    "min_blocks": 2,
+    "across": 32,
+    "splits": 16,
+}
 CUDA_CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
     "naive_float32": (
         "naive",
@@ -112,6 +129,7 @@ CUDA_CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
         "bfloat16",
         "bfloat16",
     ),
+    "skinny_float32": ("skinny", THIN, "float32", "float32"),
     "block_float16": (
         "block",
         {**SQUARE, **STAGED, "vector": 4, "transposed": 1, "interleaved": 1},

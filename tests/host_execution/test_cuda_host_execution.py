@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 from gemm_on_host import Case, relative_error
 from host_execution import AVAILABLE
 
-from autotune.core.configuration import Configuration
+from autotune.core.configuration import Configuration, Value
 from autotune.core.dtypes import DTYPES
 from autotune.core.limits import CudaLimits
 from autotune.families.catalog import load_families
@@ -39,10 +40,21 @@ SHAPES = (
     (16, 4096, 4096),
     (4096, 4096, 128),
     (64, 65536, 64),
+    (1, 4096, 4096),
+    (4096, 4096, 1),
+    (8, 4096, 4096),
+    (4096, 4096, 8),
+    (16, 65536, 16),
 )
 """What presets are for."""
 
 FAMILIES = load_families(target="cuda", operation="gemm")
+
+SQUARE = ((512, 4096, 512),)
+"""What configurations are drawn for: small C and a long reduction, so that it is split too."""
+
+DRAWN_FOR = {"skinny": ((6, 4096, 512), (512, 4096, 3), (13, 4096, 512), (512, 4096, 1))}
+"""The same for families that serve C of certain shapes."""
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +67,17 @@ def tolerance(case: Case) -> float:
     return 4 * DTYPES[case.dtype].accumulated.unit_roundoff * max(4.0, case.n**0.5)
 
 
-def largest_sizes(configuration: Configuration) -> tuple[int, int, int]:
-    """Sizes up to which a configuration meets whole tiles, ragged ones, and several of each."""
+def largest_sizes(
+    configuration: Configuration, names: Mapping[str, Value]
+) -> tuple[int, int, int]:
+    """Sizes up to which a configuration meets whole tiles, ragged ones, and several of each.
+
+    `names` has the values of its derived names.
+    """
+    if "side" in configuration:
+        few, strip = int(names["few"]) + 3, int(names["strip"]) + 9
+        depth = 2 * int(names["sn"]) + 9
+        return (few, depth, strip) if names["side"] == "rows" else (strip, depth, few)
 
     def tile(name: str, otherwise: int) -> int:
         size = configuration.get(name, configuration.get("tile", otherwise))
@@ -80,19 +101,23 @@ def test_random_configurations_compute_the_product(
     name: str, layout: str, dtype: str, out_dtype: str, limits: CudaLimits, tmp_path: Path
 ) -> None:
     family = FAMILIES[name]
-    # C is small and the reduction long, so that reductions are split too.
-    problem = Gemm(m=512, n=4096, k=512, dtype=dtype, layout=layout, out_dtype=out_dtype)
-    space = family.space(problem, limits)
-    written = "" if problem.out_dtype is None else f" {out_dtype}"
+    written = "" if out_dtype == dtype else f" {out_dtype}"
     seed = SEED, zlib.crc32(f"{name} {layout} {dtype}{written}".encode())
+    shapes = DRAWN_FOR.get(name, SQUARE)
+    m, n, k = shapes[sum(seed) % len(shapes)]
+    problem = Gemm(m=m, n=n, k=k, dtype=dtype, layout=layout, out_dtype=out_dtype)
+    space = family.space(problem, limits)
     rows = set(space.sample(CONFIGURATIONS, np.random.default_rng(seed)).tolist())
 
     def check(row: int) -> list[str]:
         rng = np.random.default_rng((*seed, row))
         configuration = space[row]
+        if "splits" in configuration:  # blocks of threads take their time here
+            fewer = min(int(configuration["splits"]), 5)
+            configuration = family.conform({**configuration, "splits": fewer})
         failures = []
         for _ in range(CASES):
-            sizes = largest_sizes(configuration)
+            sizes = largest_sizes(configuration, family.values(configuration, problem, limits))
             case = Case.random(rng, sizes, dtype, layout, problem.out_dtype)
             error = relative_error(family, configuration, case, limits, rng, tmp_path)
             if not error < tolerance(case):
@@ -117,7 +142,7 @@ def test_operands_with_odd_rows_are_realigned(
     assert realigned
     for configuration in realigned[:2]:
         for extra in (0, 1, 3):  # rows of whole vectors too
-            m, n, k = (size // 16 * 8 + extra for size in largest_sizes(configuration))
+            m, n, k = (size // 16 * 8 + extra for size in largest_sizes(configuration, {}))
             case = Case(m, n, k, misaligned=(1, 0, 3), alpha=-0.5, beta=1.5, dtype=dtype)
             error = relative_error(family, configuration, case, limits, rng, tmp_path)
             assert error < tolerance(case), (configuration, case)

@@ -1,0 +1,375 @@
+/*
+ * gemm for cuda: family skinny, float32, layout nn.
+ *
+ * template: gemm/cuda/skinny.cu.j2, digest 488e836e1193af4f
+ * configuration: {"few": 4, "held": 4, "loads": 8, "min_blocks": 2, "side": "rows", "warps": 8, "wide": 4}
+ */
+
+using T = float;
+constexpr int ITEMSIZE = 4;
+static_assert(sizeof(T) == ITEMSIZE, "bytes per element");
+
+// Whole-number functions of the restrictions below; quotients and remainders round down.
+__device__ constexpr int minimum(int a, int b) { return a < b ? a : b; }
+__device__ constexpr int maximum(int a, int b) { return a < b ? b : a; }
+__device__ constexpr int modulo(int a, int b) { return (a % b + b) % b; }
+__device__ constexpr int floordiv(int a, int b) { return (a - modulo(a, b)) / b; }
+__device__ constexpr int ceildiv(int a, int b) { return -floordiv(-a, b); }
+__device__ constexpr bool ispow2(int a) { return a > 0 && (a & (a - 1)) == 0; }
+
+
+// --- Configuration ---
+
+// Rows of C that a block computes, and columns of C that a thread does.
+constexpr int FEW = 4;
+constexpr int WIDE = 4;
+
+// Vectors of B that a thread has on their way at any time.
+constexpr int LOADS = 8;
+
+// Elements of a panel of A that a thread copies to shared memory.
+constexpr int HELD = 4;
+
+// Warps of a block.
+constexpr int WARPS = 8;
+
+// Blocks that a multiprocessor must be able to hold.
+constexpr int MIN_BLOCKS = 2;
+
+// --- What follows from it ---
+
+constexpr int THREADS = 32 * WARPS;
+
+// Elements of B in a 16-byte access.
+constexpr int VECTOR = 4;
+
+// Vectors of a thread that belong to the same reduction step, and how many such shares there are.
+constexpr int CHUNKS = WIDE / VECTOR;
+constexpr int DEPTH = LOADS / CHUNKS;
+constexpr int HALF = DEPTH == 1 ? 1 : DEPTH / 2;
+
+// Reduction steps of a panel.
+constexpr int SN = THREADS * HELD / FEW;
+
+// Where a panel keeps the factors of a reduction step: side by side, FACTORS_LD from step to step.
+constexpr int PAD = 0;
+constexpr int FACTORS_LD = FEW + PAD;
+constexpr int PANEL = SN * FACTORS_LD;
+
+static_assert(16 % ITEMSIZE == 0, "16 / itemsize must be a whole number (vector)");
+static_assert(THREADS * HELD % FEW == 0, "threads * held / few must be a whole number (sn)");
+static_assert((FEW >= 8) * 16 % ITEMSIZE == 0, "(few >= 8) * 16 / acc_itemsize must be a whole number (pad)");
+static_assert(ITEMSIZE % 4 == 0, "acc_itemsize / 4 must be a whole number (words)");
+static_assert(WIDE % VECTOR == 0, "a thread takes whole vectors of 16 bytes where they lie along its columns (rows) of C");
+static_assert(LOADS >= WIDE, "where vectors lie along the reduction, a thread asks for one of each of its columns (rows) at least");
+
+constexpr int SHARED_BYTES = 8192;
+static_assert(2 * PANEL * ITEMSIZE <= SHARED_BYTES, "shared memory as predicted");
+extern __shared__ __align__(16) unsigned char shared_memory[];
+
+// --- Memory ---
+
+// WIDTH neighbouring elements that are loaded or stored by one instruction.
+template <int WIDTH>
+struct alignas(WIDTH * sizeof(T)) Vector {
+  T element[WIDTH];
+};
+
+// Whether every row of an operand can be accessed WIDTH elements at a time.
+template <int WIDTH>
+__device__ __forceinline__ bool rows_aligned(const T* first, int leading_dimension) {
+  return reinterpret_cast<unsigned long long>(first) % (WIDTH * sizeof(T)) == 0 &&
+         leading_dimension % WIDTH == 0;
+}
+
+// The same number, of which the compiler knows nothing: what follows from it is computed where it
+// is needed, at the price of an instruction, not kept in registers all through the kernel.
+__device__ __forceinline__ int recomputed(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
+// An element of C becomes alpha * sum + beta * C; it is not read where beta is zero.
+__device__ __forceinline__ void store_element(T* element, T sum, T alpha, T beta) {
+  T value = alpha * sum;
+  if (beta != T(0)) value = fma(beta, *element, value);
+  *element = value;
+}
+
+// --- The streamed operand ---
+
+// Elements that are loaded by one instruction.
+struct alignas(16) Chunk {
+  T element[VECTOR];
+};
+
+// VECTOR elements: neighbours, which are read at once, or each `spacing` after the last, which are
+// read one by one. Those that are not among the first `left` elements are zero.
+template <bool VECTORS>
+__device__ __forceinline__ Chunk read_chunk(const T* from, int spacing, int left) {
+  Chunk chunk = {};
+  if constexpr (VECTORS) {
+    if (left > 0) chunk = *reinterpret_cast<const Chunk*>(from);
+  } else {
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) {
+      if (v * spacing < left) chunk.element[v] = from[v * spacing];
+    }
+  }
+  return chunk;
+}
+
+// COUNT neighbours in shared memory, in whole vectors.
+template <int COUNT>
+__device__ __forceinline__ void read_neighbours(T (&to)[COUNT], const T* from) {
+  constexpr int WIDTH = COUNT * ITEMSIZE < 16 ? COUNT : 16 / ITEMSIZE;
+#pragma unroll
+  for (int i = 0; i < COUNT; i += WIDTH) {
+    const Vector<WIDTH> part = *reinterpret_cast<const Vector<WIDTH>*>(from + i);
+#pragma unroll
+    for (int v = 0; v < WIDTH; ++v) to[i + v] = part.element[v];
+  }
+}
+
+// A thread's share of the operand. Threads lie `across` the outputs, and one below the other down
+// the reduction: thread `x` across and `y` down takes WIDE outputs of every (THREADS / across)-th
+// reduction step, from step `y` on.
+template <bool VECTORS>
+struct Stream {
+  const T* from;
+  long long stride;  // from one of the thread's rows to the next
+  int across;
+  int step;          // reduction steps from one of the thread's rows to the next
+  int outputs;       // that are left from the thread's first one on
+  int steps;         // that are left from the thread's next one on
+
+  __device__ __forceinline__ Stream(const T* operand, int ld, int first_output, int outputs,
+                                    int first_step, int steps, int across, int x, int y)
+      : across(across), step(THREADS / across), steps(steps - y) {
+    first_output += VECTORS ? x * VECTOR : x;
+    from = operand + static_cast<long long>(first_step + y) * ld + first_output;
+    stride = static_cast<long long>(step) * ld;
+    this->outputs = outputs - first_output;
+  }
+
+  // Asks for the thread's next share.
+  __device__ __forceinline__ void read(Chunk (&chunk)[CHUNKS]) {
+#pragma unroll
+    for (int j = 0; j < CHUNKS; ++j) {
+      const int ahead = j * across * VECTOR;
+      chunk[j] = read_chunk<VECTORS>(from + ahead, across, steps > 0 ? outputs - ahead : 0);
+    }
+    from += stride;
+    steps -= step;
+  }
+
+  // Reduction steps from a share to the next; in a panel, where the factors of the first one are, and
+  // how far on those of the next.
+  __device__ __forceinline__ int period() const { return step; }
+  __device__ __forceinline__ static int first_factor(int y) { return y * FACTORS_LD; }
+  __device__ __forceinline__ int next_factor() const { return step * FACTORS_LD; }
+
+  // acc += the products of a share with the factors of its reduction step.
+  __device__ __forceinline__ void multiply(T (&acc)[FEW][WIDE], const Chunk (&chunk)[CHUNKS],
+                                           const T* factors) const {
+    T factor[FEW];
+    read_neighbours(factor, factors);
+#pragma unroll
+    for (int f = 0; f < FEW; ++f) {
+#pragma unroll
+      for (int i = 0; i < WIDE; ++i) {
+        acc[f][i] = fma(factor[f], chunk[i / VECTOR].element[i % VECTOR], acc[f][i]);
+      }
+    }
+  }
+};
+
+// Which output of the block a thread's i-th one is.
+__device__ __forceinline__ int output_of(int i, bool vectors, int across, int x) {
+  return vectors ? (i / VECTOR * across + x) * VECTOR + i % VECTOR : i * across + x;
+}
+
+// --- The other operand ---
+
+// A block's part of A, FEW rows of it, as the threads copy it to shared memory: a thread its
+// HELD elements of every panel. Those of the next panel wait in registers while one is used.
+struct Factors {
+  const T* from;  // the thread's first element of the next panel
+  int ld;
+  int few;    // rows that are left from that element on
+  int steps;  // reduction steps that are
+  T held[HELD];
+
+  // Steps and rows from a thread's first element of a panel to its i-th.
+  __device__ __forceinline__ static constexpr int step_of(int i) { return i * THREADS % SN; }
+  __device__ __forceinline__ static constexpr int few_of(int i) { return i * THREADS / SN; }
+
+  // Of the panels from the reduction step on that `operand` starts with.
+  __device__ __forceinline__ Factors(const T* operand, int ld, int few, int steps)
+      : ld(ld), few(few - own_few()), steps(steps - own_step()) {
+    from = operand + static_cast<long long>(own_few()) * ld + own_step();
+  }
+  __device__ __forceinline__ static int own_step() { return threadIdx.x % SN; }
+  __device__ __forceinline__ static int own_few() { return threadIdx.x / SN; }
+
+  // Asks for the thread's elements of the next panel; zeros for what is not there.
+  __device__ __forceinline__ void fetch() {
+    const long long stride = recomputed(ld);
+#pragma unroll
+    for (int i = 0; i < HELD; ++i) {
+      const bool inside = step_of(i) < steps && few_of(i) < few;
+      held[i] = inside ? from[few_of(i) * stride + step_of(i)] : T(0);
+    }
+    from += SN;
+    steps -= SN;
+  }
+
+  // Writes them to shared memory.
+  __device__ __forceinline__ void put(T* panel) const {
+    panel += own_step() * FACTORS_LD + own_few();
+#pragma unroll
+    for (int i = 0; i < HELD; ++i) {
+      panel[step_of(i) * FACTORS_LD + few_of(i)] = held[i];
+    }
+  }
+};
+
+// acc += the products of the thread's share of the part of the reduction.
+template <bool VECTORS>
+__device__ __forceinline__ void accumulate(T (&acc)[FEW][WIDE], Stream<VECTORS> stream,
+                                           Factors factors, int steps, int y) {
+  T* panel = reinterpret_cast<T*>(shared_memory);
+  const int turn = DEPTH * stream.period();
+  Chunk chunk[DEPTH][CHUNKS];
+#pragma unroll
+  for (int d = 0; d < DEPTH; ++d) stream.read(chunk[d]);
+  factors.fetch();
+  for (int first = 0; first < steps; first += SN) {
+    // Two panels take turns: nobody still reads the one that is written.
+    factors.put(panel);
+    __syncthreads();
+    factors.fetch();
+    const int end = min(SN, steps - first);
+    const T* own = panel + stream.first_factor(y);
+    for (int step = 0; step < end; step += turn) {
+      // One half of the shares is used and asked for again, while the other half is on its way.
+#pragma unroll
+      for (int half = 0; half < DEPTH; half += HALF) {
+#pragma unroll
+        for (int d = half; d < half + HALF; ++d) {
+          stream.multiply(acc, chunk[d], own);
+          own += stream.next_factor();
+        }
+#pragma unroll
+        for (int d = half; d < half + HALF; ++d) stream.read(chunk[d]);
+      }
+    }
+    panel = reinterpret_cast<T*>(shared_memory) + (first / SN % 2 == 0 ? PANEL : 0);
+  }
+}
+
+// --- Sums over threads ---
+
+// Rows of C whose sums fit shared memory at a time; an output's sums lie SUMS_PAD further than
+// side by side.
+constexpr int SUMS_PAD = 16 / ITEMSIZE;
+__device__ constexpr int fitting(int few) {
+  return few == 1 || few * THREADS * (WIDE + SUMS_PAD) * ITEMSIZE <= SHARED_BYTES ? few : fitting(few / 2);
+}
+constexpr int AT_ONCE = fitting(FEW);
+static_assert(AT_ONCE * THREADS * (WIDE + SUMS_PAD) * ITEMSIZE <= SHARED_BYTES, "room for sums");
+
+// Adds up what the threads that lie down the reduction have for the same element of C, in an order
+// that is always the same, and passes element and sum to `store(f, output, sum)`.
+template <typename Store>
+__device__ __forceinline__ void sum_over_threads(const T (&acc)[FEW][WIDE], bool vectors, int across,
+                                                 int x, int y, Store store) {
+  T* sums = reinterpret_cast<T*>(shared_memory);
+  const int outputs = across * WIDE;
+  const int ld = outputs + SUMS_PAD;
+  const int down = THREADS / across;
+  // Where there are more threads than elements, several neighbours add up one.
+  const int helpers = max(1, min(THREADS / (AT_ONCE * outputs), min(down, 32)));
+  const int helper = threadIdx.x % helpers;
+#pragma unroll
+  for (int first = 0; first < FEW; first += AT_ONCE) {
+    __syncthreads();
+#pragma unroll
+    for (int f = 0; f < AT_ONCE; ++f) {
+#pragma unroll
+      for (int i = 0; i < WIDE; ++i) {
+        sums[(f * down + y) * ld + output_of(i, vectors, across, x)] = acc[first + f][i];
+      }
+    }
+    __syncthreads();
+    for (int index = threadIdx.x / helpers; index < AT_ONCE * outputs; index += THREADS / helpers) {
+      const int f = index / outputs;
+      const int output = index % outputs;
+      T sum = 0;
+#pragma unroll 4
+      for (int i = helper; i < down; i += helpers) sum += sums[(f * down + i) * ld + output];
+      for (int distance = helpers / 2; distance > 0; distance /= 2) {
+        sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+      }
+      if (helper == 0) store(first + f, output, sum);
+    }
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(int m, int n, int k, float alpha, const float* __restrict__ a, int lda, const float* __restrict__ b, int ldb, float beta, float* __restrict__ c, int ldc, float* __restrict__ workspace, int across, int splits) {
+  // The block's columns and rows of C.
+  const int strip = across * WIDE;
+  const int strips = (k - 1) / strip + 1;
+  const int tiles = (m - 1) / FEW + 1;
+  const int tile = blockIdx.x % (tiles * strips);
+  const int first_few = tile % tiles * FEW;
+  const int first_output = tile / tiles * strip;
+
+  // Its part of the reduction, which starts where vectors do.
+  const int part = blockIdx.x / (tiles * strips);
+  const int vectors_in_all = (n - 1) / VECTOR + 1;
+  const int least = vectors_in_all / splits;
+  const int longer = vectors_in_all % splits;  // parts that have one vector more
+  const int begin = (part * least + min(part, longer)) * VECTOR;
+  const int end = min(begin + (least + (part < longer)) * VECTOR, n);
+
+  const int x = threadIdx.x % across;
+  const int y = threadIdx.x / across;
+  const T* factors = a + static_cast<long long>(first_few) * lda + begin;
+  const Factors other(factors, lda, m - first_few, end - begin);
+
+  T acc[FEW][WIDE] = {};
+  const bool vectors = rows_aligned<VECTOR>(b, ldb) && k % VECTOR == 0;
+  if (vectors) {
+    accumulate<true>(acc, Stream<true>(b, ldb, first_output, k, begin, end - begin, across, x, y),
+                     other, end - begin, y);
+  } else {
+    accumulate<false>(acc, Stream<false>(b, ldb, first_output, k, begin, end - begin, across, x, y),
+                      other, end - begin, y);
+  }
+
+  sum_over_threads(acc, vectors, across, x, y, [&](int f, int output, T sum) {
+    f += first_few;
+    output += first_output;
+    if (f >= m || output >= k) return;
+    const int row = f;
+    const int column = output;
+    if (splits > 1) {
+      reinterpret_cast<T*>(workspace)[(static_cast<long long>(part) * m + row) * k + column] = sum;
+    } else {
+      store_element(c + static_cast<long long>(row) * ldc + column, sum, alpha, beta);
+    }
+  });
+}
+
+// C = alpha * (sum of the parts, in order) + beta * C; a thread for each element.
+extern "C" __global__ void __launch_bounds__(128) sum_splits(int m, int n, int k, float alpha, const float* __restrict__ a, int lda, const float* __restrict__ b, int ldb, float beta, float* __restrict__ c, int ldc, float* __restrict__ workspace, int across, int splits) {
+  const long long elements = static_cast<long long>(m) * k;
+  const long long index = static_cast<long long>(blockIdx.x) * 128 + threadIdx.x;
+  if (index >= elements) return;
+  const T* part = reinterpret_cast<const T*>(workspace) + index;
+  T sum = 0;
+#pragma unroll 8
+  for (int split = 0; split < splits; ++split) sum += part[split * elements];
+  store_element(c + index / k * ldc + index % k, sum, alpha, beta);
+}
