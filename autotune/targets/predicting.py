@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.configuration import Candidate
 from autotune.core.errors import SpaceError
-from autotune.families.planning import Planner
+from autotune.families.planning import Planner, planner_of
 from autotune.model import Call, Chooser, Sizes, Units, expected_log_time, places_of
 from autotune.operations.problem import Gemm, multiplies
 
@@ -157,7 +157,7 @@ class Predictor:
     def _valid(self, problem: Gemm, candidate: Candidate) -> bool:
         key = (problem.dtype, candidate)
         if key not in self._planners:
-            self._planners[key] = Planner(
+            self._planners[key] = planner_of(
                 self._families[candidate.family],
                 candidate.configuration,
                 problem.dtype,
