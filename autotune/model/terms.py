@@ -82,12 +82,14 @@ class Unit:
         parts: that the reduction is divided into.
         in_block: whether the last unit of a tile adds up its parts, and not a kernel of its own.
         copied: whether operands with unaligned rows are copied first.
+        even: whether all places share all units equally, so that no wave is partly empty.
     """
 
     tile: tuple[int, int, int]
     parts: int = 1
     in_block: bool = False
     copied: bool = False
+    even: bool = False
 
 
 class Programs:
@@ -98,6 +100,7 @@ class Programs:
         parts: that the reduction is divided into.
         in_block: 1 where the last unit of a tile adds up its parts.
         copied: 1 where operands with unaligned rows are copied first.
+        even: 1 where no wave is partly empty, since all places share all units equally.
         resident: units that a place holds at a time.
         places: multiprocessors of the device; 1 where units follow each other.
     """
@@ -108,6 +111,7 @@ class Programs:
         parts: NDArray[np.float64],
         in_block: NDArray[np.float64],
         copied: NDArray[np.float64],
+        even: NDArray[np.float64],
         resident: NDArray[np.float64],
         places: int,
     ) -> None:
@@ -123,6 +127,7 @@ class Programs:
         self._in_block = np.where(divided & (in_block != 0), parts, 0.0)
         self._written = np.where(divided, parts, 0.0)
         self._copied = copied
+        self._even = np.flatnonzero(even)
         self._as_they_are = 1.0 - copied
         self._counted = np.empty((len(TERMS), len(parts)))
         self._counted[0] = 1.0
@@ -135,6 +140,7 @@ class Programs:
             np.array([each.parts for each in units], dtype=np.float64),
             np.array([each.in_block for each in units], dtype=np.float64),
             np.array([each.copied for each in units], dtype=np.float64),
+            np.array([each.even for each in units], dtype=np.float64),
             np.broadcast_to(np.asarray(resident, dtype=np.float64), len(units)),
             places,
         )
@@ -154,6 +160,8 @@ class Programs:
         np.ceil(steps - _ROUNDING, out=steps)
         full = np.floor(units * self._inverse_slots + _ROUNDING)
         last = np.ceil((units - full * self._slots) / self._places - _ROUNDING)
+        full[self._even] = (units * self._inverse_slots)[self._even]
+        last[self._even] = 0.0
         waves = full + (last > 0)
         full *= self._resident
         np.multiply(full, steps, out=counted[1])
