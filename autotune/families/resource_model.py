@@ -84,7 +84,7 @@ def expected_log_time(
                 units = np.ceil(problem.m / rows) * np.ceil(problem.k / across) * parts
                 products = rows * across * problem.n / parts  # of one unit
                 elements = rows * across
-                even = column(work.even) > 0
+                even = column(work.share) > 0
             else:  # a unit is a block
                 units = np.asarray(math.prod(map(column, grid)), np.float64)
                 products = all_products / units
