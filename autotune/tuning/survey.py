@@ -20,9 +20,9 @@ from autotune.core.configuration import Candidate
 from autotune.core.deadline import Deadline
 from autotune.core.errors import OutOfTimeError, SpaceError
 from autotune.core.measurement import Measurement, Outcome
-from autotune.families.bound import Bound
+from autotune.families.planning import Planner
 from autotune.measuring.evaluator import Effort
-from autotune.model import LARGEST, PriceBook, Sizes, Timed, Units, build
+from autotune.model import LARGEST, PriceBook, Sizes, Timed, Units, build, program_of
 from autotune.operations.problem import Gemm
 from autotune.targets.base import Work
 from autotune.tuning.pool import worth_knowing
@@ -132,6 +132,7 @@ class Survey:
         self._pool: list[Candidate] = []
         self._tried: defaultdict[Gemm, set[Key]] = defaultdict(set)
         self._broken: set[Key] = set()
+        self._planners: dict[Candidate, Planner] = {}
 
     def note(self, candidate: Candidate, problem: Gemm, measurement: Measurement) -> None:
         """Learn from a trial that was made before; the book's prices follow with `learn`."""
@@ -281,11 +282,14 @@ class Survey:
 
     def _valid(self, candidate: Candidate, problem: Gemm) -> bool:
         family = self._place.families[candidate.family]
-        try:
-            bound = Bound(family, candidate.configuration, problem, self._place.device.limits)
-            return bound.at(problem).valid
-        except SpaceError:
-            return False
+        program = Candidate(family.name, program_of(family, candidate.configuration))
+        planner = self._planners.get(program)
+        if planner is None:
+            limits = self._place.device.limits
+            planner = Planner(family, candidate.configuration, problem.dtype, limits)
+            self._planners[program] = planner
+        values = (candidate.configuration[name] for name in family.runtime_parameters)
+        return planner.valid(problem, tuple(map(int, values)))
 
     def _units(self, candidate: Candidate) -> Units:
         family = self._place.families[candidate.family]
