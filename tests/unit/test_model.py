@@ -61,6 +61,16 @@ def test_terms_are_what_whole_numbers_give(
     assert counted["bytes of parts"] == (parts > 1) * parts * sizes.m * sizes.k * sizes.itemsize
 
 
+def test_shared_units_leave_no_wave_partly_empty() -> None:
+    sizes = Sizes(1100, 512, 128, 4)  # nine tiles of 32 steps
+    units = [Unit((128, 128, 16), share=share) for share in (0, 4)]
+    counted = Programs.of(units, 1, 6).count(sizes)
+    terms = {name: row.tolist() for name, row in zip(TERMS, counted, strict=True)}
+    assert terms["steps of full waves"] == [32, 48]
+    assert terms["steps of the last wave"] == [32, 0]
+    assert terms["waves"] == [2, 1]
+
+
 def device_time(tile: tuple[int, int, int], sizes: Sizes, parts: int) -> float:
     """A device whose prices are known: a launch, steps by volume, and memory."""
     prices = dict.fromkeys(TERMS, 0.0)
