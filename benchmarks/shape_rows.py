@@ -94,7 +94,7 @@ class Served:
         match: how well it fits, in the cache's words.
         reason: what the kernel says of that.
         launch: tiles, blocks and waves; empty where nothing is launched.
-        ready_s: seconds that loading took, the first call included.
+        ready_s: seconds that loading took; on the CPU with the first call.
         error: of its result, as a share of what is allowed.
     """
 

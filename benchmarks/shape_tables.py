@@ -183,6 +183,9 @@ def report(headers: Sequence[Header], rows: Sequence[Row]) -> str:
             matches.setdefault(row.served.match, []).append(row)
     if good:
         told = ", ".join(f"{match} {len(those)}" for match, those in sorted(matches.items()))
+        ready = sorted(row.served.ready_s for row in good if row.served is not None)
+        soon, late = _quantile(ready, 0.5) * 1e3, ready[-1] * 1e3
+        told += f". Until a kernel was ready: {soon:.3g} ms in the median, {late:.3g} ms at most"
         parts.append(f"### By kind\n\n{by_kind(good, _ratio)}\n\nServed by: {told}.")
         parts.append(f"### The slowest beside the peer\n\n{slowest(good)}")
     tuned = [row for row in good if row.tuned is not None]

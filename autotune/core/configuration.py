@@ -32,6 +32,11 @@ class Configuration(Mapping[str, Value]):
     def __len__(self) -> int:
         return len(self._items)
 
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Configuration):
+            return self._items == other._items
+        return super().__eq__(other)
+
     def __hash__(self) -> int:
         if self._hash is None:
             self._hash = hash(frozenset(self._items.items()))

@@ -75,10 +75,20 @@ class Work:
         tile: rows and columns of C and reduction steps of a unit of work: of a thread block on a
             GPU, of a tile in registers on a CPU.
         parts: that the reduction of a tile is divided into, each a unit of its own.
+        in_block: 1 where the last unit of a tile adds up its parts, 0 where a kernel of its own
+            adds up all.
+        copied: 1 where operands whose rows are no whole vectors are copied first.
     """
 
     tile: tuple[Expression, Expression, Expression]
     parts: Expression
+    in_block: Expression
+    copied: Expression
+
+    @property
+    def expressions(self) -> tuple[Expression, ...]:
+        """All of them, in this order."""
+        return (*self.tile, self.parts, self.in_block, self.copied)
 
 
 @dataclass(frozen=True, slots=True)

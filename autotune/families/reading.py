@@ -327,10 +327,15 @@ def _launch(table: Table, scope: Scope) -> Launch:
 
 def _work(table: Table, scope: Scope) -> Work:
     rows, columns, steps = _extents(table, "tile", scope, "rows, columns and reduction steps")
-    text = table.text("parts") if "parts" in table else "1"
-    parts = scope.expression(table, "parts", text, exact_division=True)
+    others = {"parts": "1", "in_block": "0", "copied": "0"}
+    parts, in_block, copied = (
+        scope.expression(
+            table, key, table.text(key) if key in table else default, exact_division=True
+        )
+        for key, default in others.items()
+    )
     table.close()
-    return Work((rows, columns, steps), parts)
+    return Work((rows, columns, steps), parts, in_block, copied)
 
 
 def _auxiliary(table: Table, scope: Scope) -> AuxiliaryKernel:

@@ -5,7 +5,7 @@ from autotune.model.building import Built, build
 from autotune.model.choosing import Call, Choice, Chooser
 from autotune.model.expecting import Expectation, expected_log_time
 from autotune.model.portfolio import LARGEST, Entry, Key, Portfolio
-from autotune.model.terms import TERMS, Sizes
+from autotune.model.terms import TERMS, Sizes, Unit
 from autotune.model.units import Units, free_parameters, places_of, program_of, variants
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Program",
     "Sizes",
     "Timed",
+    "Unit",
     "Units",
     "build",
     "expected_log_time",

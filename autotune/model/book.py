@@ -10,7 +10,7 @@ import numpy as np
 
 from autotune.model.fitting import fit
 from autotune.model.portfolio import Key
-from autotune.model.terms import TERMS, Programs, Sizes, price
+from autotune.model.terms import TERMS, Programs, Sizes, Unit, price
 from autotune.model.units import Units, places_of, program_of
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from autotune.core.configuration import Candidate, Configuration
     from autotune.core.device import DeviceLimits
     from autotune.families.family import KernelFamily
-    from autotune.model.units import Tile
 
     Prices = NDArray[np.float64]
 
@@ -58,7 +57,7 @@ class Program:
         calls: those, as the terms are counted of.
         tile: of a unit.
         resident: units that a multiprocessor holds at a time.
-        timed: what was measured of it: sizes, parts, seconds, weight.
+        timed: what was measured of it: sizes, unit, seconds, weight.
         prices: seconds per term.
         spread: standard deviation of a prediction's logarithm.
     """
@@ -66,11 +65,11 @@ class Program:
     key: Key
     configurations: tuple[Configuration, ...]
     calls: Programs
-    tile: Tile
+    tile: tuple[int, int, int]
     resident: int
     prices: Prices
     spread: float = UNKNOWN_SPREAD
-    timed: list[tuple[Sizes, int, float, float]] = field(default_factory=list)
+    timed: list[tuple[Sizes, Unit, float, float]] = field(default_factory=list)
 
     def expected(self, sizes: Sizes) -> tuple[Configuration, float]:
         """The best call for a problem, and the seconds that it is expected to take."""
@@ -149,8 +148,8 @@ class PriceBook:
         if program is not None:
             family = self._families[each.candidate.family]
             units = Units(family, each.candidate.configuration, self._dtype, self._limits)
-            _, parts = units.of(each.candidate.configuration)
-            program.timed.append((each.sizes, parts, each.seconds, each.weight))
+            unit = units.of(each.candidate.configuration)
+            program.timed.append((each.sizes, unit, each.seconds, each.weight))
 
     def learn(self) -> None:
         """Fit all prices anew: first those of a family, then each program's, near to them."""
@@ -188,13 +187,11 @@ class PriceBook:
 
     def _counted(self, program: Program) -> NDArray[np.float64]:
         rows = np.empty((len(program.timed), len(TERMS)))
-        by_parts: dict[int, Programs] = {}
-        for row, (sizes, parts, _, _) in zip(rows, program.timed, strict=True):
-            if parts not in by_parts:
-                by_parts[parts] = Programs(
-                    [program.tile], [parts], [program.resident], self._places
-                )
-            row[:] = by_parts[parts].count(sizes)[:, 0]
+        calls: dict[Unit, Programs] = {}
+        for row, (sizes, unit, _, _) in zip(rows, program.timed, strict=True):
+            if unit not in calls:
+                calls[unit] = Programs.of([unit], program.resident, self._places)
+            row[:] = calls[unit].count(sizes)[:, 0]
         return rows
 
     def _make(self, family: KernelFamily, key: Key, resident: int | None) -> Program:
@@ -202,18 +199,13 @@ class PriceBook:
         resident = units.resident() if resident is None else resident
         configurations = tuple(units.variants())
         every = [units.of(each) for each in configurations]
-        calls = Programs(
-            [tile for tile, _ in every],
-            [parts for _, parts in every],
-            [resident] * len(every),
-            self._places,
-        )
-        tile = every[0][0]
+        calls = Programs.of(every, resident, self._places)
+        tile = every[0].tile
         prices = default_prices(self._dtype) * volumes(tile)
         return Program(key, configurations, calls, tile, resident, prices)
 
 
-def volumes(tiles: Tile | NDArray[np.float64]) -> NDArray[np.float64]:
+def volumes(tiles: tuple[int, int, int] | NDArray[np.float64]) -> NDArray[np.float64]:
     """What each term's price is proportional to, from one tile to another.
 
     Args:
@@ -227,7 +219,8 @@ def volumes(tiles: Tile | NDArray[np.float64]) -> NDArray[np.float64]:
     for row, name in enumerate(TERMS):
         if name.startswith("steps"):
             found[row] = rows * columns * steps
-    found[TERMS.index("units")] = rows * columns
+    for name in ("units", "sum in a block"):
+        found[TERMS.index(name)] = rows * columns
     return found
 
 
@@ -250,12 +243,15 @@ def default_prices(dtype: str) -> Prices:
         "bytes of C": 2.5e-13,
         "bytes of parts": 4e-13,
         "sum of parts": 2e-6,
+        "sum in a block": 4e-11 * double,
+        "copies": 2e-6,
+        "bytes copied": 6e-13,
     }
     return np.array([prices[name] for name in TERMS])
 
 
 def _columns(
-    rows: Iterable[tuple[Sizes, int, float, float]],
+    rows: Iterable[tuple[Sizes, Unit, float, float]],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     pairs = np.array([(seconds, weight) for _, _, seconds, weight in rows])
     return pairs[:, 0], pairs[:, 1]

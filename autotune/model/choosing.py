@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.model.terms import Programs, Sizes, price
+from autotune.model.terms import Programs, Sizes, Unit, price
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,14 +30,12 @@ class Call:
     Attributes:
         entry: the program.
         configuration: with that choice.
-        tile: rows and columns of C and reduction steps of a unit.
-        parts: that the reduction is divided into.
+        unit: what it does at a time.
     """
 
     entry: Entry
     configuration: Configuration
-    tile: tuple[int, int, int]
-    parts: int
+    unit: Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +72,8 @@ class Chooser:
         if not candidates:
             raise ValueError("a choice needs at least one program")
         self._candidates = tuple(candidates)
-        self._programs = Programs(
-            [each.tile for each in candidates],
-            [each.parts for each in candidates],
+        self._programs = Programs.of(
+            [each.unit for each in candidates],
             [each.entry.resident for each in candidates],
             places,
         )

@@ -50,9 +50,11 @@ def expected_log_time(
         def column(values: Any) -> NDArray[np.float64]:
             return np.broadcast_to(np.asarray(values, np.float64), rows)
 
-        shape = [column(each.evaluate_columns(names)[0]) for each in (*work.tile, work.parts)]
-        usable = np.all([np.isfinite(each) & (each >= 1) for each in shape], axis=0)
-        whole = [np.where(usable, each, 1.0) for each in shape]
+        found = [column(each.evaluate_columns(names)[0]) for each in work.expressions]
+        *counts, in_block, copied = found
+        usable = np.all([np.isfinite(each) & (each >= 1) for each in counts], axis=0)
+        *shape, parts = (np.where(usable, each, 1.0) for each in counts)
+        tiles = np.column_stack(shape)
         resident = np.ones(rows)
         if isinstance(limits, CudaLimits):
             needs = (column(names[each]) for each in ("threads", "registers", "shared_bytes"))
@@ -62,9 +64,8 @@ def expected_log_time(
             )
             usable &= fits > 0
             resident = np.maximum(fits, 1)
-        *tile, parts = whole
-        programs = Programs(np.column_stack(tile), parts, resident, places_of(limits))
-        scaled = np.asarray(prices)[:, None] * volumes(np.column_stack(tile))
+        programs = Programs(tiles, parts, in_block, copied, resident, places_of(limits))
+        scaled = np.asarray(prices)[:, None] * volumes(tiles)
         seconds = price(programs.count(sizes), scaled)
         return np.where(usable & (seconds > 0), np.log(np.maximum(seconds, 1e-300)), np.nan)
 

@@ -37,6 +37,9 @@ TERMS = (
     "sum of parts",
     "steps, rows of A unaligned",
     "steps, rows of B unaligned",
+    "sum in a block",
+    "copies",
+    "bytes copied",
 )
 """What is counted, in the order of the prices."""
 
@@ -70,36 +73,71 @@ class Sizes:
         return a * self.itemsize % VECTOR_BYTES != 0, b * self.itemsize % VECTOR_BYTES != 0
 
 
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What a program does at a time, for one choice of what is passed at the call.
+
+    Attributes:
+        tile: rows and columns of C, and reduction steps.
+        parts: that the reduction is divided into.
+        in_block: whether the last unit of a tile adds up its parts, and not a kernel of its own.
+        copied: whether operands with unaligned rows are copied first.
+    """
+
+    tile: tuple[int, int, int]
+    parts: int = 1
+    in_block: bool = False
+    copied: bool = False
+
+
 class Programs:
     """Programs whose terms are counted together; all arrays have one element a program.
 
     Args:
-        tiles: rows, columns and reduction steps of a unit, of each program.
+        tiles: rows, columns and reduction steps of a unit, shape (programs, 3).
         parts: that the reduction is divided into.
+        in_block: 1 where the last unit of a tile adds up its parts.
+        copied: 1 where operands with unaligned rows are copied first.
         resident: units that a place holds at a time.
         places: multiprocessors of the device; 1 where units follow each other.
     """
 
     def __init__(
         self,
-        tiles: Sequence[tuple[int, int, int]] | NDArray[np.float64],
-        parts: Sequence[int] | NDArray[np.float64],
-        resident: Sequence[int] | NDArray[Any],
+        tiles: NDArray[np.float64],
+        parts: NDArray[np.float64],
+        in_block: NDArray[np.float64],
+        copied: NDArray[np.float64],
+        resident: NDArray[np.float64],
         places: int,
     ) -> None:
-        shape = np.asarray(tiles, dtype=np.float64).reshape(-1, 3)
-        self._rows, self._columns, self._steps = np.ascontiguousarray(shape.T)
-        self._parts = np.asarray(parts, dtype=np.float64)
-        self._divided = (self._parts > 1).astype(np.float64)
-        self._resident = np.asarray(resident, dtype=np.float64)
-        self._places = float(places)
-        self._slots = self._resident * places
+        rows, columns, steps = tiles.T
+        self._resident, self._places, self._parts = resident, float(places), parts
+        self._slots = resident * places
         # One evaluation a call of a shape that is new: what can be is computed once.
-        self._rows_inverse, self._columns_inverse, self._steps_inverse, self._parts_inverse = (
-            1.0 / each for each in (self._rows, self._columns, self._steps, self._parts)
+        self._inverse_rows, self._inverse_columns = 1.0 / rows, 1.0 / columns
+        self._inverse_steps, self._inverse_parts = 1.0 / steps, 1.0 / parts
+        self._inverse_slots = 1.0 / self._slots
+        divided = parts > 1
+        self._by_kernel = np.asarray(divided & (in_block == 0), np.float64)
+        self._in_block = np.where(divided & (in_block != 0), parts, 0.0)
+        self._written = np.where(divided, parts, 0.0)
+        self._copied = copied
+        self._as_they_are = 1.0 - copied
+        self._counted = np.empty((len(TERMS), len(parts)))
+        self._counted[0] = 1.0
+
+    @classmethod
+    def of(cls, units: Sequence[Unit], resident: int | Sequence[int], places: int) -> Programs:
+        """The same from single units."""
+        return cls(
+            np.array([each.tile for each in units], dtype=np.float64).reshape(-1, 3),
+            np.array([each.parts for each in units], dtype=np.float64),
+            np.array([each.in_block for each in units], dtype=np.float64),
+            np.array([each.copied for each in units], dtype=np.float64),
+            np.broadcast_to(np.asarray(resident, dtype=np.float64), len(units)),
+            places,
         )
-        self._slots_inverse = 1.0 / self._slots
-        self._counted = np.empty((len(TERMS), len(self._parts)))
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -108,31 +146,38 @@ class Programs:
         """The terms of every program, shape (terms, programs); overwritten by the next call."""
         m, n, k, itemsize = sizes.m, sizes.n, sizes.k, sizes.itemsize
         counted = self._counted
-        units = np.ceil(m * self._rows_inverse - _ROUNDING)
-        units *= np.ceil(k * self._columns_inverse - _ROUNDING)
+        units = np.ceil(m * self._inverse_rows - _ROUNDING)
+        units *= np.ceil(k * self._inverse_columns - _ROUNDING)
         units *= self._parts
-        steps = np.ceil(n * self._steps_inverse - _ROUNDING)
-        steps *= self._parts_inverse
+        steps = np.ceil(n * self._inverse_steps - _ROUNDING)
+        steps *= self._inverse_parts
         np.ceil(steps - _ROUNDING, out=steps)
-        full = np.floor(units * self._slots_inverse + _ROUNDING)
+        full = np.floor(units * self._inverse_slots + _ROUNDING)
         last = np.ceil((units - full * self._slots) / self._places - _ROUNDING)
         waves = full + (last > 0)
-        counted[0] = 1.0
-        np.multiply(full * self._resident, steps, out=counted[1])
+        full *= self._resident
+        np.multiply(full, steps, out=counted[1])
         np.multiply(last, steps, out=counted[2])
         np.multiply(waves, steps, out=counted[3])
-        np.add(full * self._resident, last, out=counted[4])
+        np.add(full, last, out=counted[4])
         counted[5] = waves
         counted[6] = m * n * itemsize
         counted[7] = n * k * itemsize
         counted[8] = m * k * itemsize
-        np.multiply(self._parts, self._divided * (m * k * itemsize), out=counted[9])
-        counted[10] = self._divided
-        a_unaligned, b_unaligned = sizes.unaligned
-        if a_unaligned or b_unaligned:
-            steps = counted[1] + counted[2]
-        counted[11] = steps if a_unaligned else 0.0
-        counted[12] = steps if b_unaligned else 0.0
+        np.multiply(self._written, m * k * itemsize, out=counted[9])
+        counted[10] = self._by_kernel
+        unaligned = sizes.unaligned
+        if any(unaligned):
+            steps = (counted[1] + counted[2]) * self._as_they_are
+            copied_bytes = (unaligned[0] * m * n + unaligned[1] * n * k) * itemsize
+            counted[11] = steps if unaligned[0] else 0.0
+            counted[12] = steps if unaligned[1] else 0.0
+            counted[14] = self._copied
+            np.multiply(self._copied, copied_bytes, out=counted[15])
+        else:
+            counted[11:13] = 0.0
+            counted[14:] = 0.0
+        counted[13] = self._in_block
         return counted
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from autotune.core.configuration import Configuration
 from autotune.core.errors import SpaceError
 from autotune.core.limits import CudaLimits
 from autotune.families.bound import Bound
 from autotune.families.occupancy import blocks_per_multiprocessor
+from autotune.model.terms import Unit
 from autotune.operations.problem import Gemm
 from autotune.space import UndefinedError
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from autotune.core.device import DeviceLimits
     from autotune.families.family import KernelFamily
 
-Tile: TypeAlias = tuple[int, int, int]
+_COUNTS = 4
+"""Of the expressions in [work], those that count: the others are flags."""
 
 
 class Units:
@@ -73,29 +75,30 @@ class Units:
         )
         return max(1, blocks)
 
-    def of(self, configuration: Mapping[str, Value]) -> tuple[Tile, int]:
-        """Rows, columns and reduction steps of a unit, and the parts of the reduction.
+    def of(self, configuration: Mapping[str, Value]) -> Unit:
+        """What the program does at a time.
 
         Args:
             configuration: the program's, with other values of free parameters or not.
 
         Raises:
-            SpaceError: [work] has no value that is a whole number of at least 1 for it.
+            SpaceError: [work] has no whole numbers for it, of at least 1 where it counts.
         """
         free = {name: configuration[name] for name in free_parameters(self._family)}
         known = {**self._known, **free}
         values = []
-        for expression in (*self._work.tile, self._work.parts):
+        for place, expression in enumerate(self._work.expressions):
+            least = 1 if place < _COUNTS else 0
             where = f"family {self._family.name!r}: {expression.text} in [work]"
             try:
                 value = expression.evaluate(known)
             except UndefinedError as error:
                 raise SpaceError(f"{where} has no value: {error}") from error
-            if value != int(value) or value < 1:
-                raise SpaceError(f"{where} must be a whole number >= 1, is {value}")
+            if value != int(value) or value < least:
+                raise SpaceError(f"{where} must be a whole number >= {least}, is {value}")
             values.append(int(value))
-        rows, columns, steps, parts = values
-        return (rows, columns, steps), parts
+        rows, columns, steps, parts, in_block, copied = values
+        return Unit((rows, columns, steps), parts, bool(in_block), bool(copied))
 
     def variants(self) -> Iterator[Configuration]:
         """The program with every choice of its free parameters."""
@@ -106,7 +109,7 @@ def free_parameters(family: KernelFamily) -> tuple[str, ...]:
     """Parameters that are passed at the call, and whose effect the model knows."""
     if family.work is None:
         return ()
-    named = frozenset().union(*(each.names for each in (*family.work.tile, family.work.parts)))
+    named = frozenset().union(*(each.names for each in family.work.expressions))
     return tuple(name for name in family.runtime_parameters if name in named)
 
 

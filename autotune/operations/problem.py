@@ -7,7 +7,7 @@ row-major, with N the reduction. BLAS calls our N "k" and our K "n".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, Self
 
 from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES
@@ -264,12 +264,15 @@ class Gemm:
 
     def key(self) -> dict[str, Any]:
         """Every field by name, as JSON-able values."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in _FIELDS}
 
     def with_sizes(self, *shape: int) -> Self:
         """The same problem at other sizes."""
         m, n, k = shape
         return replace(self, m=m, n=n, k=k)
+
+
+_FIELDS = tuple(each.name for each in fields(Gemm))
 
 
 def multiplies(operation: Operation) -> bool:

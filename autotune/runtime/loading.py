@@ -12,6 +12,7 @@ import numpy as np
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError, UnknownNameError
 from autotune.operations.problem import Gemm, Problem
+from autotune.targets import resident
 from autotune.targets.base import Target
 from autotune.targets.kernel import FALLBACKS, Kernel, Request
 from autotune.targets.lookup import qualities
@@ -138,5 +139,6 @@ def _kernel_for(
 
 
 def forget() -> None:
-    """Drop the kernels that `matmul` holds, so that it sees what was tuned since."""
+    """Drop what `matmul` and look-ups hold, so that they see what was tuned or edited since."""
     _kernel_for.cache_clear()
+    resident.forget()

@@ -7,7 +7,7 @@ says which targets there are.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -184,6 +184,13 @@ class Target(ABC):
             InputError: the target has one device only, or the problem cannot run there.
             MissingDependencyError: a package or the device itself is missing.
         """
+
+    def caps(self, problem: Problem) -> tuple[Hashable, ...] | None:
+        """What of a problem `device` and `runnable` go by: it is the same device for equal caps.
+
+        None where that is not said, and the device is read for every problem.
+        """
+        return None
 
     def runnable(self, device: Device) -> Device:
         """A device as kernels of this process may use it, which may be less than `device` says."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.core.paths import CacheLocations
-from autotune.families.program_cache import ProgramCache
 from autotune.operations.problem import MatrixOperation
 from autotune.store import MatchQuality
 from autotune.targets.kernel import Kernel, ProductKernel
@@ -29,20 +27,19 @@ def load_kernel(target: Target, request: Request, kind: type[Kernel] | None = No
         NotTunedError: nothing good enough; the message names the command that would tune it.
         CacheError: the cache cannot be read.
     """
-    problem, cache = request.problem, request.cache
+    problem = request.problem
     found = look_up(
         problem,
         target,
         match=request.match,
         device=request.device,
-        cache=cache,
+        cache=request.cache,
         extra_families=request.extra_families,
     )
     record, reason, library = found.match.record, found.match.reason, ""
 
     def tuned() -> BoundKernel:
-        programs = ProgramCache(CacheLocations.at(cache).programs)
-        binary = binary_of(problem, found, cache)
+        binary, programs = binary_of(problem, found), found.shared.programs
         return target.kernel(
             found.family, found.candidate, problem, found.device, programs, binary
         )

@@ -8,28 +8,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.core.configuration import Candidate
-from autotune.core.errors import InputError, NotTunedError, SpaceError, UnknownNameError
-from autotune.core.paths import CacheLocations
-from autotune.families.catalog import catalog
+from autotune.core.errors import InputError, NotTunedError, UnknownNameError
 from autotune.families.launch import Binary
 from autotune.families.offers import refusal
-from autotune.families.program_cache import ProgramCache
-from autotune.store import Match, MatchQuality, TuningRecord, find, pools, record_sources
+from autotune.store import Match, MatchQuality, TuningRecord, find, pools
 from autotune.targets.base import Target
 from autotune.targets.invocation import Invocation, not_tuned
-from autotune.targets.predicting import predictor_of
+from autotune.targets.resident import Resident, resident
 
 if TYPE_CHECKING:
-    from autotune.core.device import Device, DeviceLimits
+    from autotune.core.device import Device
     from autotune.families.family import KernelFamily
-    from autotune.families.index import Families
     from autotune.operations.problem import Problem
-    from autotune.space import SearchSpace
-    from autotune.space.restriction import Rejection
     from autotune.store import RecordSource
+    from autotune.targets.fitting import Fitting
     from autotune.targets.predicting import Prediction
 
-MATCHES = ("exact", "stale", "nearest")
+_QUALITIES = {
+    "exact": (MatchQuality.EXACT,),
+    "stale": (MatchQuality.EXACT, MatchQuality.STALE),
+    "nearest": tuple(MatchQuality),
+}
+
+MATCHES = tuple(_QUALITIES)
 """What `load` may settle for: the problem's own record, one made by another toolchain or
 template, or the best there is, down to a family's default configuration."""
 
@@ -40,7 +41,7 @@ class Lookup:
 
     Attributes:
         target: where it runs.
-        device: as the target read it.
+        shared: what it has in common with other look-ups.
         family: the candidate's family.
         candidate: valid for the problem on the device.
         match: what was found in the caches.
@@ -48,11 +49,16 @@ class Lookup:
     """
 
     target: Target
-    device: Device
+    shared: Resident
     family: KernelFamily
     candidate: Candidate
     match: Match
     prediction: Prediction | None = None
+
+    @property
+    def device(self) -> Device:
+        """As the target read it."""
+        return self.shared.device
 
 
 def look_up(
@@ -66,133 +72,69 @@ def look_up(
 ) -> Lookup:
     """Find what `autotune.load` would load; arguments and errors are those of it."""
     allowed = qualities(match)
-    place = CacheLocations.at(cache)
-    here = target.runnable(target.device(problem, device))
-    families = catalog(
-        target.name, problem.operation, extra_families, keep=_facts_of(place, target.name)
-    )
-    fitting = _Fitting(families, problem, here.limits)
-    wanted = MatchQuality.PREDICTED in allowed
-    found, prediction = _find(problem, target, here, families, fitting, place, predict=wanted)
+    lasting = MatchQuality.NEAREST in allowed
+    shared = resident(problem, target, device, cache, extra_families, keep=lasting)
+    fitting = shared.fits.at(problem)
+    found, prediction = _find(problem, target, shared, fitting, predict=lasting)
     if found.quality not in allowed:
         invocation = Invocation.of(
             problem,
             target,
-            here.fingerprint,
+            shared.device.fingerprint,
             device=device,
             cache=cache,
             extra_families=extra_families,
         )
         enough = "stale" if found.quality is MatchQuality.STALE else "nearest"
-        raise NotTunedError(not_tuned(invocation, families, found.reason, enough))
+        raise NotTunedError(not_tuned(invocation, shared.families, found.reason, enough))
     if prediction is not None:
-        family = families[prediction.candidate.family]
-        return Lookup(target, here, family, prediction.candidate, found, prediction)
-    candidate = _candidate(problem, target, here, families, fitting, found)
-    if found.record is not None and (
-        cap := _capped(problem, found.record.candidate, families, here)
-    ):
+        family = shared.families[prediction.candidate.family]
+        return Lookup(target, shared, family, prediction.candidate, found, prediction)
+    candidate = _candidate(problem, target, shared, fitting, found)
+    if found.record is not None and (cap := _capped(problem, found.record.candidate, shared)):
         found = replace(found, reason="; ".join(filter(None, (found.reason, cap))))
-    return Lookup(target, here, families[candidate.family], candidate, found)
+    return Lookup(target, shared, shared.families[candidate.family], candidate, found)
 
 
-def _facts_of(place: CacheLocations, target: str) -> Path:
-    """Where digests of families are kept: with the programs, where this process may write."""
-    return ProgramCache(place.programs).folder / target
-
-
-def binary_of(problem: Problem, found: Lookup, cache: str | Path | None = None) -> Binary | None:
+def binary_of(problem: Problem, found: Lookup) -> Binary | None:
     """What the winner of a record that was found was compiled to, if it is kept and may be used.
 
     Args:
         problem: what it is for.
         found: as `look_up` gives it.
-        cache: as for `load`.
     """
-    place = CacheLocations.at(cache)
     if found.prediction is not None:
-        return _predicted_binary(found.prediction, found.device, place)
-    return _binary(problem, found.family, found.candidate, found.device, found.match.record, place)
+        return _predicted_binary(found.prediction, found.shared)
+    return _binary(problem, found)
 
 
 def qualities(match: str) -> tuple[MatchQuality, ...]:
     """The qualities that a `match` of `load` allows."""
     if match not in MATCHES:
         raise UnknownNameError(f"match must be one of {', '.join(MATCHES)}, got {match!r}")
-    return {
-        "exact": (MatchQuality.EXACT,),
-        "stale": (MatchQuality.EXACT, MatchQuality.STALE),
-        "nearest": tuple(MatchQuality),
-    }[match]
-
-
-class _Fitting:
-    """Tuned candidates, fitted to a problem and a device: what takes time is done once a lookup.
-
-    Args:
-        families: by name.
-        problem: what is to be computed.
-        limits: of the device it is to run on.
-    """
-
-    def __init__(self, families: Families, problem: Problem, limits: DeviceLimits) -> None:
-        self._families = families
-        self._problem = problem
-        self._limits = limits
-        self._spaces: dict[str, SearchSpace] = {}
-        self._fitted: dict[Candidate, Candidate | None] = {}
-
-    def rejection(self, tuned: Candidate) -> Rejection | None:
-        """Why a candidate is not valid here; None where it is."""
-        return self._space(tuned.family).rejection(tuned.configuration)
-
-    def fitted(self, tuned: Candidate) -> Candidate | None:
-        """The candidate itself or, where it is not valid here, one near to it."""
-        if tuned not in self._fitted:
-            self._fitted[tuned] = self._nearest(tuned)
-        return self._fitted[tuned]
-
-    def _nearest(self, tuned: Candidate) -> Candidate | None:
-        if self.rejection(tuned) is None:  # at a fraction of the cost of the space's rows
-            return tuned
-        space = self._space(tuned.family)
-        row = space.nearest(tuned.configuration, ())
-        return None if row is None else Candidate(tuned.family, space[row])
-
-    def _space(self, name: str) -> SearchSpace:
-        if name not in self._spaces:
-            self._spaces[name] = self._families[name].space(self._problem, self._limits)
-        return self._spaces[name]
+    return _QUALITIES[match]
 
 
 def _find(
-    problem: Problem,
-    target: Target,
-    device: Device,
-    families: Families,
-    fitting: _Fitting,
-    place: CacheLocations,
-    *,
-    predict: bool,
+    problem: Problem, target: Target, shared: Resident, fitting: Fitting, *, predict: bool
 ) -> tuple[Match, Prediction | None]:
     """The best record for a problem; no more records are read than it takes to know.
 
     Where the problem itself has none that can be used, the device's model chooses, if it may and
     there is one.
     """
+    families, device, sources = shared.families, shared.device, shared.sources
 
     def unusable(record: TuningRecord) -> str | None:
         tuned, name = record.candidate, record.candidate.family
         if name not in families:
             return f"family {name!r} is not among the families found"
         family = families[name]
-        try:
-            family.conform(tuned.configuration)
-        except SpaceError as error:  # its parameters were others when that was tuned
-            return str(error)
+        if lack := shared.fits.lack(tuned, problem):
+            return lack
         if record.problem == problem.key():
             rejection = fitting.rejection(tuned)
-            capped = rejection is not None and _capped(problem, tuned, families, device)
+            capped = rejection is not None and _capped(problem, tuned, shared)
             if rejection is None or (capped and fitting.fitted(tuned)):
                 return None
             return str(rejection)
@@ -200,8 +142,6 @@ def _find(
         if reason is None and not fitting.fitted(tuned):
             reason = f"family {family.name!r} has no configuration that is valid here"
         return reason
-
-    sources = record_sources(place.database, device.fingerprint.kind)
 
     def has_binary(record: TuningRecord) -> bool:
         kept = record.binary
@@ -214,8 +154,7 @@ def _find(
             break
         if predict:
             predict = False  # what is to come are records of other problems
-            predictor = predictor_of(sources, problem.operation, target.name, families, device)
-            prediction = predictor.choose(problem)
+            prediction = shared.predictor.choose(problem)
             if prediction is not None:
                 reason = "; ".join((prediction.reason, found.reason))
                 return Match(None, MatchQuality.PREDICTED, reason), prediction
@@ -224,21 +163,16 @@ def _find(
 
 
 def _candidate(
-    problem: Problem,
-    target: Target,
-    device: Device,
-    families: Families,
-    fitting: _Fitting,
-    found: Match,
+    problem: Problem, target: Target, shared: Resident, fitting: Fitting, found: Match
 ) -> Candidate:
     """The candidate a match stands for, moved to the nearest configuration valid here."""
+    families = shared.families
     if found.record is None:
         if (reason := refusal(families, problem)) is not None:
             raise InputError(reason)
         able = [name for name, each in families.items() if each.unsupported(problem) is None]
-        default = target.default_family(device)
-        family = families[default if default in able else able[0]]
-        return Candidate(family.name, family.default(problem, device.limits))
+        default = target.default_family(shared.device)
+        return fitting.default(families[default if default in able else able[0]])
     fitted = fitting.fitted(found.record.candidate)
     if fitted is None:
         name = found.record.candidate.family
@@ -246,36 +180,29 @@ def _candidate(
     return fitted
 
 
-def _capped(problem: Problem, tuned: Candidate, families: Families, device: Device) -> str:
+def _capped(problem: Problem, tuned: Candidate, shared: Resident) -> str:
     """Why a candidate that was tuned with more threads than there are now must have fewer."""
-    usable = device.limits.names().get("max_threads")
+    usable = shared.device.limits.names().get("max_threads")
     if usable is None:
         return ""
-    threads = families[tuned.family].thread_count(tuned.configuration, problem.dtype)
+    threads = shared.families[tuned.family].thread_count(tuned.configuration, problem.dtype)
     if threads <= usable:
         return ""
     return f"tuned with {threads} threads, and this process may use {usable}"
 
 
-def _binary(
-    problem: Problem,
-    family: KernelFamily,
-    candidate: Candidate,
-    device: Device,
-    record: TuningRecord | None,
-    place: CacheLocations,
-) -> Binary | None:
+def _binary(problem: Problem, found: Lookup) -> Binary | None:
     """What a record's winner was compiled to, if that is here and may be used for the problem."""
-    if record is None or record.binary is None or candidate != record.candidate:
+    record, sources = found.match.record, found.shared.sources
+    if record is None or record.binary is None or found.candidate != record.candidate:
         return None
     kept = record.binary
-    current = family.digest == record.family_digest
+    current = found.family.digest == record.family_digest
     # A kernel of another template is launched as it was measured, or not at all.
-    if kept.architecture != getattr(device.limits, "architecture", None) or not (
+    if kept.architecture != getattr(found.device.limits, "architecture", None) or not (
         current or kept.launch.sizes == problem.shape
     ):
         return None
-    sources = record_sources(place.database, device.fingerprint.kind)
     binary = _content(sources, kept.digest)
     support = b"" if kept.support is None else _content(sources, kept.support)
     if binary is None or support is None:
@@ -283,14 +210,12 @@ def _binary(
     return Binary(binary, kept.architecture, None if current else kept.launch, support)
 
 
-def _predicted_binary(
-    prediction: Prediction, device: Device, place: CacheLocations
-) -> Binary | None:
+def _predicted_binary(prediction: Prediction, shared: Resident) -> Binary | None:
     """The binary of a portfolio's program, if it is here and for this architecture."""
     entry, architecture = prediction.entry, prediction.portfolio.architecture
-    if entry.binary is None or architecture != getattr(device.limits, "architecture", None):
+    if entry.binary is None or architecture != getattr(shared.device.limits, "architecture", None):
         return None
-    sources = record_sources(place.database, device.fingerprint.kind)
+    sources = shared.sources
     binary = _content(sources, entry.binary)
     support = b"" if entry.support is None else _content(sources, entry.support)
     if binary is None or support is None:

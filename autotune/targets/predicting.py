@@ -150,7 +150,7 @@ class Predictor:
                 continue
             try:
                 units = Units(family, entry.configuration, problem.dtype, self._device.limits)
-                yield from [Call(entry, each, *units.of(each)) for each in units.variants()]
+                yield from [Call(entry, each, units.of(each)) for each in units.variants()]
             except SpaceError:  # not for a device like this
                 continue
 

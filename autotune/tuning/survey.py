@@ -8,10 +8,11 @@ are, with little effort each. What is learned at one problem decides what is tri
 from __future__ import annotations
 
 import math
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from autotune.core.configuration import Candidate
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 EFFORT = Effort(budget_s=0.03, interval=0.03, abandon_ratio=2.5, timeout_s=10.0)
 """Little for each trial: a model averages over many, and what is slow teaches, too."""
 
-VISITS = (14, 10, 8)
+VISITS = (20, 12)
 """Programs that are tried at the first visit to a problem, at the second, ..."""
 
 CURIOSITY = 0.15
@@ -160,6 +161,7 @@ class Survey:
             self._problems, place.target, place.device, place.families, place.seed
         )
         self.book.learn()
+        self._compile(deadline, stopped)
         total = len(VISITS) * len(self._problems)
         for turn, count in enumerate(VISITS):
             for number, problem in enumerate(self._problems):
@@ -169,9 +171,30 @@ class Survey:
                     watch(problem, turn * len(self._problems) + number + 1, total)
                 # What one visit must not do is use up the time of all that follow.
                 left = total - turn * len(self._problems) - number
-                own = Deadline(min(deadline.remaining_s, _PATIENCE * deadline.remaining_s / left))
-                self._visit(problem, count, own, stopped)
+                seconds = max(LONGEST_VISIT_S, _PATIENCE * deadline.remaining_s / left)
+                self._visit(problem, count, Deadline(deadline.within(seconds)), stopped)
             self.book.learn()
+
+    def _compile(self, deadline: Deadline, stopped: Callable[[], bool]) -> None:
+        """Have the pool compiled, where compilers do not disturb who measures.
+
+        A visit would wait for the slowest of its own.
+        """
+        usual = replace(self._problems[0], m=_USUAL, n=_USUAL, k=_USUAL, layout="nn")
+        until = Deadline(_COMPILE_SHARE * deadline.remaining_s)
+        with self._evaluator(usual) as evaluator:
+            if not evaluator.compiles_ahead:
+                return
+            evaluator.deadline = until
+            families = self._place.families
+            able = [
+                each
+                for each in dict.fromkeys(self._pool)
+                if families[each.family].unsupported(usual) is None and self._valid(each, usual)
+            ]
+            evaluator.prepare(able)
+            while not all(map(evaluator.is_ready, able)) and not stopped() and not until.over:
+                time.sleep(_LOOK_S)
 
     def _visit(
         self, problem: Gemm, count: int, deadline: Deadline, stopped: Callable[[], bool]
@@ -276,5 +299,14 @@ class Survey:
             yield evaluator
 
 
+_USUAL = 2048
+"""Rows, reduction and columns of a problem that most programs are valid for."""
+
+_COMPILE_SHARE = 0.25
+"""Of the time, what compiling ahead may take."""
+
+_LOOK_S = 0.1
+
+LONGEST_VISIT_S = 15.0
 _PATIENCE = 4.0
-"""How many times its share of the time a visit may take."""
+"""What a visit may take: so many seconds, or so many times its share of the time."""

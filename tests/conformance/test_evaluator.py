@@ -184,7 +184,7 @@ class TestCpuEvaluator(EvaluatorConformance):
             {family.name: family, "meddler": write_meddlers(folder)},
             read_cpu(),
             ProgramCache(folder / "programs"),
-            effort=Effort(budget_s=0.02, timeout_s=4.0, finals_s=0.2),
+            effort=Effort(budget_s=0.02, timeout_s=8.0, finals_s=0.2),
         ) as evaluator:
             yield evaluator
 

@@ -1,6 +1,6 @@
 """gemm for cpu: family skinny, float32, layout nn.
 
-template: gemm/cpu/skinny.py.j2, digest 0b59e232ee5f298b
+template: gemm/cpu/skinny.py.j2, digest a3b8144f56e02532
 configuration: {"schedule": "static", "side": "rows", "threads": 1, "ty": 8, "vector": 512, "vectors": 2}
 """
 
@@ -13,7 +13,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "748685a87869d211"
+PROGRAM = "ef110887e64bac1d"
 REAL = np.float32
 ITEMSIZE = 4
 OPTIONS = {"nogil": True, "error_model": "numpy"}

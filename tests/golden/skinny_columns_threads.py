@@ -1,6 +1,6 @@
 """gemm for cpu: family skinny, float64, layout nn.
 
-template: gemm/cpu/skinny.py.j2, digest 0b59e232ee5f298b
+template: gemm/cpu/skinny.py.j2, digest a3b8144f56e02532
 configuration: {"schedule": "guided", "side": "columns", "threads": 2, "ty": 4, "vector": 256, "vectors": 2}
 """
 
@@ -13,7 +13,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "afe5222fe00e649b"
+PROGRAM = "aba7bf04cf35dd82"
 REAL = np.float64
 ITEMSIZE = 8
 # Threads that share the work.
@@ -542,13 +542,13 @@ def add_panels(few, x, x_few, x_step, first, last, w, ldw, left, right, step, su
 
 
 @by_name(types.void(*[types.int64] * 6))
-def turn(few, n, x_address, ldx, rows_address, ldr):
-    """rows[few x n] = X^T of an X that is stored n x few."""
-    x, rows = pointer(x_address), pointer(rows_address)
-    for p in range(0, n, LANES):
-        for i in range(0, few, LANES):
-            square = load(zeros(LANES, 1), ahead(x, p * ldx + i), ldx, n - p, few - i)
-            store(transpose(square), ahead(rows, i * ldr + p), ldr, few - i, LANES)
+def turn(rows, columns, source_address, lds, target_address, ldt):
+    """target[rows x columns] = S^T of an S that is columns x rows, a square of vectors at a time."""
+    source, target = pointer(source_address), pointer(target_address)
+    for j in range(0, columns, LANES):
+        for i in range(0, rows, LANES):
+            square = load(zeros(LANES, 1), ahead(source, j * lds + i), lds, columns - j, rows - i)
+            store(transpose(square), ahead(target, i * ldt + j), ldt, rows - i, LANES)
 
 
 @njit(**CALLED)

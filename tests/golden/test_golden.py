@@ -76,6 +76,12 @@ CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
         "float64",
         "nn",
     ),
+    "unpacked_nt_threads": (
+        "unpacked",
+        {"vector": 512, "ty": 8, "vectors": 2, "sm": 128, "sk": 1024, **GUIDED},
+        "float32",
+        "nt",
+    ),
     "divide": ("divide", {"unroll": 2, "cutoff": 64, "threads": 1}, "float32", "nn"),
     "strassen": (
         "strassen",
@@ -87,6 +93,12 @@ CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
 
 SQUARE = {"sm": 64, "sk": 64, "sn": 16, "ty": 8, "tx": 8, "group": 1, "min_blocks": 1}
 STAGED = {"pad": 4, "swizzle": 0, "stages": 2, "fragment_buffers": 1}
+WARP_TILES: Mapping[str, Value] = {
+    **{"sm": 128, "sk": 128, "sn": 16, "ty": 8, "tx": 8, "lanes_m": 4, "lane_order": "z"},
+    **{"stages": 3, "load_run": 16, "transpose_through": "copies", "order": "row-serpentine"},
+    **{"min_blocks": 1, "bounds": "launch"},
+}
+AT_THE_CALL: Mapping[str, Value] = {"group": 8, "splits": 1, "last": 0, "realign": 0}
 THIN: Mapping[str, Value] = {
     "side": "rows",
     "few": 4,
@@ -98,12 +110,6 @@ THIN: Mapping[str, Value] = {
     "across": 32,
     "splits": 16,
 }
-WARP_TILES: Mapping[str, Value] = {
-    **{"sm": 128, "sk": 128, "sn": 16, "ty": 8, "tx": 8, "lanes_m": 4, "lane_order": "z"},
-    **{"stages": 3, "load_run": 16, "transpose_through": "copies", "order": "row-serpentine"},
-    **{"min_blocks": 1, "bounds": "launch"},
-}
-AT_THE_CALL: Mapping[str, Value] = {"group": 8, "splits": 1, "last": 0, "realign": 0}
 CUDA_CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
     "naive_float32": (
         "naive",

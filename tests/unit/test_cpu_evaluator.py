@@ -27,7 +27,7 @@ from autotune.targets.cpu import CpuEvaluator, CpuKernel, load_kernel
 from autotune.targets.cpu.identity import read_cpu
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -313,15 +313,22 @@ def test_a_compile_that_does_not_end_is_a_timeout(
         assert evaluator.evaluate(suspect("compiles_forever"), None) == measurement
 
 
+@pytest.fixture(scope="module")
+def host(family: KernelFamily, programs: ProgramCache) -> Iterator[CpuEvaluator]:
+    """Its processes serve the evaluators beside it."""
+    with make_evaluator(family, programs) as evaluator:
+        yield evaluator
+
+
 @pytest.mark.parametrize(
     ("dtype", "layout"),
     [("float32", "nn"), ("float32", "nt"), ("float64", "tn"), ("float64", "tt")],
 )
 def test_layouts_and_dtypes(
-    dtype: str, layout: str, family: KernelFamily, programs: ProgramCache
+    dtype: str, layout: str, family: KernelFamily, programs: ProgramCache, host: CpuEvaluator
 ) -> None:
     problem = Gemm(9, 11, 10, dtype=dtype, layout=layout)
-    with make_evaluator(family, programs, problem) as evaluator:
+    with make_evaluator(family, programs, problem, beside=host) as evaluator:
         measurement = evaluator.evaluate(suspect(), None)
         assert measurement.ok, measurement
         assert measurement.details["compile_s"] >= 0
@@ -381,7 +388,9 @@ def test_a_hopeless_candidate_is_not_run_at_full_size(programs: ProgramCache) ->
     families = load_families(target="cpu")
     problem = Gemm(512, 512, 512, threads=1)
     slow = Candidate("loops", Configuration({"order": "kji", "threads": 1}))
-    with CpuEvaluator(problem, families, read_cpu(), programs, effort=QUICK) as evaluator:
+    with CpuEvaluator(
+        problem, families, read_cpu(), programs, effort=QUICK, workers=1
+    ) as evaluator:
         measurement = evaluator.evaluate(slow, best_s=4e-3)
         honest = evaluator.evaluate(slow, best_s=None)
     assert measurement.outcome is Outcome.ABANDONED

@@ -460,6 +460,7 @@ def test_arrays_that_lie_in_memory_otherwise_are_not_called_directly(
 ) -> None:
     """As objects of Python without the GIL do, which begin with more."""
     monkeypatch.setattr(direct_module, "_OBJECT_BYTES", 32)
+    monkeypatch.setattr(direct_module, "_CALLERS", {})
     direct_module._arrays_are_legible.cache_clear()
     try:
         assert direct_call(loader.raw(), PROBLEM, loader.programs) is None

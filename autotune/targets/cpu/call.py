@@ -218,12 +218,11 @@ def host_kernel(
             return numpy_kernel(problem)
         return host_kernel(family, space[row], problem, alone, programs)
 
-    threaded = family.thread_count(configuration, problem.dtype) != 1
-    if threaded and threads_are_lost():
+    if threads_are_lost() and family.thread_count(configuration, problem.dtype) != 1:
         return of_one_thread()
     kernel = load_kernel(family, configuration, problem, programs)
     bound = bound_kernel(problem, kernel, direct_call(kernel, problem, programs))
-    if threaded:
+    if kernel.program.threads != 1:
         _THREADED[bound] = of_one_thread
     return bound
 

@@ -6,6 +6,7 @@ import ctypes
 import functools
 import itertools
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,6 +46,37 @@ def direct_call(
     Raises:
         CacheError: the program cache cannot be written.
     """
+    if kernel not in _CALLERS:
+        _CALLERS[kernel] = _caller(kernel, programs)
+    caller = _CALLERS[kernel]
+    if caller is None:
+        return None
+    # In the order of the names in the template.
+    sizes = itertools.chain(problem.shape, *(each.shape for each in problem.operands))
+    plan = np.array([caller.address, *sizes, *caller.constants], np.int64)
+    return _function(caller.module, plan.view(_Plan))
+
+
+@dataclass(frozen=True, slots=True)
+class _Caller:
+    """What the calls of a kernel share, whatever the sizes.
+
+    Attributes:
+        module: has the function in C.
+        address: of the kernel's own compiled function.
+        constants: what that function works with, after the sizes.
+    """
+
+    module: ModuleType
+    address: int
+    constants: tuple[int, ...]
+
+
+_CALLERS: dict[CpuKernel, _Caller | None] = {}
+"""By kernel; None where there is no such call."""
+
+
+def _caller(kernel: CpuKernel, programs: ProgramCache) -> _Caller | None:
     program = kernel.program
     if program.layout != program.kernel_layout or not kernel.reentrant:
         return None
@@ -52,11 +84,8 @@ def direct_call(
     address = _address(kernel.entry, program)
     if address is None or not _arrays_are_legible(dtype):
         return None
-    # In the order of the names in the template.
-    sizes = (*problem.shape, *itertools.chain(*(each.shape for each in problem.operands)))
-    types = (id(np.ndarray), id(dtype))
-    plan = np.array([address, *sizes, kernel.threads, *types, *program.runtime], np.int64)
-    return _function(load_module(write_call(program, programs)), plan.view(_Plan))
+    constants = (kernel.threads, id(np.ndarray), id(dtype), *program.runtime)
+    return _Caller(load_module(write_call(program, programs)), address, constants)
 
 
 def write_call(program: CpuProgram, programs: ProgramCache) -> Path:

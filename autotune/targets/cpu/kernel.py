@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.core.configuration import Configuration
 from autotune.core.facts import unchanged
 from autotune.core.forking import LOADING, WORKQUEUE
 from autotune.families.modules import load_module
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 
 _KERNELS: dict[CpuProgram, CpuKernel] = {}
 """Their kernels: one serves all sizes, since an entry takes them as arguments."""
+
+_MADE: dict[tuple[KernelFamily, Configuration, str, str, Path], CpuKernel] = {}
+"""The same by what they were made of: a family as it was read, a configuration, dtype and layout,
+and the folder of programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +129,16 @@ def load_kernel(
         CompileError: Numba refuses the emitted module.
         CacheError: the program cache cannot be written.
     """
-    program = write_program(family, configuration, problem, programs)
+    if not isinstance(configuration, Configuration):
+        configuration = Configuration(configuration)
+    key = family, configuration, problem.dtype, problem.layout, programs.folder
+    kernel = _MADE.get(key)
+    if kernel is None:
+        kernel = _MADE[key] = _kernel_of(write_program(family, configuration, problem, programs))
+    return kernel
+
+
+def _kernel_of(program: CpuProgram) -> CpuKernel:
     kernel = _KERNELS.get(program)
     if kernel is None:
         with LOADING:

@@ -11,7 +11,7 @@ from autotune.core.limits import CpuLimits
 from autotune.targets.base import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
     from autotune.core.configuration import Candidate
     from autotune.core.device import Device
@@ -71,6 +71,10 @@ class CpuTarget(Target):
             return device
         threads = min(cap, device.limits.max_threads)
         return replace(device, limits=replace(device.limits, max_threads=threads))
+
+    def caps(self, problem: Problem) -> tuple[Hashable, ...]:
+        """The most threads that the problem may use."""
+        return (getattr(problem, "threads", None),)
 
     def runnable(self, device: Device) -> Device:
         """One thread in a child by fork, which may have lost the others."""

@@ -16,7 +16,7 @@ from autotune.targets.cuda.device.known_gpus import find_gpu
 from autotune.targets.reports import Found
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
     from autotune.core.configuration import Candidate, Configuration
     from autotune.core.device import DeviceFingerprint
@@ -107,6 +107,10 @@ class CudaTarget(Target):
             if name is None or str(name).strip().isdecimal():
                 raise
             return _described(find_gpu(str(name)))
+
+    def caps(self, problem: Problem) -> tuple[Hashable, ...]:
+        """None of it: all problems meet the same GPU."""
+        return ()
 
     def evaluator(self, work: Work, beside: Evaluator | None = None) -> Evaluator:
         """Compile workers, and one process that owns the GPU."""

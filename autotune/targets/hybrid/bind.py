@@ -62,7 +62,7 @@ def choose_local(problem: Gemm, programs: ProgramCache) -> LocalKernel:
     cache = cache_of(programs.place)
     found = look_up(problem, CudaTarget(), match="nearest", device=0, cache=cache)
     limits: Any = found.device.limits
-    binary = binary_of(problem, found, cache)
+    binary = binary_of(problem, found)
     return LocalKernel(found.candidate, found.family.digest, problem.dtype, limits, binary)
 
 

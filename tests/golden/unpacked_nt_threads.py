@@ -1,0 +1,613 @@
+"""gemm for cpu: family unpacked, float32, layout nt.
+
+template: gemm/cpu/unpacked.py.j2, digest 5e1d918839d520ec
+configuration: {"schedule": "guided", "threads": 2, "ty": 8, "vector": 512, "vectors": 2}
+"""
+
+import numpy as np
+from llvmlite import ir
+from llvmlite.binding import add_symbol
+from numba import cfunc, njit, prange, types
+from numba.core.cgutils import get_or_insert_function
+from numba.extending import intrinsic, models, register_model
+
+# ---- Element type, threads and compiler options
+# A name of what is emitted here: a digest of all that it depends on.
+PROGRAM = "195d53fec5b1c993"
+REAL = np.float32
+ITEMSIZE = 4
+# Threads that share the work.
+THREADS = 2
+OPTIONS = {"nogil": True, "error_model": "numpy"}
+# Small helpers vanish into their caller before types are inferred, which compiles fastest.
+INLINE = {"inline": "always"}
+# Functions called only from compiled code need no wrappers for Python and C.
+CALLED = {**OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+# The schedule's functions vanish into the loop that they divide.
+KERNEL = {**CALLED, "forceinline": True}
+
+# ---- Vectors
+# Elements of one.
+LANES = 16
+INT8, INT32, INT64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+ELEMENT = ir.FloatType()
+VECTOR = ir.VectorType(ELEMENT, LANES)
+# The vector in the names of LLVM's functions.
+SUFFIX = f"v{LANES}f{8 * ITEMSIZE}"
+POINTER = types.CPointer(types.float32)
+
+
+class Tile(types.Type):
+    """`rows` x `vectors` vectors that wait in registers."""
+
+    def __init__(self, rows, vectors):
+        self.rows, self.vectors = rows, vectors
+        super().__init__(f"Tile({rows}, {vectors}, {SUFFIX})")
+
+    @property
+    def value(self):
+        """The type of its values in LLVM."""
+        return ir.ArrayType(ir.ArrayType(VECTOR, self.vectors), self.rows)
+
+
+@register_model(Tile)
+class TileModel(models.PrimitiveModel):
+    """A tile as Numba handles it: one value that it does not look into."""
+
+    def __init__(self, manager, tile):
+        super().__init__(manager, tile, tile.value)
+
+
+def build(builder, tile, vector_at):
+    """The tile that has the vector `vector_at(i, j)` in row i, place j."""
+    value = ir.Constant(tile.value, ir.Undefined)
+    for i in range(tile.rows):
+        for j in range(tile.vectors):
+            value = builder.insert_value(value, vector_at(i, j), (i, j))
+    return value
+
+
+def call(builder, name, result, *arguments):
+    """Call one of LLVM's functions on vectors."""
+    kind = ir.FunctionType(result, [argument.type for argument in arguments])
+    return builder.call(get_or_insert_function(builder.module, kind, name), arguments)
+
+
+def fma(builder, x, y, z):
+    """x * y + z, rounded once."""
+    return call(builder, f"llvm.fma.{SUFFIX}", VECTOR, x, y, z)
+
+
+def splat(builder, scalar, lanes):
+    """A scalar in every lane of a vector of type `lanes`."""
+    single = builder.insert_element(ir.Constant(lanes, ir.Undefined), scalar, INT32(0))
+    first = ir.Constant(ir.VectorType(INT32, LANES), None)
+    return builder.shuffle_vector(single, single, first)
+
+
+def first_lanes(builder, count, j):
+    """The mask of vector j in a row of which the first `count` elements are there."""
+    lanes = ir.VectorType(INT64, LANES)
+    numbers = ir.Constant(lanes, list(range(j * LANES, (j + 1) * LANES)))
+    return builder.icmp_signed("<", numbers, splat(builder, count, lanes))
+
+
+def vector_pointer(builder, start, offset, j=0):
+    """A pointer to vector j of the row that starts `offset` elements after `start`."""
+    row = builder.gep(start, [offset])
+    return builder.bitcast(builder.gep(row, [INT64(j * LANES)]), VECTOR.as_pointer())
+
+
+def clamped(builder, i, rows):
+    """Row i, or the last of `rows` rows where there is no such row: reading it does no harm."""
+    last = builder.sub(rows, INT64(1))
+    return builder.select(builder.icmp_signed("<", INT64(i), last), INT64(i), last)
+
+
+def by_name(signature):
+    """Compile a function for itself, and have others call it by a name, as if written in C.
+
+    Numba compiles what is called once more into every caller, which here takes longer than all
+    else. An exception would be lost: such a function raises none.
+    """
+
+    def decorate(function):
+        compiled = cfunc(signature, cache=True, **OPTIONS)(function)
+        name = f"{function.__name__}_{PROGRAM}"
+        add_symbol(name, compiled.address)
+        return types.ExternalFunction(name, signature)
+
+    return decorate
+
+
+@intrinsic
+def allocate(typing_context, size):
+    """The address of memory of that many bytes, to be released; 0 if there is none."""
+
+    def codegen(context, builder, signature, arguments):
+        kind = ir.FunctionType(INT8.as_pointer(), [INT64])
+        function = get_or_insert_function(builder.module, kind, "malloc")
+        return builder.ptrtoint(builder.call(function, arguments), INT64)
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def release(typing_context, address):
+    """Give allocated memory back."""
+
+    def codegen(context, builder, signature, arguments):
+        kind = ir.FunctionType(ir.VoidType(), [INT8.as_pointer()])
+        function = get_or_insert_function(builder.module, kind, "free")
+        builder.call(function, [builder.inttoptr(arguments[0], INT8.as_pointer())])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@intrinsic
+def pointer(typing_context, address):
+    """The pointer to an address."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], ELEMENT.as_pointer())
+
+    return POINTER(types.int64), codegen
+
+
+@intrinsic
+def ahead(typing_context, start, count):
+    """The pointer `count` elements after `start`."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.gep(arguments[0], [arguments[1]])
+
+    return POINTER(POINTER, types.int64), codegen
+
+
+@intrinsic(prefer_literal=True)
+def zeros(typing_context, rows, vectors):
+    """A tile of zeros; its size is two constants."""
+    tile = Tile(rows.literal_value, vectors.literal_value)
+
+    def codegen(context, builder, signature, arguments):
+        return ir.Constant(tile.value, None)
+
+    return tile(rows, vectors), codegen
+
+
+@intrinsic
+def load(typing_context, tile, start, stride, rows, columns):
+    """A tile as large as `tile` from memory, whose rows are `stride` elements apart.
+
+    Of the matrix that is read only `rows` x `columns` elements are there: further rows repeat the
+    last one, further columns are zero.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        _, start, stride, rows, columns = arguments
+        masks = [first_lanes(builder, columns, j) for j in range(tile.vectors)]
+        zero, alignment = ir.Constant(VECTOR, None), INT32(ITEMSIZE)
+
+        def vector_at(i, j):
+            offset = builder.mul(clamped(builder, i, rows), stride)
+            source = vector_pointer(builder, start, offset, j)
+            name = f"llvm.masked.load.{SUFFIX}.p0"
+            return call(builder, name, VECTOR, source, alignment, masks[j], zero)
+
+        return build(builder, tile, vector_at)
+
+    return tile(tile, POINTER, types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def store(typing_context, tile, start, stride, rows, columns):
+    """Store the first `rows` rows and `columns` columns of a tile, row by row.
+
+    Rows may overlap: what is stored last stays.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        value, start, stride, rows, columns = arguments
+        masks = [first_lanes(builder, columns, j) for j in range(tile.vectors)]
+        nothing, alignment = ir.VoidType(), INT32(ITEMSIZE)
+        for i in range(tile.rows):
+            with builder.if_then(builder.icmp_signed("<", INT64(i), rows)):
+                for j in range(tile.vectors):
+                    vector = builder.extract_value(value, (i, j))
+                    target = vector_pointer(builder, start, builder.mul(INT64(i), stride), j)
+                    name = f"llvm.masked.store.{SUFFIX}.p0"
+                    call(builder, name, nothing, vector, target, alignment, masks[j])
+        return context.get_dummy_value()
+
+    return types.void(tile, POINTER, types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def fetch(typing_context, start):
+    """Have the cache line that starts there, or around there, brought near: a hint."""
+
+    def codegen(context, builder, signature, arguments):
+        line = builder.bitcast(arguments[0], INT8.as_pointer())
+        read, first_level, data = INT32(0), INT32(3), INT32(1)
+        call(builder, "llvm.prefetch.p0", ir.VoidType(), line, read, first_level, data)
+        return context.get_dummy_value()
+
+    return types.void(POINTER), codegen
+
+
+@intrinsic
+def add_outer(typing_context, tile, a, stride, rows, b):
+    """tile + a b: a column of A, its elements `stride` apart, times a row of B.
+
+    Of A's rows only `rows` are there; the last is repeated.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        value, a, stride, rows, b = arguments
+        row = [
+            builder.load(vector_pointer(builder, b, INT64(0), j), align=ITEMSIZE)
+            for j in range(tile.vectors)
+        ]
+        # Elements of A are loaded where they are used: LLVM would keep early ones in registers.
+        for i in range(tile.rows):
+            offset = builder.mul(clamped(builder, i, rows), stride)
+            factor = splat(builder, builder.load(builder.gep(a, [offset])), VECTOR)
+            for j in range(tile.vectors):
+                total = fma(builder, factor, row[j], builder.extract_value(value, (i, j)))
+                value = builder.insert_value(value, total, (i, j))
+        return value
+
+    return tile(tile, POINTER, types.int64, types.int64, POINTER), codegen
+
+
+@intrinsic
+def scale(typing_context, tile, factor):
+    """factor * tile."""
+
+    def codegen(context, builder, signature, arguments):
+        value, factor = arguments
+        factors = splat(builder, factor, VECTOR)
+
+        def vector_at(i, j):
+            return builder.fmul(factors, builder.extract_value(value, (i, j)))
+
+        return build(builder, tile, vector_at)
+
+    return tile(tile, types.float32), codegen
+
+
+@intrinsic
+def add_scaled(typing_context, tile, factor, other):
+    """tile + factor * other."""
+
+    def codegen(context, builder, signature, arguments):
+        value, factor, other = arguments
+        factors = splat(builder, factor, VECTOR)
+
+        def vector_at(i, j):
+            vector = builder.extract_value(other, (i, j))
+            return fma(builder, factors, vector, builder.extract_value(value, (i, j)))
+
+        return build(builder, tile, vector_at)
+
+    return tile(tile, types.float32, tile), codegen
+
+
+@intrinsic
+def transpose(typing_context, tile):
+    """The transpose of a tile of LANES rows of one vector.
+
+    Two rows that are `size` apart exchange blocks of `size` elements: the right ones of the upper
+    row for the left ones of the lower row. Sizes 1, 2, 4, ... make that a transpose.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        lanes = ir.VectorType(INT32, LANES)
+        rows = [builder.extract_value(arguments[0], (i, 0)) for i in range(LANES)]
+        for size in (2**step for step in range(LANES.bit_length() - 1)):
+            left = [(lane ^ size) | LANES if lane & size else lane for lane in range(LANES)]
+            right = [lane | LANES if lane & size else lane ^ size for lane in range(LANES)]
+            for i in range(LANES):
+                if not i & size:
+                    rows[i], rows[i + size] = (
+                        builder.shuffle_vector(rows[i], rows[i + size], ir.Constant(lanes, blocks))
+                        for blocks in (left, right)
+                    )
+        return build(builder, tile, lambda i, j: rows[i])
+
+    return tile(tile), codegen
+
+
+@intrinsic
+def rows_of(typing_context, tile):
+    """How many rows a tile has, a constant."""
+
+    def codegen(context, builder, signature, arguments):
+        return INT64(tile.rows)
+
+    return types.int64(tile), codegen
+
+
+@intrinsic
+def vectors_of(typing_context, tile):
+    """How many vectors a row of a tile has, a constant."""
+
+    def codegen(context, builder, signature, arguments):
+        return INT64(tile.vectors)
+
+    return types.int64(tile), codegen
+
+
+@intrinsic
+def add_outer_within(typing_context, tile, a, stride, rows, b, columns):
+    """tile + a b: a column of A, its elements `stride` apart, times a row of B.
+
+    Of A's rows only `rows` are there, and the last is repeated; of B's columns only `columns`.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        value, a, stride, rows, b, columns = arguments
+        zero, alignment = ir.Constant(VECTOR, None), INT32(ITEMSIZE)
+        name = f"llvm.masked.load.{SUFFIX}.p0"
+        row = [
+            call(
+                builder, name, VECTOR, vector_pointer(builder, b, INT64(0), j), alignment,
+                first_lanes(builder, columns, j), zero,
+            )
+            for j in range(tile.vectors)
+        ]
+        for i in range(tile.rows):
+            offset = builder.mul(clamped(builder, i, rows), stride)
+            factor = splat(builder, builder.load(builder.gep(a, [offset])), VECTOR)
+            for j in range(tile.vectors):
+                total = fma(builder, factor, row[j], builder.extract_value(value, (i, j)))
+                value = builder.insert_value(value, total, (i, j))
+        return value
+
+    return tile(tile, POINTER, types.int64, types.int64, POINTER, types.int64), codegen
+
+
+@njit(**INLINE)
+def write_tile(tile, alpha, beta, c, ldc, rows, columns):
+    """C[rows x columns] = alpha * tile + beta * C; where beta is 0, C is not read."""
+    tile = scale(tile, alpha)
+    if beta != 0:
+        tile = add_scaled(tile, beta, load(tile, c, ldc, rows, columns))
+    store(tile, c, ldc, rows, columns)
+
+
+@njit(**INLINE)
+def smaller(x, y):
+    """The smaller of two integers: Numba's own takes long to compile."""
+    return x if x < y else y
+
+
+@njit(**INLINE)
+def round_up(value, multiple):
+    """The smallest multiple of `multiple` that is at least `value`."""
+    return (value + multiple - 1) // multiple * multiple
+
+
+@njit(**INLINE)
+def even_block(total, most, multiple):
+    """Size of equal blocks of about `most` that cover `total`: a multiple of `multiple`."""
+    blocks = (total + most - 1) // most
+    return round_up((total + blocks - 1) // blocks, multiple)
+
+
+@by_name(types.void(*[types.int64] * 6))
+def turn(rows, columns, source_address, lds, target_address, ldt):
+    """target[rows x columns] = S^T of an S that is columns x rows, a square of vectors at a time."""
+    source, target = pointer(source_address), pointer(target_address)
+    for j in range(0, columns, LANES):
+        for i in range(0, rows, LANES):
+            square = load(zeros(LANES, 1), ahead(source, j * lds + i), lds, columns - j, rows - i)
+            store(transpose(square), ahead(target, i * ldt + j), ldt, rows - i, LANES)
+
+
+# ---- Configuration
+# Columns of the widest tile.
+TX = 2 * LANES
+# Bytes of a cache line, where a turned B starts.
+LINE = 64
+
+
+@njit(**CALLED)
+def multiply_tiles(empty, count, n, there, alpha, a, a_row, a_step, b, ldb, beta, c, ldc):
+    """C = alpha * A @ B + beta * C in `count` tiles below each other, each as large as `empty`.
+
+    Of their columns `there` are there.
+    """
+    rows, columns = rows_of(empty), vectors_of(empty) * LANES
+    for _ in range(count):
+        tile, a_here, b_here = empty, a, b
+        if there >= columns:
+            for _ in range(n):
+                tile = add_outer(tile, a_here, a_row, rows, b_here)
+                a_here, b_here = ahead(a_here, a_step), ahead(b_here, ldb)
+            write_tile(tile, alpha, beta, c, ldc, rows, columns)
+        else:
+            for _ in range(n):
+                tile = add_outer_within(tile, a_here, a_row, rows, b_here, there)
+                a_here, b_here = ahead(a_here, a_step), ahead(b_here, ldb)
+            write_tile(tile, alpha, beta, c, ldc, rows, there)
+        a, c = ahead(a, rows * a_row), ahead(c, rows * ldc)
+
+
+@by_name(
+    types.void(
+        *[types.int64] * 7, types.float32, *[types.int64] * 5, types.float32,
+        *[types.int64] * 2,
+    )
+)
+def multiply_blocks(
+    first, last, m, n, k, height, width, alpha, a_address, a_row, a_step, b_address, ldb,
+    beta, c_address, ldc,
+):
+    """Blocks first..last-1 of C, height x width each, counted along rows of blocks."""
+    across = (k + width - 1) // width
+    for block in range(first, last):
+        top, left = block // across * height, block % across * width
+        bottom, right = smaller(top + height, m), smaller(left + width, k)
+        for j in range(left, right, TX):
+            there = smaller(TX, right - j)
+            b, i = ahead(pointer(b_address), j), top
+            a, c = pointer(a_address), ahead(pointer(c_address), j)
+            count = (bottom - i) // 8
+            if count > 0:
+                if there <= LANES:
+                    multiply_tiles(
+                        zeros(8, 1), count, n, there, alpha,
+                        ahead(a, i * a_row), a_row, a_step, b, ldb, beta, ahead(c, i * ldc), ldc,
+                    )
+                else:
+                    multiply_tiles(
+                        zeros(8, 2), count, n, there, alpha,
+                        ahead(a, i * a_row), a_row, a_step, b, ldb, beta, ahead(c, i * ldc), ldc,
+                    )
+                i += count * 8
+            count = (bottom - i) // 4
+            if count > 0:
+                if there <= LANES:
+                    multiply_tiles(
+                        zeros(4, 1), count, n, there, alpha,
+                        ahead(a, i * a_row), a_row, a_step, b, ldb, beta, ahead(c, i * ldc), ldc,
+                    )
+                else:
+                    multiply_tiles(
+                        zeros(4, 2), count, n, there, alpha,
+                        ahead(a, i * a_row), a_row, a_step, b, ldb, beta, ahead(c, i * ldc), ldc,
+                    )
+                i += count * 4
+            count = (bottom - i) // 2
+            if count > 0:
+                if there <= LANES:
+                    multiply_tiles(
+                        zeros(2, 1), count, n, there, alpha,
+                        ahead(a, i * a_row), a_row, a_step, b, ldb, beta, ahead(c, i * ldc), ldc,
+                    )
+                else:
+                    multiply_tiles(
+                        zeros(2, 2), count, n, there, alpha,
+                        ahead(a, i * a_row), a_row, a_step, b, ldb, beta, ahead(c, i * ldc), ldc,
+                    )
+                i += count * 2
+            count = (bottom - i) // 1
+            if count > 0:
+                if there <= LANES:
+                    multiply_tiles(
+                        zeros(1, 1), count, n, there, alpha,
+                        ahead(a, i * a_row), a_row, a_step, b, ldb, beta, ahead(c, i * ldc), ldc,
+                    )
+                else:
+                    multiply_tiles(
+                        zeros(1, 2), count, n, there, alpha,
+                        ahead(a, i * a_row), a_row, a_step, b, ldb, beta, ahead(c, i * ldc), ldc,
+                    )
+
+
+# Schedule: guided. A thread that is free takes the next chunk of tiles, by counting up
+# atomically. No order between the threads' other accesses follows from that, and none is needed:
+# tiles are independent, and the end of the parallel loop orders everything.
+from llvmlite import ir
+from numba.core.cgutils import alloca_once
+
+ATOMIC = "monotonic"
+# Words of 64 bits that surely hold one whole cache line of 64 bytes.
+COUNTER_WORDS = 16
+
+
+@intrinsic
+def new_counter(typing_context):
+    """Address of a counter that is 0, on this function's stack and on a cache line of its own."""
+
+    def codegen(context, builder, signature, arguments):
+        words = alloca_once(builder, ir.IntType(64), COUNTER_WORDS)
+        start = builder.ptrtoint(words, ir.IntType(64))
+        line = builder.and_(builder.add(start, start.type(63)), start.type(-64))
+        builder.store(line.type(0), builder.inttoptr(line, words.type))
+        return line
+
+    return types.int64(), codegen
+
+
+@intrinsic
+def compare_exchange(typing_context, address, expected, value):
+    """Put `value` at an address if `expected` is there, atomically; what was there before."""
+
+    def codegen(context, builder, signature, arguments):
+        address, expected, value = arguments
+        word = builder.inttoptr(address, value.type.as_pointer())
+        return builder.extract_value(
+            builder.cmpxchg(word, expected, value, ATOMIC, ATOMIC), 0
+        )
+
+    return types.int64(types.int64, types.int64, types.int64), codegen
+
+
+@njit(**KERNEL)
+def next_chunk(first, count, chunk, counter):
+    """Half of an even share of what is left, at least `chunk`; empty when nothing is left."""
+    first = compare_exchange(counter, 0, 0)
+    while first < count:
+        share = (count - first + 2 * THREADS - 1) // (2 * THREADS)
+        last = min(first + max(1, chunk, share), count)
+        found = compare_exchange(counter, first, last)
+        if found == first:
+            return first, last
+        first = found
+    return count, count
+
+
+@njit(**KERNEL)
+def first_chunk(thread, count, chunk, counter):
+    """As `next_chunk`: any thread may take any chunk."""
+    return next_chunk(0, count, chunk, counter)
+
+
+@njit(**CALLED)
+def work(
+    thread, count, chunk, counter,
+    m, n, k, height, width, alpha, a, a_row, a_step, b, ldb, beta, c, ldc,
+):
+    """A thread's blocks; see `multiply_blocks`."""
+    first, last = first_chunk(thread, count, chunk, counter)
+    while first < last:
+        multiply_blocks(
+            first, last, m, n, k, height, width, alpha, a, a_row, a_step, b, ldb, beta, c, ldc
+        )
+        first, last = next_chunk(first, count, chunk, counter)
+
+
+@njit(
+    "void(int64, int64, int64, float32, uintp, int64, uintp, int64, float32, uintp, int64, "
+    "int64, int64, int64)",
+    cache=True,
+    # Loops stay apart: a loop may need all that the one before it did.
+    parallel={"fusion": False},
+    **OPTIONS,
+)
+def gemm(
+    m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc, sm, sk, chunk
+):
+    """C[m x k] = alpha * A[m x n] @ B[n x k] + beta * C, in blocks of about sm x sk."""
+    a, b, c = np.int64(a_address), np.int64(b_address), np.int64(c_address)
+    height, width = even_block(m, sm, 8), even_block(k, sk, TX)
+    blocks = ((m + height - 1) // height) * ((k + width - 1) // width)
+    # Elements of A from one row to the next, and from one reduction step to the next.
+    a_row, a_step = lda, 1
+    turned = round_up(k, LANES)
+    buffer = allocate(LINE + n * turned * ITEMSIZE)
+    if buffer == 0:
+        raise MemoryError("no memory for B")
+    rows = round_up(buffer, LINE)
+    turn(n, k, b, ldb, rows, turned)
+    b, ldb = rows, turned
+    counter = new_counter()
+    for thread in prange(THREADS):
+        work(
+            thread, blocks, chunk, counter,
+            m, n, k, height, width, alpha, a, a_row, a_step, b, ldb, beta, c, ldc,
+        )
+    release(buffer)

@@ -1,0 +1,139 @@
+"""What look-ups share: read once a process, and again when it has changed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tuned_suspect import PROBLEM, store, tuned
+
+from autotune.core.paths import CacheLocations
+from autotune.operations.problem import Gemm
+from autotune.runtime.loading import forget, load
+from autotune.store import MatchQuality, TuningCache, schema
+from autotune.targets import resident
+from autotune.targets.cpu import identity
+from autotune.targets.cpu.target import CpuTarget
+from autotune.targets.lookup import look_up
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def near(problem: Gemm, folder: Path) -> Any:
+    return look_up(problem, CpuTarget(), match="nearest", extra_families=[folder])
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """How often databases are opened and the processor is read."""
+    counted = {"_connect": 0, "usable_threads": 0}
+    for owner, name in ((schema, "_connect"), (identity, "usable_threads")):
+        real = getattr(owner, name)
+
+        def counting(*arguments: Any, name: str = name, real: Any = real) -> Any:
+            counted[name] += 1
+            return real(*arguments)
+
+        monkeypatch.setattr(owner, name, counting)
+    return counted
+
+
+def test_a_new_shape_opens_nothing(
+    tmp_path: Path, reads: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resident, "LOOK_AGAIN_S", 3600.0)
+    store(tmp_path)
+    load(Gemm(9, 8, 4), "cpu", match="nearest", extra_families=[tmp_path])
+    assert min(reads.values()) > 0
+    reads.update(dict.fromkeys(reads, 0))
+    for m in range(10, 20):
+        load(Gemm(m, 8, 4), "cpu", match="nearest", extra_families=[tmp_path])
+    assert reads == {"_connect": 0, "usable_threads": 0}
+    # Whoever wants it exact is told of this moment.
+    load(PROBLEM, "cpu", extra_families=[tmp_path])
+    assert min(reads.values()) > 0
+
+
+def test_what_another_process_stores_is_seen(tmp_path: Path) -> None:
+    store(tmp_path)
+    other = Gemm(20, 8, 4)
+    assert near(other, tmp_path).match.quality is MatchQuality.NEAREST
+    path = tmp_path / "more.jsonl"
+    script = (
+        "import sys; sys.path[:0] = sys.argv[2:]; from pathlib import Path\n"
+        "from tuned_suspect import *\n"
+        "store(Path(sys.argv[1]), tuned(Path(sys.argv[1]), Gemm(20, 8, 4)))"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path), *sys.path]
+    subprocess.run(command, check=True, cwd=path.parent)
+    assert near(other, tmp_path).match.quality is MatchQuality.EXACT
+
+
+def test_reading_is_no_change(tmp_path: Path) -> None:
+    store(tmp_path)
+    first = near(Gemm(9, 8, 4), tmp_path).shared
+    TuningCache(CacheLocations.at(None).database).records()
+    assert near(Gemm(10, 8, 4), tmp_path).shared is first
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_an_edited_family_is_seen(
+    tmp_path: Path, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(tmp_path)
+    assert near(PROBLEM, tmp_path).match.quality is MatchQuality.EXACT
+    template = tmp_path / "suspect.py.j2"
+    template.write_text(template.read_text() + "# edited\n")
+    if told:
+        forget()
+    else:
+        (kept,) = (each for each in resident._RESIDENT.values() if each._extra == (tmp_path,))
+        monkeypatch.setattr(kept, "_until", 0.0)
+    found = near(PROBLEM, tmp_path)
+    assert found.match.quality is MatchQuality.STALE
+    # And is not looked at again before its time.
+    assert near(PROBLEM, tmp_path).shared is found.shared
+
+
+def test_fewer_threads_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identity, "usable_threads", lambda *arguments: 4)
+    store(tmp_path, tuned(tmp_path, threads=2))
+    first = near(PROBLEM, tmp_path).shared
+    assert first.device.limits.max_threads == 4
+    monkeypatch.setattr(identity, "usable_threads", lambda *arguments: 1)
+    monkeypatch.setattr(first, "_until", 0.0)
+    assert near(PROBLEM, tmp_path).shared.device.limits.max_threads == 1
+
+
+def test_caps_of_a_problem_are_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identity, "usable_threads", lambda *arguments: 4)
+    store(tmp_path)
+    capped = near(replace(PROBLEM, threads=1), tmp_path).shared
+    assert capped.device.limits.max_threads == 1
+    assert near(PROBLEM, tmp_path).shared.device.limits.max_threads == 4
+
+
+def test_another_cache_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store(tmp_path)
+    assert near(PROBLEM, tmp_path).match.quality is MatchQuality.EXACT
+    monkeypatch.setenv("AUTOTUNE_CACHE", str(tmp_path / "other"))
+    assert near(PROBLEM, tmp_path).match.quality is MatchQuality.DEFAULT
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_a_child_reads_for_itself(tmp_path: Path) -> None:
+    store(tmp_path)
+    near(PROBLEM, tmp_path)
+    with resident._LOCK:  # as while another thread reads
+        child = os.fork()
+        if child == 0:
+            fresh = not resident._RESIDENT
+            found = near(PROBLEM, tmp_path).match.quality is MatchQuality.EXACT
+            os._exit(0 if fresh and found else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
