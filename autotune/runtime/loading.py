@@ -9,6 +9,7 @@ from typing import Any
 
 from autotune.core.errors import UnknownNameError
 from autotune.operations.problem import Problem
+from autotune.runtime.usage import counted
 from autotune.targets.base import Target
 from autotune.targets.kernel import FALLBACKS, Kernel, Request
 from autotune.targets.lookup import qualities
@@ -72,4 +73,4 @@ def load(
         **options,
     )
     request = Request(problem, match, device, cache, folders, fallback, again)
-    return make_target(target, options).load(request)
+    return counted(make_target(target, options).load(request))
