@@ -82,12 +82,15 @@ class Unit:
         parts: that the reduction is divided into.
         in_block: whether the last unit of a tile adds up its parts, and not a kernel of its own.
         copied: whether operands with unaligned rows are copied first.
+        share: least steps of a unit, where units are as many as the device holds and have equal
+            shares of the steps of all tiles; 0 where every tile has units of its own.
     """
 
     tile: tuple[int, int, int]
     parts: int = 1
     in_block: bool = False
     copied: bool = False
+    share: int = 0
 
 
 class Programs:
@@ -98,6 +101,7 @@ class Programs:
         parts: that the reduction is divided into.
         in_block: 1 where the last unit of a tile adds up its parts.
         copied: 1 where operands with unaligned rows are copied first.
+        share: least steps of a unit with an equal share of all; 0 where tiles have their own.
         resident: units that a place holds at a time.
         places: multiprocessors of the device; 1 where units follow each other.
     """
@@ -108,6 +112,7 @@ class Programs:
         parts: NDArray[np.float64],
         in_block: NDArray[np.float64],
         copied: NDArray[np.float64],
+        share: NDArray[np.float64],
         resident: NDArray[np.float64],
         places: int,
     ) -> None:
@@ -123,6 +128,8 @@ class Programs:
         self._in_block = np.where(divided & (in_block != 0), parts, 0.0)
         self._written = np.where(divided, parts, 0.0)
         self._copied = copied
+        self._even = np.flatnonzero(share)
+        self._share, self._tile_bytes = share[self._even], (rows * columns)[self._even]
         self._as_they_are = 1.0 - copied
         self._counted = np.empty((len(TERMS), len(parts)))
         self._counted[0] = 1.0
@@ -135,6 +142,7 @@ class Programs:
             np.array([each.parts for each in units], dtype=np.float64),
             np.array([each.in_block for each in units], dtype=np.float64),
             np.array([each.copied for each in units], dtype=np.float64),
+            np.array([each.share for each in units], dtype=np.float64),
             np.broadcast_to(np.asarray(resident, dtype=np.float64), len(units)),
             places,
         )
@@ -152,6 +160,13 @@ class Programs:
         steps = np.ceil(n * self._inverse_steps - _ROUNDING)
         steps *= self._inverse_parts
         np.ceil(steps - _ROUNDING, out=steps)
+        written = self._written * (m * k)
+        if len(even := self._even):
+            every = units[even] * steps[even]
+            blocks = np.minimum(self._slots[even], np.maximum(every // self._share, 1.0))
+            units[even], steps[even] = blocks, np.ceil(every / blocks)
+            # A unit's first and last tile are other units', too.
+            written[even] = blocks * self._tile_bytes
         full = np.floor(units * self._inverse_slots + _ROUNDING)
         last = np.ceil((units - full * self._slots) / self._places - _ROUNDING)
         waves = full + (last > 0)
@@ -164,7 +179,7 @@ class Programs:
         counted[6] = m * n * itemsize
         counted[7] = n * k * itemsize
         counted[8] = m * k * itemsize
-        np.multiply(self._written, m * k * itemsize, out=counted[9])
+        np.multiply(written, itemsize, out=counted[9])
         counted[10] = self._by_kernel
         unaligned = sizes.unaligned
         if any(unaligned):

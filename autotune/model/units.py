@@ -97,8 +97,8 @@ class Units:
             if value != int(value) or value < least:
                 raise SpaceError(f"{where} must be a whole number >= {least}, is {value}")
             values.append(int(value))
-        rows, columns, steps, parts, in_block, copied = values
-        return Unit((rows, columns, steps), parts, bool(in_block), bool(copied))
+        rows, columns, steps, parts, in_block, copied, share = values
+        return Unit((rows, columns, steps), parts, bool(in_block), bool(copied), share)
 
     def variants(self) -> Iterator[Configuration]:
         """The program with every choice of its free parameters."""

@@ -78,6 +78,11 @@ class Kernel:
     library: str = ""
     _request: Request | None = None
 
+    @property
+    def bound(self) -> BoundKernel:
+        """What a call does, for those who make many: a frame of Python's less each."""
+        return self._bound
+
     def become(self, bound: BoundKernel, reason: str) -> None:
         """Compute by something else from now on, as when what was chosen has been compiled.
 

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from autotune.operations.problem import Problem
     from autotune.store import RecordSource
 
-_TRIED = 32
-"""Choices that are looked at for one that is valid; restrictions turn few away."""
-
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
@@ -82,7 +79,7 @@ class Predictor:
         return next(self.favourites(problem), None)
 
     def favourites(self, problem: Problem) -> Iterator[Prediction]:
-        """Valid candidates, the one whose predicted time is least first; a few dozen at most."""
+        """Valid candidates, the one whose predicted time is least first."""
         if not isinstance(problem, Gemm) or not multiplies(problem.defined):
             return
         ranked = self._ranked(problem)
@@ -92,7 +89,7 @@ class Predictor:
         choices = ranked.chooser.ranked(sizes)
         with self._lock:  # the terms are counted in place; the first choice knows all of them
             first = next(choices)
-        for choice in itertools.islice(itertools.chain([first], choices), _TRIED):
+        for choice in itertools.chain([first], choices):
             candidate = Candidate(choice.entry.family, choice.configuration)
             if self._valid(problem, candidate):
                 yield self._prediction(ranked.portfolio, candidate, choice)

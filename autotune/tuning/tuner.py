@@ -16,7 +16,8 @@ from autotune.core.configuration import Candidate
 from autotune.core.deadline import Deadline
 from autotune.core.errors import InputError, NotTunedError, SpaceError
 from autotune.core.interrupt import Interrupt
-from autotune.runtime import loading as runtime
+from autotune.runtime.loading import load
+from autotune.runtime.multiplying import forget
 from autotune.store import EffortRecord, neighbours
 from autotune.targets import lookup
 from autotune.targets.registry import make_target
@@ -89,7 +90,7 @@ class TuneResult:
     @functools.cached_property
     def kernel(self) -> Kernel:
         """The kernel that serves the problem now (`serving`)."""
-        return runtime.load(
+        return load(
             self.problem,
             self.placed,
             match="stale",
@@ -263,7 +264,7 @@ def tune_at(
         run.search(rungs=_rungs(work))
         spent = EffortRecord(len(run.results), run.seconds, sampler, seed)
         decision = decide(work, opened.measured(), evaluator, run, spent, _incumbent(work))
-    runtime.forget()
+    forget()
     return TuneResult(
         problem=work.problem,
         target=work.target.name,
