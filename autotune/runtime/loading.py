@@ -1,4 +1,4 @@
-"""Using tuned kernels: `load` looks one up, `matmul` picks one by the operands."""
+"""Using tuned kernels: `load` looks one up."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from autotune.core.dtypes import DTYPES
-from autotune.core.errors import OperandError, UnknownNameError
-from autotune.operations.problem import Gemm, Problem
-from autotune.targets import resident
+from autotune.core.errors import UnknownNameError
+from autotune.operations.problem import Problem
 from autotune.targets.base import Target
 from autotune.targets.kernel import FALLBACKS, Kernel, Request
 from autotune.targets.lookup import qualities
-from autotune.targets.registry import home_of, make_target
+from autotune.targets.registry import make_target
 
 
 def load(
@@ -77,68 +73,3 @@ def load(
     )
     request = Request(problem, match, device, cache, folders, fallback, again)
     return make_target(target, options).load(request)
-
-
-_SHAPES = 4096
-"""Shapes that `matmul` remembers the kernel of, at a few kilobytes each."""
-
-
-def matmul(
-    a: Any,
-    b: Any,
-    out: Any = None,
-    alpha: float = 1.0,
-    beta: float = 0.0,
-) -> Any:
-    """``alpha a @ b + beta out`` by the best kernel there is for these shapes on this machine.
-
-    Where the shapes were tuned and the vendor's library was faster, that computes.
-
-    Args:
-        a: A, M x N, in the memory of the host or of a GPU: the product is computed there.
-        b: B, N x K, of A's dtype.
-        out: C, M x K; None allocates it.
-        alpha: scales the product.
-        beta: scales what `out` holds; needs `out`.
-
-    Returns:
-        C, an M x K array.
-
-    Raises:
-        OperandError: the operands are not 2-D arrays of one supported dtype that fit together.
-    """
-    if type(a) is np.ndarray and type(b) is np.ndarray:
-        kernel = _kernel_for(a.shape, b.shape, a.dtype, _host_target())
-    else:
-        shape_a, shape_b = (tuple(getattr(operand, "shape", ())) for operand in (a, b))
-        kernel = _kernel_for(shape_a, shape_b, getattr(a, "dtype", None), home_of(a))
-    return kernel(a, b, out, alpha, beta)
-
-
-@functools.cache
-def _host_target() -> str:
-    return home_of(np.empty(0))
-
-
-@functools.lru_cache(maxsize=_SHAPES)
-def _kernel_for(
-    shape_a: tuple[int, ...], shape_b: tuple[int, ...], dtype: Any, target: str
-) -> Kernel:
-    """The kernel for operands like these; what stands in their key is all that it depends on."""
-    if len(shape_a) != 2 or len(shape_b) != 2 or shape_a[1] != shape_b[0]:
-        raise OperandError(
-            f"a and b must be 2-D with a's columns equal to b's rows, got {shape_a} and {shape_b}"
-        )
-    if min(*shape_a, *shape_b) < 1:
-        raise OperandError(f"a and b must not be empty, got {shape_a} and {shape_b}")
-    name = str(dtype).removeprefix("torch.")
-    if name not in DTYPES:
-        raise OperandError(f"a must be one of {', '.join(DTYPES)}, got {name}")
-    problem = Gemm(m=shape_a[0], n=shape_a[1], k=shape_b[1], dtype=name)
-    return load(problem, target, match="nearest", fallback="library")
-
-
-def forget() -> None:
-    """Drop what `matmul` and look-ups hold, so that they see what was tuned or edited since."""
-    _kernel_for.cache_clear()
-    resident.forget()

@@ -75,6 +75,11 @@ class Kernel:
     library: str = ""
     _request: Request | None = None
 
+    @property
+    def bound(self) -> BoundKernel:
+        """What a call does, for those who make many: a frame of Python's less each."""
+        return self._bound
+
     def __repr__(self) -> str:
         """One line: what computes what, where, and how well it fits."""
         what = f"{self.library} instead of {self.candidate}" if self.library else self.candidate

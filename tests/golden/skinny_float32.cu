@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family skinny, float32, layout nn.
  *
- * template: gemm/cuda/skinny.cu.j2, digest 488e836e1193af4f
+ * template: gemm/cuda/skinny.cu.j2, digest 276b25ee008e6249
  * configuration: {"few": 4, "held": 4, "loads": 8, "min_blocks": 2, "side": "rows", "warps": 8, "wide": 4}
  */
 
@@ -316,6 +316,51 @@ __device__ __forceinline__ void sum_over_threads(const T (&acc)[FEW][WIDE], bool
   }
 }
 
+// --- Parts of the reduction ---
+
+// Whether the calling block is the last of `count` blocks to come here; it may then read what the
+// others wrote before they came. The ticket is zero before the first and after the last of them.
+__device__ __forceinline__ bool last_to_come(unsigned* ticket, unsigned count) {
+  __threadfence();
+  __syncthreads();
+  const bool last = threadIdx.x == 0 && atomicInc(ticket, count - 1) == count - 1;
+  const bool found = __syncthreads_or(last);
+  __threadfence();
+  return found;
+}
+
+// Where a part of a tile keeps an element of C: as C's rows have it.
+__device__ __forceinline__ int place(int f, int output, int strip) {
+  return f * strip + output;
+}
+
+// Adds up the parts of a tile, in their order, and passes place and sum to `store(place, sum)`.
+template <typename Store>
+__device__ __forceinline__ void sum_over_parts(const T* parts, int count, int strip, Store store) {
+  constexpr int WIDTH = 16 / ITEMSIZE;
+  const int vectors = FEW * strip / WIDTH;
+  const int helpers = max(1, min(THREADS / vectors, 32));
+  const int helper = threadIdx.x % helpers;
+  for (int index = threadIdx.x / helpers; index < vectors; index += THREADS / helpers) {
+    Vector<WIDTH> sum = {};
+#pragma unroll 8
+    for (int i = helper; i < count; i += helpers) {
+      const Vector<WIDTH> part = reinterpret_cast<const Vector<WIDTH>*>(parts)[i * vectors + index];
+#pragma unroll
+      for (int v = 0; v < WIDTH; ++v) sum.element[v] += part.element[v];
+    }
+    for (int distance = helpers / 2; distance > 0; distance /= 2) {
+#pragma unroll
+      for (int v = 0; v < WIDTH; ++v) {
+        sum.element[v] += __shfl_xor_sync(0xffffffffu, sum.element[v], distance);
+      }
+    }
+    if (helper != 0) continue;
+#pragma unroll
+    for (int v = 0; v < WIDTH; ++v) store(index * WIDTH + v, sum.element[v]);
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(int m, int n, int k, float alpha, const float* __restrict__ a, int lda, const float* __restrict__ b, int ldb, float beta, float* __restrict__ c, int ldc, float* __restrict__ workspace, int across, int splits) {
   // The block's columns and rows of C.
   const int strip = across * WIDE;
@@ -348,28 +393,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(int m, in
                       other, end - begin, y);
   }
 
-  sum_over_threads(acc, vectors, across, x, y, [&](int f, int output, T sum) {
+  const auto store = [&](int f, int output, T sum) {
     f += first_few;
     output += first_output;
     if (f >= m || output >= k) return;
-    const int row = f;
-    const int column = output;
-    if (splits > 1) {
-      reinterpret_cast<T*>(workspace)[(static_cast<long long>(part) * m + row) * k + column] = sum;
-    } else {
-      store_element(c + static_cast<long long>(row) * ldc + column, sum, alpha, beta);
-    }
-  });
-}
+    store_element(c + static_cast<long long>(f) * ldc + output, sum, alpha, beta);
+  };
+  if (splits == 1) {
+    sum_over_threads(acc, vectors, across, x, y, store);
+    return;
+  }
 
-// C = alpha * (sum of the parts, in order) + beta * C; a thread for each element.
-extern "C" __global__ void __launch_bounds__(128) sum_splits(int m, int n, int k, float alpha, const float* __restrict__ a, int lda, const float* __restrict__ b, int ldb, float beta, float* __restrict__ c, int ldc, float* __restrict__ workspace, int across, int splits) {
-  const long long elements = static_cast<long long>(m) * k;
-  const long long index = static_cast<long long>(blockIdx.x) * 128 + threadIdx.x;
-  if (index >= elements) return;
-  const T* part = reinterpret_cast<const T*>(workspace) + index;
-  T sum = 0;
-#pragma unroll 8
-  for (int split = 0; split < splits; ++split) sum += part[split * elements];
-  store_element(c + index / k * ldc + index % k, sum, alpha, beta);
+  // The block that finishes the tile's last part adds up all of them.
+  unsigned* tickets = reinterpret_cast<unsigned*>(workspace);
+  T* parts = reinterpret_cast<T*>(tickets + (tiles * strips + 3) / 4 * 4) +
+             static_cast<long long>(tile) * splits * FEW * strip;
+  sum_over_threads(acc, vectors, across, x, y, [&](int f, int output, T sum) {
+    parts[part * FEW * strip + place(f, output, strip)] = sum;
+  });
+  if (!last_to_come(tickets + tile, splits)) return;
+  sum_over_parts(parts, splits, strip, [&](int at, T sum) {
+    store(at / strip, at % strip, sum);
+  });
 }

@@ -99,7 +99,7 @@ WARP_TILES: Mapping[str, Value] = {
     **{"min_blocks": 1, "bounds": "launch"},
 }
 AT_THE_CALL: Mapping[str, Value] = {"group": 8, "splits": 1, "last": 0, "realign": 0}
-THIN = {
+THIN: Mapping[str, Value] = {
     "side": "rows",
     "few": 4,
     "wide": 4,

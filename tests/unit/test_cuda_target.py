@@ -37,7 +37,7 @@ from autotune.targets.base import Work
 from autotune.targets.cpu.target import CpuTarget
 from autotune.targets.cuda.compile.cubin import read_cubin
 from autotune.targets.cuda.device import presence
-from autotune.targets.cuda.launch import launch, loading
+from autotune.targets.cuda.launch import loading, resident
 from autotune.targets.cuda.launch.loading import make_program
 from autotune.targets.cuda.launch.program import CudaProgram
 from autotune.targets.cuda.target import CudaTarget, NumbaCudaTarget
@@ -184,13 +184,11 @@ def loaded(monkeypatch: pytest.MonkeyPatch, device: Device) -> list[CudaProgram]
     """What `load` loads, on a device that seems to be here."""
     programs: list[CudaProgram] = []
 
-    class Kernel:
-        def __init__(self, program: CudaProgram, ordinal: int) -> None:
-            assert ordinal == 0
-            programs.append(program)
-            self.launch = None
+    def take(program: CudaProgram, ordinal: int) -> None:
+        assert ordinal == 0
+        programs.append(program)
 
-    monkeypatch.setattr(launch, "CudaKernel", Kernel)
+    monkeypatch.setattr(resident, "resident_launch", take)
     monkeypatch.setattr(CudaTarget, "device", lambda *_: device)
     return programs
 
