@@ -13,7 +13,7 @@ from autotune.core.configuration import Candidate, Configuration
 from autotune.families.catalog import catalog
 from autotune.families.family import KernelFamily
 from autotune.model import (
-    Call,
+    Calls,
     Chooser,
     PriceBook,
     Sizes,
@@ -23,7 +23,6 @@ from autotune.model import (
     build,
     places_of,
     program_of,
-    variants,
 )
 from autotune.model.fitting import fit
 from autotune.model.selecting import select
@@ -154,7 +153,8 @@ def test_what_is_built_chooses_well(pipelined: KernelFamily) -> None:
     families = {"pipelined": pipelined}
     space = pipelined.space(Gemm(1024, 1024, 1024), LIMITS)
     programs = {program_of(pipelined, space[int(row)]) for row in space.sample(24, rng)}
-    calls = [each for program in programs for each in variants(pipelined, program)]
+    found = [Units(pipelined, each, "float32", LIMITS).variants() for each in programs]
+    calls = [call for each, _ in found for call in each]
     # What the device knows no price of.
     calls = [each for each in calls if each["last"] == 0 and each["realign"] == 0]
     shapes = drawn(rng, 60)
@@ -177,8 +177,9 @@ def test_what_is_built_chooses_well(pipelined: KernelFamily) -> None:
     assert built.loss <= 0.02
     offered = []
     for entry in built.entries:
-        found = variants(pipelined, entry.configuration)
-        offered += [Call(entry, each, units[each]) for each in found if each in units]
+        known = [each for each in calls if program_of(pipelined, each) == entry.configuration]
+        table = np.array([units[each].row for each in known])
+        offered.append(Calls(entry, known, table))
     chooser = Chooser(offered, places_of(LIMITS))
     losses = []
     for sizes in shapes[40:]:
@@ -187,8 +188,8 @@ def test_what_is_built_chooses_well(pipelined: KernelFamily) -> None:
         losses.append(seconds(choice.configuration, sizes) / best)
     assert np.exp(np.mean(np.log(losses))) < 1.1
     ranked = list(chooser.ranked(shapes[0]))
-    assert len(ranked) == len(offered)
-    assert len({(c.entry, c.configuration) for c in ranked}) == len(offered)
+    count = sum(len(each.configurations) for each in offered)
+    assert len(ranked) == len({(c.entry, c.configuration) for c in ranked}) == count
 
 
 def test_programs_that_were_never_timed_have_expectations(pipelined: KernelFamily) -> None:
