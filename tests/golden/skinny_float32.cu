@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family skinny, float32, layout nn.
  *
- * template: gemm/cuda/skinny.cu.j2, digest 276b25ee008e6249
+ * template: gemm/cuda/skinny.cu.j2, digest 59a09c88486ed35f
  * configuration: {"few": 4, "held": 4, "loads": 8, "min_blocks": 2, "side": "rows", "warps": 8, "wide": 4}
  */
 
@@ -96,6 +96,18 @@ __device__ __forceinline__ void store_element(T* element, T sum, T alpha, T beta
   *element = value;
 }
 
+// COUNT neighbours in shared memory, in whole vectors.
+template <int COUNT>
+__device__ __forceinline__ void read_neighbours(T (&to)[COUNT], const T* from) {
+  constexpr int WIDTH = COUNT * ITEMSIZE < 16 ? COUNT : 16 / ITEMSIZE;
+#pragma unroll
+  for (int i = 0; i < COUNT; i += WIDTH) {
+    const Vector<WIDTH> part = *reinterpret_cast<const Vector<WIDTH>*>(from + i);
+#pragma unroll
+    for (int v = 0; v < WIDTH; ++v) to[i + v] = part.element[v];
+  }
+}
+
 // --- The streamed operand ---
 
 // Elements that are loaded by one instruction.
@@ -117,18 +129,6 @@ __device__ __forceinline__ Chunk read_chunk(const T* from, int spacing, int left
     }
   }
   return chunk;
-}
-
-// COUNT neighbours in shared memory, in whole vectors.
-template <int COUNT>
-__device__ __forceinline__ void read_neighbours(T (&to)[COUNT], const T* from) {
-  constexpr int WIDTH = COUNT * ITEMSIZE < 16 ? COUNT : 16 / ITEMSIZE;
-#pragma unroll
-  for (int i = 0; i < COUNT; i += WIDTH) {
-    const Vector<WIDTH> part = *reinterpret_cast<const Vector<WIDTH>*>(from + i);
-#pragma unroll
-    for (int v = 0; v < WIDTH; ++v) to[i + v] = part.element[v];
-  }
 }
 
 // A thread's share of the operand. Threads lie `across` the outputs, and one below the other down
