@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from autotune.operations.problem import Gemm as Gemm
     from autotune.operations.product import Product as Product
     from autotune.runtime.loading import load as load
-    from autotune.runtime.loading import matmul as matmul
+    from autotune.runtime.multiplying import matmul as matmul
     from autotune.search import Searcher as Searcher
     from autotune.space import SearchSpace as SearchSpace
     from autotune.space import SpaceUnion as SpaceUnion

@@ -11,6 +11,7 @@ The tree::
     │   ├── FamilyError                    a space file (TOML) or a template
     │   ├── UnknownNameError               a family, sampler, target or record that is not there
     │   ├── OperandError                   operands of a kernel call
+    │   │   └── OperandTypeError           (also TypeError) of a type that nothing multiplies
     │   └── StudyError                     a study that belongs to another space, or a storage URL
     ├── CacheError                         the cache cannot be read or written; exit code 1
     ├── KernelError                        one kernel failed; the tuner turns it into an Outcome
@@ -69,6 +70,10 @@ class UnknownNameError(InputError):
 
 class OperandError(InputError):
     """Operands of a kernel call with the wrong shape, dtype, layout or memory."""
+
+
+class OperandTypeError(OperandError, TypeError):
+    """Operands of a type or element type that cannot be multiplied, or stored as asked."""
 
 
 class StudyError(InputError):

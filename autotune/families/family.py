@@ -78,17 +78,20 @@ class Work:
         in_block: 1 where the last unit of a tile adds up its parts, 0 where a kernel of its own
             adds up all.
         copied: 1 where operands whose rows are no whole vectors are copied first.
+        share: least reduction steps of a unit where units are as many as the device holds at once
+            and divide all steps of all tiles evenly; 0 where every tile has units of its own.
     """
 
     tile: tuple[Expression, Expression, Expression]
     parts: Expression
     in_block: Expression
     copied: Expression
+    share: Expression
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
         """All of them, in this order."""
-        return (*self.tile, self.parts, self.in_block, self.copied)
+        return (*self.tile, self.parts, self.in_block, self.copied, self.share)
 
 
 @dataclass(frozen=True, slots=True)

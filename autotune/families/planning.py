@@ -47,6 +47,11 @@ class Planner:
 
     Raises:
         SpaceError: the configuration is not one of the family's.
+
+    Attributes:
+        family: the same.
+        configuration: the same, with the family's own values.
+        fixed: what of it is compiled in.
     """
 
     def __init__(
@@ -61,7 +66,8 @@ class Planner:
         self._limits = limits
         names = family.runtime_parameters
         fixed = {name: each for name, each in self.configuration.items() if name not in names}
-        self._key: tuple[Any, ...] = family, Configuration(fixed), dtype, limits
+        self.fixed = Configuration(fixed)
+        self._key: tuple[Any, ...] = family, self.fixed, dtype, limits
         self._runtime = tuple(int(self.configuration[name]) for name in names)
         self._allowed = [frozenset(each.values) for each in family.parameters if each.runtime]
 
@@ -168,6 +174,17 @@ class Planner:
         except SpaceError:
             return None
         return point if point.valid else None
+
+
+def planner_of(
+    family: KernelFamily, configuration: Configuration, dtype: str, limits: DeviceLimits
+) -> Planner:
+    """The planner of a configuration, made once; arguments and errors are those of `Planner`."""
+    key: Any = limits
+    return _planner(family, configuration, dtype, key)
+
+
+_planner = functools.lru_cache(maxsize=_KEPT)(Planner)
 
 
 def _step(kernel: str, numbers: tuple[Any, ...]) -> LaunchStep:

@@ -327,15 +327,15 @@ def _launch(table: Table, scope: Scope) -> Launch:
 
 def _work(table: Table, scope: Scope) -> Work:
     rows, columns, steps = _extents(table, "tile", scope, "rows, columns and reduction steps")
-    others = {"parts": "1", "in_block": "0", "copied": "0"}
-    parts, in_block, copied = (
+    others = {"parts": "1", "in_block": "0", "copied": "0", "share": "0"}
+    parts, in_block, copied, share = (
         scope.expression(
             table, key, table.text(key) if key in table else default, exact_division=True
         )
         for key, default in others.items()
     )
     table.close()
-    return Work((rows, columns, steps), parts, in_block, copied)
+    return Work((rows, columns, steps), parts, in_block, copied, share)
 
 
 def _auxiliary(table: Table, scope: Scope) -> AuxiliaryKernel:

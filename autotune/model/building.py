@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from autotune.model.portfolio import Key
     from autotune.model.terms import Sizes
 
-FEWEST = 4
+FEWEST = 3
 """Times that a program must have been measured at to be selected, where some were."""
 
 LOSS = 0.01
@@ -50,6 +50,7 @@ def build(
     *,
     weights: Mapping[Sizes, float] | None = None,
     most: int = LARGEST,
+    fewest: int = FEWEST,
     loss: float = LOSS,
 ) -> Built:
     """Select the programs of a portfolio.
@@ -60,10 +61,11 @@ def build(
         weights: what problems count for; those that are not named, and all where there is no
             mapping, count 1.
         most: programs at most.
+        fewest: see `FEWEST`.
         loss: see `LOSS`.
     """
     timed = [each for each in book.programs if each.timed]
-    able = [each for each in timed if len(each.timed) >= FEWEST] or timed
+    able = [each for each in timed if len(each.timed) >= fewest] or timed
     if not able:
         return Built((), 0.0, 0)
     observed = _best_observed(timed)

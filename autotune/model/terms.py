@@ -82,38 +82,46 @@ class Unit:
         parts: that the reduction is divided into.
         in_block: whether the last unit of a tile adds up its parts, and not a kernel of its own.
         copied: whether operands with unaligned rows are copied first.
+        share: least steps of a unit, where units are as many as the device holds and have equal
+            shares of the steps of all tiles; 0 where every tile has units of its own.
     """
 
     tile: tuple[int, int, int]
     parts: int = 1
     in_block: bool = False
     copied: bool = False
+    share: int = 0
+
+    @property
+    def row(self) -> tuple[float, ...]:
+        """It as a row of a table, in the order of `UNIT`."""
+        flags = float(self.in_block), float(self.copied)
+        return (*map(float, self.tile), float(self.parts), *flags, float(self.share))
+
+
+UNIT = ("rows", "columns", "steps", "parts", "in_block", "copied", "share")
+"""What a table of units has, a column each: a `Unit`'s fields."""
 
 
 class Programs:
-    """Programs whose terms are counted together; all arrays have one element a program.
+    """Programs whose terms are counted together.
 
     Args:
-        tiles: rows, columns and reduction steps of a unit, shape (programs, 3).
-        parts: that the reduction is divided into.
-        in_block: 1 where the last unit of a tile adds up its parts.
-        copied: 1 where operands with unaligned rows are copied first.
-        resident: units that a place holds at a time.
+        units: a row for each program, shape (programs, `UNIT`).
+        resident: units that a place holds at a time, of each program or of all.
         places: multiprocessors of the device; 1 where units follow each other.
     """
 
     def __init__(
         self,
-        tiles: NDArray[np.float64],
-        parts: NDArray[np.float64],
-        in_block: NDArray[np.float64],
-        copied: NDArray[np.float64],
-        resident: NDArray[np.float64],
+        units: NDArray[np.float64],
+        resident: NDArray[np.float64] | float,
         places: int,
     ) -> None:
-        rows, columns, steps = tiles.T
-        self._resident, self._places, self._parts = resident, float(places), parts
-        self._slots = resident * places
+        rows, columns, steps, parts, in_block, copied, share = np.ascontiguousarray(units.T)
+        self._resident = np.broadcast_to(np.asarray(resident, dtype=np.float64), len(units))
+        self._places, self._parts = float(places), parts
+        self._slots = self._resident * places
         # One evaluation a call of a shape that is new: what can be is computed once.
         self._inverse_rows, self._inverse_columns = 1.0 / rows, 1.0 / columns
         self._inverse_steps, self._inverse_parts = 1.0 / steps, 1.0 / parts
@@ -123,21 +131,16 @@ class Programs:
         self._in_block = np.where(divided & (in_block != 0), parts, 0.0)
         self._written = np.where(divided, parts, 0.0)
         self._copied = copied
+        self._even = np.flatnonzero(share)
+        self._share, self._tile_bytes = share[self._even], (rows * columns)[self._even]
         self._as_they_are = 1.0 - copied
         self._counted = np.empty((len(TERMS), len(parts)))
         self._counted[0] = 1.0
 
     @classmethod
-    def of(cls, units: Sequence[Unit], resident: int | Sequence[int], places: int) -> Programs:
+    def of(cls, units: Sequence[Unit], resident: float, places: int) -> Programs:
         """The same from single units."""
-        return cls(
-            np.array([each.tile for each in units], dtype=np.float64).reshape(-1, 3),
-            np.array([each.parts for each in units], dtype=np.float64),
-            np.array([each.in_block for each in units], dtype=np.float64),
-            np.array([each.copied for each in units], dtype=np.float64),
-            np.broadcast_to(np.asarray(resident, dtype=np.float64), len(units)),
-            places,
-        )
+        return cls(np.array([each.row for each in units]), resident, places)
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -152,6 +155,13 @@ class Programs:
         steps = np.ceil(n * self._inverse_steps - _ROUNDING)
         steps *= self._inverse_parts
         np.ceil(steps - _ROUNDING, out=steps)
+        written = self._written * (m * k)
+        if len(even := self._even):
+            every = units[even] * steps[even]
+            blocks = np.minimum(self._slots[even], np.maximum(every // self._share, 1.0))
+            units[even], steps[even] = blocks, np.ceil(every / blocks)
+            # A unit's first and last tile are other units', too.
+            written[even] = blocks * self._tile_bytes
         full = np.floor(units * self._inverse_slots + _ROUNDING)
         last = np.ceil((units - full * self._slots) / self._places - _ROUNDING)
         waves = full + (last > 0)
@@ -164,7 +174,7 @@ class Programs:
         counted[6] = m * n * itemsize
         counted[7] = n * k * itemsize
         counted[8] = m * k * itemsize
-        np.multiply(self._written, m * k * itemsize, out=counted[9])
+        np.multiply(written, itemsize, out=counted[9])
         counted[10] = self._by_kernel
         unaligned = sizes.unaligned
         if any(unaligned):

@@ -207,18 +207,27 @@ class Operation:
                 f"accuracy and threads, got {', '.join(fields)}"
             ) from error
 
+    def without_formula(self, key: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of a problem's key but its formula, which must be this operation's.
+
+        Raises:
+            ProblemError: the formula is another, or is missing.
+        """
+        formula = key.get("formula")
+        if formula != self.result.text:
+            raise ProblemError(
+                f"operation {self.name!r} computes {self.result.text} here, not {formula}"
+            )
+        return {name: value for name, value in key.items() if name != "formula"}
+
     def problem_from_key(self, key: Mapping[str, Any]) -> Any:
         """Rebuild a problem from its key.
 
         Raises:
             ProblemError: a field is missing, unknown, or out of range, or the formula is another.
         """
-        fields = {name: value for name, value in key.items() if name != "operation"}
-        formula = fields.pop("formula", None)
-        if formula != self.result.text:
-            raise ProblemError(
-                f"operation {self.name!r} computes {self.result.text} here, not {formula}"
-            )
+        fields = self.without_formula(key)
+        fields.pop("operation", None)
         sizes = {name: fields.pop(name.lower(), None) for name in self.sizes}
         return self.problem(**sizes, **fields)
 

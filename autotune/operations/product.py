@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from autotune.core.errors import ProblemError
 from autotune.operations.formula import Formula
 from autotune.operations.operation import Operation
 from autotune.operations.problem import FACTORS, GEMM, Gemm, MatrixOperation, gemm_from_key
@@ -28,13 +27,7 @@ class ProductOperation(MatrixOperation):
         Raises:
             ProblemError: a field is missing, unknown, or out of range, or the formula is another.
         """
-        formula = key.get("formula")
-        if formula != self.result.text:
-            raise ProblemError(
-                f"operation {self.name!r} computes {self.result.text} here, not {formula}"
-            )
-        shared = {name: value for name, value in key.items() if name != "formula"}
-        return Product(**gemm_from_key(shared).key(), defined=self)
+        return Product(**gemm_from_key(self.without_formula(key)).key(), defined=self)
 
 
 def product_operation(name: str, formula: Formula, flops: str) -> ProductOperation:

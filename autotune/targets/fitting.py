@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.errors import SpaceError
-from autotune.families.planning import Planner
+from autotune.families.planning import Planner, planner_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,7 +50,7 @@ class Fits:
         if key not in self._planners:
             family = self._families[candidate.family]
             try:
-                planner = Planner(family, candidate.configuration, dtype, self._limits)
+                planner = planner_of(family, candidate.configuration, dtype, self._limits)
                 self._planners[key] = planner
             except SpaceError as error:
                 self._planners[key] = str(error)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from autotune.core.configuration import Candidate
 from autotune.core.errors import SpaceError
-from autotune.families.planning import Planner
-from autotune.model import Call, Chooser, Sizes, Units, expected_log_time, places_of
+from autotune.families.planning import Planner, planner_of
+from autotune.model import Calls, Chooser, Sizes, Units, expected_log_time, places_of
 from autotune.operations.problem import Gemm, multiplies
 
 if TYPE_CHECKING:
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from autotune.model import Choice, Entry, Expectation, Portfolio
     from autotune.operations.problem import Problem
     from autotune.store import RecordSource
-
-_TRIED = 32
-"""Choices that are looked at for one that is valid; restrictions turn few away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +79,7 @@ class Predictor:
         return next(self.favourites(problem), None)
 
     def favourites(self, problem: Problem) -> Iterator[Prediction]:
-        """Valid candidates, the one whose predicted time is least first; a few dozen at most."""
+        """Valid candidates, the one whose predicted time is least first."""
         if not isinstance(problem, Gemm) or not multiplies(problem.defined):
             return
         ranked = self._ranked(problem)
@@ -92,7 +89,7 @@ class Predictor:
         choices = ranked.chooser.ranked(sizes)
         with self._lock:  # the terms are counted in place; the first choice knows all of them
             first = next(choices)
-        for choice in itertools.islice(itertools.chain([first], choices), _TRIED):
+        for choice in itertools.chain([first], choices):
             candidate = Candidate(choice.entry.family, choice.configuration)
             if self._valid(problem, candidate):
                 yield self._prediction(ranked.portfolio, candidate, choice)
@@ -140,7 +137,7 @@ class Predictor:
                 return _Ranked(portfolio, Chooser(calls, places_of(self._device.limits)))
         return None
 
-    def _calls(self, entries: Sequence[Entry], problem: Gemm) -> Iterable[Call]:
+    def _calls(self, entries: Sequence[Entry], problem: Gemm) -> Iterable[Calls]:
         """Every way to call the programs whose families are as they were measured."""
         for entry in entries:
             family = self._families.get(entry.family)
@@ -150,14 +147,14 @@ class Predictor:
                 continue
             try:
                 units = Units(family, entry.configuration, problem.dtype, self._device.limits)
-                yield from [Call(entry, each, units.of(each)) for each in units.variants()]
+                yield Calls(entry, *units.variants())
             except SpaceError:  # not for a device like this
                 continue
 
     def _valid(self, problem: Gemm, candidate: Candidate) -> bool:
         key = (problem.dtype, candidate)
         if key not in self._planners:
-            self._planners[key] = Planner(
+            self._planners[key] = planner_of(
                 self._families[candidate.family],
                 candidate.configuration,
                 problem.dtype,

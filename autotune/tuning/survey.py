@@ -1,8 +1,9 @@
 """A survey: the programs worth knowing, timed on problems of all kinds, so that a model can learn.
 
-Every problem is visited a few times. At each visit the price book says which of the programs that
-were not timed on it promise most, and those are tried: verified and timed as trials of a search
-are, with little effort each. What is learned at one problem decides what is tried at the next.
+Every problem is visited twice. At each visit the price book says which of the programs that were
+not timed on it promise most, and those are tried: verified and timed as trials of a search are,
+with little effort each. The first visits find out which programs a portfolio would be made of; the
+second ones try those, where they are expected to be good.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from autotune.core.configuration import Candidate
 from autotune.core.deadline import Deadline
 from autotune.core.errors import OutOfTimeError, SpaceError
 from autotune.core.measurement import Measurement, Outcome
-from autotune.families.bound import Bound
+from autotune.families.planning import Planner
 from autotune.measuring.evaluator import Effort
-from autotune.model import PriceBook, Sizes, Timed, Units
+from autotune.model import LARGEST, PriceBook, Sizes, Timed, Units, build, program_of
 from autotune.operations.problem import Gemm
 from autotune.targets.base import Work
 from autotune.tuning.pool import worth_knowing
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 EFFORT = Effort(budget_s=0.03, interval=0.03, abandon_ratio=2.5, timeout_s=10.0)
 """Little for each trial: a model averages over many, and what is slow teaches, too."""
 
-VISITS = (20, 12)
+VISITS = (16, 16)
 """Programs that are tried at the first visit to a problem, at the second, ..."""
 
 CURIOSITY = 0.15
@@ -131,6 +132,7 @@ class Survey:
         self._pool: list[Candidate] = []
         self._tried: defaultdict[Gemm, set[Key]] = defaultdict(set)
         self._broken: set[Key] = set()
+        self._planners: dict[Candidate, Planner] = {}
 
     def note(self, candidate: Candidate, problem: Gemm, measurement: Measurement) -> None:
         """Learn from a trial that was made before; the book's prices follow with `learn`."""
@@ -164,6 +166,8 @@ class Survey:
         self._compile(deadline, stopped)
         total = len(VISITS) * len(self._problems)
         for turn, count in enumerate(VISITS):
+            if turn:
+                self._keep_the_best()
             for number, problem in enumerate(self._problems):
                 if stopped() or deadline.over:
                     break
@@ -174,6 +178,12 @@ class Survey:
                 seconds = max(LONGEST_VISIT_S, _PATIENCE * deadline.remaining_s / left)
                 self._visit(problem, count, Deadline(deadline.within(seconds)), stopped)
             self.book.learn()
+
+    def _keep_the_best(self) -> None:
+        """Leave in the pool what a portfolio would be made of, were it half as large again."""
+        built = build(self.book, self._place.families, most=LARGEST * 3 // 2, fewest=1, loss=0.0)
+        programs = (Candidate(each.family, each.configuration) for each in built.entries)
+        self._pool = list(dict.fromkeys(programs)) or self._pool
 
     def _compile(self, deadline: Deadline, stopped: Callable[[], bool]) -> None:
         """Have the pool compiled, where compilers do not disturb who measures.
@@ -272,11 +282,14 @@ class Survey:
 
     def _valid(self, candidate: Candidate, problem: Gemm) -> bool:
         family = self._place.families[candidate.family]
-        try:
-            bound = Bound(family, candidate.configuration, problem, self._place.device.limits)
-            return bound.at(problem).valid
-        except SpaceError:
-            return False
+        program = Candidate(family.name, program_of(family, candidate.configuration))
+        planner = self._planners.get(program)
+        if planner is None:
+            limits = self._place.device.limits
+            planner = Planner(family, candidate.configuration, problem.dtype, limits)
+            self._planners[program] = planner
+        values = (candidate.configuration[name] for name in family.runtime_parameters)
+        return planner.valid(problem, tuple(map(int, values)))
 
     def _units(self, candidate: Candidate) -> Units:
         family = self._place.families[candidate.family]

@@ -16,7 +16,8 @@ from autotune.core.configuration import Candidate
 from autotune.core.deadline import Deadline
 from autotune.core.errors import InputError, NotTunedError, SpaceError
 from autotune.core.interrupt import Interrupt
-from autotune.runtime import loading as runtime
+from autotune.runtime.loading import load
+from autotune.runtime.multiplying import forget
 from autotune.store import EffortRecord, neighbours
 from autotune.targets import lookup
 from autotune.targets.registry import make_target
@@ -89,7 +90,7 @@ class TuneResult:
     @functools.cached_property
     def kernel(self) -> Kernel:
         """The kernel that serves the problem now (`serving`)."""
-        return runtime.load(
+        return load(
             self.problem,
             self.placed,
             match="stale",
@@ -263,7 +264,7 @@ def tune_at(
         run.search(rungs=_rungs(work))
         spent = EffortRecord(len(run.results), run.seconds, sampler, seed)
         decision = decide(work, opened.measured(), evaluator, run, spent, _incumbent(work))
-    runtime.forget()
+    forget()
     return TuneResult(
         problem=work.problem,
         target=work.target.name,
@@ -313,7 +314,11 @@ def _known_good(work: Workplace) -> Iterable[Candidate]:
     if default in spaces:
         family = work.families[default]
         wanted.append(Candidate(default, family.default(problem, device.limits)))
-        wanted += [Candidate(default, each.configuration) for each in family.presets.values()]
+        # Those that would no longer be what they say are left out: one for another type, say.
+        placed = [each.placed(spaces[default]) for each in family.presets.values()]
+        wanted += [
+            Candidate(default, each) for each in placed if spaces[default].rejection(each) is None
+        ]
     for candidate in wanted:
         space = spaces.get(candidate.family)
         if space is None:

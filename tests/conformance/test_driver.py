@@ -245,9 +245,9 @@ def test_the_bindings_on_a_stand_in(tmp_path: Path) -> None:
     command = [compiler, *options, "-o", str(library), str(STAND_IN / "driver.c"), "-ldl"]
     subprocess.run(command, check=True)
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    check = str(STAND_IN / "check_bindings.py")
+    checks = [str(STAND_IN / name) for name in ("check_bindings.py", "check_shapes.py")]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n0", "-q", "-p", "no:cacheprovider", check],
+        [sys.executable, "-m", "pytest", "-n0", "-q", "-p", "no:cacheprovider", *checks],
         env={**os.environ, "PYTHONPATH": path, "LD_PRELOAD": str(library)},
         capture_output=True,
         text=True,

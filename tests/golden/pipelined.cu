@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family pipelined, float32, layout nn.
  *
- * template: gemm/cuda/pipelined.cu.j2, digest c3cbd02672264f1a
+ * template: gemm/cuda/pipelined.cu.j2, digest 47daaede3c974979
  * configuration: {"bounds": "launch", "lane_order": "z", "lanes_m": 4, "load_run": 16, "min_blocks": 1, "order": "row-serpentine", "sk": 128, "sm": 128, "sn": 16, "stages": 3, "transpose_through": "copies", "tx": 8, "ty": 8}
  */
 
@@ -62,9 +62,9 @@ constexpr int COLUMN_STEP = LANES_K * VECTOR;
 constexpr int A_LD = SM + VECTOR;
 constexpr int B_LD = SK + VECTOR;
 
+static_assert(16 % ITEMSIZE == 0, "16 / itemsize must be a whole number (vector)");
 static_assert(SM % TY == 0, "sm / ty must be a whole number (threads)");
 static_assert(SK % TX == 0, "sk / tx must be a whole number (threads)");
-static_assert(16 % ITEMSIZE == 0, "16 / itemsize must be a whole number (vector)");
 static_assert(32 % LANES_M == 0, "32 / lanes_m must be a whole number (lanes_k)");
 static_assert(SM % (LANES_M * TY) == 0, "sm / lanes_m * ty must be a whole number (warps)");
 static_assert(SK % (LANES_K * TX) == 0, "sk / lanes_k * tx must be a whole number (warps)");
@@ -603,7 +603,7 @@ extern "C" __global__ void __launch_bounds__(256) realign_operands(
     int m, int n, int k, float alpha, const float* __restrict__ a, int lda,
     const float* __restrict__ b, int ldb, float beta, float* __restrict__ c, int ldc,
     float* __restrict__ workspace, int group, int splits, int last, int realign) {
-  const Workspace held = divided(workspace, m, n, k, last, realign);
+  const Workspace held = divided(workspace, m, n, k, last && splits > 1, realign);
   const unsigned index = blockIdx.x * blockDim.x + threadIdx.x;
   if (index < copy_size(n, k) / VECTOR) {
     realign_vector(b, ldb, n, k, held.b, index);
@@ -617,7 +617,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
     float* __restrict__ workspace, int group, int splits, int last, int realign) {
   const Tile tile = tile_at(blockIdx.x, m, k, group);
   const Place place = place_of(threadIdx.x);
-  const Workspace held = divided(workspace, m, n, k, last, realign);
+  const Workspace held = divided(workspace, m, n, k, last && splits > 1, realign);
   Product product = {m, n, k, a, lda, b, ldb};
   if (realign) {
     product.b = held.b;

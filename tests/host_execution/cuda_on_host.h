@@ -18,6 +18,7 @@
 #include <cstring>
 #include <deque>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #define __global__
@@ -217,6 +218,16 @@ static inline void __threadfence() {}
 static inline unsigned atomicInc(unsigned* address, unsigned most) {
   const unsigned before = *address;
   *address = before >= most ? 0 : before + 1;
+  return before;
+}
+
+static inline unsigned atomicExch(unsigned* address, unsigned value) {
+  return std::exchange(*address, value);
+}
+
+static inline unsigned atomicCAS(unsigned* address, unsigned expected, unsigned value) {
+  const unsigned before = *address;
+  if (before == expected) *address = value;
   return before;
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import itertools
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +16,7 @@ import pytest
 from test_driver import STEP, DriverConformance
 
 from autotune.core.configuration import Candidate
-from autotune.core.errors import InputError
+from autotune.core.errors import InputError, LaunchError
 from autotune.families.catalog import load_families
 from autotune.families.launch import Binary, LaunchPlan, LaunchStep
 from autotune.families.program_cache import ProgramCache
@@ -31,6 +32,8 @@ from autotune.targets.cuda.driver.owned import call
 from autotune.targets.cuda.driver.streams import Retained, wait
 from autotune.targets.cuda.launch.launch import CudaKernel
 from autotune.targets.cuda.launch.program import CudaProgram
+from autotune.targets.cuda.launch.resident import resident_launch
+from autotune.targets.cuda.launch.scratch import Allocate, SharedScratch
 from autotune.targets.cuda.machine.guarded import GuardedMatrix
 from autotune.targets.cuda.machine.local import LocalKernel
 from autotune.targets.cuda.machine.machine import GpuMachine
@@ -249,6 +252,84 @@ def test_a_machine_leaves_no_code() -> None:
         products.launch(0, 8, 8, 8)
         assert loaded() > before
     assert loaded() == before
+
+
+def program(cubin: bytes, *sizes: int, shared_bytes: int = 0) -> CudaProgram:
+    step = LaunchStep("gemm", (1, 1, 1), (32, 1, 1), shared_bytes)
+    return CudaProgram(cubin, LaunchPlan(sizes, (step,)), "float32")
+
+
+def test_a_binary_is_loaded_once_for_all_sizes() -> None:
+    before = loaded()
+    cubin = b"\x7fELF that stays"
+    launches = [
+        resident_launch(program(cubin, m, 8, 8, shared_bytes=m * 1024), 0) for m in (8, 64, 16)
+    ]
+    # An equal binary, read a second time, is the same.
+    launches.append(resident_launch(program(bytes(bytearray(cubin)), 9, 9, 9), 0))
+    assert loaded() == before + 1
+    for launch in launches:
+        launch(0, 8, 0, 8, 0, 8)
+    resident_launch(program(cubin + b", too", 8, 8, 8), 0)
+    assert loaded() == before + 2
+
+
+def test_a_binary_that_is_refused_is_tried_again() -> None:
+    for _ in range(2):
+        with pytest.raises(LaunchError, match="INVALID_IMAGE"):
+            resident_launch(program(b"no binary", 8, 8, 8), 0)
+    with pytest.raises(LaunchError, match="INVALID_VALUE"):
+        resident_launch(program(b"\x7fELF", 8, 8, 8, shared_bytes=2**20), 0)
+    resident_launch(program(b"\x7fELF", 8, 8, 8), 0)
+
+
+def test_launchers_go_with_those_who_hold_them() -> None:
+    kernel = CudaKernel(program(b"\x7fELF", 8, 8, 8))
+    launches = [kernel.launcher(program(b"", m, 8, 8).plan) for m in range(1, 9)]
+    held = len(kernel._launchers)
+    del launches[1:]
+    gc.collect()
+    assert len(kernel._launchers) == held - 7
+    kernel.close()
+    with pytest.raises(LaunchError, match="was closed"):
+        launches[0](0, 8, 0, 8, 0, 8)
+
+
+@pytest.mark.parametrize("handle", [0, 7, 2])
+def test_kernels_share_memory_that_is_zero_where_it_must_be(handle: int) -> None:
+    scratch = SharedScratch(0)
+    rng = np.random.default_rng(handle)
+    places: dict[int, int] = {}
+
+    def work(size: int, zeroed: int) -> None:
+        def enqueue(allocate: Allocate) -> None:
+            address = allocate(handle, "workspace", size, zeroed)
+            places[size] = address
+            memory = (ctypes.c_char * size).from_address(address)
+            assert not any(memory.raw[:zeroed])
+            memory[zeroed:] = b"x" * (size - zeroed)  # what must be zero is left so
+
+        scratch.lend(handle, enqueue)
+
+    for size in (100, 50, 100, 20):
+        work(size, 0)
+    assert len(set(places.values())) == 1
+    for _ in range(200):
+        size = 4 * int(rng.integers(1, 3000))
+        work(size, 4 * int(rng.integers(0, size // 4 + 1)))
+    scratch.free()
+
+
+def test_shared_memory_belongs_to_streams() -> None:
+    scratch, places = SharedScratch(0), set()
+    for stream, name in itertools.product((0, 7), ("workspace", "a")):
+        scratch.lend(stream, lambda get, on=(stream, name): places.add(get(*on, 64, 0)))
+    assert len(places) == 4
+    with activated(0), captured() as stream:
+        scratch.lend(stream, lambda get: places.add(get(stream, "workspace", 64, 0)))
+    assert allocations() == 2
+    assert len(places) == 5
+    scratch.free()
 
 
 @contextlib.contextmanager

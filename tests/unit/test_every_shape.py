@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 from pathlib import Path
 
 import every_shape
@@ -13,10 +14,16 @@ import pytest
 from cpu_peers import Library
 from hypothesis import given
 from hypothesis import strategies as st
+from launch_notes import launch_note
 from shape_draws import CPU, GPU, KINDS, Bounds, Shape, draw
 from shape_plot import scatter
 from shape_rows import Header, Ratio, Row, Served, read_rows
 from shape_tables import Summary, by_kind, compared, report, slowest
+
+from autotune.core.configuration import Candidate
+from autotune.families.catalog import load_families
+from autotune.operations.problem import Gemm
+from autotune.targets.cuda.device.known_gpus import find_gpu
 
 SERVED = Served("goto", "ty=8 tx=32", "NEAREST", "tuned for 64x64x64", "2 blocks", 0.25, 0.01)
 
@@ -152,6 +159,25 @@ def test_pictures_are_drawn(tmp_path: Path) -> None:
     path = tmp_path / "shapes.png"
     scatter(path, "machine", [("before", rows), ("after", rows)])
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("family", ["naive", "tiled", "block"])
+def test_launches_are_told_as_blocks_and_waves(family: str) -> None:
+    limits = find_gpu("h200").limits
+    families = load_families(target="cuda", operation="gemm")
+    problem = Gemm(511, 300, 1023)
+    chosen = Candidate(family, families[family].default(problem, limits))
+    found = re.fullmatch(
+        r"(tiles (\d+)x(\d+), )?(\d+) blocks, ([\d.]+) waves of (\d+)",
+        launch_note(chosen, problem, families, limits),
+    )
+    assert found is not None
+    blocks, waves, at_once = int(found[4]), float(found[5]), int(found[6])
+    assert waves == pytest.approx(blocks / at_once, abs=0.01)
+    assert at_once % limits.multiprocessor_count == 0
+    if found[1]:
+        rows, columns = int(found[2]), int(found[3])
+        assert blocks == math.ceil(511 / rows) * math.ceil(1023 / columns)
 
 
 @pytest.mark.slow

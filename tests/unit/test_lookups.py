@@ -17,8 +17,8 @@ from autotune.core.errors import InputError, NotTunedError, OperandError, Unknow
 from autotune.core.toml_table import Table
 from autotune.families import modules, templating
 from autotune.operations.problem import Gemm
-from autotune.runtime import loading as runtime
 from autotune.runtime.loading import Kernel, load
+from autotune.runtime.multiplying import forget, kernel_for
 from autotune.store import BaselineRecord, MatchQuality, TuningRecord
 from autotune.targets.cpu.target import CpuTarget
 from autotune.targets.lookup import look_up
@@ -182,7 +182,7 @@ def test_what_was_tuned_for_other_sizes_says_nothing_of_the_library(tmp_path: Pa
 def test_matmul_takes_the_faster_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store(tmp_path, slower(tmp_path))
     monkeypatch.setenv("AUTOTUNE_FAMILIES", str(tmp_path))
-    runtime.forget()
-    kernel = runtime._kernel_for((16, 8), (8, 4), np.dtype("f4"), "cpu")
+    forget()
+    kernel = kernel_for(Gemm(16, 8, 4), "cpu")
     assert kernel.library == "NumPy"
-    runtime.forget()
+    forget()

@@ -124,7 +124,7 @@ class HostProduct(HostKernel):
         beta: float = 0.0,
         stream: Any = None,
     ) -> NDArray[Any]:
-        """See `autotune.runtime.loading.Kernel`."""
+        """See `autotune.targets.Kernel`."""
         if stream is None and (out is not None or beta == 0):
             c = np.empty(self._shape, self._dtype) if out is None else out
             if self._direct(a, b, c, alpha, beta):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from autotune.families.rendering import Source
     from autotune.measuring.evaluator import Evaluator
     from autotune.operations.problem import Problem
+    from autotune.targets.background import Job
     from autotune.targets.base import Work
     from autotune.targets.cuda.arrays.kernel import Launch
     from autotune.targets.cuda.device.known_gpus import KnownGpu
@@ -140,18 +141,18 @@ class CudaTarget(Target):
         """Load the binary, or compile one; on other devices like it at the first call there."""
         from autotune.targets.cuda.arrays.kernel import device_kernel
         from autotune.targets.cuda.device.identity import read_gpu
-        from autotune.targets.cuda.launch.launch import CudaKernel
         from autotune.targets.cuda.launch.loading import make_program
+        from autotune.targets.cuda.launch.resident import resident_launch
 
         ordinal = _ordinal(device)
         program = make_program(
             family, candidate.configuration, problem, _cuda_limits(device), programs, binary
         )
-        first = CudaKernel(program, ordinal)
+        first = resident_launch(program, ordinal)
 
         def load_on(other: int) -> Launch:
             if other == ordinal:
-                return first.launch
+                return first
             there = read_gpu(other)
             if there.limits != device.limits:
                 raise OperandError(
@@ -159,9 +160,23 @@ class CudaTarget(Target):
                     f"and are on device {other}, {there.fingerprint.name}: load the kernel with "
                     f"device={other}"
                 )
-            return CudaKernel(program, other).launch
+            return resident_launch(program, other)
 
         return device_kernel(problem, load_on)
+
+    def job(
+        self,
+        family: KernelFamily,
+        candidate: Candidate,
+        problem: Problem,
+        device: Device,
+        programs: ProgramCache,
+    ) -> Job | None:
+        """The compiler, in another process."""
+        from autotune.targets.cuda.launch.ahead import compile_job
+
+        limits = _cuda_limits(device)
+        return compile_job(family, candidate.configuration, problem, limits, programs)
 
     def load(self, request: Request) -> Kernel:
         """The record's kernel, or the default."""

@@ -49,7 +49,7 @@ class DeviceKernel:
         self._retained: Any = None
 
     def __call__(self, *inputs: Any, out: Any = None, stream: Any = None, **scalars: Any) -> Any:
-        """See `autotune.runtime.loading.Kernel`."""
+        """See `autotune.targets.Kernel`."""
         return self._call_carefully(inputs, out, scalars, stream)
 
     def _call_carefully(
@@ -215,7 +215,7 @@ class DeviceProduct(DeviceKernel):
         beta: float = 0.0,
         stream: Any = None,
     ) -> Any:
-        """See `autotune.runtime.loading.Kernel`.
+        """See `autotune.targets.Kernel`.
 
         The usual call has plain operands of one library, on its current stream; it costs little.
         """

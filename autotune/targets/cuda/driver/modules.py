@@ -40,6 +40,8 @@ class LoadedModule:
 
     def __init__(self, cubin: bytes) -> None:
         self._module = call("cuModuleLoadData", cubin)
+        self._functions: dict[str, int] = {}
+        self._shared_bytes: dict[str, int] = {}
 
     def runner(self, steps: Sequence[LaunchStep]) -> Runner:
         """See `Module.runner`.
@@ -54,12 +56,16 @@ class LoadedModule:
         load_driver().cuModuleUnload(self._module)
 
     def _function(self, step: LaunchStep) -> int:
-        function = call("cuModuleGetFunction", self._module, step.kernel.encode())
-        if step.shared_bytes > STATIC_SHARED_BYTES:
+        """A kernel that may have as much shared memory; the driver is asked once for each."""
+        name = step.kernel
+        if name not in self._functions:
+            self._functions[name] = int(call("cuModuleGetFunction", self._module, name.encode()))
+        if step.shared_bytes > self._shared_bytes.get(name, STATIC_SHARED_BYTES):
             attributes = load_driver().CUfunction_attribute
             attribute = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            call("cuFuncSetAttribute", function, attribute, step.shared_bytes)
-        return int(function)
+            call("cuFuncSetAttribute", self._functions[name], attribute, step.shared_bytes)
+            self._shared_bytes[name] = step.shared_bytes
+        return self._functions[name]
 
 
 class Runner:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -47,6 +48,7 @@ class CudaKernel:
     Args:
         program: what to load.
         ordinal: the driver's number of the device.
+        scratch: memory that others use, too, and that is not freed by `close`; None makes one.
 
     Raises:
         LaunchError: the driver refuses the binary.
@@ -57,11 +59,15 @@ class CudaKernel:
         launch: see `Launch`; raises LaunchError.
     """
 
-    def __init__(self, program: CudaProgram, ordinal: int = 0) -> None:
+    def __init__(
+        self, program: CudaProgram, ordinal: int = 0, scratch: Scratch | None = None
+    ) -> None:
         self.program = program
         self.ordinal = ordinal
-        self._scratch = Scratch(ordinal)
-        self._launchers: list[_Launcher] = []
+        self._scratch = scratch or Scratch(ordinal)
+        self._shares = scratch is not None
+        # A launcher that nobody holds any more is none to be closed.
+        self._launchers: weakref.WeakSet[_Launcher] = weakref.WeakSet()
         self._lock = threading.RLock()
         self._modules: list[Module] = []
         flips = any(program.flips)
@@ -83,16 +89,17 @@ class CudaKernel:
             products = self.program.defined.arguments == GEMM.arguments
             kind = _Launcher if products else _AnyLauncher
             launcher = kind(self.ordinal, self._assemble(plan))
-            self._launchers.append(launcher)
+            self._launchers.add(launcher)
         return launcher
 
     def close(self) -> None:
         """Unload the code and free the memory; the kernel must not be launched any more."""
         with self._lock, activated(self.ordinal):
-            for launcher in self._launchers:
+            for launcher in list(self._launchers):
                 launcher.close()
             self._launchers.clear()
-            self._scratch.free()
+            if not self._shares:
+                self._scratch.free()
             for module in self._modules:
                 module.unload()
             self._modules.clear()
@@ -203,7 +210,7 @@ class CudaKernel:
 class _Launcher:
     """See `Launch`. Makes the context current where a call needs that."""
 
-    __slots__ = ("_enqueue", "_ordinal")
+    __slots__ = ("__weakref__", "_enqueue", "_ordinal")
 
     def __init__(self, ordinal: int, enqueue: _Enqueue) -> None:
         self._ordinal = ordinal

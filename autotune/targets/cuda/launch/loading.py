@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.core.errors import CompileError, InputError
+from autotune.core.configuration import Configuration
+from autotune.core.errors import InputError
 from autotune.families.launch import kernel_layout
-from autotune.families.planning import Planner
-from autotune.families.rendering import render
-from autotune.targets.cuda.compile.compiling import CompileRequest, Refused, compile_kept
+from autotune.families.planning import planner_of
+from autotune.targets.cuda.launch.code import Wanted
 from autotune.targets.cuda.launch.program import CudaProgram
-from autotune.targets.cuda.launch.support_source import support_source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,9 +17,9 @@ if TYPE_CHECKING:
     from autotune.core.configuration import Value
     from autotune.core.limits import CudaLimits
     from autotune.families.family import KernelFamily
-    from autotune.families.launch import Binary, LaunchPlan
+    from autotune.families.launch import Binary
+    from autotune.families.planning import Planner
     from autotune.families.program_cache import ProgramCache
-    from autotune.families.rendering import Source
     from autotune.operations.problem import Problem
 
 
@@ -49,24 +48,19 @@ def make_program(
         CacheError: the program cache cannot be written.
     """
 
-    def planned() -> LaunchPlan:
-        return Planner(family, configuration, problem.dtype, limits).plan(problem)
+    def planner() -> Planner:
+        return planner_of(family, Configuration(configuration), problem.dtype, limits)
 
     if binary is None:
-        layout = kernel_layout(family, problem.layout)
-        source = render(
-            family,
-            configuration,
-            dtype=problem.dtype,
-            layout=layout,
-            out_dtype=problem.out_dtype,
-        )
-        cubin = _compile(source, family.name, limits, programs)
-        support = b""
-        if layout != problem.layout:
-            support = _compile(support_source(problem.dtype), "support", limits, programs)
+        code = Wanted(planner(), problem, limits.architecture, programs).code()
         return CudaProgram(
-            cubin, planned(), problem.dtype, problem.layout, layout, support, problem.defined
+            cubin=code.cubin,
+            plan=planner().plan(problem),
+            dtype=problem.dtype,
+            layout=problem.layout,
+            kernel_layout=kernel_layout(family, problem.layout),
+            support=code.support,
+            defined=problem.defined,
         )
     if binary.architecture != limits.architecture:
         raise InputError(
@@ -74,7 +68,7 @@ def make_program(
         )
     return CudaProgram(
         cubin=binary.content,
-        plan=binary.launch or planned(),
+        plan=binary.launch or planner().plan(problem),
         dtype=problem.dtype,
         layout=problem.layout,
         # Operands are copied where the kernel reads only what is stored plainly.
@@ -82,10 +76,3 @@ def make_program(
         support=binary.support,
         defined=problem.defined,
     )
-
-
-def _compile(source: Source, family: str, limits: CudaLimits, programs: ProgramCache) -> bytes:
-    reply = compile_kept(programs, CompileRequest(source, family, limits.architecture))
-    if isinstance(reply, Refused):
-        raise CompileError(f"{family} does not compile for {limits.architecture}: {reply.reason}")
-    return reply.cubin

@@ -1,0 +1,1 @@
+"""What `matmul` needs of the libraries that arrays are of."""

@@ -1,0 +1,239 @@
+"""NumPy's arrays, and CuPy's, which behave like them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from autotune.core.dtypes import DTYPES
+from autotune.core.errors import OperandError, OperandTypeError
+from autotune.runtime.arrays.base import out_is_missing, scale
+from autotune.runtime.shapes import Spread
+from autotune.targets.registry import home_of
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from autotune.runtime.arrays.base import Look
+    from autotune.runtime.shapes import Factor
+
+SMALL_PRODUCT = 1 << 18
+"""Multiplications: NumPy's loop over a stack costs less than ours where products have fewer."""
+
+SMALL_LAUNCH = 1 << 27
+"""Multiplications that a GPU does while a kernel is launched from Python."""
+
+
+class NumpyArrays:
+    """Arrays of NumPy."""
+
+    module: ClassVar[Any] = np
+
+    def look(self, array: Any) -> tuple[Any, ...]:
+        """See `Library.look`."""
+        return array.shape, array.strides, array.dtype
+
+    def target(self, a: Look, b: Look) -> str | None:
+        """See `Library.target`."""
+        return home_of(np.empty(0))
+
+    def dtype(self, a: Look, b: Look) -> str | None:
+        """See `Library.dtype`: what `numpy.matmul` computes in."""
+        try:
+            left, right, result = np.matmul.resolve_dtypes((a.dtype, b.dtype, None))
+        except TypeError as error:
+            raise OperandTypeError(_one_line(error)) from error
+        same = left == right == result
+        return result.name if same and result.name in DTYPES else None
+
+    def is_direct(self, a: Look) -> bool:
+        """See `Library.is_direct`."""
+        return True
+
+    def spread(self, operand: Look, dtype: str) -> Spread:
+        """See `Library.spread`."""
+        itemsize = operand.dtype.itemsize
+        if operand.dtype != DTYPES[dtype].numpy:
+            return Spread(operand.shape, None)
+        if any(
+            stride % itemsize and size > 1
+            for stride, size in zip(operand.strides, operand.shape, strict=True)
+        ):
+            return Spread(operand.shape, None)
+        return Spread(operand.shape, tuple(stride // itemsize for stride in operand.strides))
+
+    def working(self, array: Any) -> AbstractContextManager[Any]:
+        """See `Library.working`."""
+        return contextlib.nullcontext()
+
+    def matrices(self, array: Any, factor: Factor, dtype: str) -> Any:
+        """See `Library.matrices`."""
+        if factor.first:
+            array = array[(0,) * factor.first]
+        if factor.copied:
+            array = array.astype(DTYPES[dtype].numpy, order="C")
+        array = array.reshape(factor.shape)
+        if factor.stack:
+            array = self.module.broadcast_to(array, factor.stack + factor.shape[-2:])
+        return array.swapaxes(-1, -2) if factor.turned else array
+
+    def empty(self, like: Any, shape: tuple[int, ...], dtype: str) -> Any:
+        """See `Library.empty`."""
+        return self.module.empty(shape, DTYPES[dtype].numpy)
+
+    def seen(self, array: Any) -> Any:
+        """See `Library.seen`."""
+        return array
+
+    def finished(self, result: Any) -> Any:
+        """See `Library.finished`: a number."""
+        return result[()]
+
+    def takes(self, out: Any, shape: tuple[int, ...], dtype: str, inputs: tuple[Any, ...]) -> bool:
+        """See `Library.takes`."""
+        return (
+            type(out) is self.module.ndarray
+            and out.shape == shape
+            and out.dtype == DTYPES[dtype].numpy
+            and out.flags.c_contiguous
+            and self._is_writeable(out)
+            and not any(self.module.may_share_memory(out, each) for each in inputs)
+        )
+
+    def aligned(self, array: Any) -> Any:
+        """See `Library.aligned`."""
+        return array if array.flags.aligned else array.copy()
+
+    def store(self, out: Any, result: Any, beta: Any) -> Any:
+        """See `Library.store`: as NumPy stores results, which may be broadcast and cast."""
+        if not isinstance(out, self.module.ndarray):
+            raise OperandTypeError(
+                f"out must be an array of {self.module.__name__}, got {type(out).__name__}"
+            )
+        self._check_out(out, result)
+        try:
+            if beta:
+                result = result + scale("beta", beta, out.dtype.kind) * out
+            self.module.copyto(out, result, casting="same_kind")
+        except TypeError as error:
+            raise OperandTypeError(_one_line(error)) from error
+        except (ValueError, OverflowError) as error:
+            raise OperandError(_one_line(error)) from error
+        return out
+
+    def batches(self, a: Look, work: int) -> bool:
+        """See `Library.batches`."""
+        return work < SMALL_PRODUCT
+
+    def multiply(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
+        """See `Library.multiply`: any operands that the library's own product takes."""
+        if beta != 0 and out is None:
+            raise out_is_missing(beta)
+        try:
+            if alpha == 1 and beta == 0:
+                return self._product(a, b, out)
+            result = self._product(a, b, None)
+            if alpha != 1:
+                result = result * scale("alpha", alpha, result.dtype.kind)
+        except TypeError as error:
+            raise OperandTypeError(_one_line(error)) from error
+        except (ValueError, OverflowError) as error:
+            raise OperandError(_one_line(error)) from error
+        return result if out is None else self.store(out, result, beta)
+
+    def _product(self, a: Any, b: Any, out: Any) -> Any:
+        return np.matmul(a, b) if out is None else np.matmul(a, b, out=out)
+
+    def _is_writeable(self, out: Any) -> bool:
+        return bool(out.flags.writeable)
+
+    def _check_out(self, out: Any, result: Any) -> None:
+        """A result goes to an output of its shape, or to each of a stack."""
+        shape, wanted = out.shape, result.shape
+        core = min(2, len(wanted))
+        stacks = wanted[: len(wanted) - core], shape[: max(len(shape) - core, 0)]
+        fits = shape[len(stacks[1]) :] == wanted[len(stacks[0]) :] and _broadcasts(*stacks)
+        if not fits:
+            raise OperandError(f"out must have shape {wanted}, got {shape}")
+
+
+class CupyArrays(NumpyArrays):
+    """Arrays of CuPy, in the memory of GPUs.
+
+    Args:
+        module: the package `cupy`.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self.module = module  # type: ignore[misc]
+
+    def look(self, array: Any) -> tuple[Any, ...]:
+        """See `Library.look`."""
+        return array.shape, array.strides, array.dtype, array.data.device_id
+
+    def target(self, a: Look, b: Look) -> str | None:
+        """See `Library.target`: where products of arrays in the memory of a GPU are computed."""
+        if a.place != b.place:
+            raise OperandError(
+                f"a and b must be on one device, got devices {a.place} and {b.place}"
+            )
+        return home_of(self.module.empty(0))
+
+    def dtype(self, a: Look, b: Look) -> str | None:
+        """See `Library.dtype`: CuPy promotes as NumPy does."""
+        try:
+            result = np.promote_types(a.dtype, b.dtype)
+        except TypeError as error:
+            raise OperandTypeError(_one_line(error)) from error
+        return result.name if result.name in DTYPES else None
+
+    def working(self, array: Any) -> AbstractContextManager[Any]:
+        """See `Library.working`."""
+        context: AbstractContextManager[Any] = array.device
+        return context
+
+    def matrices(self, array: Any, factor: Factor, dtype: str) -> Any:
+        """See `Library.matrices`."""
+        if not factor.copied:
+            return super().matrices(array, factor, dtype)
+        with array.device:
+            return super().matrices(array, factor, dtype)
+
+    def empty(self, like: Any, shape: tuple[int, ...], dtype: str) -> Any:
+        """See `Library.empty`."""
+        with like.device:
+            return super().empty(like, shape, dtype)
+
+    def finished(self, result: Any) -> Any:
+        """See `Library.finished`: an array without dimensions."""
+        return result
+
+    def aligned(self, array: Any) -> Any:
+        """See `Library.aligned`."""
+        return array if array.data.ptr % array.dtype.itemsize == 0 else array.copy()
+
+    def batches(self, a: Look, work: int) -> bool:
+        """See `Library.batches`; not where CuPy is set to round float32 to TF32."""
+        return work < SMALL_LAUNCH and os.environ.get("CUPY_TF32", "") in ("", "0")
+
+    def _product(self, a: Any, b: Any, out: Any) -> Any:
+        with a.device:
+            return self.module.matmul(a, b) if out is None else self.module.matmul(a, b, out=out)
+
+    def _is_writeable(self, out: Any) -> bool:
+        return True
+
+
+def _broadcasts(sizes: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    """Whether a stack can be repeated to be another one."""
+    if len(sizes) > len(to):
+        return False
+    pairs = zip(sizes, to[len(to) - len(sizes) :], strict=True)
+    return all(size in (1, wanted) for size, wanted in pairs)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

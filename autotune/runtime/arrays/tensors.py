@@ -1,0 +1,165 @@
+"""PyTorch's tensors, on a GPU and on the host."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from autotune.core.dtypes import DTYPES
+from autotune.core.errors import OperandError, OperandTypeError
+from autotune.runtime.arrays.base import out_is_missing, scale
+from autotune.runtime.arrays.strided import SMALL_LAUNCH, SMALL_PRODUCT
+from autotune.runtime.shapes import Spread
+from autotune.targets.registry import home_of
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from autotune.runtime.arrays.base import Look
+    from autotune.runtime.shapes import Factor
+
+_ON_HOST = ("float32", "float64", "float16")
+"""What NumPy has too: it is through its arrays that kernels take a tensor of the host."""
+
+
+class TorchTensors:
+    """Tensors of PyTorch.
+
+    Args:
+        module: the package `torch`.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self._torch = module
+        self._dtypes = {name: getattr(module, name) for name in DTYPES}
+        self._names = {dtype: name for name, dtype in self._dtypes.items()}
+
+    def look(self, array: Any) -> tuple[Any, ...]:
+        """See `Library.look`."""
+        place = (array.device, self._is_torchs_own(array), array.is_neg())
+        strides = array.stride() if array.layout is self._torch.strided else ()
+        return array.shape, strides, array.dtype, place
+
+    def _is_torchs_own(self, tensor: Any) -> bool:
+        """Whether products are PyTorch's: of sparse tensors, and where gradients are wanted."""
+        wanted = tensor.requires_grad and self._torch.is_grad_enabled()
+        return wanted or tensor.layout is not self._torch.strided
+
+    def target(self, a: Look, b: Look) -> str | None:
+        """See `Library.target`."""
+        device = a.place[0]
+        if device != b.place[0]:
+            raise OperandError(
+                f"a and b must be on one device, got {device} and {b.place[0]}: move one of them"
+            )
+        if a.place[1] or b.place[1] or device.type not in ("cpu", "cuda"):
+            return None
+        if device.type == "cpu" and self._names.get(a.dtype) not in _ON_HOST:
+            return None
+        return home_of(self._torch.empty(0, device=device))
+
+    def dtype(self, a: Look, b: Look) -> str | None:
+        """See `Library.dtype`: PyTorch promotes nothing."""
+        if a.dtype != b.dtype:
+            raise OperandTypeError(
+                f"a and b must have one dtype, got {a.dtype} and {b.dtype}: convert one of them"
+            )
+        return self._names.get(a.dtype)
+
+    def is_direct(self, a: Look) -> bool:
+        """See `Library.is_direct`."""
+        return bool(a.place[0].type == "cuda")
+
+    def spread(self, operand: Look, dtype: str) -> Spread:
+        """See `Library.spread`."""
+        negated = operand.place[2]
+        return Spread(tuple(operand.shape), None if negated else tuple(operand.strides))
+
+    def working(self, array: Any) -> AbstractContextManager[Any]:
+        """See `Library.working`: new tensors say where they are made."""
+        return contextlib.nullcontext()
+
+    def matrices(self, array: Any, factor: Factor, dtype: str) -> Any:
+        """See `Library.matrices`."""
+        array = array.detach()
+        if factor.first:
+            array = array[(0,) * factor.first]
+        if factor.copied:
+            array = array.resolve_neg().contiguous()
+        array = array.reshape(factor.shape)
+        if factor.stack:
+            array = array.expand(factor.stack + factor.shape[-2:])
+        return array.transpose(-1, -2) if factor.turned else array
+
+    def empty(self, like: Any, shape: tuple[int, ...], dtype: str) -> Any:
+        """See `Library.empty`."""
+        return self._torch.empty(shape, dtype=self._dtypes[dtype], device=like.device)
+
+    def seen(self, array: Any) -> Any:
+        """See `Library.seen`: tensors of the host as arrays of NumPy."""
+        return array if array.is_cuda else array.detach().numpy()
+
+    def finished(self, result: Any) -> Any:
+        """See `Library.finished`: a tensor without dimensions."""
+        return result
+
+    def takes(self, out: Any, shape: tuple[int, ...], dtype: str, inputs: tuple[Any, ...]) -> bool:
+        """See `Library.takes`."""
+        return (
+            type(out) is self._torch.Tensor
+            and out.shape == shape
+            and out.dtype is self._dtypes[dtype]
+            and out.device == inputs[0].device
+            and not self._is_torchs_own(out)
+            and out.is_contiguous()
+            and not out.is_neg()
+            and all(self._lies_apart(out, each) for each in inputs)
+        )
+
+    def _lies_apart(self, out: Any, tensor: Any) -> bool:
+        """Whether two tensors have no storage in common."""
+        mine, other = (each.untyped_storage().data_ptr() for each in (out, tensor))
+        return bool(mine != other)
+
+    def aligned(self, array: Any) -> Any:
+        """See `Library.aligned`."""
+        return array if array.data_ptr() % array.element_size() == 0 else array.clone()
+
+    def store(self, out: Any, result: Any, beta: Any) -> Any:
+        """See `Library.store`: as PyTorch, which casts nothing and resizes what is empty."""
+        if not isinstance(out, self._torch.Tensor):
+            raise OperandTypeError(f"out must be a tensor of torch, got {type(out).__name__}")
+        if out.dtype != result.dtype:
+            raise OperandTypeError(f"out must have dtype {result.dtype}, got {out.dtype}")
+        if out.device != result.device:
+            raise OperandError(f"out must be on {result.device}, as a and b, got {out.device}")
+        if out.numel() == 0 and beta == 0:
+            out.resize_(result.shape)
+        if out.shape != result.shape:
+            raise OperandError(
+                f"out must have shape {tuple(result.shape)}, got {tuple(out.shape)}"
+            )
+        if beta:
+            result = result + scale("beta", beta, self._kind(out.dtype)) * out
+        return out.copy_(result)
+
+    def batches(self, a: Look, work: int) -> bool:
+        """See `Library.batches`; not where PyTorch is set to round float32 to TF32."""
+        if a.place[0].type == "cpu":
+            return work < SMALL_PRODUCT
+        return work < SMALL_LAUNCH and not self._torch.backends.cuda.matmul.allow_tf32
+
+    def multiply(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
+        """See `Library.multiply`: whatever PyTorch multiplies, with gradients where wanted."""
+        if beta != 0 and out is None:
+            raise out_is_missing(beta)
+        result = self._torch.matmul(a, b)
+        if alpha != 1:
+            result = result * scale("alpha", alpha, self._kind(result.dtype))
+        return result if out is None else self.store(out, result, beta)
+
+    def _kind(self, dtype: Any) -> str:
+        """NumPy's letter for a kind of elements."""
+        if dtype.is_complex:
+            return "c"
+        return "f" if dtype.is_floating_point else "i"

@@ -1,0 +1,119 @@
+"""Calls of `matmul` that take more than one kernel on two matrices as they are."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from autotune.core.errors import OperandError
+from autotune.runtime.arrays.base import out_is_missing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autotune.runtime.arrays.base import Library
+    from autotune.runtime.shapes import Products
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedProduct:
+    """``product(a, b, out, alpha, beta)``: operands made into matrices, which a kernel multiplies.
+
+    Attributes:
+        library: what the operands are of.
+        products: what a call is made of.
+        dtype: name of the element type of all operands.
+        kernel: ``kernel(a, b, out, alpha, beta)`` of one product; None where one has no elements.
+        direct: whether it is one product of arrays that the kernel takes themselves.
+        batched: whether the library's own product serves a stack better.
+    """
+
+    library: Library
+    products: Products
+    dtype: str
+    kernel: Callable[..., Any] | None
+    direct: bool
+    batched: bool
+
+    def __call__(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
+        """The product; operands must be like those that this was made for.
+
+        Raises:
+            OperandError: `out` is missing, or does not lie as a result of a kernel's would, or a
+                scalar is no number.
+        """
+        products, library, kernel = self.products, self.library, self.kernel
+        if out is None and self.direct and kernel is not None:
+            left = library.matrices(a, products.left, self.dtype)
+            right = library.matrices(b, products.right, self.dtype)
+            made = kernel(left, right, None, alpha, beta).reshape(products.shape)
+            return made if products.shape else library.finished(made)
+        if beta != 0 and out is None:
+            raise out_is_missing(beta)
+        if out is not None and not library.takes(out, products.shape, self.dtype, (a, b)):
+            raise OperandError(
+                f"out must be a plain array of {self.dtype}, of shape {products.shape}, that lies "
+                "apart from a and b"
+            )
+        if self.batched:
+            return library.multiply(a, b, out, alpha, beta)
+        made = library.empty(a, products.shape, self.dtype) if out is None else out
+        m, _, k = products.sizes
+        matrices = made.reshape((*products.stack, m, k))
+        if kernel is None:
+            with library.working(a):
+                matrices[...] = beta * matrices if beta != 0 else 0
+        else:
+            left = library.seen(library.matrices(a, products.left, self.dtype))
+            right = library.seen(library.matrices(b, products.right, self.dtype))
+            matrices = library.seen(matrices)
+            for place in itertools.product(*map(range, products.stack)):  # () where there is one
+                kernel(left[place], right[place], matrices[place], alpha, beta)
+        return library.finished(made) if out is None and not products.shape else made
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryProduct:
+    """``product(a, b, out, alpha, beta)``: what the operands' own library computes.
+
+    Attributes:
+        library: what the operands are of.
+    """
+
+    library: Library
+
+    def __call__(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
+        """The product; errors are those of `Library.multiply`."""
+        return self.library.multiply(a, b, out, alpha, beta)
+
+
+def staged(
+    library: Library,
+    product: Callable[..., Any],
+    operands: tuple[Any, Any],
+    out: Any,
+    scalars: tuple[Any, Any],
+) -> Any:
+    """A product that was refused as it is, from aligned copies, stored in `out` afterwards.
+
+    So `out` may have any strides, overlap the operands, and be of another element type or shape
+    where the library's own product may store its results in such.
+
+    Args:
+        library: what the operands are of.
+        product: ``product(a, b, out, alpha, beta)``, which was refused.
+        operands: a and b.
+        out: what it was to be stored in; None allocates it.
+        scalars: alpha and beta.
+
+    Raises:
+        OperandError: it was refused for another reason.
+    """
+    a, b = (library.aligned(each) for each in operands)
+    alpha, beta = scalars
+    if out is None:
+        return product(a, b, None, alpha, beta)
+    if isinstance(out, tuple) and len(out) == 1:  # as ufuncs take it
+        (out,) = out
+    return library.store(out, product(a, b, None, alpha, 0.0), beta)

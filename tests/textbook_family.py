@@ -1,0 +1,85 @@
+"""A family of textbook loops for every layout, tuned in a cache: `matmul` finds it for any shape.
+
+What is tested is how operands come to a kernel; this one is compiled in a moment.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from records import record
+
+from autotune.core.configuration import Candidate, Configuration
+from autotune.core.paths import CacheLocations
+from autotune.families.reading import read_family
+from autotune.operations.problem import LAYOUTS, Gemm
+from autotune.store import TuningCache
+from autotune.targets.cpu.identity import read_cpu
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FAMILY = """\
+family = "textbook"
+operation = "gemm"
+target = "cpu"
+template = "textbook.py.j2"
+accuracy = "ieee"
+summary = "three loops"
+layouts = ["nn", "nt", "tn", "tt"]
+
+[parameters]
+step = { values = [1, 2], default = 1, runtime = true }
+"""
+
+TEMPLATE = '''\
+"""{{ banner }}"""
+
+from numba import carray, njit, types
+from numba.extending import intrinsic
+
+
+@intrinsic
+def pointer(typing_context, address):
+    def codegen(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(types.{{ dtype }})(types.uintp), codegen
+
+
+@njit("{{ signature }}", cache=True, nogil=True)
+def gemm({{ arguments }}):
+    a = carray(pointer(a_address), (m + n) * lda)
+    b = carray(pointer(b_address), (n + k) * ldb)
+    c = carray(pointer(c_address), m * ldc)
+    for i in range(m):
+        for j in range(k):
+            total = alpha * 0
+            for p in range(n):
+                total += (
+                    a[{{ "p * lda + i" if layout[0] == "t" else "i * lda + p" }}]
+                    * b[{{ "j * ldb + p" if layout[1] == "t" else "p * ldb + j" }}]
+                )
+            c[i * ldc + j] = alpha * total + (0 if beta == 0 else beta * c[i * ldc + j])
+'''
+
+
+def tune_textbook(folder: Path, cache: Path) -> None:
+    """Write the family into a folder, and records that say that it is the fastest to a cache."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "textbook.toml").write_text(FAMILY)
+    (folder / "textbook.py.j2").write_text(TEMPLATE)
+    family = read_family(folder / "textbook.toml", (folder,))
+    device = read_cpu()
+    records = [
+        record(
+            problem=Gemm(4, 4, 4, dtype, layout=layout),
+            candidate=Candidate("textbook", Configuration({"step": 1})),
+            family_digest=family.digest,
+            fingerprint=device.fingerprint,
+            toolchain=dict(device.toolchain),
+        )
+        for dtype, layout in itertools.product(("float32", "float64"), LAYOUTS)
+    ]
+    TuningCache(CacheLocations.at(cache).database).add(*records)

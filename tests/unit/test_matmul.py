@@ -1,0 +1,223 @@
+"""`matmul` beside NumPy's own, over whatever operands that takes."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matmul_cases import VIEWS, draw, spread, values
+from textbook_family import tune_textbook
+
+from autotune import matmul
+from autotune.core.errors import OperandError, OperandTypeError
+from autotune.runtime.multiplying import forget
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+KERNELS = ("float32", "float64")
+OTHERS = ("float16", "int32", "uint8", "int64", "bool", "complex64", "longdouble", ">f4", ">f8")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One for the module: what was compiled for one test serves the others."""
+    cache, families = (tmp_path_factory.mktemp(name) for name in ("cache", "families"))
+    tune_textbook(families, cache)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AUTOTUNE_CACHE", str(cache))
+        patch.setenv("AUTOTUNE_FAMILIES", str(families))
+        forget()
+        yield cache
+        forget()
+
+
+def same(got: Any, wanted: Any) -> None:
+    assert type(got) is type(wanted)
+    assert got.dtype == wanted.dtype
+    assert got.shape == wanted.shape
+    np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_numpy_multiplies(seed: int) -> None:
+    source = random.Random(seed)
+    for _ in range(400):
+        case = draw(source)
+        kinds = KERNELS if source.random() < 0.6 else KERNELS + OTHERS
+        a, b = (
+            spread(values(source, shape, source.choice(kinds)), view)
+            for shape, view in zip((case.a, case.b), case.views, strict=True)
+        )
+        same(matmul(a, b), np.matmul(a, b))
+
+
+OUTS = ("plain", "turned", "steps", "wider", "broadcast", "whole", "overlapping", "bytes")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_results_go_where_numpy_puts_them(seed: int) -> None:
+    source = random.Random(seed)
+    for _ in range(300):
+        case = draw(source)
+        a, b = (
+            spread(values(source, shape, source.choice(KERNELS)), view)
+            for shape, view in zip((case.a, case.b), case.views, strict=True)
+        )
+        wanted = np.matmul(a, b)
+        how = source.choice(OUTS)
+        dtype = {"wider": "complex128", "whole": "int64"}.get(how, wanted.dtype)
+        shape = (2, *wanted.shape) if how == "broadcast" else wanted.shape
+        out = spread(values(source, shape, dtype), how)
+        if how == "overlapping" and a.shape == wanted.shape and a.dtype == wanted.dtype:
+            out = a = np.array(a)
+        before, alpha, beta = out.copy(), source.choice((1.0, -2.0)), source.choice((0.0, 1.0, 3))
+        if how == "whole":
+            with pytest.raises(TypeError):
+                np.matmul(a, b, out=out)
+            with pytest.raises(OperandTypeError):
+                matmul(a, b, out)
+            continue
+        assert matmul(a, b, out, alpha, beta) is out
+        np.testing.assert_array_equal(out, alpha * wanted + beta * before)
+
+
+@given(
+    shapes=st.lists(st.lists(st.integers(0, 3), min_size=0, max_size=4), min_size=2, max_size=2),
+    dtypes=st.tuples(*[st.sampled_from([*KERNELS, *OTHERS, "U1", "M8[s]", "O"])] * 2),
+)
+@settings(max_examples=400)
+def test_what_numpy_refuses_is_refused(shapes: list[list[int]], dtypes: tuple[str, str]) -> None:
+    a, b = (np.zeros(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True))
+    try:
+        wanted = np.matmul(a, b)
+    except (TypeError, ValueError) as error:
+        with pytest.raises(OperandError) as caught:
+            matmul(a, b)
+        kind, said = type(error), str(caught.value)
+        assert isinstance(caught.value, TypeError if issubclass(kind, TypeError) else kind)
+        assert "\n" not in said
+    else:
+        got = matmul(a, b)
+        assert (type(got), np.shape(got)) == (type(wanted), np.shape(wanted))
+        np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("views", list(itertools.product(VIEWS, VIEWS)))
+def test_any_strides(views: tuple[str, str]) -> None:
+    source = random.Random(1)
+    a = spread(values(source, (7, 19), "float32"), views[0])
+    b = spread(values(source, (19, 12), "float32"), views[1])
+    same(matmul(a, b), np.matmul(a, b))
+
+
+def test_what_numpy_makes_arrays_of() -> None:
+    same(matmul([[1.0, 2.0]], [[3.0], [4.0]]), np.array([[11.0]]))
+    same(matmul([1, 2], ((3, 4), (5, 6))), np.array([13, 16]))
+    same(matmul(np.float32([1, 2]), [1.0, 1.0]), np.float64(3.0))
+    with pytest.raises(OperandError, match="a must be an array, or what NumPy makes one of"):
+        matmul([[1.0], [2.0, 3.0]], [1.0])
+    for wrong in (None, 3.0, "text"):
+        with pytest.raises(OperandError):
+            matmul(wrong, np.ones((2, 2)))
+
+
+class Tagged(np.ndarray):
+    """A subclass that NumPy's products are of."""
+
+
+class Quantity:
+    """Not an array, with products of its own."""
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> str:
+        return f"{ufunc.__name__} of {len(inputs)}"
+
+
+def test_subclasses_are_multiplied_as_numpy_does(tmp_path: Path) -> None:
+    a, b = np.arange(6.0).reshape(2, 3), np.arange(12.0).reshape(3, 4)
+    for kind in (np.matrix, Tagged):
+        same(matmul(a.view(kind), b), np.matmul(a.view(kind), b))
+        same(matmul(a, b.view(kind)), np.matmul(a, b.view(kind)))
+    assert matmul(Quantity(), a) == "matmul of 2"
+    mapped = np.memmap(tmp_path / "a", np.float64, "w+", shape=a.shape)
+    mapped[...] = a
+    same(matmul(mapped, b), a @ b)
+
+
+@pytest.mark.parametrize("dtype", [*KERNELS, "float16", "int64"])
+def test_scalars_change_no_element_type(dtype: str) -> None:
+    source = random.Random(0)
+    a, b, c = (values(source, shape, dtype) for shape in ((2, 3, 4), (4, 5), (2, 3, 5)))
+    wanted = 2 * np.matmul(a, b) - c
+    out = c.copy()
+    matmul(a, b, out, np.float64(2), np.float64(-1))
+    np.testing.assert_array_equal(out, wanted)
+    assert out.dtype == c.dtype
+    same(matmul(a, b, alpha=2), 2 * np.matmul(a, b))
+    with pytest.raises(OperandError, match=r"beta = 1.0 scales what out holds: pass out="):
+        matmul(a, b, beta=1.0)
+    with pytest.raises(OperandError, match="alpha must be a"):
+        matmul(a, b, alpha="two")  # type: ignore[arg-type]
+
+
+def test_whole_numbers_are_scaled_by_whole_numbers() -> None:
+    whole = np.ones((2, 2), np.int32)
+    with pytest.raises(OperandTypeError, match="alpha must be a whole number"):
+        matmul(whole, whole, alpha=0.5)
+    same(matmul(whole, whole, alpha=2.0), np.full((2, 2), 4, np.int32))
+
+
+def test_an_empty_reduction_leaves_beta_times_out() -> None:
+    out = np.full((3, 2), 5.0)
+    assert matmul(np.empty((3, 0)), np.empty((0, 2)), out, beta=2.0) is out
+    assert (out == 10).all()
+    out[0, 0] = np.nan
+    matmul(np.empty((3, 0)), np.empty((0, 2)), out)
+    assert (out == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("out", "said"),
+    [
+        (np.zeros((2, 5)), r"out must have shape \(2, 2\), got \(2, 5\)"),
+        (np.zeros(2), r"out must have shape \(2, 2\), got \(2,\)"),
+        ([[0.0, 0.0], [0.0, 0.0]], "out must be an array of numpy, got list"),
+        (np.zeros((2, 2), np.int8), "Cannot cast"),
+    ],
+)
+def test_an_output_that_does_not_fit_is_refused(out: Any, said: str) -> None:
+    with pytest.raises(OperandError, match=said):
+        matmul(np.ones((2, 2)), np.ones((2, 2)), out)
+    with pytest.raises((TypeError, ValueError)):
+        np.matmul(np.ones((2, 2)), np.ones((2, 2)), out=out)
+
+
+def test_an_output_that_must_not_be_written_stays() -> None:
+    out = np.zeros((2, 2))
+    out.flags.writeable = False
+    with pytest.raises(OperandError, match="read-only"):
+        matmul(np.ones((2, 2)), np.ones((2, 2)), out)
+    assert (out == 0).all()
+
+
+def test_stacks_of_larger_products() -> None:
+    source = random.Random(3)
+    for shapes in (
+        ((3, 65, 40), (3, 40, 33)),
+        ((2, 1, 65, 40), (1, 3, 40, 33)),
+        ((65, 40), (2, 40, 33)),
+    ):
+        a, b = (values(source, shape, "float32") for shape in shapes)
+        same(matmul(a, b), np.matmul(a, b))
+        out = np.ones(np.matmul(a, b).shape, np.float32)
+        matmul(a, b, out, 2.0, 3.0)
+        np.testing.assert_array_equal(out, 2 * np.matmul(a, b) + 3)
+    a = values(source, (3, 40, 40), "float64")
+    wanted = np.matmul(a, a)
+    np.testing.assert_array_equal(matmul(a, a, out=a), wanted)

@@ -1,0 +1,126 @@
+"""`matmul` of tensors on the host beside PyTorch's own, where that is installed."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from matmul_cases import draw, spread, values
+from textbook_family import tune_textbook
+
+from autotune import matmul
+from autotune.core.errors import OperandError, OperandTypeError
+from autotune.runtime.multiplying import forget
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+torch: Any = pytest.importorskip("torch")
+
+VIEWS = ("rows", "columns", "apart", "steps", "turned", "repeated")
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "complex64")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One for the module: what was compiled for one test serves the others."""
+    cache, families = (tmp_path_factory.mktemp(name) for name in ("cache", "families"))
+    tune_textbook(families, cache)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AUTOTUNE_CACHE", str(cache))
+        patch.setenv("AUTOTUNE_FAMILIES", str(families))
+        forget()
+        yield cache
+        forget()
+
+
+def tensor(source: random.Random, shape: tuple[int, ...], dtype: str, view: str) -> Any:
+    """Small whole numbers, in a view of a tensor."""
+    numbers = spread(values(source, shape, "float64"), view)
+    pairs = list(zip(shape, numbers.strides, strict=True))
+    strides = [step // 8 if size > 1 else 1 for size, step in pairs]
+    last = sum((size - 1) * step for size, step in zip(shape, strides, strict=True) if size)
+    held = torch.full((1 + last,), 3, dtype=getattr(torch, dtype))
+    made = held.as_strided(shape, strides)
+    return made if view == "repeated" else made.copy_(torch.from_numpy(numbers))
+
+
+def same(got: Any, wanted: Any) -> None:
+    assert type(got) is type(wanted)
+    assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
+    assert got.equal(wanted)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_pytorch_multiplies(seed: int) -> None:
+    source = random.Random(seed)
+    for _ in range(300):
+        case = draw(source, VIEWS)
+        dtype = source.choice(DTYPES)
+        a, b = (
+            tensor(source, shape, dtype, view)
+            for shape, view in zip((case.a, case.b), case.views, strict=True)
+        )
+        wanted = torch.matmul(a, b)
+        same(matmul(a, b), wanted)
+        view, alpha, beta = (
+            source.choice(VIEWS[:-1]),
+            source.choice((1, -2)),
+            source.choice((0, 3)),
+        )
+        out = tensor(source, tuple(wanted.shape), dtype, view)
+        before = out.clone()
+        assert matmul(a, b, out, alpha, beta) is out
+        same(out, alpha * wanted + beta * before)
+
+
+def test_results_are_in_the_memory_of_the_tensor() -> None:
+    out = torch.zeros(2, 2)
+    seen = out.numpy()
+    assert matmul(torch.ones(2, 3), torch.ones(3, 2), out) is out
+    assert (seen == 3).all()
+    empty = torch.empty(0)
+    assert matmul(torch.ones(2, 3), torch.ones(3, 2), empty).shape == (2, 2)
+    same(matmul(out, out, out), torch.full((2, 2), 18.0))
+
+
+def test_gradients_are_pytorchs() -> None:
+    a = torch.ones(2, 3, requires_grad=True)
+    matmul(a, torch.full((3, 2), 2.0)).sum().backward()
+    assert a.grad.equal(torch.full((2, 3), 4.0))
+    with torch.no_grad():
+        weights = torch.nn.Parameter(torch.ones(3, 2))
+        got = matmul(torch.ones(2, 3), weights)
+    assert not got.requires_grad
+    same(got, torch.full((2, 2), 3.0))
+
+
+def test_negated_views_and_sparse_tensors() -> None:
+    imaginary = torch.tensor([[1 + 2j, 3 - 1j]]).conj().imag
+    assert imaginary.is_neg()
+    same(matmul(imaginary, torch.ones(2, 2)), torch.matmul(imaginary, torch.ones(2, 2)))
+    sparse = torch.eye(3).to_sparse()
+    same(matmul(sparse, torch.ones(3, 2)), torch.ones(3, 2))
+
+
+def test_what_pytorch_refuses_is_refused() -> None:
+    a = torch.ones(2, 3)
+    for b, said in (
+        (torch.ones(3, 2, dtype=torch.float64), "one dtype, got torch.float32 and torch.float64"),
+        (np.ones((3, 2), np.float32), "of one library, got Tensor and ndarray"),
+        ([[1.0]], "of one library, got Tensor and list"),
+    ):
+        with pytest.raises(OperandTypeError, match=said):
+            matmul(a, b)
+    for b in (torch.ones(2, 2), torch.ones(()), torch.ones(3, 2, device="meta")):
+        with pytest.raises(OperandError):
+            matmul(a, b)
+    fitting = torch.ones(3, 2)
+    for out in (torch.ones(2, 2, dtype=torch.float64), np.ones((2, 2), np.float32)):
+        with pytest.raises(OperandTypeError, match="out must"):
+            matmul(a, fitting, out)
+    with pytest.raises(OperandError, match=r"out must have shape \(2, 2\), got \(2, 3\)"):
+        matmul(a, fitting, torch.ones(2, 3))
