@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family outer, float32, layout nn.
  *
- * template: gemm/cuda/outer.cu.j2, digest 1264a4c65e94a48e
+ * template: gemm/cuda/outer.cu.j2, digest 3df6bc2e2733ab16
  * configuration: {"min_blocks": 2, "sn": 8, "ty": 2, "warps": 8, "wide": 4}
  */
 
@@ -74,6 +74,9 @@ __device__ __forceinline__ int recomputed(int value) {
   asm volatile("" : "+r"(value));
   return value;
 }
+
+// The logarithm of a power of two.
+__device__ __forceinline__ int log2_of(int power) { return __ffs(power) - 1; }
 
 // COUNT neighbours in shared memory, in whole vectors.
 template <int COUNT>
@@ -204,8 +207,8 @@ template <bool VECTORS>
 __device__ __forceinline__ void fill(int n, int k, T alpha, const T* a, int lda, const T* b, int ldb,
                                      T beta, T* c, int ldc, int first_row, int end,
                                      int first_column, int across) {
-  const int x = threadIdx.x % across;
-  const int y = threadIdx.x / across;
+  const int x = threadIdx.x & (across - 1);
+  const int y = threadIdx.x >> log2_of(across);
   const int column = first_column + (VECTORS ? x * VECTOR : x);
   const Columns<VECTORS> own = {across, k - column};
   for (int step = 0; step < n; step += SN) {
@@ -216,7 +219,7 @@ __device__ __forceinline__ void fill(int n, int k, T alpha, const T* a, int lda,
       copy_panel(a, lda, row, end, step, n);
       __syncthreads();
       multiply(own, b_frag, alpha, step == 0 ? beta : T(1), c + static_cast<long long>(row) * ldc + column,
-               ldc, min(PANEL, end - row), y, THREADS / across);
+               ldc, min(PANEL, end - row), y, THREADS >> log2_of(across));
     }
   }
 }
@@ -225,10 +228,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
     int m, int n, int k, float alpha, const float* __restrict__ a, int lda,
     const float* __restrict__ b, int ldb, float beta, float* __restrict__ c, int ldc, int across,
     int rows) {
-  const int strip = across * WIDE;
-  const int strips = (k - 1) / strip + 1;
-  const int first_column = blockIdx.x % strips * strip;
-  const int first_row = blockIdx.x / strips * rows;
+  const int first_column = blockIdx.x * across * WIDE;
+  const int first_row = blockIdx.y * rows;
   const int end = min(first_row + rows, m);
   if (rows_aligned<VECTOR>(c, ldc) && k % VECTOR == 0) {
     fill<true>(n, k, alpha, a, lda, b, ldb, beta, c, ldc, first_row, end, first_column, across);

@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family pipelined, float32, layout nn.
  *
- * template: gemm/cuda/pipelined.cu.j2, digest 47daaede3c974979
+ * template: gemm/cuda/pipelined.cu.j2, digest e9d1250c3812cfd5
  * configuration: {"bounds": "launch", "lane_order": "z", "lanes_m": 4, "load_run": 16, "min_blocks": 1, "order": "row-serpentine", "sk": 128, "sm": 128, "sn": 16, "stages": 3, "transpose_through": "copies", "tx": 8, "ty": 8}
  */
 
@@ -541,12 +541,15 @@ __device__ __forceinline__ void add_up_tile(const T* parts, int count, T alpha, 
 // Whether the calling block is the last of `count` blocks to come here; it may then read what the
 // others wrote before they came. The ticket is zero before the first and after the last of them.
 __device__ __forceinline__ bool last_to_come(unsigned* ticket, unsigned count) {
-  __threadfence();
   __syncthreads();
-  const bool last = threadIdx.x == 0 && atomicInc(ticket, count - 1) == count - 1;
-  const bool found = __syncthreads_or(last);
-  __threadfence();
-  return found;
+  bool last = false;
+  if (threadIdx.x == 0) {
+    // The barriers make this thread's fences good for the whole block.
+    __threadfence();
+    last = atomicInc(ticket, count - 1) == count - 1;
+    __threadfence();
+  }
+  return __syncthreads_or(last);
 }
 
 // --- Copies with aligned rows ---
