@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     from autotune.operations.problem import Problem
     from autotune.targets.base import Target
 
-DRAWN = 1000
+DRAWN = 300
 """Configurations of a family that a model of the target is asked about, for each problem."""
 
 TAKEN = 3
 """Of those, the programs that are taken."""
+
+ASKED = 16
+"""Problems that the model is asked about: they are drawn by lot, and others are like them."""
 
 
 def worth_knowing(
@@ -52,7 +55,7 @@ def worth_knowing(
             continue
         for configuration in _own(family, problems, device):
             found[Candidate(family.name, program_of(family, configuration))] = None
-    for problem in problems:
+    for problem in problems[:ASKED]:
         for family in families.values():
             if family.work is not None and family.unsupported(problem) is None:
                 for configuration in _favoured(family, problem, target, device, rng):
