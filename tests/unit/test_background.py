@@ -17,11 +17,19 @@ from tuned_suspect import PROBLEM, store, tuned
 
 from autotune.core.errors import CompileError, InputError
 from autotune.families import modules
+from autotune.families.catalog import load_families
+from autotune.families.program_cache import ProgramCache
 from autotune.measuring.child import MARK
 from autotune.operations.problem import Gemm
 from autotune.runtime.loading import Kernel, load
 from autotune.targets import background as background_module
 from autotune.targets.background import Background, Job, Workers, background, is_wanted
+from autotune.targets.cuda.compile import nvrtc
+from autotune.targets.cuda.compile.cubin import read_cubin
+from autotune.targets.cuda.device.known_gpus import find_gpu
+from autotune.targets.cuda.launch import ahead as cuda_ahead
+from autotune.targets.cuda.launch import code as code_module
+from autotune.targets.cuda.launch.loading import make_program
 
 PATIENCE_S = 120.0
 
@@ -228,6 +236,45 @@ def workers_of(process: int) -> list[str]:
         except OSError:
             continue
     return found
+
+
+@pytest.mark.usefixtures("on")
+def test_what_is_half_compiled_is_waited_for_by_nobody(tmp_path: Path, imports: list[str]) -> None:
+    """Other values of what is passed at the call are the same program, which is under way."""
+    store(tmp_path, *(tuned(tmp_path, Gemm(16, 8, step), step=step) for step in (1, 2, 3)))
+    first = near(tmp_path, Gemm(16, 8, 1))
+    others = []
+    while first.reason:
+        others += [near(tmp_path, Gemm(16, 8, step)) for step in (2, 3)]
+        assert all(map(is_right, others[-2:]))
+        time.sleep(0.01)
+    assert "MainThread" not in imports
+    assert eventually(lambda: not any(each.reason for each in others))
+    assert all(map(is_right, others))
+
+
+def test_cuda_code_is_compiled_by_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    family, limits = load_families(target="cuda")["naive"], find_gpu("h200").limits
+    problem = Gemm(64, 48, 80, layout="nt")
+    chosen = family, family.default(problem, limits), problem, limits, ProgramCache(tmp_path)
+    wanted = cuda_ahead.compile_job(*chosen)
+    assert wanted is not None
+    told: list[str] = []
+    background().submit(wanted, told.append)
+    assert told or cuda_ahead.compile_job(*chosen) is not None  # it is under way
+    assert eventually(lambda: told == [""])
+    assert cuda_ahead.compile_job(*chosen) is None
+    # In a process that has compiled nothing it is found on disk, and nothing is rendered.
+    monkeypatch.setattr(code_module, "_CODE", {})
+    monkeypatch.setattr(code_module, "render", None)
+    monkeypatch.setattr(nvrtc, "compile_cuda", None)
+    assert cuda_ahead.compile_job(*chosen) is None
+    program = make_program(*chosen)
+    assert "gemm" in read_cubin(program.cubin)
+    assert "transpose" in read_cubin(program.support)
 
 
 # --- jobs ---
