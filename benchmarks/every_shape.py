@@ -43,7 +43,7 @@ def main() -> None:
         _, before = read_rows([args.compare])
         print(f"\n### Before and after\n\n{compared(before, rows)}")
         runs = [("before", before), ("after", rows)]
-    if args.plot:
+    if args.plot and any(row.ratio is not None for row in rows):
         scatter(args.plot, _title(headers), runs)
 
 

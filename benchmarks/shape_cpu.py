@@ -24,7 +24,6 @@ from shape_rows import Asked, Served
 
 from autotune import Gemm, load
 from autotune.operations.references import Tolerance
-from autotune.targets.cpu.identity import read_cpu
 
 TURN_S = 0.01
 """Of calls in a turn, about; one call where that takes longer."""
@@ -65,7 +64,7 @@ class CpuBench:
     @contextmanager
     def started(cls, asked: Asked, threads: int) -> Iterator[CpuBench]:
         """Everybody's processes, with the variant of each library that is fastest."""
-        trial = job_of(TRIAL, asked.dtype, threads, asked.cache)
+        trial = job_of(TRIAL, asked, threads)
         chosen = [best_variant(each, trial) for each in libraries(asked.cblas)]
         ours = Peer(Library("ours", "nearest"), threads, serve_shapes)
         peers = [Peer(each, threads) for each in chosen if each is not None]
@@ -124,16 +123,33 @@ def tuned_peer(threads: int, cache: str) -> Peer:
     return Peer(Library("tuned", "exact", path=cache), threads, serve_shapes)
 
 
-def job_of(shape: Shape, dtype: str, threads: int, cache: str | None) -> Job:
-    """What the processes are asked to multiply."""
-    return Job(*shape.sizes, dtype=dtype, threads=threads, given=True, cache=cache or "")
+@dataclass(frozen=True)
+class ShapeJob(Job):
+    """A product that our kernels are asked for, too.
+
+    Attributes:
+        cap: of threads, as the problem has it; None where all may be used.
+    """
+
+    cap: int | None = None
+
+    @property
+    def problem(self) -> Gemm:
+        """What our kernels are asked for."""
+        return Gemm(self.m, self.n, self.k, dtype=self.dtype, threads=self.cap)
 
 
-def problem_of(job: Job) -> Gemm:
-    """The same as our kernels are asked for: where all threads may be used, nothing says so."""
-    usable = read_cpu().limits.names()["max_threads"]
-    threads = None if job.threads >= usable else job.threads
-    return Gemm(job.m, job.n, job.k, dtype=job.dtype, threads=threads)
+def job_of(shape: Shape, asked: Asked, threads: int) -> ShapeJob:
+    """What the processes are asked to multiply.
+
+    Args:
+        shape: its sizes.
+        asked: of the run.
+        threads: of everybody.
+    """
+    cap = asked.threads or None
+    cache = asked.cache or ""
+    return ShapeJob(*shape.sizes, asked.dtype, threads, given=True, cache=cache, cap=cap)
 
 
 def serve_shapes(connection: Any, library: Library) -> None:
@@ -143,12 +159,12 @@ def serve_shapes(connection: Any, library: Library) -> None:
 
 def _our_call(job: Job, library: Library) -> tuple[Callable[[], object], Served]:
     """The kernel of a job; the library's kind is how well its record must match."""
-    problem = problem_of(job)
+    assert isinstance(job, ShapeJob)
     a, b, c = operands(job)
     c.fill(np.nan)
     cache = library.path or job.cache or None
     begun = time.perf_counter()
-    kernel = load(problem, "cpu", match=library.kind, cache=cache)
+    kernel = load(job.problem, "cpu", match=library.kind, cache=cache)
     kernel(a, b, c)
     ready_s = time.perf_counter() - begun
     served = Served.of(kernel, ready_s=ready_s, error=_error(a, b, c))

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 from environment import describe
-from shape_cpu import CpuBench, job_of, problem_of, read_rate, tuned_peer
+from shape_cpu import CpuBench, job_of, read_rate, tuned_peer
 from shape_draws import Shape
 from shape_rows import Asked, Header, Row
 
@@ -43,13 +43,12 @@ def measure(asked: Asked) -> Iterator[Row | Header]:
 
 def _row(asked: Asked, bench: CpuBench, shape: Shape, scratch: str | None) -> Row:
     """One shape; tuned as well where there is a folder for that."""
-    job = job_of(shape, asked.dtype, bench.threads, asked.cache)
+    job = job_of(shape, asked, bench.threads)
     tuned, spent_s = None, 0.0
     try:
         if scratch is not None:
             begun = time.monotonic()
-            problem = problem_of(job)
-            tune(problem, target="cpu", trials=TRIALS, timeout=asked.seconds, cache=scratch)
+            tune(job.problem, target="cpu", trials=TRIALS, timeout=asked.seconds, cache=scratch)
             spent_s = time.monotonic() - begun
             tuned = tuned_peer(bench.threads, scratch)
         answers, times = bench.contest(job, BUDGET_S, tuned)
@@ -62,7 +61,7 @@ def _row(asked: Asked, bench: CpuBench, shape: Shape, scratch: str | None) -> Ro
     if not ours.error <= 1:
         return Row(shape, asked.dtype, failure=f"wrong: {ours}")
     peers = {name: times[name] for name in times if name not in answers}
-    row = Row.of(shape, asked.dtype, ours, times["ours"], peers, problem_of(job).traffic)
+    row = Row.of(shape, asked.dtype, ours, times["ours"], peers, job.problem.traffic)
     if tuned is not None:
         row = row.with_tuned(answers["tuned"], times["tuned"], times, spent_s)
     return row

@@ -3,8 +3,9 @@
 A model to rank configurations with before any is measured, in the spirit of the roofline
 (Williams, Waterman and Patterson, "Roofline: an insightful visual performance model", 2009): a
 multiprocessor multiplies, reads fragments from shared memory and tiles from the level-2 cache; the
-slowest of the three counts, for as many waves of blocks as the device needs. It knows nothing of
-the instructions that were emitted.
+slowest of the three counts, for as many waves of blocks as the device needs. A block computes what
+the family says of it ([work]), else its share of the output. The model knows nothing of the
+instructions that were emitted.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 
 from autotune.core.limits import CudaLimits
 from autotune.families.occupancy import resident_blocks
+from autotune.operations.problem import Gemm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from autotune.families.family import KernelFamily
     from autotune.operations.problem import Problem
+    from autotune.space import Expression
 
     Columns = Mapping[str, NDArray[Any]]
 
@@ -55,15 +58,16 @@ def expected_log_time(
     all_products = problem.flops / 2
     if launch is None or not set(_NEEDED) <= family.derived.keys():
         return None
-    grid = launch.grid
+    grid, work = launch.grid, family.work
 
     def expected(columns: Columns) -> NDArray[np.float64]:
         names: dict[str, Any] = {**problem.sizes, **limits.names(), **columns}
         for name, expression in family.derived.items():
             names[name], _ = expression.evaluate_columns(names)
-        blocks = np.ones(1)
-        for extent in grid:
-            blocks = blocks * extent.evaluate_columns(names)[0].astype(np.float64)
+
+        def column(expression: Expression) -> NDArray[np.float64]:
+            return expression.evaluate_columns(names)[0].astype(np.float64)
+
         threads, registers, shared_bytes = (
             np.asarray(names[name], dtype=np.int64) for name in _NEEDED
         )
@@ -74,9 +78,21 @@ def expected_log_time(
             shared_bytes=shared_bytes,
         )
         with np.errstate(divide="ignore", invalid="ignore"):
-            waves = np.ceil(blocks / (limits.multiprocessor_count * resident))
-            products = all_products / blocks  # of one block
-            own = np.maximum(output / blocks / threads, 1.0)  # elements of one thread
+            if work is not None and isinstance(problem, Gemm):
+                rows, across, _ = map(column, work.tile)
+                parts = column(work.parts)
+                units = np.ceil(problem.m / rows) * np.ceil(problem.k / across) * parts
+                products = rows * across * problem.n / parts  # of one unit
+                elements = rows * across
+                even = column(work.share) > 0
+            else:  # a unit is a block
+                units = np.asarray(math.prod(map(column, grid)), np.float64)
+                products = all_products / units
+                elements = output / units
+                even = np.zeros(1, bool)
+            waves = units / (limits.multiprocessor_count * resident)
+            waves = np.where(even, waves, np.ceil(waves))
+            own = np.maximum(elements / threads, 1.0)  # elements of one thread
             steps = products / (own * threads)
             in_flight = resident * threads * np.minimum(own, 16.0)
             compute = np.maximum(1.0, _LATENCY_PRODUCTS / in_flight)

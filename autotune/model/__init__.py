@@ -2,17 +2,17 @@
 
 from autotune.model.book import PriceBook, Program, Timed
 from autotune.model.building import Built, build
-from autotune.model.choosing import Call, Choice, Chooser
+from autotune.model.choosing import Calls, Choice, Chooser
 from autotune.model.expecting import Expectation, expected_log_time
 from autotune.model.portfolio import LARGEST, Entry, Key, Portfolio
 from autotune.model.terms import TERMS, Sizes, Unit
-from autotune.model.units import Units, free_parameters, places_of, program_of, variants
+from autotune.model.units import Units, free_parameters, places_of, program_of
 
 __all__ = [
     "LARGEST",
     "TERMS",
     "Built",
-    "Call",
+    "Calls",
     "Choice",
     "Chooser",
     "Entry",
@@ -30,5 +30,4 @@ __all__ = [
     "free_parameters",
     "places_of",
     "program_of",
-    "variants",
 ]

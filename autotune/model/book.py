@@ -197,12 +197,11 @@ class PriceBook:
     def _make(self, family: KernelFamily, key: Key, resident: int | None) -> Program:
         units = Units(family, key.configuration, self._dtype, self._limits)
         resident = units.resident() if resident is None else resident
-        configurations = tuple(units.variants())
-        every = [units.of(each) for each in configurations]
-        calls = Programs.of(every, resident, self._places)
-        tile = every[0].tile
+        configurations, table = units.variants()
+        calls = Programs(table, resident, self._places)
+        tile = units.of(key.configuration).tile
         prices = default_prices(self._dtype) * volumes(tile)
-        return Program(key, configurations, calls, tile, resident, prices)
+        return Program(key, tuple(configurations), calls, tile, resident, prices)
 
 
 def volumes(tiles: tuple[int, int, int] | NDArray[np.float64]) -> NDArray[np.float64]:

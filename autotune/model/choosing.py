@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.model.terms import Programs, Sizes, Unit, price
+from autotune.model.terms import Programs, Sizes, price
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
 
     from autotune.core.configuration import Configuration
     from autotune.model.portfolio import Entry
@@ -24,18 +26,18 @@ _RANKED = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A program that may be chosen, with one choice of what is passed at the call.
+class Calls:
+    """A program that may be chosen, and all ways to call it.
 
     Attributes:
         entry: the program.
-        configuration: with that choice.
-        unit: what it does at a time.
+        configurations: one for each way.
+        units: what it does at a time, a row for each; see `autotune.model.terms.UNIT`.
     """
 
     entry: Entry
-    configuration: Configuration
-    unit: Unit
+    configurations: Sequence[Configuration]
+    units: NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,27 +63,27 @@ class Chooser:
     Not for several threads at once: what is computed on the way is kept in place.
 
     Args:
-        candidates: what may be chosen.
+        programs: what may be chosen.
         places: multiprocessors of the device.
 
     Raises:
-        ValueError: there are no candidates.
+        ValueError: there are no programs.
     """
 
-    def __init__(self, candidates: Sequence[Call], places: int) -> None:
-        if not candidates:
+    def __init__(self, programs: Sequence[Calls], places: int) -> None:
+        if not programs:
             raise ValueError("a choice needs at least one program")
-        self._candidates = tuple(candidates)
-        self._programs = Programs.of(
-            [each.unit for each in candidates],
-            [each.entry.resident for each in candidates],
+        self._calls = [(each.entry, call) for each in programs for call in each.configurations]
+        counts = [len(each.configurations) for each in programs]
+        entries = [each.entry for each in programs]
+        self._programs = Programs(
+            np.concatenate([each.units for each in programs]),
+            np.repeat([float(each.resident) for each in entries], counts),
             places,
         )
-        self._prices = np.ascontiguousarray(
-            np.array([each.entry.prices for each in candidates], dtype=np.float64).T
-        )
-        spreads = np.array([each.entry.spread for each in candidates])
-        self._doubt = np.exp(CAUTION * spreads)
+        prices = np.array([each.prices for each in entries], dtype=np.float64)
+        self._prices = np.ascontiguousarray(np.repeat(prices, counts, axis=0).T)
+        self._doubt = np.exp(CAUTION * np.repeat([each.spread for each in entries], counts))
 
     def ranked(self, sizes: Sizes) -> Iterator[Choice]:
         """All choices, the most promising first."""
@@ -101,5 +103,5 @@ class Chooser:
                 yield self._choice(row, seconds)
 
     def _choice(self, row: int, seconds: np.ndarray) -> Choice:
-        chosen = self._candidates[row]
-        return Choice(chosen.entry, chosen.configuration, float(seconds[row]), chosen.entry.spread)
+        entry, configuration = self._calls[row]
+        return Choice(entry, configuration, float(seconds[row]), entry.spread)

@@ -51,10 +51,9 @@ def expected_log_time(
             return np.broadcast_to(np.asarray(values, np.float64), rows)
 
         found = [column(each.evaluate_columns(names)[0]) for each in work.expressions]
-        *counts, in_block, copied, share = found
+        counts, flags = found[:4], found[4:]
         usable = np.all([np.isfinite(each) & (each >= 1) for each in counts], axis=0)
-        *shape, parts = (np.where(usable, each, 1.0) for each in counts)
-        tiles = np.column_stack(shape)
+        table = np.column_stack([*(np.where(usable, each, 1.0) for each in counts), *flags])
         resident = np.ones(rows)
         if isinstance(limits, CudaLimits):
             needs = (column(names[each]) for each in ("threads", "registers", "shared_bytes"))
@@ -65,8 +64,8 @@ def expected_log_time(
             usable &= fits > 0
             resident = np.maximum(fits, 1)
         places = places_of(limits)
-        programs = Programs(tiles, parts, in_block, copied, share, resident, places)
-        scaled = np.asarray(prices)[:, None] * volumes(tiles)
+        programs = Programs(table, resident, places)
+        scaled = np.asarray(prices)[:, None] * volumes(table[:, :3])
         seconds = price(programs.count(sizes), scaled)
         return np.where(usable & (seconds > 0), np.log(np.maximum(seconds, 1e-300)), np.nan)
 

@@ -92,33 +92,36 @@ class Unit:
     copied: bool = False
     share: int = 0
 
+    @property
+    def row(self) -> tuple[float, ...]:
+        """It as a row of a table, in the order of `UNIT`."""
+        flags = float(self.in_block), float(self.copied)
+        return (*map(float, self.tile), float(self.parts), *flags, float(self.share))
+
+
+UNIT = ("rows", "columns", "steps", "parts", "in_block", "copied", "share")
+"""What a table of units has, a column each: a `Unit`'s fields."""
+
 
 class Programs:
-    """Programs whose terms are counted together; all arrays have one element a program.
+    """Programs whose terms are counted together.
 
     Args:
-        tiles: rows, columns and reduction steps of a unit, shape (programs, 3).
-        parts: that the reduction is divided into.
-        in_block: 1 where the last unit of a tile adds up its parts.
-        copied: 1 where operands with unaligned rows are copied first.
-        share: least steps of a unit with an equal share of all; 0 where tiles have their own.
-        resident: units that a place holds at a time.
+        units: a row for each program, shape (programs, `UNIT`).
+        resident: units that a place holds at a time, of each program or of all.
         places: multiprocessors of the device; 1 where units follow each other.
     """
 
     def __init__(
         self,
-        tiles: NDArray[np.float64],
-        parts: NDArray[np.float64],
-        in_block: NDArray[np.float64],
-        copied: NDArray[np.float64],
-        share: NDArray[np.float64],
-        resident: NDArray[np.float64],
+        units: NDArray[np.float64],
+        resident: NDArray[np.float64] | float,
         places: int,
     ) -> None:
-        rows, columns, steps = tiles.T
-        self._resident, self._places, self._parts = resident, float(places), parts
-        self._slots = resident * places
+        rows, columns, steps, parts, in_block, copied, share = np.ascontiguousarray(units.T)
+        self._resident = np.broadcast_to(np.asarray(resident, dtype=np.float64), len(units))
+        self._places, self._parts = float(places), parts
+        self._slots = self._resident * places
         # One evaluation a call of a shape that is new: what can be is computed once.
         self._inverse_rows, self._inverse_columns = 1.0 / rows, 1.0 / columns
         self._inverse_steps, self._inverse_parts = 1.0 / steps, 1.0 / parts
@@ -135,17 +138,9 @@ class Programs:
         self._counted[0] = 1.0
 
     @classmethod
-    def of(cls, units: Sequence[Unit], resident: int | Sequence[int], places: int) -> Programs:
+    def of(cls, units: Sequence[Unit], resident: float, places: int) -> Programs:
         """The same from single units."""
-        return cls(
-            np.array([each.tile for each in units], dtype=np.float64).reshape(-1, 3),
-            np.array([each.parts for each in units], dtype=np.float64),
-            np.array([each.in_block for each in units], dtype=np.float64),
-            np.array([each.copied for each in units], dtype=np.float64),
-            np.array([each.share for each in units], dtype=np.float64),
-            np.broadcast_to(np.asarray(resident, dtype=np.float64), len(units)),
-            places,
-        )
+        return cls(np.array([each.row for each in units]), resident, places)
 
     def __len__(self) -> int:
         return len(self._parts)

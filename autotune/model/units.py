@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from autotune.core.configuration import Configuration
 from autotune.core.errors import SpaceError
 from autotune.core.limits import CudaLimits
 from autotune.families.bound import Bound
 from autotune.families.occupancy import blocks_per_multiprocessor
-from autotune.model.terms import Unit
+from autotune.model.terms import UNIT, Unit
 from autotune.operations.problem import Gemm
-from autotune.space import UndefinedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
 
     from autotune.core.configuration import Value
     from autotune.core.device import DeviceLimits
@@ -54,6 +57,7 @@ class Units:
         self._limits = limits
         bound = Bound(family, configuration, Gemm(1, 1, 1, dtype=dtype), limits)
         self._configuration = bound.configuration
+        self._free = _choices(family)
         self._known = bound.constants
 
     def resident(self, registers: int | None = None, shared_bytes: int | None = None) -> int:
@@ -84,25 +88,43 @@ class Units:
         Raises:
             SpaceError: [work] has no whole numbers for it, of at least 1 where it counts.
         """
-        free = {name: configuration[name] for name in free_parameters(self._family)}
-        known = {**self._known, **free}
-        values = []
-        for place, expression in enumerate(self._work.expressions):
-            least = 1 if place < _COUNTS else 0
-            where = f"family {self._family.name!r}: {expression.text} in [work]"
-            try:
-                value = expression.evaluate(known)
-            except UndefinedError as error:
-                raise SpaceError(f"{where} has no value: {error}") from error
-            if value != int(value) or value < least:
-                raise SpaceError(f"{where} must be a whole number >= {least}, is {value}")
-            values.append(int(value))
-        rows, columns, steps, parts, in_block, copied, share = values
-        return Unit((rows, columns, steps), parts, bool(in_block), bool(copied), share)
+        free = {name: np.array([configuration[name]]) for name in self._free}
+        rows, columns, steps, parts, in_block, copied, share = self._table(free, 1)[0].tolist()
+        tile = int(rows), int(columns), int(steps)
+        return Unit(tile, int(parts), bool(in_block), bool(copied), int(share))
 
-    def variants(self) -> Iterator[Configuration]:
-        """The program with every choice of its free parameters."""
-        yield from variants(self._family, self._configuration)
+    def variants(self) -> tuple[list[Configuration], NDArray[np.float64]]:
+        """The program with every choice of its free parameters, and its units, a row for each.
+
+        Raises:
+            SpaceError: [work] has no whole numbers for one of them.
+        """
+        choices = list(itertools.product(*self._free.values()))
+        columns = {
+            name: np.array([each[place] for each in choices])
+            for place, name in enumerate(self._free)
+        }
+        configurations = [
+            Configuration({**self._configuration, **dict(zip(self._free, each, strict=True))})
+            for each in choices
+        ]
+        return configurations, self._table(columns, len(choices))
+
+    def _table(self, free: Mapping[str, NDArray[Any]], count: int) -> NDArray[np.float64]:
+        """A row for each choice of the free parameters; see `autotune.model.terms.UNIT`."""
+        table = np.empty((count, len(UNIT)))
+        names: dict[str, Any] = {**self._known, **free}
+        for place, (name, expression) in enumerate(zip(UNIT, self._work.expressions, strict=True)):
+            values, _ = expression.evaluate_columns(names)
+            column = np.broadcast_to(np.asarray(values, np.float64), count)
+            least = 1 if place < _COUNTS else 0
+            if not (np.isfinite(column) & (column >= least) & (column % 1 == 0)).all():
+                raise SpaceError(
+                    f"family {self._family.name!r}: {expression.text} in [work] must be a whole "
+                    f"number >= {least} for {name}"
+                )
+            table[:, place] = column
+        return table
 
 
 def free_parameters(family: KernelFamily) -> tuple[str, ...]:
@@ -117,13 +139,6 @@ def program_of(family: KernelFamily, configuration: Mapping[str, Value]) -> Conf
     """The same for all configurations that differ in free parameters only: those are lowest."""
     lowest = {name: values[0] for name, values in _choices(family).items()}
     return Configuration({**configuration, **lowest})
-
-
-def variants(family: KernelFamily, configuration: Mapping[str, Value]) -> Iterator[Configuration]:
-    """A program with every choice of its free parameters."""
-    choices = _choices(family)
-    for chosen in itertools.product(*choices.values()):
-        yield Configuration({**configuration, **dict(zip(choices, chosen, strict=True))})
 
 
 def places_of(limits: DeviceLimits) -> int:

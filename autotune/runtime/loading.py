@@ -9,6 +9,7 @@ from typing import Any
 
 from autotune.core.errors import UnknownNameError
 from autotune.operations.problem import Problem
+from autotune.runtime.usage import counted
 from autotune.targets.background import is_wanted
 from autotune.targets.base import Target
 from autotune.targets.kernel import FALLBACKS, Kernel, Request
@@ -81,4 +82,4 @@ def load(
     )
     lasting = match == "nearest" and is_wanted(background)
     request = Request(problem, match, device, cache, folders, fallback, lasting, again)
-    return make_target(target, options).load(request)
+    return counted(make_target(target, options).load(request))

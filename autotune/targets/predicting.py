@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from autotune.core.configuration import Candidate
 from autotune.core.errors import SpaceError
 from autotune.families.planning import Planner, planner_of
-from autotune.model import Call, Chooser, Sizes, Units, expected_log_time, places_of
+from autotune.model import Calls, Chooser, Sizes, Units, expected_log_time, places_of
 from autotune.operations.problem import Gemm, multiplies
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class Predictor:
                 return _Ranked(portfolio, Chooser(calls, places_of(self._device.limits)))
         return None
 
-    def _calls(self, entries: Sequence[Entry], problem: Gemm) -> Iterable[Call]:
+    def _calls(self, entries: Sequence[Entry], problem: Gemm) -> Iterable[Calls]:
         """Every way to call the programs whose families are as they were measured."""
         for entry in entries:
             family = self._families.get(entry.family)
@@ -147,7 +147,7 @@ class Predictor:
                 continue
             try:
                 units = Units(family, entry.configuration, problem.dtype, self._device.limits)
-                yield from [Call(entry, each, units.of(each)) for each in units.variants()]
+                yield Calls(entry, *units.variants())
             except SpaceError:  # not for a device like this
                 continue
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.core.configuration import Candidate, Configuration
+from autotune.core.errors import SpaceError
+from autotune.families.bound import Bound
 from autotune.model import program_of
 
 if TYPE_CHECKING:
@@ -17,11 +19,14 @@ if TYPE_CHECKING:
     from autotune.operations.problem import Problem
     from autotune.targets.base import Target
 
-DRAWN = 1000
+DRAWN = 300
 """Configurations of a family that a model of the target is asked about, for each problem."""
 
 TAKEN = 3
 """Of those, the programs that are taken."""
+
+ASKED = 16
+"""Problems that the model is asked about: they are drawn by lot, and others are like them."""
 
 
 def worth_knowing(
@@ -50,7 +55,7 @@ def worth_knowing(
             continue
         for configuration in _own(family, problems, device):
             found[Candidate(family.name, program_of(family, configuration))] = None
-    for problem in problems:
+    for problem in problems[:ASKED]:
         for family in families.values():
             if family.work is not None and family.unsupported(problem) is None:
                 for configuration in _favoured(family, problem, target, device, rng):
@@ -61,13 +66,38 @@ def worth_knowing(
 def _own(
     family: KernelFamily, problems: Sequence[Problem], device: Device
 ) -> Iterator[Configuration]:
-    """Presets, or where there are none the defaults for the problems."""
-    yield from (each.configuration for each in family.presets.values())
-    if family.presets:
+    """Presets; where none is valid, or there are none, the defaults for the problems.
+
+    What a preset leaves open may be valid on no such device: threads it has not, say. Then it is
+    moved to what every problem allows.
+    """
+    able = [each for each in problems if family.unsupported(each) is None]
+    found = False
+    for preset in family.presets.values():
+        if any(_valid(family, preset.configuration, each, device) for each in able):
+            yield preset.configuration
+            found = True
+            continue
+        for problem in able:
+            space = family.space(problem, device.limits)
+            moved = preset.placed(space) if space.size else preset.configuration
+            if _valid(family, moved, problem, device):
+                yield moved
+                found = True
+    if found:
         return
-    for problem in problems:
-        if family.unsupported(problem) is None and family.space(problem, device.limits).size:
+    for problem in able:
+        if family.space(problem, device.limits).size:
             yield family.default(problem, device.limits)
+
+
+def _valid(
+    family: KernelFamily, configuration: Configuration, problem: Problem, device: Device
+) -> bool:
+    try:
+        return Bound(family, configuration, problem, device.limits).at(problem).valid
+    except SpaceError:
+        return False
 
 
 def _favoured(

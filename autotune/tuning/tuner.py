@@ -314,7 +314,11 @@ def _known_good(work: Workplace) -> Iterable[Candidate]:
     if default in spaces:
         family = work.families[default]
         wanted.append(Candidate(default, family.default(problem, device.limits)))
-        wanted += [Candidate(default, each.configuration) for each in family.presets.values()]
+        # Those that would no longer be what they say are left out: one for another type, say.
+        placed = [each.placed(spaces[default]) for each in family.presets.values()]
+        wanted += [
+            Candidate(default, each) for each in placed if spaces[default].rejection(each) is None
+        ]
     for candidate in wanted:
         space = spaces.get(candidate.family)
         if space is None:

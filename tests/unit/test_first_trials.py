@@ -48,7 +48,7 @@ def test_every_other_family_follows_as_half_of_each_batch(
         assert len(batch - seen - {"goto"}) <= BATCH // 2
         seen |= batch
     assert set.union(*families) == {
-        "goto", "blocked", "divide", "loops", "packed", "simd", "unrolled",
+        "goto", "blocked", "divide", "loops", "packed", "simd", "skinny", "unpacked", "unrolled",
     }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from autotune.core.configuration import Candidate, Configuration
 from autotune.families.catalog import catalog
 from autotune.families.family import KernelFamily
 from autotune.model import (
-    Call,
+    Calls,
     Chooser,
     PriceBook,
     Sizes,
@@ -23,7 +23,6 @@ from autotune.model import (
     build,
     places_of,
     program_of,
-    variants,
 )
 from autotune.model.fitting import fit
 from autotune.model.selecting import select
@@ -60,6 +59,16 @@ def test_terms_are_what_whole_numbers_give(
     assert counted["units"] == full * resident + last
     assert counted["waves"] == waves
     assert counted["bytes of parts"] == (parts > 1) * parts * sizes.m * sizes.k * sizes.itemsize
+
+
+def test_shared_units_leave_no_wave_partly_empty() -> None:
+    sizes = Sizes(1100, 512, 128, 4)  # nine tiles of 32 steps
+    units = [Unit((128, 128, 16), share=share) for share in (0, 4)]
+    counted = Programs.of(units, 1, 6).count(sizes)
+    terms = {name: row.tolist() for name, row in zip(TERMS, counted, strict=True)}
+    assert terms["steps of full waves"] == [32, 48]
+    assert terms["steps of the last wave"] == [32, 0]
+    assert terms["waves"] == [2, 1]
 
 
 def device_time(tile: tuple[int, int, int], sizes: Sizes, parts: int) -> float:
@@ -144,7 +153,8 @@ def test_what_is_built_chooses_well(pipelined: KernelFamily) -> None:
     families = {"pipelined": pipelined}
     space = pipelined.space(Gemm(1024, 1024, 1024), LIMITS)
     programs = {program_of(pipelined, space[int(row)]) for row in space.sample(24, rng)}
-    calls = [each for program in programs for each in variants(pipelined, program)]
+    found = [Units(pipelined, each, "float32", LIMITS).variants() for each in programs]
+    calls = [call for each, _ in found for call in each]
     # What the device knows no price of.
     calls = [each for each in calls if each["last"] == 0 and each["realign"] == 0]
     shapes = drawn(rng, 60)
@@ -167,8 +177,9 @@ def test_what_is_built_chooses_well(pipelined: KernelFamily) -> None:
     assert built.loss <= 0.02
     offered = []
     for entry in built.entries:
-        found = variants(pipelined, entry.configuration)
-        offered += [Call(entry, each, units[each]) for each in found if each in units]
+        known = [each for each in calls if program_of(pipelined, each) == entry.configuration]
+        table = np.array([units[each].row for each in known])
+        offered.append(Calls(entry, known, table))
     chooser = Chooser(offered, places_of(LIMITS))
     losses = []
     for sizes in shapes[40:]:
@@ -177,8 +188,8 @@ def test_what_is_built_chooses_well(pipelined: KernelFamily) -> None:
         losses.append(seconds(choice.configuration, sizes) / best)
     assert np.exp(np.mean(np.log(losses))) < 1.1
     ranked = list(chooser.ranked(shapes[0]))
-    assert len(ranked) == len(offered)
-    assert len({(c.entry, c.configuration) for c in ranked}) == len(offered)
+    count = sum(len(each.configurations) for each in offered)
+    assert len(ranked) == len({(c.entry, c.configuration) for c in ranked}) == count
 
 
 def test_programs_that_were_never_timed_have_expectations(pipelined: KernelFamily) -> None:

@@ -82,6 +82,15 @@ def test_the_model_ranks_what_is_known_to_be_far_apart(limits: CudaLimits) -> No
     assert math.isnan(cost(block, large, limits, sm=256, sk=256, tx=2, ty=2))
 
 
+def test_shares_of_a_last_wave_are_expected_to_pay(limits: CudaLimits) -> None:
+    streamed, pipelined = FAMILIES["streamed"], FAMILIES["pipelined"]
+    ragged = Gemm(128 * 17, 4096, 128 * 8)  # four blocks more than multiprocessors
+    assert cost(streamed, ragged, limits) < cost(pipelined, ragged, limits)
+    # A tile is as large with its reduction split as it is without.
+    few = Gemm(512, 4096, 512)
+    assert cost(pipelined, few, limits, splits=8) < cost(pipelined, few, limits, splits=1)
+
+
 def nobody(device: Device) -> Predictor:
     """Who predicts where there is no portfolio."""
     return Predictor([], {}, device)
