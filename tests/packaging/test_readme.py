@@ -79,7 +79,7 @@ def test_the_examples_run(warm_cache: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "trials=20, timeout=20" in blocks[0]
     for block in blocks:
         # Twenty trials are over sooner, but not on a machine that is busy with other tests.
-        block = block.replace("timeout=20", "timeout=240")
+        block = block.replace("timeout=20", "timeout=60")
         exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
 
 
