@@ -46,7 +46,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--timeout",
         type=float,
         metavar="S",
-        help="seconds for each problem, all in (default 60); with --preset, for all together",
+        help="seconds for each problem, all in (default 60); with --preset or --shapes, for all "
+        "together",
     )
     search.add_argument(
         "--sampler",
@@ -67,6 +68,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="NAME",
         help="tune the preset's problems in one resumable run: gpu (within 8 minutes) or cpu",
     )
+    search.add_argument(
+        "--shapes",
+        type=Path,
+        metavar="FILE",
+        help="tune a program's own list of shapes, as AUTOTUNE_RECORD=FILE writes it, in one "
+        "resumable run (within 8 minutes, or --timeout)",
+    )
     parser.add_argument(
         "--export", type=Path, metavar="FILE", help="also write the winners' records to a file"
     )
@@ -75,7 +83,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> CommandResult:
     """Tune every problem asked for."""
-    if args.preset is not None:
+    if args.preset is not None or args.shapes is not None:
         from autotune.cli.tune_preset import run_named
 
         return run_named(args)

@@ -1,4 +1,4 @@
-"""``autotune tune --preset``: many problems in one resumable run, then one table."""
+"""``autotune tune --preset`` and ``--shapes``: many problems in one resumable run, one table."""
 
 from __future__ import annotations
 
@@ -24,28 +24,10 @@ if TYPE_CHECKING:
 
 
 def run_named(args: argparse.Namespace) -> CommandResult:
-    """Tune the preset that ``--preset`` names."""
+    """Tune the preset that ``--preset`` names, or the list that ``--shapes`` does."""
     from autotune.tuning.preset_run import PresetStatus, run_preset
-    from autotune.tuning.presets import find_preset
 
-    preset = find_preset(args.preset)
-    for option in (
-        "shape",
-        "dtype",
-        "out_dtype",
-        "layout",
-        "accuracy",
-        "threads",
-        "ranks",
-        "operands",
-        "study",
-    ):
-        if (value := getattr(args, option)) is not None:
-            given = f"--{option.replace('_', '-')} {value!s}"
-            raise InputError(
-                f"--preset {preset.name} says itself what is tuned, got {given}: leave one of "
-                "them out"
-            )
+    preset = _preset(args)
     display = _Display(preset, quiet=args.quiet)
     results = []
     for result in run_preset(
@@ -80,6 +62,40 @@ def run_named(args: argparse.Namespace) -> CommandResult:
         [_document(result) for result in results],
         "\n".join(lines),
         exit_code=1 if failed or not records else 0,
+    )
+
+
+def _preset(args: argparse.Namespace) -> TuningPreset:
+    """What is tuned, which no other option may say."""
+    from autotune.tuning.presets import find_preset
+    from autotune.tuning.shape_preset import DEFAULT_SECONDS, preset_of_shapes
+
+    said = f"--shapes {args.shapes}" if args.preset is None else f"--preset {args.preset}"
+    for option in (
+        "preset" if args.preset is None else "shapes",
+        "shape",
+        "dtype",
+        "out_dtype",
+        "layout",
+        "accuracy",
+        "threads",
+        "ranks",
+        "operands",
+        "study",
+    ):
+        if (value := getattr(args, option)) is not None:
+            given = f"--{option.replace('_', '-')} {value!s}"
+            raise InputError(
+                f"{said} says itself what is tuned, got {given}: leave one of them out"
+            )
+    if args.preset is not None:
+        return find_preset(args.preset)
+    return preset_of_shapes(
+        args.shapes,
+        target=args.target,
+        operation=args.operation or "gemm",
+        extra_families=args.families,
+        seconds=DEFAULT_SECONDS if args.timeout is None else args.timeout,
     )
 
 
@@ -168,6 +184,7 @@ def _text(results: Sequence[PresetResult]) -> str:
     for result in results:
         problem, record = result.problem, result.record
         shape = "x".join(map(str, problem.shape))
+        shape += "" if problem.layout == "nn" else f" {problem.layout}"
         note = "" if result.status == "tuned" else f"{result.status} {result.reason}".strip()
         if record is None:
             rows.append((shape, problem.dtype, "-", "-", "-", "-", note))

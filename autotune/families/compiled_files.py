@@ -46,6 +46,14 @@ class CompiledFiles:
             return {}
         return noted if isinstance(noted, dict) else {}
 
+    def made_by(self, version: str) -> bool:
+        """Whether there is what a version of Numba has compiled, as far as its index says."""
+        for name, content in self.contents():
+            # An index begins with the pickled text of its version.
+            if name.endswith(".nbi") and version.encode() in content[:64]:
+                return True
+        return False
+
     def check(self) -> None:
         """Make the folder private, and remove the module's files if one is not as it was noted.
 

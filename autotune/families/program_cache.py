@@ -107,12 +107,23 @@ class ProgramCache:
         Raises:
             CacheError: as `write`.
         """
-        text = json.dumps([name, target, key, _renderer()], sort_keys=True)
-        known = f"source {hashlib.sha256(text.encode()).hexdigest()}"
-        path = _WRITTEN.get((self.folder, known))
-        if path is None or not path.exists():
-            path = self._kept(known, target) or self._rendered(known, name, render)
-            _WRITTEN[self.folder, known] = path
+        fact = _fact(name, target, key)
+        path = self._known(fact, target)
+        if path is None:
+            path = _WRITTEN[self.folder, fact] = self._rendered(fact, name, render)
+        return path
+
+    def known(self, name: str, target: str, key: object) -> Path | None:
+        """The path of a source that `written` has rendered before; None of one that it has not."""
+        return self._known(_fact(name, target, key), target)
+
+    def _known(self, fact: str, target: str) -> Path | None:
+        path = _WRITTEN.get((self.folder, fact))
+        if path is not None and path.exists():
+            return path
+        path = self._kept(fact, target)
+        if path is not None:
+            _WRITTEN[self.folder, fact] = path
         return path
 
     def _kept(self, known: str, target: str) -> Path | None:
@@ -171,6 +182,12 @@ class ProgramCache:
 
 _WRITTEN: dict[tuple[Path, str], Path] = {}
 """Sources by folder and fact, as this process has found or written them."""
+
+
+def _fact(name: str, target: str, key: object) -> str:
+    """What a source is known by before it is rendered."""
+    text = json.dumps([name, target, key, _renderer()], sort_keys=True)
+    return f"source {hashlib.sha256(text.encode()).hexdigest()}"
 
 
 @functools.cache

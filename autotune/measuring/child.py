@@ -55,7 +55,7 @@ class Child:
         self.ready = False
         # Also for a worker that nobody closed: at the latest when the interpreter exits.
         self._finalizer = weakref.finalize(
-            self, _end, self.process, self.connection, self._printed, mark
+            self, _end, os.getpid(), self.process, self.connection, self._printed, mark
         )
 
     def end(self, grace_s: float) -> None:
@@ -86,8 +86,16 @@ def _scratch_file() -> IO[bytes]:
 
 
 def _end(
-    process: subprocess.Popen[bytes], connection: Connection, printed: IO[bytes], mark: str
+    owner: int,
+    process: subprocess.Popen[bytes],
+    connection: Connection,
+    printed: IO[bytes],
+    mark: str,
 ) -> None:
+    if os.getpid() != owner:  # a child by fork has a copy, and the worker is its parent's
+        connection.close()
+        printed.close()
+        return
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

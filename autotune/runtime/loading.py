@@ -9,6 +9,8 @@ from typing import Any
 
 from autotune.core.errors import UnknownNameError
 from autotune.operations.problem import Problem
+from autotune.runtime.usage import counted
+from autotune.targets.background import is_wanted
 from autotune.targets.base import Target
 from autotune.targets.kernel import FALLBACKS, Kernel, Request
 from autotune.targets.lookup import qualities
@@ -24,6 +26,7 @@ def load(
     cache: str | Path | None = None,
     extra_families: Sequence[Path] = (),
     fallback: str | None = None,
+    background: bool | None = None,
     **options: Any,
 ) -> Kernel:
     """The tuned kernel for a problem on this machine, from the cache.
@@ -43,6 +46,11 @@ def load(
             faster, that computes: NumPy on the CPU, on a GPU the library that the arrays are of,
             if it has a product (PyTorch and CuPy do). `Kernel.library` and `Kernel.reason` say
             so. None takes the tuned kernel in any case, and so does a target without a library.
+        background: whether match="nearest" may compile in the background what it finds and has no
+            binary of: something that is there, usually the vendor's library, computes meanwhile,
+            `Kernel.reason` says so, and calls take the kernel once it is compiled. False compiles
+            it now, as the other matches do; None does as AUTOTUNE_BACKGROUND says, which is 1
+            unless it is set to 0.
         options: what the target can be told (its `OPTIONS`), where they are not None. "mpi" takes
             `comm`, an mpi4py communicator, every rank of which loads the kernel; `operands`,
             "root" (whole on rank 0, the default) or "distributed" (`MpiKernel.blocks`); and
@@ -69,7 +77,9 @@ def load(
         cache=cache,
         extra_families=folders,
         fallback=fallback,
+        background=background,
         **options,
     )
-    request = Request(problem, match, device, cache, folders, fallback, again)
-    return make_target(target, options).load(request)
+    lasting = match == "nearest" and is_wanted(background)
+    request = Request(problem, match, device, cache, folders, fallback, lasting, again)
+    return counted(make_target(target, options).load(request))

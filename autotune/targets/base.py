@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from autotune.families.rendering import Source
     from autotune.measuring.evaluator import Effort, Evaluator
     from autotune.operations.problem import Problem
+    from autotune.targets.background import Job
     from autotune.targets.kernel import BoundKernel, Kernel, Request
     from autotune.targets.reports import Forecast, Found, HostCalls, Model, Resources
 
@@ -234,6 +235,20 @@ class Target(ABC):
             InputError: the device is known by description only.
             CompileError: the compiler refuses the source.
         """
+
+    def job(
+        self,
+        family: KernelFamily,
+        candidate: Candidate,
+        problem: Problem,
+        device: Device,
+        programs: ProgramCache,
+    ) -> Job | None:
+        """What compiles a candidate ahead of `kernel`, which has no binary of it to load.
+
+        None where it is compiled, or where only `kernel` itself can do that.
+        """
+        return None
 
     @abstractmethod
     def load(self, request: Request) -> Kernel:

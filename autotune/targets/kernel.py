@@ -34,6 +34,7 @@ class Request:
         cache: the user's cache.
         extra_families: folders of families.
         fallback: one of `FALLBACKS`.
+        background: whether to compile in the background what match="nearest" finds.
         again: asks for the same once more, in another process; None where that makes no sense.
     """
 
@@ -43,6 +44,7 @@ class Request:
     cache: str | Path | None
     extra_families: tuple[Path, ...]
     fallback: str | None
+    background: bool = False
     again: Callable[[], Kernel] | None = None
 
 
@@ -59,7 +61,8 @@ class Kernel:
         candidate: family and configuration.
         match: how well the record behind it fits the problem and this device.
         reason: what kept the match from being exact, or the configuration from being the
-            record's, as fewer threads do; empty when both are.
+            record's, as fewer threads do; and what computes while the kernel is being compiled.
+            Empty when all is well.
         record: the tuning record behind it; None for a default configuration.
         library: the library that computes instead of the candidate, since it is faster; empty
             where the candidate does.
@@ -79,6 +82,16 @@ class Kernel:
     def bound(self) -> BoundKernel:
         """What a call does, for those who make many: a frame of Python's less each."""
         return self._bound
+
+    def become(self, bound: BoundKernel, reason: str) -> None:
+        """Compute by something else from now on, as when what was chosen has been compiled.
+
+        Args:
+            bound: what computes.
+            reason: takes the place of the attribute.
+        """
+        object.__setattr__(self, "_bound", bound)
+        object.__setattr__(self, "reason", reason)
 
     def __repr__(self) -> str:
         """One line: what computes what, where, and how well it fits."""

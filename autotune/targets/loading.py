@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING
 from autotune.operations.problem import MatrixOperation
 from autotune.store import MatchQuality
 from autotune.targets.kernel import Kernel, ProductKernel
-from autotune.targets.lookup import binary_of, look_up
+from autotune.targets.lookup import binary_of, look_up, second_choice
+from autotune.targets.standing import Standing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autotune.operations.problem import Problem
     from autotune.store import Match
+    from autotune.targets.background import Job
     from autotune.targets.base import Target
     from autotune.targets.kernel import BoundKernel, Request
+    from autotune.targets.lookup import Lookup
 
 
 def load_kernel(target: Target, request: Request, kind: type[Kernel] | None = None) -> Kernel:
@@ -39,10 +45,7 @@ def load_kernel(target: Target, request: Request, kind: type[Kernel] | None = No
     record, reason, library = found.match.record, found.match.reason, ""
 
     def tuned() -> BoundKernel:
-        binary, programs = binary_of(problem, found), found.shared.programs
-        return target.kernel(
-            found.family, found.candidate, problem, found.device, programs, binary
-        )
+        return _made(found, problem)
 
     bound = None
     if request.fallback == "library" and _is_slower(found.match):
@@ -51,18 +54,55 @@ def load_kernel(target: Target, request: Request, kind: type[Kernel] | None = No
         library = record.baseline.name.partition(" ")[0]
         slower = f"{record.candidate.family} is at {record.baseline.ratio:.2f}x {library} here"
         reason = "; ".join(filter(None, (f"{slower}: {library} computes", reason)))
+    standing = None
+    if bound is None:
+        if request.background:
+            standing = _standing(found, problem, tuned)
+        bound = standing or tuned()
     if kind is None:
         kind = ProductKernel if isinstance(problem.defined, MatrixOperation) else Kernel
-    return kind(
+    kernel = kind(
         problem,
         target.name,
         found.candidate,
         found.match.quality,
         reason,
         record,
-        tuned() if bound is None else bound,
+        bound,
         library,
         request,
+    )
+    if standing is not None:
+        standing.begin(kernel)
+    return kernel
+
+
+def _made(found: Lookup, problem: Problem) -> BoundKernel:
+    """The kernel of a candidate that was found; it is compiled unless it is here."""
+    binary, programs = binary_of(problem, found), found.shared.programs
+    return found.target.kernel(
+        found.family, found.candidate, problem, found.device, programs, binary
+    )
+
+
+def _standing(found: Lookup, problem: Problem, make: Callable[[], BoundKernel]) -> Standing | None:
+    """What computes while the kernel is compiled; None where it is here, or nothing can."""
+    job = _job(found, problem)
+    if job is None:
+        return None
+    other = second_choice(problem, found, lambda each: _job(each, problem) is None)
+    if other is not None:
+        return Standing(job, _made(other, problem), str(other.candidate), make)
+    library = found.target.library(problem, make)
+    return None if library is None else Standing(job, library, "the library of its operands", make)
+
+
+def _job(found: Lookup, problem: Problem) -> Job | None:
+    """What must be compiled before the candidate can be called."""
+    if binary_of(problem, found) is not None:
+        return None
+    return found.target.job(
+        found.family, found.candidate, problem, found.device, found.shared.programs
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -106,6 +106,27 @@ def binary_of(problem: Problem, found: Lookup) -> Binary | None:
     if found.prediction is not None:
         return _predicted_binary(found.prediction, found.shared)
     return _binary(problem, found)
+
+
+def second_choice(
+    problem: Problem, found: Lookup, ready: Callable[[Lookup], bool]
+) -> Lookup | None:
+    """The program that a model prefers of those that can be called now; None where there is none.
+
+    Args:
+        problem: what it is for.
+        found: by a model's choice, which cannot be called yet.
+        ready: whether another choice can.
+    """
+    if found.prediction is None:
+        return None
+
+    def chosen(prediction: Prediction) -> Lookup:
+        family = found.shared.families[prediction.candidate.family]
+        return replace(found, family=family, candidate=prediction.candidate, prediction=prediction)
+
+    choices = map(chosen, found.shared.predictor.favourites(problem))
+    return next(filter(ready, choices), None)
 
 
 def qualities(match: str) -> tuple[MatchQuality, ...]:

@@ -19,6 +19,7 @@ from autotune.families.catalog import catalog
 from autotune.families.program_cache import ProgramCache
 from autotune.store.kept import kept_sources, state_of
 from autotune.store.sources import VARIABLE
+from autotune.targets.background import background
 from autotune.targets.fitting import Fits
 from autotune.targets.predicting import Predictor, predictor_of
 
@@ -144,14 +145,15 @@ def resident(
 
 
 def forget() -> None:
-    """Read everything again when it is next asked for."""
+    """Read everything again when it is next asked for, and compile what did not compile."""
     _RESIDENT.clear()
+    background().forget()
 
 
 def _after_fork_in_child() -> None:
     global _LOCK
     _LOCK = threading.Lock()
-    forget()  # the child may not have the threads that its parent has
+    _RESIDENT.clear()  # the child may not have the threads that its parent has
 
 
 if hasattr(os, "register_at_fork"):

@@ -9,6 +9,7 @@ from autotune.core.faces import lazily
 if TYPE_CHECKING:
     from autotune.tuning.preset_run import run_preset as run_preset
     from autotune.tuning.progress import Progress as Progress
+    from autotune.tuning.shape_preset import preset_of_shapes as preset_of_shapes
     from autotune.tuning.sweeper import SweepResult as SweepResult
     from autotune.tuning.sweeper import sweep as sweep
     from autotune.tuning.trials import TrialResult as TrialResult
@@ -22,6 +23,7 @@ _HOMES = {
     "TrialResult": "trials",
     "TuneResult": "tuner",
     "Workplace": "trials",
+    "preset_of_shapes": "shape_preset",
     "run_preset": "preset_run",
     "sweep": "sweeper",
     "tune": "tuner",

@@ -137,7 +137,8 @@ def run_preset(
     deadline = Deadline(limit_s)
     name = target or preset.target
     chosen = make_target(name)
-    found = select_families(load_families(target=name, extra=extra_families), families)
+    offered = load_families(target=name, operation=preset.operation, extra=extra_families)
+    found = select_families(offered, families)
     read = chosen.device(None, device)
     place = CacheLocations.at(cache).create()
     store = TuningCache(place.database)

@@ -13,7 +13,7 @@ from autotune.core.errors import InputError, ProblemError, UnknownNameError
 from autotune.core.printable import shown
 from autotune.core.suggestions import must_be
 from autotune.core.toml_table import Table
-from autotune.operations.problem import GEMM, Gemm
+from autotune.operations.problem import GEMM, Gemm, Problem
 from autotune.tuning.portfolios import SurveyPlan
 from autotune.tuning.sampling import Range
 
@@ -27,8 +27,8 @@ class PresetProblem:
         seconds: what it is meant to take, all in.
     """
 
-    problem: Gemm
-    seconds: int
+    problem: Problem
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,8 @@ class TuningPreset:
         trials: the most configurations tried for one problem.
         problems: in the order they are tuned.
         survey: what the device's portfolio and model are made with; None makes none.
+        operation: what its problems are of.
+        grows: whether it is the same preset when problems or their seconds have changed.
     """
 
     name: str
@@ -50,9 +52,11 @@ class TuningPreset:
     trials: int
     problems: tuple[PresetProblem, ...]
     survey: SurveyPlan | None = None
+    operation: str = GEMM.name
+    grows: bool = False
 
     @property
-    def seconds(self) -> int:
+    def seconds(self) -> float:
         """What the whole run may take."""
         return sum(each.seconds for each in self.problems)
 
@@ -60,6 +64,7 @@ class TuningPreset:
     def digest(self) -> str:
         """Sixteen hex digits over what is tuned and with how much effort."""
         lines = [f"{each.problem.label} {each.seconds}" for each in self.problems]
+        lines = [self.operation] if self.grows else lines
         text = "\n".join([self.name, str(self.trials), str(self.survey), *lines])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

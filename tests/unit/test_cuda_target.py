@@ -35,9 +35,10 @@ from autotune.store import (
 )
 from autotune.targets.base import Work
 from autotune.targets.cpu.target import CpuTarget
+from autotune.targets.cuda.compile.compiling import CompileRequest
 from autotune.targets.cuda.compile.cubin import read_cubin
 from autotune.targets.cuda.device import presence
-from autotune.targets.cuda.launch import loading, resident
+from autotune.targets.cuda.launch import code, resident
 from autotune.targets.cuda.launch.loading import make_program
 from autotune.targets.cuda.launch.program import CudaProgram
 from autotune.targets.cuda.target import CudaTarget, NumbaCudaTarget
@@ -126,7 +127,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         pytest.fail("nothing should be compiled")
 
-    monkeypatch.setattr(loading, "compile_kept", refuse)
+    monkeypatch.setattr(code, "compile_kept", refuse)
 
 
 def subject(family: KernelFamily, device: Device, problem: Gemm = PROBLEM) -> tuple[Any, ...]:
@@ -296,11 +297,11 @@ def test_what_cannot_be_taken_is_compiled(
 ) -> None:
     compiled: list[str] = []
 
-    def compile_(source: Any, *_: object) -> bytes:
-        compiled.append(source.digest)
+    def compile_(_: object, request: CompileRequest) -> bytes:
+        compiled.append(request.source.digest)
         return b"compiled"
 
-    monkeypatch.setattr(loading, "_compile", compile_)
+    monkeypatch.setattr(code.Wanted, "_compile", compile_)
     store().add(winner(families, device, **changes), binaries=[] if not changes else [CUBIN])
     problem = PROBLEM.with_sizes(256, 256, 256) if "sizes" in why else PROBLEM
     runtime.load(problem, "cuda", match="nearest")
@@ -330,7 +331,7 @@ def test_shipped_binary_is_found(
 def test_nothing_tuned_takes_the_default_family(
     device: Device, loaded: list[CudaProgram], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(loading, "_compile", lambda *_: b"compiled")
+    monkeypatch.setattr(code.Wanted, "_compile", lambda *_: b"compiled")
     monkeypatch.setattr(sources, "data_dir", lambda name: tmp_path)  # nothing is shipped
     with pytest.raises(NotTunedError, match="--target cuda"):
         runtime.load(PROBLEM, "cuda")

@@ -67,9 +67,22 @@ def test_the_gpu_preset_covers_square_odd_and_skinny_products() -> None:
     assert preset.seconds <= 8 * 60
 
 
-def test_the_cpu_preset_covers_256_to_2048() -> None:
-    sizes = {(p.problem.m, p.problem.dtype) for p in find_preset("cpu").problems}
-    assert sizes == {(2**i, dtype) for i in range(8, 12) for dtype in ("float32", "float64")}
+def test_the_cpu_preset_covers_square_odd_skinny_and_long_products() -> None:
+    preset = find_preset("cpu")
+    shapes: dict[str, set[tuple[int, ...]]] = {"float32": set(), "float64": set()}
+    for each in preset.problems:
+        shapes[each.problem.dtype].add(each.problem.shape)
+    assert shapes["float32"] == shapes["float64"]
+    for kind in (
+        {(size, size, size) for size in (64, 256, 512, 1000, 1024, 2048)},
+        {(511, 513, 509), (1, 4096, 4096), (4096, 4096, 1), (16, 4096, 4096)},
+        {(64, 16384, 64), (2048, 16, 2048)},
+    ):
+        assert kind <= shapes["float32"]
+    assert preset.target == "cpu"
+    assert preset.seconds <= 8 * 60
+    # Time for two rounds.
+    assert second_round_s(preset.seconds, [each.seconds for each in preset.problems]) > 0
 
 
 def test_presets_have_different_digests_which_say_all_that_counts(tmp_path: Path) -> None:

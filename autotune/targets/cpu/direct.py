@@ -17,7 +17,7 @@ from autotune.families.modules import load_module
 from autotune.operations.entry import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
     from types import ModuleType
 
@@ -94,8 +94,33 @@ def write_call(program: CpuProgram, programs: ProgramCache) -> Path:
     Raises:
         CacheError: the program cache cannot be written.
     """
+    names, templates = _names(program), data_dir("templates")
+
+    def rendered() -> Source:
+        # Late: whoever only reads the processor needs no templates.
+        from autotune.families.rendering import Source
+        from autotune.families.templating import expand
+
+        return Source(expand(_TEMPLATE, (templates,), names), "call", (), "cpu")
+
+    return programs.written("call", "cpu", _call_key(names), rendered)
+
+
+def known_call(program: CpuProgram, programs: ProgramCache) -> Path | None:
+    """What `write_call` gives, where it has done so before; nothing is rendered."""
+    return programs.known("call", "cpu", _call_key(_names(program)))
+
+
+def _call_key(names: Mapping[str, Any]) -> object:
+    """All that a module that calls programs depends on."""
+    stamp = (data_dir("templates") / _TEMPLATE).stat()
+    return stamp.st_mtime_ns, stamp.st_size, names
+
+
+def _names(program: CpuProgram) -> dict[str, Any]:
+    """What its template is given."""
     defined = program.defined
-    names = {
+    return {
         "dtype": program.dtype,
         "itemsize": DTYPES[program.dtype].itemsize,
         "runtime": len(program.runtime),
@@ -108,17 +133,6 @@ def write_call(program: CpuProgram, programs: ProgramCache) -> Path:
         "scalars": [name for name, _ in defined.scalars],
         "entry": [(each.kind.value, each.name) for each in defined.arguments],
     }
-    templates = data_dir("templates")
-    stamp = (templates / _TEMPLATE).stat()
-
-    def rendered() -> Source:
-        # Late: whoever only reads the processor needs no templates.
-        from autotune.families.rendering import Source
-        from autotune.families.templating import expand
-
-        return Source(expand(_TEMPLATE, (templates,), names), "call", (), "cpu")
-
-    return programs.written("call", "cpu", (stamp.st_mtime_ns, stamp.st_size, names), rendered)
 
 
 class _Method(ctypes.Structure):

@@ -85,32 +85,73 @@ def write_program(
         FamilyError: the template is at fault.
         CacheError: the program cache cannot be written.
     """
-    layout = problem.layout
-    kernel_layout = layout if layout in family.layouts else "nn"
     conformed = family.conform(configuration)
-    runtime = family.runtime_parameters
-    compiled = {name: value for name, value in conformed.items() if name not in runtime}
 
     def rendered() -> Source:
         from autotune.families.rendering import render
 
-        return render(family, conformed, dtype=problem.dtype, layout=kernel_layout)
+        layout = _kernel_layout(family, problem)
+        return render(family, conformed, dtype=problem.dtype, layout=layout)
 
     if unchanged(family.template_files):
-        key = (family.operation, family.digest, compiled, problem.dtype, kernel_layout)
+        key = _source_key(family, conformed, problem)
         path = programs.written(family.name, family.target, key, rendered)
     else:  # the family that was read is not what its template makes now
         path = programs.write(rendered(), family.name)
+    return _program(path, family, conformed, problem)
+
+
+def known_program(
+    family: KernelFamily,
+    configuration: Mapping[str, Value],
+    problem: Problem,
+    programs: ProgramCache,
+) -> CpuProgram | None:
+    """What `write_program` gives, where it has done so before; nothing is rendered.
+
+    Raises:
+        SpaceError: the configuration is not one of the family's.
+    """
+    conformed = family.conform(configuration)
+    key = _source_key(family, conformed, problem)
+    path = programs.known(family.name, family.target, key)
+    if path is None or not unchanged(family.template_files):
+        return None
+    return _program(path, family, conformed, problem)
+
+
+def _kernel_layout(family: KernelFamily, problem: Problem) -> str:
+    return problem.layout if problem.layout in family.layouts else "nn"
+
+
+def _source_key(family: KernelFamily, conformed: Configuration, problem: Problem) -> object:
+    """All that a source depends on."""
+    runtime = family.runtime_parameters
+    compiled = {name: value for name, value in conformed.items() if name not in runtime}
+    layout = _kernel_layout(family, problem)
+    return (family.operation, family.digest, compiled, problem.dtype, layout)
+
+
+def _program(
+    path: Path, family: KernelFamily, conformed: Configuration, problem: Problem
+) -> CpuProgram:
     return CpuProgram(
         path=path,
         entry=family.operation,
         dtype=problem.dtype,
-        kernel_layout=kernel_layout,
-        layout=layout,
-        runtime=tuple(int(conformed[name]) for name in runtime),
+        kernel_layout=_kernel_layout(family, problem),
+        layout=problem.layout,
+        runtime=tuple(int(conformed[name]) for name in family.runtime_parameters),
         threads=family.thread_count(conformed, problem.dtype),
         defined=family.defined,
     )
+
+
+def is_loaded(
+    family: KernelFamily, configuration: Configuration, problem: Problem, programs: ProgramCache
+) -> bool:
+    """Whether `load_kernel` has made this kernel in this process."""
+    return (family, configuration, problem.dtype, problem.layout, programs.folder) in _MADE
 
 
 def load_kernel(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from autotune.families.program_cache import ProgramCache
     from autotune.measuring.evaluator import Evaluator
     from autotune.operations.problem import Problem
+    from autotune.targets.background import Job
     from autotune.targets.base import Work
     from autotune.targets.kernel import BoundKernel, Kernel, Request
 
@@ -111,6 +112,19 @@ class CpuTarget(Target):
 
         bound = host_kernel(family, candidate.configuration, problem, device.limits, programs)
         return bound.__call__  # Python calls a method faster than an object
+
+    def job(
+        self,
+        family: KernelFamily,
+        candidate: Candidate,
+        problem: Problem,
+        device: Device,
+        programs: ProgramCache,
+    ) -> Job | None:
+        """Numba, in another process."""
+        from autotune.targets.cpu.ahead import compile_job
+
+        return compile_job(family, candidate.configuration, problem, programs)
 
     def load(self, request: Request) -> Kernel:
         """The record's kernel, or the default."""

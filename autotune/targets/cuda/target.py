@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from autotune.families.rendering import Source
     from autotune.measuring.evaluator import Evaluator
     from autotune.operations.problem import Problem
+    from autotune.targets.background import Job
     from autotune.targets.base import Work
     from autotune.targets.cuda.arrays.kernel import Launch
     from autotune.targets.cuda.device.known_gpus import KnownGpu
@@ -162,6 +163,20 @@ class CudaTarget(Target):
             return resident_launch(program, other)
 
         return device_kernel(problem, load_on)
+
+    def job(
+        self,
+        family: KernelFamily,
+        candidate: Candidate,
+        problem: Problem,
+        device: Device,
+        programs: ProgramCache,
+    ) -> Job | None:
+        """The compiler, in another process."""
+        from autotune.targets.cuda.launch.ahead import compile_job
+
+        limits = _cuda_limits(device)
+        return compile_job(family, candidate.configuration, problem, limits, programs)
 
     def load(self, request: Request) -> Kernel:
         """The record's kernel, or the default."""

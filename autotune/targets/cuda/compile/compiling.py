@@ -122,6 +122,24 @@ def compile_worker(
     return functools.partial(compile_kept, programs)
 
 
+def is_kept(programs: ProgramCache, request: CompileRequest) -> bool:
+    """Whether `compile_kept` finds a binary, as far as that is seen without reading it.
+
+    Raises:
+        CacheError: the program cache cannot be used.
+        MissingDependencyError: the compiler is missing.
+    """
+    cubin = _binary(programs, request)
+    return cubin.exists() and cubin.with_suffix(".json").exists()
+
+
+def _binary(programs: ProgramCache, request: CompileRequest) -> Path:
+    """Where the binary of a source is, or would be kept."""
+    label = _COMPILERS[request.source.target].label()
+    variant = f"{request.architecture}-{label}.cubin"
+    return programs.binary(request.source, request.family, variant)
+
+
 def compile_kept(programs: ProgramCache, request: CompileRequest) -> CompileReply:
     """Compile a source, unless that was done before: binaries are kept beside the sources.
 
@@ -131,7 +149,7 @@ def compile_kept(programs: ProgramCache, request: CompileRequest) -> CompileRepl
     """
     source, family = request.source, request.family
     compiler = _COMPILERS[source.target]
-    cubin = programs.binary(source, family, f"{request.architecture}-{compiler.label()}.cubin")
+    cubin = _binary(programs, request)
     notes = cubin.with_suffix(".json")
     start = time.perf_counter()
     # Whatever cannot be used is made again.

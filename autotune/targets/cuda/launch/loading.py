@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.core.configuration import Configuration
-from autotune.core.errors import CompileError, InputError
+from autotune.core.errors import InputError
 from autotune.families.launch import kernel_layout
 from autotune.families.planning import planner_of
-from autotune.families.rendering import render
-from autotune.targets.cuda.compile.compiling import CompileRequest, Refused, compile_kept
+from autotune.targets.cuda.launch.code import Wanted
 from autotune.targets.cuda.launch.program import CudaProgram
-from autotune.targets.cuda.launch.support_source import support_source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +20,6 @@ if TYPE_CHECKING:
     from autotune.families.launch import Binary
     from autotune.families.planning import Planner
     from autotune.families.program_cache import ProgramCache
-    from autotune.families.rendering import Source
     from autotune.operations.problem import Problem
 
 
@@ -56,14 +52,13 @@ def make_program(
         return planner_of(family, Configuration(configuration), problem.dtype, limits)
 
     if binary is None:
-        layout = kernel_layout(family, problem.layout)
-        code = _compiled(planner(), problem, layout, limits, programs)
+        code = Wanted(planner(), problem, limits.architecture, programs).code()
         return CudaProgram(
             cubin=code.cubin,
             plan=planner().plan(problem),
             dtype=problem.dtype,
             layout=problem.layout,
-            kernel_layout=layout,
+            kernel_layout=kernel_layout(family, problem.layout),
             support=code.support,
             defined=problem.defined,
         )
@@ -81,49 +76,3 @@ def make_program(
         support=binary.support,
         defined=problem.defined,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Code:
-    """What was compiled.
-
-    Attributes:
-        cubin: the kernels.
-        support: the transposing kernel; empty where nothing is copied.
-    """
-
-    cubin: bytes
-    support: bytes
-
-
-_COMPILED: dict[tuple[object, ...], _Code] = {}
-"""What this process has compiled or found compiled, by all that it depends on."""
-
-
-def _compiled(
-    planner: Planner, problem: Problem, layout: str, limits: CudaLimits, programs: ProgramCache
-) -> _Code:
-    family = planner.family
-    dtypes = problem.dtype, problem.out_dtype
-    key = (family, planner.fixed, *dtypes, problem.layout, limits.architecture, programs.folder)
-    if key not in _COMPILED:
-        source = render(
-            family,
-            planner.configuration,
-            dtype=problem.dtype,
-            layout=layout,
-            out_dtype=problem.out_dtype,
-        )
-        cubin = _compile(source, family.name, limits, programs)
-        support = b""
-        if layout != problem.layout:
-            support = _compile(support_source(problem.dtype), "support", limits, programs)
-        _COMPILED[key] = _Code(cubin, support)
-    return _COMPILED[key]
-
-
-def _compile(source: Source, family: str, limits: CudaLimits, programs: ProgramCache) -> bytes:
-    reply = compile_kept(programs, CompileRequest(source, family, limits.architecture))
-    if isinstance(reply, Refused):
-        raise CompileError(f"{family} does not compile for {limits.architecture}: {reply.reason}")
-    return reply.cubin

@@ -1,0 +1,163 @@
+"""Which problems a program uses: ``AUTOTUNE_RECORD=FILE`` has them written to a list of shapes.
+
+Every problem has a count of its look-ups and of the calls of its kernels. What was counted since
+the last time is appended whenever the count has doubled, and when the process ends: a process that
+is killed loses less than half of it. Lines are written in one piece under a lock of the file's, so
+that processes may share one; whoever reads it adds the lines up (`autotune.runtime.shape_list`).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.runtime.shape_list import UsedShape, append
+
+if TYPE_CHECKING:
+    from autotune.operations.problem import Problem
+    from autotune.targets.kernel import BoundKernel, Kernel
+
+VARIABLE = "AUTOTUNE_RECORD"
+"""The environment variable that names the file."""
+
+_log = logging.getLogger(__name__)
+
+
+def counted(kernel: Kernel) -> Kernel:
+    """A kernel that was looked up, whose calls are counted where the environment asks for that."""
+    given = os.environ.get(VARIABLE)
+    if not given:
+        return kernel
+    count = _recorder(Path(given).expanduser().absolute()).count(kernel.problem, kernel.target)
+    count.add()
+    return replace(kernel, _bound=_counting(kernel.bound, count))
+
+
+def _counting(bound: BoundKernel, count: Count) -> BoundKernel:
+    @functools.wraps(bound)
+    def call(*inputs: Any, **options: Any) -> Any:
+        result = bound(*inputs, **options)
+        if next(count.ticks) >= count.due:  # as `add`, a call of Python's less
+            count.report()
+        return result
+
+    return call
+
+
+class Count:
+    """How often one problem was used on one target.
+
+    A use takes the next of some numbers, which the interpreter does for one thread at a time;
+    whoever looks how far they have come takes one as well.
+
+    Args:
+        used: the problem, where, and any weight.
+        write: writes what is to be added to a list of shapes.
+
+    Attributes:
+        ticks: the numbers, from 1.
+        due: the number at which what was counted is written.
+    """
+
+    __slots__ = ("_lock", "_looks", "_used", "_write", "_written", "due", "ticks")
+
+    def __init__(self, used: UsedShape, write: Callable[[list[UsedShape]], None]) -> None:
+        self._used = used
+        self._write = write
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        """Count from nothing, as in a child by fork: what was counted is its parent's."""
+        self._lock = threading.Lock()  # of the parent's another thread may hold the old one
+        self._looks = self._written = 0
+        self.due = 1
+        self.ticks = itertools.count(1)
+
+    def add(self) -> None:
+        """Count a use; any thread may."""
+        if next(self.ticks) >= self.due:
+            self.report()
+
+    def report(self) -> None:
+        """Write what was counted since the last time."""
+        self._write(self.take())
+
+    def take(self) -> list[UsedShape]:
+        """What is to be written, which counts as written then; nothing where all is."""
+        with self._lock:
+            number = next(self.ticks)
+            counted = number - 1 - self._looks
+            self._looks += 1
+            self.due = number + max(counted, 1)
+            added = counted - self._written
+            self._written = counted
+        return [replace(self._used, weight=added)] if added else []
+
+
+class Recorder:
+    """The counts of one list of shapes.
+
+    Args:
+        path: of the list.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._counts: dict[tuple[Problem, str], Count] = {}
+        self._fails = False
+        from multiprocessing import util  # late: few programs record
+
+        util.register_after_fork(self, _end_with)
+        _end_with(self)
+        os.register_at_fork(after_in_child=self._begin_again)
+
+    def count(self, problem: Problem, target: str) -> Count:
+        """The count of a problem on a target."""
+        used = UsedShape(problem, target, 1)
+        return self._counts.setdefault((problem, target), Count(used, self._append))
+
+    def write(self) -> None:
+        """Write what was counted since the last time."""
+        self._append([used for count in [*self._counts.values()] for used in count.take()])
+
+    def _append(self, used: list[UsedShape]) -> None:
+        if not used or self._fails:
+            return
+        try:
+            append(self._path, used)
+        except OSError as error:  # a program must not end for its list of shapes
+            self._fails = True
+            _log.warning(
+                "%s=%s cannot be written (%s): shapes are not recorded",
+                VARIABLE,
+                self._path,
+                error.strerror or error,
+            )
+
+    def _begin_again(self) -> None:
+        for count in [*self._counts.values()]:
+            count.begin_again()
+        _end_with(self)
+
+
+def _end_with(recorder: Recorder) -> None:
+    """Have what is left written at the end of this process, be it a child of multiprocessing's.
+
+    Those end without `atexit`, but run what `multiprocessing` keeps for them: a child by fork
+    forgets what its parent had there, and calls what was registered for after the fork.
+    """
+    from multiprocessing import util
+
+    util.Finalize(recorder, recorder.write, exitpriority=0)
+
+
+@functools.cache
+def _recorder(path: Path) -> Recorder:
+    return Recorder(path)

@@ -1,0 +1,66 @@
+"""Compiling CPU kernels ahead of the calls that need them."""
+
+from __future__ import annotations
+
+import functools
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from autotune.core.errors import CompileError
+from autotune.families.compiled_files import CompiledFiles
+from autotune.measuring.processes import WorkerProcess
+from autotune.targets.background import Job
+from autotune.targets.cpu.compiling import compile_worker
+from autotune.targets.cpu.direct import direct_call, known_call, write_call
+from autotune.targets.cpu.kernel import is_loaded, known_program, load_kernel, write_program
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from autotune.core.configuration import Configuration
+    from autotune.families.family import KernelFamily
+    from autotune.families.program_cache import ProgramCache
+    from autotune.operations.problem import Problem
+    from autotune.targets.background import Workers
+
+
+def compile_job(
+    family: KernelFamily, configuration: Configuration, problem: Problem, programs: ProgramCache
+) -> Job | None:
+    """What compiles a kernel, and the function that calls it on arrays, in another process.
+
+    None where Numba's file cache has both, or this process has loaded them.
+
+    Args:
+        family: the configuration's family.
+        configuration: which kernel.
+        problem: what it computes.
+        programs: where emitted sources are.
+    """
+    if is_loaded(family, configuration, problem, programs):
+        return None
+    program = known_program(family, configuration, problem, programs)
+    if program is not None:
+        call = known_call(program, programs)
+        if call is not None and all(map(_is_compiled, (program.path, call))):
+            return None
+
+    def compile_both(workers: Workers) -> None:
+        program = write_program(family, configuration, problem, programs)
+        for path in (program.path, write_call(program, programs)):
+            reply = workers.ask("cpu", lambda: WorkerProcess(compile_worker), path)
+            if reply.error:
+                raise CompileError(reply.error)
+        direct_call(load_kernel(family, configuration, problem, programs), problem, programs)
+
+    key = ("cpu", family, configuration, problem.dtype, problem.layout, programs.folder)
+    return Job(key, f"{family.name} for {problem.dtype}", compile_both)
+
+
+def _is_compiled(path: Path) -> bool:
+    return CompiledFiles(path).made_by(_numba_version())
+
+
+@functools.cache
+def _numba_version() -> str:
+    return metadata.version("numba")

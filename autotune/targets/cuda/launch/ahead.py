@@ -1,0 +1,54 @@
+"""Compiling CUDA kernels ahead of the calls that need them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.families.planning import planner_of
+from autotune.measuring.processes import WorkerProcess
+from autotune.targets.background import Job
+from autotune.targets.cuda.compile.compiling import Refused, compile_worker
+from autotune.targets.cuda.launch.code import Wanted, refused
+
+if TYPE_CHECKING:
+    from autotune.core.configuration import Configuration
+    from autotune.core.limits import CudaLimits
+    from autotune.families.family import KernelFamily
+    from autotune.families.program_cache import ProgramCache
+    from autotune.operations.problem import Problem
+    from autotune.targets.background import Workers
+
+
+def compile_job(
+    family: KernelFamily,
+    configuration: Configuration,
+    problem: Problem,
+    limits: CudaLimits,
+    programs: ProgramCache,
+) -> Job | None:
+    """What compiles a kernel in another process; None where it is compiled.
+
+    Args:
+        family: the configuration's family.
+        configuration: which kernel.
+        problem: what it computes.
+        limits: of the device.
+        programs: where emitted sources are, and what was compiled from them.
+    """
+    planner = planner_of(family, configuration, problem.dtype, limits)
+    wanted = Wanted(planner, problem, limits.architecture, programs)
+    if wanted.is_here():
+        return None
+
+    def start() -> WorkerProcess:
+        return WorkerProcess(compile_worker, programs, (family.target,))
+
+    def compile_all(workers: Workers) -> None:
+        kind = family.target, programs.folder
+        for request in wanted.requests():
+            reply = workers.ask(kind, start, request)
+            if isinstance(reply, Refused):
+                raise refused(request, reply)
+        wanted.code()
+
+    return Job(("cuda", *wanted.key), f"{family.name} for {problem.dtype}", compile_all)
