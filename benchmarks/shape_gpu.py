@@ -240,7 +240,7 @@ class Contest:
 
     def enter(self, name: str, kernel: Kernel, ordinal: int) -> float:
         """Let a kernel take part: the error of its result, as a share of what is allowed."""
-        bound: Any = kernel._bound  # its launch, past the look at operands
+        bound: Any = kernel.bound  # whose launch looks at no operands
         return self._enter(name, bound.launch_on(ordinal))
 
     def times(self, budget_s: float = BUDGET_S) -> Mapping[str, Sequence[float]]:
