@@ -12,7 +12,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -186,25 +186,29 @@ class Survey:
         self._pool = list(dict.fromkeys(programs)) or self._pool
 
     def _compile(self, deadline: Deadline, stopped: Callable[[], bool]) -> None:
-        """Have the pool compiled, where compilers do not disturb who measures.
-
-        A visit would wait for the slowest of its own.
-        """
-        usual = replace(self._problems[0], m=_USUAL, n=_USUAL, k=_USUAL, layout="nn")
+        """Have the pool compiled: a visit would wait for the slowest of its own."""
         until = Deadline(_COMPILE_SHARE * deadline.remaining_s)
-        with self._evaluator(usual) as evaluator:
-            if not evaluator.compiles_ahead:
-                return
-            evaluator.deadline = until
-            families = self._place.families
+        waiting = list(dict.fromkeys(self._pool))
+        for m, n, k in _USUAL:
+            usual = replace(self._problems[0], m=m, n=n, k=k, layout="nn")
             able = [
                 each
-                for each in dict.fromkeys(self._pool)
-                if families[each.family].unsupported(usual) is None and self._valid(each, usual)
+                for each in waiting
+                if self._place.families[each.family].unsupported(usual) is None
+                and self._valid(each, usual)
             ]
-            evaluator.prepare(able)
-            while not all(map(evaluator.is_ready, able)) and not stopped() and not until.over:
-                time.sleep(_LOOK_S)
+            waiting = [each for each in waiting if each not in able]
+            if not able or stopped() or until.over:
+                continue
+            with self._evaluator(usual) as evaluator, suppress(OutOfTimeError):
+                evaluator.deadline = until
+                step = len(able) if evaluator.compiles_ahead else evaluator.batch
+                for first in range(0, len(able), step):
+                    if stopped() or until.over:
+                        break
+                    evaluator.prepare(able[first : first + step])
+                while not all(map(evaluator.is_ready, able)) and not stopped() and not until.over:
+                    time.sleep(_LOOK_S)
 
     def _visit(
         self, problem: Gemm, count: int, deadline: Deadline, stopped: Callable[[], bool]
@@ -312,10 +316,10 @@ class Survey:
             yield evaluator
 
 
-_USUAL = 2048
-"""Rows, reduction and columns of a problem that most programs are valid for."""
+_USUAL = ((2048, 2048, 2048), (4, 2048, 2048), (2048, 2048, 4), (64, 64, 64))
+"""Rows, reduction and columns of problems, for one of which almost any program is valid."""
 
-_COMPILE_SHARE = 0.25
+_COMPILE_SHARE = 0.3
 """Of the time, what compiling ahead may take."""
 
 _LOOK_S = 0.1

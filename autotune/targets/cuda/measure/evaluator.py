@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from autotune.core.configuration import Configuration
 from autotune.core.errors import AutotuneError, OutOfTimeError
 from autotune.core.limits import CudaLimits
 from autotune.core.measurement import Measurement, Outcome
@@ -281,12 +283,11 @@ class CudaBackend(WorkerBackend):
     def _compile(self, candidate: Candidate) -> Future[CompileReply | Failure]:
         family = self._families[candidate.family]
         layout = kernel_layout(family, self._problem.layout)
-        source = render(
-            family,
-            candidate.configuration,
-            dtype=self._problem.dtype,
-            layout=layout,
-            out_dtype=self._problem.out_dtype,
+        problem, runtime = self._problem, family.runtime_parameters
+        fixed = {k: v for k, v in candidate.configuration.items() if k not in runtime}
+        some = {each.name: each.values[0] for each in family.parameters if each.runtime}
+        source = _rendered(
+            family, Configuration(fixed | some), problem.dtype, layout, problem.out_dtype
         )
         if source.digest not in self._compiles:
             self._programs.write(source, family.name)
@@ -298,6 +299,18 @@ class CudaBackend(WorkerBackend):
             CompileRequest(source, family, self._limits.architecture),
             self._effort.compile_timeout_s,
         )
+
+
+@functools.lru_cache(maxsize=1024)
+def _rendered(
+    family: KernelFamily,
+    configuration: Configuration,
+    dtype: str,
+    layout: str,
+    out_dtype: str | None,
+) -> Source:
+    """A family's source, rendered once a process: problems of a run have programs in common."""
+    return render(family, configuration, dtype=dtype, layout=layout, out_dtype=out_dtype)
 
 
 def _make_worker(device: Device, effort: Effort, seed: int) -> SharedWorker:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from autotune.measuring.rig import Pace
 from autotune.measuring.sharing import Subjects
 from autotune.measuring.trial import PATIENCE, Trials
 from autotune.operations.cases import Case, cases_of
+from autotune.operations.problem import Gemm
 from autotune.targets.cuda.device.nvml import GpuMonitor
 from autotune.targets.cuda.driver.context import describe, driver_errors
 from autotune.targets.cuda.driver.interface import driver
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from autotune.families.launch import LaunchPlan
     from autotune.measuring.evaluator import Effort
     from autotune.measuring.messages import Program
+    from autotune.operations.problem import Problem
     from autotune.targets.cuda.launch.launch import Launch
 
 HOPELESS = 8.0
@@ -55,12 +57,35 @@ def measurement_worker(
     driver().enter(settings.ordinal)
     atexit.register(driver().leave)
 
+    kept = KeptCases()
+
     def measuring(subject: Subject) -> Trials:
-        return Trials(CudaRig(subject, effort, settings, seed), effort)
+        return Trials(CudaRig(subject, effort, settings, seed, kept), effort)
 
     # Only one problem's operands are kept: how many copies of them there are depends on how much
     # of the device's memory is free.
     return Subjects(measuring, subject, weigh=lambda each: 1, limit=1)
+
+
+class KeptCases:
+    """Operands and references of small products, which problems of one kind have in common."""
+
+    def __init__(self) -> None:
+        self._checks: dict[tuple[Any, ...], Mapping[Case, DeviceCheck | MirrorCheck]] = {}
+
+    def of(
+        self,
+        problem: Problem,
+        support: bytes,
+        make: Callable[[Case], DeviceCheck | MirrorCheck],
+    ) -> Mapping[Case, DeviceCheck | MirrorCheck]:
+        """Those of the problem's kind, made if there are none yet."""
+        if not isinstance(problem, Gemm):  # other operations' cases follow from their sizes
+            return {case: make(case) for case in cases_of(problem)}
+        kind = (problem.with_sizes(1, 1, 1), support)
+        if kind not in self._checks:
+            self._checks[kind] = {case: make(case) for case in cases_of(problem)}
+        return self._checks[kind]
 
 
 class CudaRig:
@@ -71,12 +96,20 @@ class CudaRig:
         effort: how long and how exactly to measure.
         settings: of the device.
         seed: seeds the operands.
+        kept: what rigs of one process share.
     """
 
     # The run after the first is a batch that was warmed up: one of those is asked for always.
     pace = Pace(runs=3, long_runs=2, hopeless=HOPELESS)
 
-    def __init__(self, subject: Subject, effort: Effort, settings: GpuSettings, seed: int) -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        effort: Effort,
+        settings: GpuSettings,
+        seed: int,
+        kept: KeptCases | None = None,
+    ) -> None:
         problem = subject.problem
         self._problem = problem
         self._interval = effort.interval
@@ -89,7 +122,7 @@ class CudaRig:
         def check(case: Case, *others: str) -> DeviceCheck | MirrorCheck:
             return check_on_device(case, problem, rng, helpers, others=others)
 
-        self._small = {case: check(case) for case in cases_of(problem)}
+        self._small = (kept or KeptCases()).of(problem, subject.support, check)
         self._large = check(Case(*problem.shape), *OTHER_CONTENTS)
         self._seed = seed
         count = rotation_sets(
