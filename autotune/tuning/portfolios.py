@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from autotune.core.deadline import Deadline
 from autotune.model import Portfolio, build
-from autotune.store import BinaryRecord
+from autotune.store import BinaryRecord, record_sources
 from autotune.store.checks import utc_now
+from autotune.targets.predicting import predictor_of
 from autotune.tuning.sampling import Range, draw_problems
 from autotune.tuning.survey import Survey, sizes_of
 
@@ -94,8 +95,11 @@ def survey_device(
         del left[dtype]
         if not problems or stopped() or not seconds:
             continue
-        survey = Survey(place, problems, f"{study}-{dtype}")
-        survey.hold(Deadline(seconds), stopped, watch)
+        own_time = Deadline(seconds)
+        with place.evaluator(problems[0]) as host:
+            survey = Survey(place, host, problems, f"{study}-{dtype}")
+            survey.take(_known(place, problems[0]))
+            survey.hold(own_time, stopped, watch)
         found = _stored(place, survey, problems, own)
         if found is not None:
             now_s = deadline.elapsed_s
@@ -103,6 +107,14 @@ def survey_device(
             count = sum(len(each.timed) for each in timed)
             yield Surveyed(found, len(timed), count, now_s - begun_s)
             begun_s = now_s
+
+
+def _known(place: Place, problem: Gemm) -> Portfolio | None:
+    """The portfolio that serves such problems now, of this device or of one like it."""
+    sources = record_sources(place.store.path, place.device.fingerprint.kind)
+    operation, target = problem.operation, place.target.name
+    predictor = predictor_of(sources, operation, target, place.families, place.device)
+    return predictor.portfolio(problem)
 
 
 def _stored(
