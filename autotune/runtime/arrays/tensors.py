@@ -10,6 +10,7 @@ from autotune.core.errors import OperandError, OperandTypeError
 from autotune.runtime.arrays.base import out_is_missing, scale
 from autotune.runtime.arrays.strided import SMALL_LAUNCH, SMALL_PRODUCT
 from autotune.runtime.shapes import Spread
+from autotune.targets.precision import torch_is_exact
 from autotune.targets.registry import home_of
 
 if TYPE_CHECKING:
@@ -144,10 +145,12 @@ class TorchTensors:
         return out.copy_(result)
 
     def batches(self, a: Look, work: int) -> bool:
-        """See `Library.batches`; not where PyTorch is set to round float32 to TF32."""
-        if a.place[0].type == "cpu":
-            return work < SMALL_PRODUCT
-        return work < SMALL_LAUNCH and not self._torch.backends.cuda.matmul.allow_tf32
+        """See `Library.batches`."""
+        return work < (SMALL_PRODUCT if a.place[0].type == "cpu" else SMALL_LAUNCH)
+
+    def is_exact(self, array: Any) -> bool:
+        """See `Library.is_exact`."""
+        return torch_is_exact(self._torch, array.device.type)
 
     def multiply(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
         """See `Library.multiply`: whatever PyTorch multiplies, with gradients where wanted."""
