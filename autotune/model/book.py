@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.core.configuration import Candidate
 from autotune.model.fitting import fit
 from autotune.model.portfolio import Key
 from autotune.model.terms import TERMS, Programs, Sizes, Unit, price
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from autotune.core.configuration import Candidate, Configuration
+    from autotune.core.configuration import Configuration
     from autotune.core.device import DeviceLimits
     from autotune.families.family import KernelFamily
+    from autotune.model.portfolio import Entry
 
     Prices = NDArray[np.float64]
 
@@ -58,6 +60,7 @@ class Program:
         tile: of a unit.
         resident: units that a multiprocessor holds at a time.
         timed: what was measured of it: sizes, unit, seconds, weight.
+        known: prices that an earlier portfolio has; they hold where no measurement speaks.
         prices: seconds per term.
         spread: standard deviation of a prediction's logarithm.
     """
@@ -70,6 +73,7 @@ class Program:
     prices: Prices
     spread: float = UNKNOWN_SPREAD
     timed: list[tuple[Sizes, Unit, float, float]] = field(default_factory=list)
+    known: Prices | None = None
 
     def expected(self, sizes: Sizes) -> tuple[Configuration, float]:
         """The best call for a problem, and the seconds that it is expected to take."""
@@ -138,9 +142,21 @@ class PriceBook:
         if known is None or (resident is not None and known.resident != resident):
             made = self._make(family, key, resident)
             if known is not None:
-                made.timed = known.timed
+                made.timed, made.known = known.timed, known.known
             self._programs[key] = known = made
         return known
+
+    def take(self, entry: Entry) -> None:
+        """Add a program of an earlier portfolio, with its prices.
+
+        Raises:
+            SpaceError: it is not one of the family's configurations.
+        """
+        candidate = Candidate(entry.family, entry.configuration)
+        program = self.program(candidate, entry.layout, entry.resident)
+        if program is not None:
+            program.known = np.array(entry.prices)
+            program.prices, program.spread = program.known, entry.spread
 
     def note(self, each: Timed) -> None:
         """Add a measurement; prices follow with `learn`."""
@@ -165,7 +181,7 @@ class PriceBook:
     def _learn(self, group: Sequence[Program]) -> Prices | None:
         """Prices of one family's programs for one layout; those they have in common, if timed."""
         counted = {id(each): self._counted(each) for each in group if each.timed}
-        common = default_prices(self._dtype)
+        common = default_prices(self._dtype, self._places)
         if counted:
             timed = [each for each in group if each.timed]
             scaled = np.vstack([counted[id(each)] * volumes(each.tile) for each in timed])
@@ -175,13 +191,15 @@ class PriceBook:
         for each in group:
             plain = self._programs.get(replace(each.key, layout="nn"))
             expected = common * volumes(each.tile)
-            if plain is not None and plain is not each and plain.timed:
+            if each.known is not None:
+                expected = each.known
+            elif plain is not None and plain is not each and plain.timed:
                 expected = plain.prices
             if each.timed:
                 seconds, weights = _columns(each.timed)
                 fitted = fit(counted[id(each)], seconds, weights, expected)
                 each.prices, each.spread = fitted.prices, fitted.spread
-            else:
+            elif each.known is None:
                 each.prices, each.spread = expected, UNKNOWN_SPREAD
         return common if counted else None
 
@@ -200,7 +218,7 @@ class PriceBook:
         configurations, table = units.variants()
         calls = Programs(table, resident, self._places)
         tile = units.of(key.configuration).tile
-        prices = default_prices(self._dtype) * volumes(tile)
+        prices = default_prices(self._dtype, self._places) * volumes(tile)
         return Program(key, tuple(configurations), calls, tile, resident, prices)
 
 
@@ -223,30 +241,47 @@ def volumes(tiles: tuple[int, int, int] | NDArray[np.float64]) -> NDArray[np.flo
     return found
 
 
-def default_prices(dtype: str) -> Prices:
-    """Prices before anything is known, per unit of volume: of a GPU of our days, roughly.
+def default_prices(dtype: str, places: int) -> Prices:
+    """Prices before anything is known, per unit of volume: of a machine of our days, roughly.
 
     They say what is cheap and what is dear; the first measurements say how much.
+
+    Args:
+        dtype: element type of the operands.
+        places: multiprocessors of the device; 1 of a CPU, whose units follow each other, so that
+            each is a wave and a wave costs no more than a unit does.
     """
     double = 2.0 if dtype == "float64" else 1.0
-    prices = dict.fromkeys(TERMS, 0.0)
-    prices |= {
-        "call": 2e-6,
-        "steps of full waves": 6e-12 * double,
-        "steps of the last wave": 5e-12 * double,
-        "steps in a row": 1e-12 * double,
-        "units": 1e-11,
-        "waves": 1e-6,
-        "bytes of A": 1.5e-13,
-        "bytes of B": 1.5e-13,
-        "bytes of C": 2.5e-13,
-        "bytes of parts": 4e-13,
-        "sum of parts": 2e-6,
-        "sum in a block": 4e-11 * double,
-        "copies": 2e-6,
-        "bytes copied": 6e-13,
-    }
-    return np.array([prices[name] for name in TERMS])
+    prices = dict.fromkeys(TERMS, 0.0) | (_ONE_PLACE if places == 1 else _MANY_PLACES)
+    doubled = [name.startswith("steps") or name == "sum in a block" for name in TERMS]
+    return np.array([prices[name] for name in TERMS]) * np.where(doubled, double, 1.0)
+
+
+_MANY_PLACES = {
+    "call": 2e-6,
+    "steps of full waves": 6e-12,
+    "steps of the last wave": 5e-12,
+    "steps in a row": 1e-12,
+    "units": 1e-11,
+    "waves": 1e-6,
+    "bytes of A": 1.5e-13,
+    "bytes of B": 1.5e-13,
+    "bytes of C": 2.5e-13,
+    "bytes of parts": 4e-13,
+    "sum of parts": 2e-6,
+    "sum in a block": 4e-11,
+    "copies": 2e-6,
+    "bytes copied": 6e-13,
+}
+
+_ONE_PLACE = {
+    "call": 5e-7,
+    "steps of full waves": 1.5e-11,
+    "units": 1e-10,
+    "bytes of A": 2e-11,
+    "bytes of B": 2e-11,
+    "bytes of C": 4e-11,
+}
 
 
 def _columns(

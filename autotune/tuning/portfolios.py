@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from autotune.core.deadline import Deadline
 from autotune.model import Portfolio, build
-from autotune.store import BinaryRecord
+from autotune.store import BinaryRecord, record_sources
 from autotune.store.checks import utc_now
+from autotune.targets.predicting import predictor_of
 from autotune.tuning.sampling import Range, draw_problems
 from autotune.tuning.survey import Survey, sizes_of
 
@@ -99,9 +100,12 @@ def survey_device(
             continue
         # What a cap leaves of the device is what its families must be valid on.
         where = place if cap is None else replace(place, device=place.target.device(problems[0]))
-        study_name = f"{study}-{dtype}" if cap is None else f"{study}-{dtype}-{cap}-threads"
-        survey = Survey(where, problems, study_name)
-        survey.hold(Deadline(seconds), stopped, watch)
+        name = f"{study}-{dtype}" if cap is None else f"{study}-{dtype}-{cap}-threads"
+        own_time = Deadline(seconds)
+        with where.evaluator(problems[0]) as host:
+            survey = Survey(where, host, problems, name)
+            survey.take(_known(where, problems[0]))
+            survey.hold(own_time, stopped, watch)
         found = _stored(place, survey, problems, own)
         if found is not None:
             now_s = deadline.elapsed_s
@@ -109,6 +113,14 @@ def survey_device(
             count = sum(len(each.timed) for each in timed)
             yield Surveyed(found, len(timed), count, now_s - begun_s)
             begun_s = now_s
+
+
+def _known(place: Place, problem: Gemm) -> Portfolio | None:
+    """The portfolio that serves such problems now, of this device or of one like it."""
+    sources = record_sources(place.store.path, place.device.fingerprint.kind)
+    operation, target = problem.operation, place.target.name
+    predictor = predictor_of(sources, operation, target, place.families, place.device)
+    return predictor.portfolio(problem)
 
 
 def _stored(
