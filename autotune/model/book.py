@@ -180,7 +180,8 @@ class PriceBook:
         learned: set[str] = set()
         # The plain layout first: others are like it where nothing else is known of them.
         for (name, _), group in sorted(groups.items(), key=lambda each: each[0][1] != "nn"):
-            common = self._learn(group, self._common.get(name, default_prices(self._dtype)))
+            before = self._common.get(name, default_prices(self._dtype, self._places))
+            common = self._learn(group, before)
             if any(each.timed for each in group) and name not in learned:
                 self._common[name] = common
                 learned.add(name)
@@ -224,7 +225,7 @@ class PriceBook:
         configurations, table = units.variants()
         calls = Programs(table, resident, self._places)
         tile = units.of(key.configuration).tile
-        common = self._common.get(family.name, default_prices(self._dtype))
+        common = self._common.get(family.name, default_prices(self._dtype, self._places))
         prices = common * volumes(tile)
         return Program(key, tuple(configurations), calls, tile, resident, prices)
 
@@ -248,30 +249,47 @@ def volumes(tiles: tuple[int, int, int] | NDArray[np.float64]) -> NDArray[np.flo
     return found
 
 
-def default_prices(dtype: str) -> Prices:
-    """Prices before anything is known, per unit of volume: of a GPU of our days, roughly.
+def default_prices(dtype: str, places: int) -> Prices:
+    """Prices before anything is known, per unit of volume: of a machine of our days, roughly.
 
     They say what is cheap and what is dear; the first measurements say how much.
+
+    Args:
+        dtype: element type of the operands.
+        places: multiprocessors of the device; 1 of a CPU, whose units follow each other, so that
+            each is a wave and a wave costs no more than a unit does.
     """
     double = 2.0 if dtype == "float64" else 1.0
-    prices = dict.fromkeys(TERMS, 0.0)
-    prices |= {
-        "call": 2e-6,
-        "steps of full waves": 6e-12 * double,
-        "steps of the last wave": 5e-12 * double,
-        "steps in a row": 1e-12 * double,
-        "units": 1e-11,
-        "waves": 1e-6,
-        "bytes of A": 1.5e-13,
-        "bytes of B": 1.5e-13,
-        "bytes of C": 2.5e-13,
-        "bytes of parts": 4e-13,
-        "sum of parts": 2e-6,
-        "sum in a block": 4e-11 * double,
-        "copies": 2e-6,
-        "bytes copied": 6e-13,
-    }
-    return np.array([prices[name] for name in TERMS])
+    prices = dict.fromkeys(TERMS, 0.0) | (_ONE_PLACE if places == 1 else _MANY_PLACES)
+    doubled = [name.startswith("steps") or name == "sum in a block" for name in TERMS]
+    return np.array([prices[name] for name in TERMS]) * np.where(doubled, double, 1.0)
+
+
+_MANY_PLACES = {
+    "call": 2e-6,
+    "steps of full waves": 6e-12,
+    "steps of the last wave": 5e-12,
+    "steps in a row": 1e-12,
+    "units": 1e-11,
+    "waves": 1e-6,
+    "bytes of A": 1.5e-13,
+    "bytes of B": 1.5e-13,
+    "bytes of C": 2.5e-13,
+    "bytes of parts": 4e-13,
+    "sum of parts": 2e-6,
+    "sum in a block": 4e-11,
+    "copies": 2e-6,
+    "bytes copied": 6e-13,
+}
+
+_ONE_PLACE = {
+    "call": 5e-7,
+    "steps of full waves": 1.5e-11,
+    "units": 1e-10,
+    "bytes of A": 2e-11,
+    "bytes of B": 2e-11,
+    "bytes of C": 4e-11,
+}
 
 
 def _columns(

@@ -100,10 +100,10 @@ def survey_device(
             continue
         # What a cap leaves of the device is what its families must be valid on.
         where = place if cap is None else replace(place, device=place.target.device(problems[0]))
-        study_name = f"{study}-{dtype}" if cap is None else f"{study}-{dtype}-{cap}-threads"
+        name = f"{study}-{dtype}" if cap is None else f"{study}-{dtype}-{cap}-threads"
         own_time = Deadline(seconds)
         with where.evaluator(problems[0]) as host:
-            survey = Survey(where, host, problems, study_name)
+            survey = Survey(where, host, problems, name)
             survey.take(_known(where, problems[0]))
             survey.hold(own_time, stopped, watch)
         found = _stored(place, survey, problems, own)
