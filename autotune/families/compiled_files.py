@@ -47,12 +47,18 @@ class CompiledFiles:
         return noted if isinstance(noted, dict) else {}
 
     def made_by(self, version: str) -> bool:
-        """Whether there is what a version of Numba has compiled, as far as its index says."""
-        for name, content in self.contents():
+        """Whether a version of Numba has compiled all of it, as far as its indices say.
+
+        What another process is compiling now has not been noted yet.
+        """
+        indices = [self._folder / name for name in self.known if name.endswith(".nbi")]
+        try:
             # An index begins with the pickled text of its version.
-            if name.endswith(".nbi") and version.encode() in content[:64]:
-                return True
-        return False
+            return bool(indices) and all(
+                version.encode() in path.read_bytes()[:64] for path in indices
+            )
+        except OSError:
+            return False
 
     def check(self) -> None:
         """Make the folder private, and remove the module's files if one is not as it was noted.

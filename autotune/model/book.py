@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.core.configuration import Candidate
 from autotune.model.fitting import fit
 from autotune.model.portfolio import Key
 from autotune.model.terms import TERMS, Programs, Sizes, Unit, price
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from autotune.core.configuration import Candidate, Configuration
+    from autotune.core.configuration import Configuration
     from autotune.core.device import DeviceLimits
     from autotune.families.family import KernelFamily
+    from autotune.model.portfolio import Entry
 
     Prices = NDArray[np.float64]
 
@@ -58,6 +60,7 @@ class Program:
         tile: of a unit.
         resident: units that a multiprocessor holds at a time.
         timed: what was measured of it: sizes, unit, seconds, weight.
+        known: prices that an earlier portfolio has; they hold where no measurement speaks.
         prices: seconds per term.
         spread: standard deviation of a prediction's logarithm.
     """
@@ -70,6 +73,7 @@ class Program:
     prices: Prices
     spread: float = UNKNOWN_SPREAD
     timed: list[tuple[Sizes, Unit, float, float]] = field(default_factory=list)
+    known: Prices | None = None
 
     def expected(self, sizes: Sizes) -> tuple[Configuration, float]:
         """The best call for a problem, and the seconds that it is expected to take."""
@@ -138,9 +142,21 @@ class PriceBook:
         if known is None or (resident is not None and known.resident != resident):
             made = self._make(family, key, resident)
             if known is not None:
-                made.timed = known.timed
+                made.timed, made.known = known.timed, known.known
             self._programs[key] = known = made
         return known
+
+    def take(self, entry: Entry) -> None:
+        """Add a program of an earlier portfolio, with its prices.
+
+        Raises:
+            SpaceError: it is not one of the family's configurations.
+        """
+        candidate = Candidate(entry.family, entry.configuration)
+        program = self.program(candidate, entry.layout, entry.resident)
+        if program is not None:
+            program.known = np.array(entry.prices)
+            program.prices, program.spread = program.known, entry.spread
 
     def note(self, each: Timed) -> None:
         """Add a measurement; prices follow with `learn`."""
@@ -175,13 +191,15 @@ class PriceBook:
         for each in group:
             plain = self._programs.get(replace(each.key, layout="nn"))
             expected = common * volumes(each.tile)
-            if plain is not None and plain is not each and plain.timed:
+            if each.known is not None:
+                expected = each.known
+            elif plain is not None and plain is not each and plain.timed:
                 expected = plain.prices
             if each.timed:
                 seconds, weights = _columns(each.timed)
                 fitted = fit(counted[id(each)], seconds, weights, expected)
                 each.prices, each.spread = fitted.prices, fitted.spread
-            else:
+            elif each.known is None:
                 each.prices, each.spread = expected, UNKNOWN_SPREAD
         return common if counted else None
 

@@ -65,7 +65,9 @@ def build(
         loss: see `LOSS`.
     """
     timed = [each for each in book.programs if each.timed]
-    able = [each for each in timed if len(each.timed) >= fewest] or timed
+    # What an earlier portfolio has need not be measured again to stay.
+    tried = [p for p in book.programs if len(p.timed) >= fewest or p.known is not None]
+    able = tried or timed
     if not able:
         return Built((), 0.0, 0)
     observed = _best_observed(timed)

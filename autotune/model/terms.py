@@ -156,12 +156,15 @@ class Programs:
         steps *= self._inverse_parts
         np.ceil(steps - _ROUNDING, out=steps)
         written = self._written * (m * k)
+        segments: NDArray[np.float64] | float = 1.0
         if len(even := self._even):
             every = units[even] * steps[even]
             blocks = np.minimum(self._slots[even], np.maximum(every // self._share, 1.0))
-            units[even], steps[even] = blocks, np.ceil(every / blocks)
             # A unit's first and last tile are other units', too.
+            segments = np.ones(len(self))
+            segments[even] = units[even] / blocks + 1.0
             written[even] = blocks * self._tile_bytes
+            units[even], steps[even] = blocks, np.ceil(every / blocks)
         full = np.floor(units * self._inverse_slots + _ROUNDING)
         last = np.ceil((units - full * self._slots) / self._places - _ROUNDING)
         waves = full + (last > 0)
@@ -169,8 +172,9 @@ class Programs:
         np.multiply(full, steps, out=counted[1])
         np.multiply(last, steps, out=counted[2])
         np.multiply(waves, steps, out=counted[3])
-        np.add(full, last, out=counted[4])
-        counted[5] = waves
+        # What a tile costs beside its steps; units with a share of all go from tile to tile.
+        np.multiply(full + last, segments, out=counted[4])
+        np.multiply(waves, segments, out=counted[5])
         counted[6] = m * n * itemsize
         counted[7] = n * k * itemsize
         counted[8] = m * k * itemsize

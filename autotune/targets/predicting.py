@@ -94,11 +94,15 @@ class Predictor:
             if self._valid(problem, candidate):
                 yield self._prediction(ranked.portfolio, candidate, choice)
 
+    def portfolio(self, problem: Gemm) -> Portfolio | None:
+        """The portfolio for problems like this, of the device or of the one most like it."""
+        return next(self._fitting(problem), None)
+
     def prior(self, problem: Problem) -> dict[str, Expectation]:
         """What is expected of every configuration of the families that were measured, by name."""
         if not isinstance(problem, Gemm) or not multiplies(problem.defined):
             return {}
-        portfolio = next(self._fitting(problem), None)
+        portfolio = self.portfolio(problem)
         if portfolio is None:
             return {}
         limits = self._device.limits

@@ -206,30 +206,30 @@ def run_preset(
     plan = None if _SURVEY in finished else preset.survey
     if not tasks and plan is None:
         return
-    # Its processes are everybody's; it measures nothing itself.
     programs = ProgramCache(place.programs)
     first = preset.problems[0].problem
+    if plan is not None:
+        survey = Place(chosen, read, found, store, programs, workers, seed)
+        own = Deadline((plan.share if tasks else 1.0) * deadline.remaining_s)
+        with Interrupt(own) as interrupt:
+            for made in survey_device(
+                survey,
+                plan,
+                own,
+                lambda: interrupt.requested,
+                study=f"survey-{preset.name}-{identity}",
+                watch=visits,
+            ):
+                if surveyed is not None:
+                    surveyed(made)
+        if interrupt.requested:
+            for task in tasks:
+                status = PresetStatus.NOT_REACHED
+                yield PresetResult(task.problem, task.study, status, reason=_INTERRUPTED)
+            return
+        journal.add(_SURVEY)
+    # Its processes are everybody's; it measures nothing itself.
     with chosen.evaluator(Work(first, found, read, programs, EFFORT, workers, seed)) as host:
-        if plan is not None:
-            where = Place(chosen, read, found, store, programs, host, workers, seed)
-            own = Deadline((plan.share if tasks else 1.0) * deadline.remaining_s)
-            with Interrupt(own) as interrupt:
-                for made in survey_device(
-                    where,
-                    plan,
-                    own,
-                    lambda: interrupt.requested,
-                    study=f"survey-{preset.name}-{identity}",
-                    watch=visits,
-                ):
-                    if surveyed is not None:
-                        surveyed(made)
-            if interrupt.requested:
-                for task in tasks:
-                    status = PresetStatus.NOT_REACHED
-                    yield PresetResult(task.problem, task.study, status, reason=_INTERRUPTED)
-                return
-            journal.add(_SURVEY)
         yield from _Rounds(tasks, deadline, visit, journal).hold()
 
 

@@ -12,7 +12,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from autotune.families.launch import Binary
     from autotune.families.program_cache import ProgramCache
     from autotune.measuring.evaluator import Evaluator
-    from autotune.model import Key, Program
+    from autotune.model import Key, Portfolio, Program
     from autotune.store import TuningCache
     from autotune.targets.base import Target
 
@@ -94,7 +94,6 @@ class Place:
         families: by name.
         store: where measurements go.
         programs: where sources and binaries go.
-        host: an evaluator whose processes are used.
         workers: compile workers.
         seed: of operands and lots.
     """
@@ -104,9 +103,15 @@ class Place:
     families: Mapping[str, KernelFamily]
     store: TuningCache
     programs: ProgramCache
-    host: Evaluator
     workers: int | None
     seed: int
+
+    def evaluator(self, problem: Gemm, beside: Evaluator | None = None) -> Evaluator:
+        """One for a problem, with the processes of another one."""
+        work = Work(
+            problem, self.families, self.device, self.programs, EFFORT, self.workers, self.seed
+        )
+        return self.target.evaluator(work, beside)
 
 
 class Survey:
@@ -114,6 +119,7 @@ class Survey:
 
     Args:
         place: where it is held.
+        host: an evaluator of the place's, whose processes are used.
         problems: to be visited.
         study: what measurements are stored under.
 
@@ -122,8 +128,11 @@ class Survey:
         binaries: of the programs that were tried, where any are kept.
     """
 
-    def __init__(self, place: Place, problems: Sequence[Gemm], study: str) -> None:
+    def __init__(
+        self, place: Place, host: Evaluator, problems: Sequence[Gemm], study: str
+    ) -> None:
         self._place = place
+        self._host = host
         self._problems = problems
         self._study = study
         dtype = problems[0].dtype
@@ -147,6 +156,14 @@ class Survey:
         if each is not None:
             self.book.note(each)
             self._pool.append(candidate)
+
+    def take(self, portfolio: Portfolio | None) -> None:
+        """Begin with what is known: its programs are tried, and its prices hold till they are."""
+        for entry in () if portfolio is None else portfolio.entries:
+            family = self._place.families.get(entry.family)
+            if family is not None and family.digest == entry.family_digest:
+                self.book.take(entry)
+                self._pool.append(Candidate(entry.family, entry.configuration))
 
     def hold(
         self, deadline: Deadline, stopped: Callable[[], bool], watch: Watch | None = None
@@ -200,7 +217,7 @@ class Survey:
             waiting = [each for each in waiting if each not in able]
             if not able or stopped() or until.over:
                 continue
-            with self._evaluator(usual) as evaluator, suppress(OutOfTimeError):
+            with self._place.evaluator(usual, self._host) as evaluator, suppress(OutOfTimeError):
                 evaluator.deadline = until
                 step = len(able) if evaluator.compiles_ahead else evaluator.batch
                 for first in range(0, len(able), step):
@@ -217,7 +234,7 @@ class Survey:
         chosen = list(self._promising(problem, count))
         rows: list[tuple[Candidate, Measurement]] = []
         try:
-            with self._evaluator(problem) as evaluator:
+            with place.evaluator(problem, self._host) as evaluator:
                 evaluator.deadline = deadline
                 # Where compilers would disturb measurements, few are waited for at a time.
                 step = len(chosen) if evaluator.compiles_ahead else evaluator.batch
@@ -299,21 +316,6 @@ class Survey:
         family = self._place.families[candidate.family]
         dtype, limits = self._problems[0].dtype, self._place.device.limits
         return Units(family, candidate.configuration, dtype, limits)
-
-    @contextmanager
-    def _evaluator(self, problem: Gemm) -> Iterator[Evaluator]:
-        place = self._place
-        work = Work(
-            problem,
-            place.families,
-            place.device,
-            place.programs,
-            EFFORT,
-            place.workers,
-            place.seed,
-        )
-        with place.target.evaluator(work, place.host) as evaluator:
-            yield evaluator
 
 
 _USUAL = ((2048, 2048, 2048), (4, 2048, 2048), (2048, 2048, 4), (64, 64, 64))

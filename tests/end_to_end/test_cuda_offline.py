@@ -16,7 +16,7 @@ from autotune.families.catalog import load_families
 from autotune.targets.cuda.compile import nvrtc
 from autotune.targets.cuda.device.known_gpus import find_gpu, known_gpus
 
-FAMILIES = {"block", "naive", "pipelined", "skinny", "streamed", "tiled", "volkov"}
+FAMILIES = {"block", "naive", "outer", "pipelined", "skinny", "streamed", "tiled", "volkov"}
 H200 = ["--target", "cuda", "--device", "h200"]
 NUMBA_FAMILIES = {"block", "naive", "tiled"}
 NUMBA_H200 = ["--target", "numba-cuda", "--device", "h200"]

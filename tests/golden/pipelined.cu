@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family pipelined, float32, layout nn.
  *
- * template: gemm/cuda/pipelined.cu.j2, digest 47daaede3c974979
+ * template: gemm/cuda/pipelined.cu.j2, digest d4cc65299f4c03c7
  * configuration: {"bounds": "launch", "lane_order": "z", "lanes_m": 4, "load_run": 16, "min_blocks": 1, "order": "row-serpentine", "sk": 128, "sm": 128, "sn": 16, "stages": 3, "transpose_through": "copies", "tx": 8, "ty": 8}
  */
 
@@ -486,21 +486,34 @@ __device__ __forceinline__ void store_element(T* element, T sum, T alpha, T beta
 // Elements from row to row of a part with k columns: whole vectors.
 __device__ __forceinline__ int part_stride(int k) { return (k + VECTOR - 1) / VECTOR * VECTOR; }
 
-// The VECTOR elements of C from (row, column) on, as far as there are so many, become
-// alpha * (sum of the parts) + beta * C.
-__device__ __forceinline__ void add_up(const T* parts, int count, T alpha, T beta, T* c, int ldc,
-                                       int row, int column, int m, int k) {
-  const int across = part_stride(k) / VECTOR;
-  const long long size = static_cast<long long>(m) * across;
-  const Vector<VECTOR>* part = reinterpret_cast<const Vector<VECTOR>*>(parts) +
-                               static_cast<long long>(row) * across + column / VECTOR;
-  Vector<VECTOR> sum = {};
-#pragma unroll 8
-  for (int i = 0; i < count; ++i) {
-    const Vector<VECTOR> value = part[i * size];
+// Parts are added up in runs, and then these: RUN at least, and no more than RUNS of them.
+constexpr int RUN = 8;
+constexpr int RUNS = 8;
+
+__device__ __forceinline__ int run_length(int count) {
+  return max(RUN, (count + RUNS - 1) / RUNS);
+}
+
+// sum[i] += the vectors `offset[i]` of the parts [first, last), each of `size` vectors.
+template <int COUNT>
+__device__ __forceinline__ void add_run(Vector<VECTOR> (&sum)[COUNT],
+                                        const unsigned (&offset)[COUNT], const T* parts,
+                                        long long size, int first, int last) {
+#pragma unroll 8 / COUNT
+  for (int part = first; part < last; ++part) {
+    const Vector<VECTOR>* vectors = reinterpret_cast<const Vector<VECTOR>*>(parts) + part * size;
 #pragma unroll
-    for (int v = 0; v < VECTOR; ++v) sum.element[v] += value.element[v];
+    for (int i = 0; i < COUNT; ++i) {
+      const Vector<VECTOR> value = vectors[offset[i]];
+#pragma unroll
+      for (int v = 0; v < VECTOR; ++v) sum[i].element[v] += value.element[v];
+    }
   }
+}
+
+// The vector of C at (row, column), as far as C goes, becomes alpha * sum + beta * C.
+__device__ __forceinline__ void store_vector(const Vector<VECTOR>& sum, T alpha, T beta, T* c,
+                                             int ldc, int row, int column, int k) {
   T* to = c + static_cast<long long>(row) * ldc + column;
   if (column + VECTOR <= k && rows_aligned<VECTOR>(c, ldc)) {
     Vector<VECTOR> value = {};
@@ -518,23 +531,68 @@ __device__ __forceinline__ void add_up(const T* parts, int count, T alpha, T bet
   }
 }
 
-// The same for all of C: a thread for each vector.
-__device__ __forceinline__ void add_up_everywhere(const T* parts, int count, T alpha, T beta, T* c,
-                                                  int ldc, int m, int k) {
+// C = alpha * (sum of `count` parts) + beta * C. A block has 64 threads along x, a vector of C each,
+// and one along y for each run.
+__device__ __forceinline__ void add_up(const T* parts, int count, T alpha, T beta, T* c, int ldc,
+                                       int m, int k) {
+  __shared__ Vector<VECTOR> of_run[RUNS][64];
   const unsigned across = part_stride(k) / VECTOR;
   const unsigned index = blockIdx.x * blockDim.x + threadIdx.x;
   const int row = index / across;
   const int column = index % across * VECTOR;
-  if (row < m) add_up(parts, count, alpha, beta, c, ldc, row, column, m, k);
+  const int first = threadIdx.y * run_length(count);
+  Vector<VECTOR> sum[1] = {};
+  if (row < m) {
+    add_run<1>(sum, {index}, parts, static_cast<long long>(m) * across, first,
+               min(first + run_length(count), count));
+  }
+  if (blockDim.y > 1) {
+    of_run[threadIdx.y][threadIdx.x] = sum[0];
+    __syncthreads();
+    for (int run = 1; run < blockDim.y; ++run) {
+#pragma unroll
+      for (int v = 0; v < VECTOR; ++v) {
+        sum[0].element[v] += of_run[run][threadIdx.x].element[v];
+      }
+    }
+  }
+  if (row < m && threadIdx.y == 0) store_vector(sum[0], alpha, beta, c, ldc, row, column, k);
 }
 
-// The same for the tile of C that starts at (first_row, first_column), by the threads of a block.
+// The same for one tile of C, which starts at (first_row, first_column), by the threads of a block.
 __device__ __forceinline__ void add_up_tile(const T* parts, int count, T alpha, T beta, T* c,
-                                            int ldc, int first_row, int first_column, int m, int k) {
-  for (int index = threadIdx.x; index < SM * (SK / VECTOR); index += THREADS) {
-    const int row = first_row + index / (SK / VECTOR);
-    const int column = first_column + index % (SK / VECTOR) * VECTOR;
-    if (row < m && column < k) add_up(parts, count, alpha, beta, c, ldc, row, column, m, k);
+                                            int ldc, int first_row, int first_column, int m,
+                                            int k) {
+  constexpr int BATCH = 2;  // vectors that a thread adds up at a time
+  constexpr int VECTORS = SM * (SK / VECTOR);
+  const unsigned across = part_stride(k) / VECTOR;
+  for (int index = threadIdx.x; index < VECTORS; index += BATCH * THREADS) {
+    int row[BATCH], column[BATCH];
+    unsigned offset[BATCH];
+    bool inside[BATCH];
+#pragma unroll
+    for (int i = 0; i < BATCH; ++i) {
+      const int vector = index + i * THREADS;
+      row[i] = first_row + vector / (SK / VECTOR);
+      column[i] = first_column + vector % (SK / VECTOR) * VECTOR;
+      inside[i] = vector < VECTORS && row[i] < m && column[i] < k;
+      offset[i] = inside[i] ? row[i] * across + column[i] / VECTOR : 0;
+    }
+    Vector<VECTOR> total[BATCH] = {};
+    for (int first = 0; first < count; first += run_length(count)) {
+      Vector<VECTOR> sum[BATCH] = {};
+      add_run<BATCH>(sum, offset, parts, static_cast<long long>(m) * across, first,
+                     min(first + run_length(count), count));
+#pragma unroll
+      for (int i = 0; i < BATCH; ++i) {
+#pragma unroll
+        for (int v = 0; v < VECTOR; ++v) total[i].element[v] += sum[i].element[v];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < BATCH; ++i) {
+      if (inside[i]) store_vector(total[i], alpha, beta, c, ldc, row[i], column[i], k);
+    }
   }
 }
 
@@ -652,11 +710,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
   }
 }
 
-// C = alpha * (sum of the parts) + beta * C; a thread for each vector of C.
-extern "C" __global__ void __launch_bounds__(64) sum_splits(
+// C = alpha * (sum of the parts) + beta * C
+extern "C" __global__ void __launch_bounds__(64 * RUNS) sum_splits(
     int m, int n, int k, float alpha, const float* __restrict__ a, int lda,
     const float* __restrict__ b, int ldb, float beta, float* __restrict__ c, int ldc,
     float* __restrict__ workspace, int group, int splits, int last, int realign) {
   const Workspace held = divided(workspace, m, n, k, last, realign);
-  add_up_everywhere(held.parts, splits, alpha, beta, c, ldc, m, k);
+  add_up(held.parts, splits, alpha, beta, c, ldc, m, k);
 }

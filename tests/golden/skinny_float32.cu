@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family skinny, float32, layout nn.
  *
- * template: gemm/cuda/skinny.cu.j2, digest 276b25ee008e6249
+ * template: gemm/cuda/skinny.cu.j2, digest 33b69ee4566ccd2e
  * configuration: {"few": 4, "held": 4, "loads": 8, "min_blocks": 2, "side": "rows", "warps": 8, "wide": 4}
  */
 
@@ -96,6 +96,21 @@ __device__ __forceinline__ void store_element(T* element, T sum, T alpha, T beta
   *element = value;
 }
 
+// The logarithm of a power of two.
+__device__ __forceinline__ int log2_of(int power) { return __ffs(power) - 1; }
+
+// COUNT neighbours in shared memory, in whole vectors.
+template <int COUNT>
+__device__ __forceinline__ void read_neighbours(T (&to)[COUNT], const T* from) {
+  constexpr int WIDTH = COUNT * ITEMSIZE < 16 ? COUNT : 16 / ITEMSIZE;
+#pragma unroll
+  for (int i = 0; i < COUNT; i += WIDTH) {
+    const Vector<WIDTH> part = *reinterpret_cast<const Vector<WIDTH>*>(from + i);
+#pragma unroll
+    for (int v = 0; v < WIDTH; ++v) to[i + v] = part.element[v];
+  }
+}
+
 // --- The streamed operand ---
 
 // Elements that are loaded by one instruction.
@@ -119,18 +134,6 @@ __device__ __forceinline__ Chunk read_chunk(const T* from, int spacing, int left
   return chunk;
 }
 
-// COUNT neighbours in shared memory, in whole vectors.
-template <int COUNT>
-__device__ __forceinline__ void read_neighbours(T (&to)[COUNT], const T* from) {
-  constexpr int WIDTH = COUNT * ITEMSIZE < 16 ? COUNT : 16 / ITEMSIZE;
-#pragma unroll
-  for (int i = 0; i < COUNT; i += WIDTH) {
-    const Vector<WIDTH> part = *reinterpret_cast<const Vector<WIDTH>*>(from + i);
-#pragma unroll
-    for (int v = 0; v < WIDTH; ++v) to[i + v] = part.element[v];
-  }
-}
-
 // A thread's share of the operand. Threads lie `across` the outputs, and one below the other down
 // the reduction: thread `x` across and `y` down takes WIDE outputs of every (THREADS / across)-th
 // reduction step, from step `y` on.
@@ -144,8 +147,8 @@ struct Stream {
   int steps;         // that are left from the thread's next one on
 
   __device__ __forceinline__ Stream(const T* operand, int ld, int first_output, int outputs,
-                                    int first_step, int steps, int across, int x, int y)
-      : across(across), step(THREADS / across), steps(steps - y) {
+                                    int first_step, int steps, int across, int down, int x, int y)
+      : across(across), step(down), steps(steps - y) {
     first_output += VECTORS ? x * VECTOR : x;
     from = operand + static_cast<long long>(first_step + y) * ld + first_output;
     stride = static_cast<long long>(step) * ld;
@@ -283,14 +286,16 @@ static_assert(AT_ONCE * THREADS * (WIDE + SUMS_PAD) * ITEMSIZE <= SHARED_BYTES, 
 // that is always the same, and passes element and sum to `store(f, output, sum)`.
 template <typename Store>
 __device__ __forceinline__ void sum_over_threads(const T (&acc)[FEW][WIDE], bool vectors, int across,
-                                                 int x, int y, Store store) {
+                                                 int down, int x, int y, Store store) {
   T* sums = reinterpret_cast<T*>(shared_memory);
   const int outputs = across * WIDE;
+  const int shift = log2_of(outputs);
   const int ld = outputs + SUMS_PAD;
-  const int down = THREADS / across;
   // Where there are more threads than elements, several neighbours add up one.
-  const int helpers = max(1, min(THREADS / (AT_ONCE * outputs), min(down, 32)));
-  const int helper = threadIdx.x % helpers;
+  const int idle = log2_of(THREADS / AT_ONCE) - shift;
+  const int helping = max(0, min(idle, min(log2_of(down), 5)));
+  const int helpers = 1 << helping;
+  const int helper = threadIdx.x & (helpers - 1);
 #pragma unroll
   for (int first = 0; first < FEW; first += AT_ONCE) {
     __syncthreads();
@@ -302,9 +307,9 @@ __device__ __forceinline__ void sum_over_threads(const T (&acc)[FEW][WIDE], bool
       }
     }
     __syncthreads();
-    for (int index = threadIdx.x / helpers; index < AT_ONCE * outputs; index += THREADS / helpers) {
-      const int f = index / outputs;
-      const int output = index % outputs;
+    for (int index = threadIdx.x >> helping; index < AT_ONCE * outputs; index += THREADS >> helping) {
+      const int f = index >> shift;
+      const int output = index & (outputs - 1);
       T sum = 0;
 #pragma unroll 4
       for (int i = helper; i < down; i += helpers) sum += sums[(f * down + i) * ld + output];
@@ -321,12 +326,15 @@ __device__ __forceinline__ void sum_over_threads(const T (&acc)[FEW][WIDE], bool
 // Whether the calling block is the last of `count` blocks to come here; it may then read what the
 // others wrote before they came. The ticket is zero before the first and after the last of them.
 __device__ __forceinline__ bool last_to_come(unsigned* ticket, unsigned count) {
-  __threadfence();
   __syncthreads();
-  const bool last = threadIdx.x == 0 && atomicInc(ticket, count - 1) == count - 1;
-  const bool found = __syncthreads_or(last);
-  __threadfence();
-  return found;
+  bool last = false;
+  if (threadIdx.x == 0) {
+    // The barriers make this thread's fences good for the whole block.
+    __threadfence();
+    last = atomicInc(ticket, count - 1) == count - 1;
+    __threadfence();
+  }
+  return __syncthreads_or(last);
 }
 
 // Where a part of a tile keeps an element of C: as C's rows have it.
@@ -339,9 +347,10 @@ template <typename Store>
 __device__ __forceinline__ void sum_over_parts(const T* parts, int count, int strip, Store store) {
   constexpr int WIDTH = 16 / ITEMSIZE;
   const int vectors = FEW * strip / WIDTH;
-  const int helpers = max(1, min(THREADS / vectors, 32));
-  const int helper = threadIdx.x % helpers;
-  for (int index = threadIdx.x / helpers; index < vectors; index += THREADS / helpers) {
+  const int helping = max(0, min(log2_of(THREADS) - log2_of(vectors), 5));
+  const int helpers = 1 << helping;
+  const int helper = threadIdx.x & (helpers - 1);
+  for (int index = threadIdx.x >> helping; index < vectors; index += THREADS >> helping) {
     Vector<WIDTH> sum = {};
 #pragma unroll 8
     for (int i = helper; i < count; i += helpers) {
@@ -362,34 +371,33 @@ __device__ __forceinline__ void sum_over_parts(const T* parts, int count, int st
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(int m, int n, int k, float alpha, const float* __restrict__ a, int lda, const float* __restrict__ b, int ldb, float beta, float* __restrict__ c, int ldc, float* __restrict__ workspace, int across, int splits) {
-  // The block's columns and rows of C.
+  // The block's tile: its rows and columns of C.
   const int strip = across * WIDE;
-  const int strips = (k - 1) / strip + 1;
-  const int tiles = (m - 1) / FEW + 1;
-  const int tile = blockIdx.x % (tiles * strips);
-  const int first_few = tile % tiles * FEW;
-  const int first_output = tile / tiles * strip;
+  const int first_few = blockIdx.x * FEW;
+  const int first_output = blockIdx.y * strip;
 
   // Its part of the reduction, which starts where vectors do.
-  const int part = blockIdx.x / (tiles * strips);
-  const int vectors_in_all = (n - 1) / VECTOR + 1;
+  const int part = blockIdx.z;
+  const unsigned vectors_in_all = (n - 1) / VECTOR + 1;
   const int least = vectors_in_all / splits;
   const int longer = vectors_in_all % splits;  // parts that have one vector more
   const int begin = (part * least + min(part, longer)) * VECTOR;
   const int end = min(begin + (least + (part < longer)) * VECTOR, n);
 
-  const int x = threadIdx.x % across;
-  const int y = threadIdx.x / across;
+  // The thread's place: `across` threads lie across the columns, `down` along the reduction.
+  const int down = THREADS >> log2_of(across);
+  const int x = threadIdx.x & (across - 1);
+  const int y = threadIdx.x >> log2_of(across);
   const T* factors = a + static_cast<long long>(first_few) * lda + begin;
   const Factors other(factors, lda, m - first_few, end - begin);
 
   T acc[FEW][WIDE] = {};
   const bool vectors = rows_aligned<VECTOR>(b, ldb) && k % VECTOR == 0;
   if (vectors) {
-    accumulate<true>(acc, Stream<true>(b, ldb, first_output, k, begin, end - begin, across, x, y),
+    accumulate<true>(acc, Stream<true>(b, ldb, first_output, k, begin, end - begin, across, down, x, y),
                      other, end - begin, y);
   } else {
-    accumulate<false>(acc, Stream<false>(b, ldb, first_output, k, begin, end - begin, across, x, y),
+    accumulate<false>(acc, Stream<false>(b, ldb, first_output, k, begin, end - begin, across, down, x, y),
                       other, end - begin, y);
   }
 
@@ -400,19 +408,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(int m, in
     store_element(c + static_cast<long long>(f) * ldc + output, sum, alpha, beta);
   };
   if (splits == 1) {
-    sum_over_threads(acc, vectors, across, x, y, store);
+    sum_over_threads(acc, vectors, across, down, x, y, store);
     return;
   }
 
   // The block that finishes the tile's last part adds up all of them.
   unsigned* tickets = reinterpret_cast<unsigned*>(workspace);
-  T* parts = reinterpret_cast<T*>(tickets + (tiles * strips + 3) / 4 * 4) +
+  const int tile = blockIdx.y * gridDim.x + blockIdx.x;
+  const int tiles = gridDim.x * gridDim.y;
+  T* parts = reinterpret_cast<T*>(tickets + (tiles + 3) / 4 * 4) +
              static_cast<long long>(tile) * splits * FEW * strip;
-  sum_over_threads(acc, vectors, across, x, y, [&](int f, int output, T sum) {
+  sum_over_threads(acc, vectors, across, down, x, y, [&](int f, int output, T sum) {
     parts[part * FEW * strip + place(f, output, strip)] = sum;
   });
   if (!last_to_come(tickets + tile, splits)) return;
   sum_over_parts(parts, splits, strip, [&](int at, T sum) {
-    store(at / strip, at % strip, sum);
+    store(at >> log2_of(strip), at & (strip - 1), sum);
   });
 }

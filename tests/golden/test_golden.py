@@ -78,7 +78,7 @@ CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
     ),
     "unpacked_nt_threads": (
         "unpacked",
-        {"vector": 512, "ty": 8, "vectors": 2, "sm": 128, "sk": 1024, **GUIDED},
+        {"vector": 512, "ty": 8, "vectors": 2, "sm": 128, "sk": 256, **GUIDED},
         "float32",
         "nt",
     ),
@@ -110,6 +110,10 @@ THIN: Mapping[str, Value] = {
     "across": 32,
     "splits": 16,
 }
+SHORT: Mapping[str, Value] = {
+    **{"sn": 8, "ty": 2, "wide": 4, "warps": 8, "min_blocks": 2},
+    **{"across": 128, "rows": 128},
+}
 CUDA_CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
     "naive_float32": (
         "naive",
@@ -130,6 +134,7 @@ CUDA_CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
         "bfloat16",
     ),
     "skinny_float32": ("skinny", THIN, "float32", "float32"),
+    "outer_float32": ("outer", SHORT, "float32", "float32"),
     "block_float16": (
         "block",
         {**SQUARE, **STAGED, "vector": 4, "transposed": 1, "interleaved": 1},

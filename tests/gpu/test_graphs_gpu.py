@@ -31,6 +31,7 @@ KINDS = {
     "plain": ("block", "nn"),
     "splits": ("pipelined", "nn"),  # parts of the reduction, summed in a workspace
     "tickets": ("pipelined", "nn"),  # the same, in a workspace that starts with zeros
+    "shares": ("streamed", "nn"),  # blocks that wait for each other, by flags in such a workspace
     "copies": ("naive", "tt"),  # operands that are transposed on the way
 }
 """Families and layouts whose calls differ in what they need beside their operands."""

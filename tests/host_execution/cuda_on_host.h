@@ -46,6 +46,8 @@ static inline Value __ldg(const Value* address) {
   return *address;
 }
 
+static inline int __ffs(int value) { return __builtin_ffs(value); }
+
 // Numbers of 16 bits, which the emitted source converts to float and back, and nothing else.
 struct __half {
   _Float16 value;

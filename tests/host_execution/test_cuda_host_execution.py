@@ -44,6 +44,8 @@ SHAPES = (
     (4096, 4096, 1),
     (8, 4096, 4096),
     (4096, 4096, 8),
+    (4096, 1, 4096),
+    (4096, 16, 4096),
     (16, 65536, 16),
 )
 """What presets are for."""
@@ -53,7 +55,10 @@ FAMILIES = load_families(target="cuda", operation="gemm")
 SQUARE = ((512, 4096, 512),)
 """What configurations are drawn for: small C and a long reduction, so that it is split too."""
 
-DRAWN_FOR = {"skinny": ((6, 4096, 512), (512, 4096, 3), (13, 4096, 512), (512, 4096, 1))}
+DRAWN_FOR = {
+    "skinny": ((6, 4096, 512), (512, 4096, 3), (13, 4096, 512), (512, 4096, 1)),
+    "outer": ((512, 1, 512), (600, 13, 300), (300, 4, 2000), (512, 30, 512)),
+}
 """The same for families that serve C of certain shapes."""
 
 
@@ -78,6 +83,8 @@ def largest_sizes(
         few, strip = int(names["few"]) + 3, int(names["strip"]) + 9
         depth = 2 * int(names["sn"]) + 9
         return (few, depth, strip) if names["side"] == "rows" else (strip, depth, few)
+    if "rows" in configuration:
+        return int(names["rows"]) + 9, 2 * int(names["sn"]) + 3, int(names["strip"]) + 9
 
     def tile(name: str, otherwise: int) -> int:
         size = configuration.get(name, configuration.get("tile", otherwise))
@@ -112,9 +119,11 @@ def test_random_configurations_compute_the_product(
     def check(row: int) -> list[str]:
         rng = np.random.default_rng((*seed, row))
         configuration = space[row]
-        if "splits" in configuration:  # blocks of threads take their time here
-            fewer = min(int(configuration["splits"]), 5)
-            configuration = family.conform({**configuration, "splits": fewer})
+        # Blocks of threads take their time here.
+        for runtime, most in (("splits", 5), ("rows", 128)):
+            if runtime in configuration:
+                fewer = min(int(configuration[runtime]), most)
+                configuration = family.conform({**configuration, runtime: fewer})
         failures = []
         for _ in range(CASES):
             sizes = largest_sizes(configuration, family.values(configuration, problem, limits))

@@ -65,8 +65,8 @@ def product(configuration: Mapping[str, Value], case: Case, folder: Path, **how:
     return bytes(np.ascontiguousarray(operands["c"]).data)
 
 
-@pytest.mark.parametrize("sizes", [(33, 150, 65), (70, 301, 131), (1, 512, 64)])
-@pytest.mark.parametrize("splits", [2, 5, 9])
+@pytest.mark.parametrize("sizes", [(33, 150, 65), (70, 301, 131), (1, 1, 1)])
+@pytest.mark.parametrize("splits", [2, 5, 9, 24])
 def test_whoever_adds_the_parts_and_whenever_the_bits_are_the_same(
     sizes: tuple[int, int, int], splits: int, folder: Path
 ) -> None:
