@@ -37,7 +37,7 @@ def counted(kernel: Kernel) -> Kernel:
         return kernel
     count = _recorder(Path(given).expanduser().absolute()).count(kernel.problem, kernel.target)
     count.add()
-    return replace(kernel, _bound=_counting(kernel.bound, count))
+    return kernel.through(_counting(kernel.bound, count))
 
 
 def _counting(bound: BoundKernel, count: Count) -> BoundKernel:

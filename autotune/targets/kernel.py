@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
@@ -82,6 +82,18 @@ class Kernel:
     def bound(self) -> BoundKernel:
         """What a call does, for those who make many: a frame of Python's less each."""
         return self._bound
+
+    def through(self, bound: BoundKernel) -> Self:
+        """The same kernel, whose calls go through something else on their way.
+
+        Args:
+            bound: calls what `bound` is now.
+        """
+        other = replace(self, _bound=bound)
+        follow = getattr(self._bound, "follow", None)
+        if follow is not None:  # another one computes for a while, and tells of the end of that
+            follow(other)
+        return other
 
     def become(self, bound: BoundKernel, reason: str) -> None:
         """Compute by something else from now on, as when what was chosen has been compiled.

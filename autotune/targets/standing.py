@@ -35,6 +35,7 @@ class Standing:
         self._now = other
         self._asked: Background | None = None
         self._kernel: Kernel | None = None
+        self._followers: list[Kernel] = []
         self._reason = ""
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
@@ -49,13 +50,17 @@ class Standing:
         self._tell(f"{self._job.name} is being compiled: {self._what} computes meanwhile")
         self._submit()
 
+    def follow(self, kernel: Kernel) -> None:
+        """Tell another one, which calls this on its way, of the end as well."""
+        self._followers.append(kernel)
+        if self._kernel is not None:  # which may have been told meanwhile
+            kernel.become(kernel.bound, self._kernel.reason)
+
     def _submit(self) -> None:
         self._asked = background()
         self._asked.submit(self._job, self._end)
 
     def _end(self, failure: str) -> None:
-        kernel = self._kernel
-        assert kernel is not None  # it has begun
         if not failure:
             try:
                 self._now = self._make()
@@ -65,9 +70,11 @@ class Standing:
         if failure:
             self._tell(f"{self._job.name} cannot be used ({failure}): {self._what} computes")
         else:
-            kernel.become(self._now, self._reason)
+            self._tell("")
 
     def _tell(self, reason: str) -> None:
-        assert self._kernel is not None
+        assert self._kernel is not None  # it has begun
         told = "; ".join(filter(None, (reason, self._reason)))
-        self._kernel.become(self, told)
+        self._kernel.become(self if reason else self._now, told)
+        for each in self._followers:
+            each.become(each.bound, told)
