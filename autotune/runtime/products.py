@@ -60,7 +60,8 @@ class PreparedProduct:
             )
         made = library.empty(a, products.shape, self.dtype) if out is None else out
         m, _, k = products.sizes
-        matrices = made.reshape((*products.stack, m, k))
+        shape = (*products.stack, m, k)
+        matrices = made if shape == products.shape else made.reshape(shape)
         if kernel is None:
             with library.working(a):
                 matrices[...] = beta * matrices if beta != 0 else 0

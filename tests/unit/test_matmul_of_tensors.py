@@ -95,8 +95,11 @@ def test_gradients_are_pytorchs() -> None:
     with torch.no_grad():
         weights = torch.nn.Parameter(torch.ones(3, 2))
         got = matmul(torch.ones(2, 3), weights)
+        into = torch.nn.Parameter(torch.zeros(2, 2))
+        assert matmul(torch.ones(2, 3), weights, into) is into
     assert not got.requires_grad
     same(got, torch.full((2, 2), 3.0))
+    assert into.equal(got)
 
 
 def test_stacks_are_exact_whatever_pytorch_is_set_to() -> None:

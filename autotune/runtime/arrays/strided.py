@@ -75,7 +75,8 @@ class NumpyArrays:
             array = array[(0,) * factor.first]
         if factor.copied:
             array = array.astype(DTYPES[dtype].numpy, order="C")
-        array = array.reshape(factor.shape)
+        if array.shape != factor.shape:
+            array = array.reshape(factor.shape)
         if factor.stack:
             array = self.module.broadcast_to(array, factor.stack + factor.shape[-2:])
         return array.swapaxes(-1, -2) if factor.turned else array
