@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autotune.core.deadline import Deadline
-from autotune.model import Portfolio, build
+from autotune.model import Portfolio, build, with_calls
 from autotune.store import BinaryRecord, record_sources
 from autotune.store.checks import utc_now
 from autotune.targets.predicting import predictor_of
@@ -100,10 +100,10 @@ def survey_device(
             continue
         # What a cap leaves of the device is what its families must be valid on.
         where = place if cap is None else replace(place, device=place.target.device(problems[0]))
-        study_name = f"{study}-{dtype}" if cap is None else f"{study}-{dtype}-{cap}-threads"
+        name = f"{study}-{dtype}" if cap is None else f"{study}-{dtype}-{cap}-threads"
         own_time = Deadline(seconds)
         with where.evaluator(problems[0]) as host:
-            survey = Survey(where, host, problems, study_name)
+            survey = Survey(where, host, problems, name)
             survey.take(_known(where, problems[0]))
             survey.hold(own_time, stopped, watch)
         found = _stored(place, survey, problems, own)
@@ -133,7 +133,8 @@ def _stored(
         return None
     device, first = place.device, problems[0]
     kept: dict[str, bytes] = {}
-    entries = tuple(_with_binary(each, survey.binaries, kept) for each in built.entries)
+    found = with_calls(built.entries, place.families, first, device.limits)
+    entries = tuple(_with_binary(each, survey.binaries, kept) for each in found)
     architecture = getattr(device.limits, "architecture", "") if kept else ""
     portfolio = Portfolio(
         operation=first.operation,

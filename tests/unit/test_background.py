@@ -332,6 +332,19 @@ def test_cuda_code_is_compiled_by_another_process(
     assert "transpose" in read_cubin(program.support)
 
 
+@pytest.mark.usefixtures("on")
+def test_kernels_whose_calls_are_counted_are_told_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_RECORD", str(tmp_path / "shapes.jsonl"))
+    store(tmp_path)
+    kernel = near(tmp_path)
+    assert "being compiled" in kernel.reason
+    assert is_right(kernel)
+    assert eventually(lambda: kernel.reason == "")
+    assert is_right(kernel)
+
+
 # --- jobs ---
 
 
