@@ -107,10 +107,11 @@ class CompiledFiles:
     def contents(self) -> Iterator[tuple[str, bytes]]:
         """Name and content of every file."""
         with contextlib.suppress(FileNotFoundError):
-            for entry in os.scandir(self._folder):
-                if entry.name.startswith(f"{self._path.stem}."):
+            # Listed at once: whoever takes only some leaves no folder open.
+            for path in sorted(self._folder.iterdir()):
+                if path.name.startswith(f"{self._path.stem}."):
                     with contextlib.suppress(FileNotFoundError):
-                        yield entry.name, (self._folder / entry.name).read_bytes()
+                        yield path.name, path.read_bytes()
 
     def _digests(self) -> dict[str, str]:
         return {name: hashlib.sha256(content).hexdigest() for name, content in self.contents()}

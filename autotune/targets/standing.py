@@ -35,7 +35,6 @@ class Standing:
         self._now = other
         self._asked: Background | None = None
         self._kernel: Kernel | None = None
-        self._followers: list[Kernel] = []
         self._reason = ""
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
@@ -50,17 +49,13 @@ class Standing:
         self._tell(f"{self._job.name} is being compiled: {self._what} computes meanwhile")
         self._submit()
 
-    def follow(self, kernel: Kernel) -> None:
-        """Tell another one, which calls this on its way, of the end as well."""
-        self._followers.append(kernel)
-        if self._kernel is not None:  # which may have been told meanwhile
-            kernel.become(kernel.bound, self._kernel.reason)
-
     def _submit(self) -> None:
         self._asked = background()
         self._asked.submit(self._job, self._end)
 
     def _end(self, failure: str) -> None:
+        kernel = self._kernel
+        assert kernel is not None  # it has begun
         if not failure:
             try:
                 self._now = self._make()
@@ -68,13 +63,14 @@ class Standing:
                 failure = str(error)
         self._asked = None
         if failure:
-            self._tell(f"{self._job.name} cannot be used ({failure}): {self._what} computes")
+            self._tell(
+                f"{self._job.name} cannot be used ({failure}): {self._what} computes",
+                passing=False,
+            )
         else:
-            self._tell("")
+            kernel.become(self._now, self._reason)
 
-    def _tell(self, reason: str) -> None:
-        assert self._kernel is not None  # it has begun
+    def _tell(self, reason: str, *, passing: bool = True) -> None:
+        assert self._kernel is not None
         told = "; ".join(filter(None, (reason, self._reason)))
-        self._kernel.become(self if reason else self._now, told)
-        for each in self._followers:
-            each.become(each.bound, told)
+        self._kernel.become(self, told, passing=passing)

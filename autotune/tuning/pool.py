@@ -66,29 +66,30 @@ def worth_knowing(
 def _own(
     family: KernelFamily, problems: Sequence[Problem], device: Device
 ) -> Iterator[Configuration]:
-    """Presets; where none is valid, or there are none, the defaults for the problems.
+    """Presets, or where there are none the defaults for the problems.
 
     What a preset leaves open may be valid on no such device: threads it has not, say. Then it is
-    moved to what every problem allows.
+    moved to what each problem allows.
     """
     able = [each for each in problems if family.unsupported(each) is None]
-    found = False
+    moved = []
     for preset in family.presets.values():
         if any(_valid(family, preset.configuration, each, device) for each in able):
             yield preset.configuration
-            found = True
-            continue
-        for problem in able:
-            space = family.space(problem, device.limits)
-            moved = preset.placed(space) if space.size else preset.configuration
-            if _valid(family, moved, problem, device):
-                yield moved
-                found = True
-    if found:
+        else:
+            moved.append(preset)
+    if family.presets and not moved:
         return
     for problem in able:
-        if family.space(problem, device.limits).size:
+        space = family.space(problem, device.limits)
+        if not space.size:
+            continue
+        if not family.presets:
             yield family.default(problem, device.limits)
+        for preset in moved:
+            placed = preset.placed(space)
+            if space.rejection(placed) is None:
+                yield placed
 
 
 def _valid(

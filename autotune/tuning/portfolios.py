@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autotune.core.deadline import Deadline
-from autotune.model import Portfolio, build
+from autotune.model import Portfolio, build, with_calls
 from autotune.store import BinaryRecord, record_sources
 from autotune.store.checks import utc_now
 from autotune.targets.predicting import predictor_of
@@ -33,6 +33,8 @@ class SurveyPlan:
         problems: how many are drawn for each dtype.
         seed: of the lot.
         share: of the preset's time.
+        threads: caps on CPU threads, each with a portfolio of its own and an equal part of the
+            time; None is no cap.
     """
 
     within: Range
@@ -40,6 +42,7 @@ class SurveyPlan:
     problems: int
     seed: int
     share: float
+    threads: tuple[int | None, ...] = (None,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +70,9 @@ def survey_device(
     *,
     study: str,
     own: Mapping[Gemm, float] | None = None,
-    threads: int | None = None,
     watch: Watch | None = None,
 ) -> Iterator[Surveyed]:
-    """Survey a device for one dtype after the other, and store a portfolio of each.
+    """Survey a device for each dtype and cap on threads in turn, and store a portfolio of each.
 
     Args:
         place: where.
@@ -79,26 +81,30 @@ def survey_device(
         stopped: whether somebody wants an end.
         study: what measurements are stored under.
         own: a program's own problems with their weights, in place of what the plan draws.
-        threads: cap on CPU threads.
         watch: hears of each visit.
 
     Raises:
         CacheError: the cache cannot be read or written.
     """
-    begun_s, left = deadline.elapsed_s, dict(plan.shares)
-    for dtype, share in plan.shares.items():
+    begun_s = deadline.elapsed_s
+    caps = plan.threads if own is None else tuple(dict.fromkeys(each.threads for each in own))
+    left = {(dtype, cap): share for dtype, share in plan.shares.items() for cap in caps}
+    for (dtype, cap), share in tuple(left.items()):
         if own is None:
-            problems = draw_problems(plan.within, plan.problems, plan.seed, dtype, threads)
+            problems = draw_problems(plan.within, plan.problems, plan.seed, dtype, cap)
         else:
-            problems = [each for each in own if each.dtype == dtype]
+            problems = [each for each in own if (each.dtype, each.threads) == (dtype, cap)]
         seconds = deadline.remaining_s * share / sum(left.values())
-        del left[dtype]
+        del left[dtype, cap]
         if not problems or stopped() or not seconds:
             continue
+        # What a cap leaves of the device is what its families must be valid on.
+        where = place if cap is None else replace(place, device=place.target.device(problems[0]))
+        name = f"{study}-{dtype}" if cap is None else f"{study}-{dtype}-{cap}-threads"
         own_time = Deadline(seconds)
-        with place.evaluator(problems[0]) as host:
-            survey = Survey(place, host, problems, f"{study}-{dtype}")
-            survey.take(_known(place, problems[0]))
+        with where.evaluator(problems[0]) as host:
+            survey = Survey(where, host, problems, name)
+            survey.take(_known(where, problems[0]))
             survey.hold(own_time, stopped, watch)
         found = _stored(place, survey, problems, own)
         if found is not None:
@@ -127,7 +133,8 @@ def _stored(
         return None
     device, first = place.device, problems[0]
     kept: dict[str, bytes] = {}
-    entries = tuple(_with_binary(each, survey.binaries, kept) for each in built.entries)
+    found = with_calls(built.entries, place.families, first, device.limits)
+    entries = tuple(_with_binary(each, survey.binaries, kept) for each in found)
     architecture = getattr(device.limits, "architecture", "") if kept else ""
     portfolio = Portfolio(
         operation=first.operation,

@@ -121,12 +121,20 @@ def _survey(table: Table) -> SurveyPlan:
         problems=table.whole("problems"),
         seed=table.whole("seed"),
         share=table.whole("percent") / 100,
+        threads=_caps(table) if "threads" in table else (None,),
     )
     shares.close()
     if not plan.share < 1:
         table.fail("percent", f"must be below 100, got {plan.share:.0%}")
     table.close()
     return plan
+
+
+def _caps(table: Table) -> tuple[int | None, ...]:
+    caps = table.items("threads")
+    if not caps or not all(type(each) is int and each >= 0 for each in caps):
+        table.fail("threads", f"must be whole numbers, 0 for all threads, got {shown(caps)}")
+    return tuple(each or None for each in caps)
 
 
 def _bounds(table: Table, key: str) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family pipelined, float32, layout nn.
  *
- * template: gemm/cuda/pipelined.cu.j2, digest d4cc65299f4c03c7
+ * template: gemm/cuda/pipelined.cu.j2, digest 769243191a555607
  * configuration: {"bounds": "launch", "lane_order": "z", "lanes_m": 4, "load_run": 16, "min_blocks": 1, "order": "row-serpentine", "sk": 128, "sm": 128, "sn": 16, "stages": 3, "transpose_through": "copies", "tx": 8, "ty": 8}
  */
 
@@ -474,6 +474,58 @@ __device__ __forceinline__ Tile tile_at(unsigned number, int m, int k, unsigned 
   return {static_cast<int>(row) * SM, static_cast<int>(column) * SK};
 }
 
+// --- Storing tiles ---
+
+// Row of the tile for the `i`-th accumulators of the threads that are `lane`-th along the rows.
+__device__ __forceinline__ int row_of_lane(int lane, int i) {
+  return lane / LANES_M * WARP_M + lane % LANES_M * VECTOR + row_of(i);
+}
+
+// C = alpha * acc + beta * C, one row of accumulators after the other through shared memory, so that
+// neighbouring threads write neighbouring elements of C, however its rows lie.
+__device__ __forceinline__ void store_through_shared(const T (&acc)[TY][TX], T alpha, T beta, T* c,
+                                                     int ldc, Tile tile, Place place, int m,
+                                                     int k) {
+  using Rows = T[SM / TY][SK];
+  Rows& rows = *reinterpret_cast<Rows*>(shared_memory);
+  const int lane = place.row / WARP_M * LANES_M + place.row % WARP_M / VECTOR;
+#pragma unroll
+  for (int i = 0; i < TY; ++i) {
+    __syncthreads();  // all are done with what was there before
+#pragma unroll
+    for (int j = 0; j < TX; j += VECTOR) {
+      Vector<VECTOR> value;
+#pragma unroll
+      for (int v = 0; v < VECTOR; ++v) value.element[v] = alpha * acc[i][j + v];
+      *reinterpret_cast<Vector<VECTOR>*>(&rows[lane][place.column + column_of(j)]) = value;
+    }
+    __syncthreads();
+#pragma unroll 2
+    for (unsigned index = threadIdx.x; index < SM / TY * SK; index += THREADS) {
+      const int row = tile.row + row_of_lane(index / SK, i);
+      const int column = tile.column + index % SK;
+      if (row < m && column < k) {
+        T* element = c + static_cast<long long>(row) * ldc + column;
+        T value = rows[index / SK][index % SK];
+        if (beta != T(0)) value = fma(beta, *element, value);
+        *element = value;
+      }
+    }
+  }
+}
+
+// C = alpha * acc + beta * C for the tile of C that starts at `tile`; C is m x k.
+__device__ __forceinline__ void store_tile(const T (&acc)[TY][TX], T alpha, T beta, T* c, int ldc,
+                                           Tile tile, Place place, int m, int k) {
+  constexpr bool FITS = SM / TY * SK * sizeof(T) <= sizeof(Tiles);
+  const bool vectors = rows_aligned<VECTOR>(c, ldc) && k % VECTOR == 0;
+  if (!FITS || vectors) {
+    store(acc, alpha, beta, c, ldc, tile.row + place.row, 0, m, tile.column + place.column, 0, k);
+  } else {
+    store_through_shared(acc, alpha, beta, c, ldc, tile, place, m, k);
+  }
+}
+
 // An element of C becomes alpha * sum + beta * C; it is not read where beta is zero.
 __device__ __forceinline__ void store_element(T* element, T sum, T alpha, T beta) {
   T value = alpha * sum;
@@ -698,13 +750,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
 
   T acc[TY][TX] = {};
   accumulate(acc, product, tile.row, tile.column, begin, end - begin, place);
-  const int row = tile.row + place.row;
-  const int column = tile.column + place.column;
   // One store for both: C and a part differ in nothing that the compiler sees.
   const int part_ld = part_stride(k);
   T* to = split ? held.parts + part * static_cast<long long>(m) * part_ld : c;
-  store(acc, split ? T(1) : alpha, split ? T(0) : beta, to, split ? part_ld : ldc, row, 0, m,
-        column, 0, split ? part_ld : k);
+  store_tile(acc, split ? T(1) : alpha, split ? T(0) : beta, to, split ? part_ld : ldc, tile,
+             place, m, split ? part_ld : k);
   if (split && last && last_to_come(held.tickets + blockIdx.x, splits)) {
     add_up_tile(held.parts, splits, alpha, beta, c, ldc, tile.row, tile.column, m, k);
   }

@@ -78,7 +78,7 @@ CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
     ),
     "unpacked_nt_threads": (
         "unpacked",
-        {"vector": 512, "ty": 8, "vectors": 2, "sm": 128, "sk": 1024, **GUIDED},
+        {"vector": 512, "ty": 8, "vectors": 2, "sm": 128, "sk": 256, **GUIDED},
         "float32",
         "nt",
     ),

@@ -1,6 +1,6 @@
 """gemm for cpu: family unpacked, float32, layout nt.
 
-template: gemm/cpu/unpacked.py.j2, digest 5e1d918839d520ec
+template: gemm/cpu/unpacked.py.j2, digest 331906276e973628
 configuration: {"schedule": "guided", "threads": 2, "ty": 8, "vector": 512, "vectors": 2}
 """
 
@@ -13,7 +13,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "195d53fec5b1c993"
+PROGRAM = "77f83c5c0cd8e274"
 REAL = np.float32
 ITEMSIZE = 4
 # Threads that share the work.
@@ -414,24 +414,28 @@ LINE = 64
 
 
 @njit(**CALLED)
-def multiply_tiles(empty, count, n, there, alpha, a, a_row, a_step, b, ldb, beta, c, ldc):
-    """C = alpha * A @ B + beta * C in `count` tiles below each other, each as large as `empty`.
-
-    Of their columns `there` are there.
-    """
+def multiply_tiles(empty, count, n, alpha, a, a_row, a_step, b, ldb, beta, c, ldc):
+    """C = alpha * A @ B + beta * C in `count` tiles below each other, each as large as `empty`."""
     rows, columns = rows_of(empty), vectors_of(empty) * LANES
     for _ in range(count):
         tile, a_here, b_here = empty, a, b
-        if there >= columns:
-            for _ in range(n):
-                tile = add_outer(tile, a_here, a_row, rows, b_here)
-                a_here, b_here = ahead(a_here, a_step), ahead(b_here, ldb)
-            write_tile(tile, alpha, beta, c, ldc, rows, columns)
-        else:
-            for _ in range(n):
-                tile = add_outer_within(tile, a_here, a_row, rows, b_here, there)
-                a_here, b_here = ahead(a_here, a_step), ahead(b_here, ldb)
-            write_tile(tile, alpha, beta, c, ldc, rows, there)
+        for _ in range(n):
+            tile = add_outer(tile, a_here, a_row, rows, b_here)
+            a_here, b_here = ahead(a_here, a_step), ahead(b_here, ldb)
+        write_tile(tile, alpha, beta, c, ldc, rows, columns)
+        a, c = ahead(a, rows * a_row), ahead(c, rows * ldc)
+
+
+@njit(**CALLED)
+def multiply_rest(empty, count, n, there, alpha, a, a_row, a_step, b, ldb, beta, c, ldc):
+    """The same in tiles one vector wide, of whose columns `there` are there."""
+    rows = rows_of(empty)
+    for _ in range(count):
+        tile, a_here, b_here = empty, a, b
+        for _ in range(n):
+            tile = add_outer_within(tile, a_here, a_row, rows, b_here, there)
+            a_here, b_here = ahead(a_here, a_step), ahead(b_here, ldb)
+        write_tile(tile, alpha, beta, c, ldc, rows, there)
         a, c = ahead(a, rows * a_row), ahead(c, rows * ldc)
 
 
@@ -446,65 +450,70 @@ def multiply_blocks(
     beta, c_address, ldc,
 ):
     """Blocks first..last-1 of C, height x width each, counted along rows of blocks."""
-    across = (k + width - 1) // width
+    a, across = pointer(a_address), (k + width - 1) // width
     for block in range(first, last):
         top, left = block // across * height, block % across * width
         bottom, right = smaller(top + height, m), smaller(left + width, k)
-        for j in range(left, right, TX):
-            there = smaller(TX, right - j)
-            b, i = ahead(pointer(b_address), j), top
-            a, c = pointer(a_address), ahead(pointer(c_address), j)
+        j = left
+        while j < right:
+            b, c, i = ahead(pointer(b_address), j), ahead(pointer(c_address), j), top
+            whole = j + TX <= right
             count = (bottom - i) // 8
             if count > 0:
-                if there <= LANES:
+                a_rows, c_rows = ahead(a, i * a_row), ahead(c, i * ldc)
+                if whole:
                     multiply_tiles(
-                        zeros(8, 1), count, n, there, alpha,
-                        ahead(a, i * a_row), a_row, a_step, b, ldb, beta, ahead(c, i * ldc), ldc,
+                        zeros(8, 2), count, n, alpha,
+                        a_rows, a_row, a_step, b, ldb, beta, c_rows, ldc,
                     )
                 else:
-                    multiply_tiles(
-                        zeros(8, 2), count, n, there, alpha,
-                        ahead(a, i * a_row), a_row, a_step, b, ldb, beta, ahead(c, i * ldc), ldc,
+                    multiply_rest(
+                        zeros(8, 1), count, n, right - j, alpha,
+                        a_rows, a_row, a_step, b, ldb, beta, c_rows, ldc,
                     )
                 i += count * 8
             count = (bottom - i) // 4
             if count > 0:
-                if there <= LANES:
+                a_rows, c_rows = ahead(a, i * a_row), ahead(c, i * ldc)
+                if whole:
                     multiply_tiles(
-                        zeros(4, 1), count, n, there, alpha,
-                        ahead(a, i * a_row), a_row, a_step, b, ldb, beta, ahead(c, i * ldc), ldc,
+                        zeros(4, 2), count, n, alpha,
+                        a_rows, a_row, a_step, b, ldb, beta, c_rows, ldc,
                     )
                 else:
-                    multiply_tiles(
-                        zeros(4, 2), count, n, there, alpha,
-                        ahead(a, i * a_row), a_row, a_step, b, ldb, beta, ahead(c, i * ldc), ldc,
+                    multiply_rest(
+                        zeros(4, 1), count, n, right - j, alpha,
+                        a_rows, a_row, a_step, b, ldb, beta, c_rows, ldc,
                     )
                 i += count * 4
             count = (bottom - i) // 2
             if count > 0:
-                if there <= LANES:
+                a_rows, c_rows = ahead(a, i * a_row), ahead(c, i * ldc)
+                if whole:
                     multiply_tiles(
-                        zeros(2, 1), count, n, there, alpha,
-                        ahead(a, i * a_row), a_row, a_step, b, ldb, beta, ahead(c, i * ldc), ldc,
+                        zeros(2, 2), count, n, alpha,
+                        a_rows, a_row, a_step, b, ldb, beta, c_rows, ldc,
                     )
                 else:
-                    multiply_tiles(
-                        zeros(2, 2), count, n, there, alpha,
-                        ahead(a, i * a_row), a_row, a_step, b, ldb, beta, ahead(c, i * ldc), ldc,
+                    multiply_rest(
+                        zeros(2, 1), count, n, right - j, alpha,
+                        a_rows, a_row, a_step, b, ldb, beta, c_rows, ldc,
                     )
                 i += count * 2
             count = (bottom - i) // 1
             if count > 0:
-                if there <= LANES:
+                a_rows, c_rows = ahead(a, i * a_row), ahead(c, i * ldc)
+                if whole:
                     multiply_tiles(
-                        zeros(1, 1), count, n, there, alpha,
-                        ahead(a, i * a_row), a_row, a_step, b, ldb, beta, ahead(c, i * ldc), ldc,
+                        zeros(1, 2), count, n, alpha,
+                        a_rows, a_row, a_step, b, ldb, beta, c_rows, ldc,
                     )
                 else:
-                    multiply_tiles(
-                        zeros(1, 2), count, n, there, alpha,
-                        ahead(a, i * a_row), a_row, a_step, b, ldb, beta, ahead(c, i * ldc), ldc,
+                    multiply_rest(
+                        zeros(1, 1), count, n, right - j, alpha,
+                        a_rows, a_row, a_step, b, ldb, beta, c_rows, ldc,
                     )
+            j += TX if whole else LANES
 
 
 # Schedule: guided. A thread that is free takes the next chunk of tiles, by counting up

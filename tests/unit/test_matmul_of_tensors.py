@@ -32,6 +32,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AUTOTUNE_CACHE", str(cache))
         patch.setenv("AUTOTUNE_FAMILIES", str(families))
+        patch.setenv("AUTOTUNE_BACKGROUND", "0")
         forget()
         yield cache
         forget()
@@ -94,8 +95,23 @@ def test_gradients_are_pytorchs() -> None:
     with torch.no_grad():
         weights = torch.nn.Parameter(torch.ones(3, 2))
         got = matmul(torch.ones(2, 3), weights)
+        into = torch.nn.Parameter(torch.zeros(2, 2))
+        assert matmul(torch.ones(2, 3), weights, into) is into
     assert not got.requires_grad
     same(got, torch.full((2, 2), 3.0))
+    assert into.equal(got)
+
+
+def test_stacks_are_exact_whatever_pytorch_is_set_to() -> None:
+    source = random.Random(0)
+    a, b = (tensor(source, (3, 20, 20), "float32", "rows") for _ in range(2))
+    wanted = torch.matmul(a, b)
+    same(matmul(a, b), wanted)
+    torch.set_float32_matmul_precision("medium")
+    try:
+        same(matmul(a + 2.0**-20, b), torch.matmul(a.double() + 2.0**-20, b.double()).float())
+    finally:
+        torch.set_float32_matmul_precision("highest")
 
 
 def test_negated_views_and_sparse_tensors() -> None:
