@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -54,8 +53,6 @@ def measured(asked: Asked, target: str) -> Iterator[Header | Row]:
         asked: what to measure.
         target: "cuda" or "cpu".
     """
-    # What serves at last is measured, not what serves while a compiler works.
-    os.environ.setdefault("AUTOTUNE_BACKGROUND", "0")
     if target == "cuda":
         from shape_gpu_run import measure
     else:

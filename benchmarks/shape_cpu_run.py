@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import tempfile
 import time
 from collections.abc import Iterator
@@ -27,9 +28,11 @@ def measure(asked: Asked) -> Iterator[Row | Header]:
     device = read_cpu()
     limits = device.limits.names()
     threads = asked.threads or limits["max_threads"]
+    load = os.getloadavg()[0]
     read = read_rate(threads) if asked.copy else None
     with CpuBench.started(asked, threads) as bench:
-        text = [*describe().splitlines(), asked.text, f"- threads: {threads}", *bench.about]
+        text = [*describe().splitlines(), asked.text, *bench.about]
+        text.append(f"- threads: {threads}; {load:.1f} others ran in the minute before")
         if read is not None:
             text.append(f"- reading from memory: {read / 1e9:.1f} GB/s")
         yield Header(device.fingerprint.name, text)

@@ -19,6 +19,7 @@ import numpy as np
 from autotune.core.statistics import median
 from autotune.operations.references import Tolerance
 from autotune.targets.cuda.driver.interface import driver
+from autotune.targets.cuda.launch.launch import CudaKernel
 from autotune.targets.cuda.measure.baseline import Cublas, CublasError, vendor_of
 from autotune.targets.cuda.measure.bench import WARM_UP_S
 from autotune.targets.cuda.measure.memory import rotation_sets
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from autotune.core.device import Device
     from autotune.operations.problem import Gemm
-    from autotune.targets.kernel import Kernel
+    from autotune.targets.cuda.launch.program import CudaProgram
 
 Launch = Callable[..., None]
 """``launch(a, lda, b, ldb, c, ldc, stream=stream)``: addresses, and elements between rows."""
@@ -178,7 +179,7 @@ class GpuBench:
     def contest(self, problem: Gemm) -> Iterator[Contest]:
         """A contest about one problem, with cuBLAS in it."""
         operands = Operands(problem, self._pool, self._l2_bytes)
-        contest = Contest(problem, operands, self._stopwatch, self._order, self._rng)
+        contest = Contest(problem, operands, self._stopwatch, self._order, self._rng, self.ordinal)
         try:
             contest.enter_cublas()
             yield contest
@@ -214,12 +215,14 @@ class Contest:
         stopwatch: Stopwatch,
         order: random.Random,
         rng: np.random.Generator,
+        ordinal: int,
     ) -> None:
         self._problem = problem
         self._operands = operands
         self._stopwatch = stopwatch
-        self._order, self._rng = order, rng
+        self._order, self._rng, self._ordinal = order, rng, ordinal
         self._batches: dict[str, tuple[Batch, float]] = {}
+        self._kernels: list[CudaKernel] = []
         self._cublas: Cublas | None = None
 
     def enter_cublas(self) -> None:
@@ -238,10 +241,15 @@ class Contest:
         if not error <= 1:
             raise ArithmeticError(f"cuBLAS is wrong: its error is {error:.3g} of what is allowed")
 
-    def enter(self, name: str, kernel: Kernel, ordinal: int) -> float:
-        """Let a kernel take part: the error of its result, as a share of what is allowed."""
-        bound: Any = kernel._bound  # its launch, past the look at operands
-        return self._enter(name, bound.launch_on(ordinal))
+    def enter(self, name: str, program: CudaProgram) -> float:
+        """Let a program take part: the error of its result, as a share of what is allowed.
+
+        It is loaded with memory of its own: what the kernels of a process share may move between
+        calls, and graphs keep addresses.
+        """
+        kernel = CudaKernel(program, self._ordinal)
+        self._kernels.append(kernel)
+        return self._enter(name, kernel.launch)
 
     def times(self, budget_s: float = BUDGET_S) -> Mapping[str, Sequence[float]]:
         """Seconds per launch of everybody in every round; who comes first is drawn."""
@@ -269,9 +277,11 @@ class Contest:
         return batches * batch.launches
 
     def close(self) -> None:
-        """Free graphs and the library's handle."""
+        """Free graphs, kernels and the library's handle."""
         for batch, _ in self._batches.values():
             batch.close()
+        for kernel in self._kernels:
+            kernel.close()
         if self._cublas is not None:
             self._cublas.close()
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from gpu_environment import EnergyMeter, GpuWatch, describe_gpu, read_gpu
 from launch_notes import launch_note
@@ -17,11 +16,12 @@ from shape_rows import Asked, Header, Row, Served
 from autotune import Gemm, load, tune
 from autotune.core.errors import AutotuneError
 from autotune.core.limits import CudaLimits
-from autotune.families.catalog import load_families
-from autotune.families.family import KernelFamily
 from autotune.targets.cuda.driver.context import driver_errors
+from autotune.targets.cuda.launch.loading import make_program
 from autotune.targets.cuda.measure.baseline import CublasError
 from autotune.targets.cuda.measure.timing import HungError
+from autotune.targets.lookup import binary_of, look_up
+from autotune.targets.registry import make_target
 
 SQUARES = (2048, 4096, 8192, 16384)
 
@@ -73,13 +73,20 @@ def _row(
     try:
         if scratch is not None:
             begun = time.monotonic()
-            tune(problem, target="cuda", trials=TRIALS, timeout=asked.seconds, cache=scratch)
+            tune(
+                problem,
+                target="cuda",
+                device=asked.device,
+                trials=TRIALS,
+                timeout=asked.seconds,
+                cache=scratch,
+            )
             spent_s = time.monotonic() - begun
         with bench.contest(problem) as contest:
-            ours = _enter("ours", contest, bench, problem, asked.cache)
+            ours = _enter("ours", contest, bench, problem, asked.device, asked.cache)
             tuned = None
             if scratch is not None:
-                tuned = _enter("tuned", contest, bench, problem, scratch)
+                tuned = _enter("tuned", contest, bench, problem, asked.device, scratch)
             times = contest.times()
             peers = {contest.peer: times[contest.peer]}
             row = Row.of(shape, asked.dtype, ours, times["ours"], peers, problem.traffic)
@@ -93,7 +100,12 @@ def _row(
 
 
 def _enter(
-    name: str, contest: Contest, bench: GpuBench, problem: Gemm, cache: str | None
+    name: str,
+    contest: Contest,
+    bench: GpuBench,
+    problem: Gemm,
+    device: str | None,
+    cache: str | None,
 ) -> Served:
     """Let the kernel that a cache has for a problem take part.
 
@@ -101,20 +113,21 @@ def _enter(
         ArithmeticError: its result is wrong.
     """
     begun = time.perf_counter()
-    kernel = load(problem, "cuda", match="nearest", cache=cache)
+    # What serves at last is measured, not what serves while a compiler works.
+    kernel = load(problem, "cuda", match="nearest", device=device, cache=cache, background=False)
     ready_s = time.perf_counter() - begun
-    error = contest.enter(name, kernel, bench.ordinal)
-    if not error <= 1:
-        raise ArithmeticError(f"{kernel!r} is wrong: its error is {error:.3g} of what is allowed")
     limits = bench.device.limits
     assert isinstance(limits, CudaLimits)
-    note = launch_note(kernel.candidate, problem, _families(), limits)
+    found = look_up(problem, make_target("cuda"), match="nearest", device=device, cache=cache)
+    assert found.candidate == kernel.candidate  # what was loaded a moment ago
+    binary, programs = binary_of(problem, found), found.shared.programs
+    configuration = found.candidate.configuration
+    program = make_program(found.family, configuration, problem, limits, programs, binary)
+    error = contest.enter(name, program)
+    if not error <= 1:
+        raise ArithmeticError(f"{kernel!r} is wrong: its error is {error:.3g} of what is allowed")
+    note = launch_note(kernel.candidate, problem, found.shared.families, limits)
     return Served.of(kernel, launch=note, ready_s=ready_s, error=error)
-
-
-@functools.cache
-def _families() -> Mapping[str, KernelFamily]:
-    return load_families(target="cuda", operation="gemm")
 
 
 def _joules(contest: Contest, meter: EnergyMeter) -> tuple[float, float] | None:

@@ -172,8 +172,18 @@ def compared(before: Sequence[Row], after: Sequence[Row]) -> str:
 
 
 def report(headers: Sequence[Header], rows: Sequence[Row]) -> str:
-    """All that there is to say of some runs."""
+    """All that there is to say of some runs, one dtype after the other."""
     parts = ["\n".join(header.text) for header in headers]
+    dtypes = list(dict.fromkeys(row.dtype for row in rows))
+    for dtype in dtypes:
+        parts += [f"## {dtype}"] * (len(dtypes) > 1)
+        parts += _sections([row for row in rows if row.dtype == dtype])
+    return "\n\n".join(parts)
+
+
+def _sections(rows: Sequence[Row]) -> list[str]:
+    """What there is to say of the rows of one dtype."""
+    parts = []
     squares = [row for row in rows if row.joules is not None]
     drawn = [row for row in rows if row.joules is None]
     good = [row for row in drawn if row.ratio is not None]
@@ -202,7 +212,7 @@ def report(headers: Sequence[Header], rows: Sequence[Row]) -> str:
     failed = [(f"{row.shape}", row.failure) for row in rows if row.failure]
     if failed:
         parts.append(f"### Failed\n\n{markdown(('shape', 'failure'), failed)}")
-    return "\n\n".join(parts)
+    return parts
 
 
 def _ratio(row: Row) -> float:

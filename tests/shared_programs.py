@@ -62,7 +62,8 @@ def _copy(source: Path, target: Path) -> None:
         there = {each.stem for each in folder.iterdir() if each.is_file()}
         for file in (*place.iterdir(), *(place / "__pycache__").glob("*")):
             name = file.name.partition(".")[0]
-            if file.is_file() and name not in there and file.name != FILE:
+            temporary = file.suffix == ".tmp"  # of a process that was killed while it wrote
+            if file.is_file() and name not in there and file.name != FILE and not temporary:
                 copy = folder / file.relative_to(place)
                 copy.parent.mkdir(mode=0o700, exist_ok=True)
                 shutil.copy2(file, copy)  # with its time, which compiled code is keyed by

@@ -19,14 +19,19 @@ PROBLEM = Gemm(16, 8, 4)
 
 
 def tuned(
-    folder: Path, problem: Gemm = PROBLEM, threads: int = 1, fault: str = "none", **changes: Any
+    folder: Path,
+    problem: Gemm = PROBLEM,
+    threads: int = 1,
+    fault: str = "none",
+    step: int = 1,
+    **changes: Any,
 ) -> TuningRecord:
     """A record of this machine, for a family whose files are put into a folder."""
     family = write_suspects(folder)
     device = read_cpu()
     return record(
         problem=problem,
-        candidate=suspect(fault, threads=threads),
+        candidate=suspect(fault, step, threads),
         family_digest=family.digest,
         fingerprint=device.fingerprint,
         toolchain=dict(device.toolchain),

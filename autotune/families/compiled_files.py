@@ -47,12 +47,18 @@ class CompiledFiles:
         return noted if isinstance(noted, dict) else {}
 
     def made_by(self, version: str) -> bool:
-        """Whether there is what a version of Numba has compiled, as far as its index says."""
-        for name, content in self.contents():
+        """Whether a version of Numba has compiled all of it, as far as its indices say.
+
+        What another process is compiling now has not been noted yet.
+        """
+        indices = [self._folder / name for name in self.known if name.endswith(".nbi")]
+        try:
             # An index begins with the pickled text of its version.
-            if name.endswith(".nbi") and version.encode() in content[:64]:
-                return True
-        return False
+            return bool(indices) and all(
+                version.encode() in path.read_bytes()[:64] for path in indices
+            )
+        except OSError:
+            return False
 
     def check(self) -> None:
         """Make the folder private, and remove the module's files if one is not as it was noted.
@@ -101,10 +107,11 @@ class CompiledFiles:
     def contents(self) -> Iterator[tuple[str, bytes]]:
         """Name and content of every file."""
         with contextlib.suppress(FileNotFoundError):
-            for entry in os.scandir(self._folder):
-                if entry.name.startswith(f"{self._path.stem}."):
+            # Listed at once: whoever takes only some leaves no folder open.
+            for path in sorted(self._folder.iterdir()):
+                if path.name.startswith(f"{self._path.stem}."):
                     with contextlib.suppress(FileNotFoundError):
-                        yield entry.name, (self._folder / entry.name).read_bytes()
+                        yield path.name, path.read_bytes()
 
     def _digests(self) -> dict[str, str]:
         return {name: hashlib.sha256(content).hexdigest() for name, content in self.contents()}

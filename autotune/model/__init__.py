@@ -5,6 +5,7 @@ from autotune.model.building import Built, build
 from autotune.model.choosing import Calls, Choice, Chooser
 from autotune.model.expecting import Expectation, expected_log_time
 from autotune.model.portfolio import LARGEST, Entry, Key, Portfolio
+from autotune.model.pruning import with_calls
 from autotune.model.terms import TERMS, Sizes, Unit
 from autotune.model.units import Units, free_parameters, places_of, program_of
 
@@ -30,4 +31,5 @@ __all__ = [
     "free_parameters",
     "places_of",
     "program_of",
+    "with_calls",
 ]

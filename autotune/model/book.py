@@ -112,7 +112,7 @@ class PriceBook:
 
     @property
     def common(self) -> dict[str, tuple[float, ...]]:
-        """The prices of each family that was timed, per volume, by its name."""
+        """The prices of each family of which anything is known, per volume, by its name."""
         return {name: tuple(prices.tolist()) for name, prices in self._common.items()}
 
     @property
@@ -146,6 +146,11 @@ class PriceBook:
             self._programs[key] = known = made
         return known
 
+    def begin_with(self, families: Mapping[str, Sequence[float]]) -> None:
+        """Take an earlier portfolio's prices of whole families for a start."""
+        for name, prices in families.items():
+            self._common[name] = np.array(prices)
+
     def take(self, entry: Entry) -> None:
         """Add a program of an earlier portfolio, with its prices.
 
@@ -172,16 +177,18 @@ class PriceBook:
         groups: defaultdict[tuple[str, str], list[Program]] = defaultdict(list)
         for each in self._programs.values():
             groups[each.key.family, each.key.layout].append(each)
+        learned: set[str] = set()
         # The plain layout first: others are like it where nothing else is known of them.
         for (name, _), group in sorted(groups.items(), key=lambda each: each[0][1] != "nn"):
-            common = self._learn(group)
-            if common is not None:
-                self._common.setdefault(name, common)
+            before = self._common.get(name, default_prices(self._dtype, self._places))
+            common = self._learn(group, before)
+            if any(each.timed for each in group) and name not in learned:
+                self._common[name] = common
+                learned.add(name)
 
-    def _learn(self, group: Sequence[Program]) -> Prices | None:
-        """Prices of one family's programs for one layout; those they have in common, if timed."""
+    def _learn(self, group: Sequence[Program], common: Prices) -> Prices:
+        """Prices of one family's programs for one layout; gives those they have in common."""
         counted = {id(each): self._counted(each) for each in group if each.timed}
-        common = default_prices(self._dtype, self._places)
         if counted:
             timed = [each for each in group if each.timed]
             scaled = np.vstack([counted[id(each)] * volumes(each.tile) for each in timed])
@@ -201,7 +208,7 @@ class PriceBook:
                 each.prices, each.spread = fitted.prices, fitted.spread
             elif each.known is None:
                 each.prices, each.spread = expected, UNKNOWN_SPREAD
-        return common if counted else None
+        return common
 
     def _counted(self, program: Program) -> NDArray[np.float64]:
         rows = np.empty((len(program.timed), len(TERMS)))
@@ -218,7 +225,8 @@ class PriceBook:
         configurations, table = units.variants()
         calls = Programs(table, resident, self._places)
         tile = units.of(key.configuration).tile
-        prices = default_prices(self._dtype, self._places) * volumes(tile)
+        common = self._common.get(family.name, default_prices(self._dtype, self._places))
+        prices = common * volumes(tile)
         return Program(key, tuple(configurations), calls, tile, resident, prices)
 
 

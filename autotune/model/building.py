@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -23,7 +24,11 @@ if TYPE_CHECKING:
 FEWEST = 3
 """Times that a program must have been measured at to be selected, where some were."""
 
-LOSS = 0.01
+DOUBT = 1.0
+"""How many standard deviations a program is taken to be slower than predicted, where it was not
+measured."""
+
+LOSS = 0.002
 """What the selected programs may be slower than all, as a geometric mean, unless there are too
 many."""
 
@@ -77,7 +82,9 @@ def build(
         for column, sizes in enumerate(shapes):
             if sizes.layout == program.key.layout:
                 known = observed[sizes].get(program.key)
-                seconds[row, column] = program.expected(sizes)[1] if known is None else known
+                if known is None:  # what is not known well is no reason to leave out what is
+                    known = program.expected(sizes)[1] * math.exp(DOUBT * program.spread)
+                seconds[row, column] = known
     served = np.isfinite(seconds).any(axis=0)
     counts = np.array([(weights or {}).get(each, 1.0) for each in shapes])
     chosen, remaining = select(seconds[:, served], counts[served], most=most, loss=loss)
@@ -102,6 +109,7 @@ def _entry(program: Program, family: KernelFamily) -> Entry:
         layout=program.key.layout,
         configuration=program.key.configuration,
         free=free_parameters(family),
+        calls=(),
         resident=program.resident,
         prices=tuple(program.prices.tolist()),
         spread=program.spread,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from autotune.core.configuration import Configuration
     from autotune.model.portfolio import Entry
 
-CAUTION = 0.5
+CAUTION = 0.7
 """Of two programs with equal predictions the better known one is taken: a standard deviation of
 the prediction's logarithm counts as so much of it."""
 

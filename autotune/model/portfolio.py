@@ -41,6 +41,8 @@ class Entry:
         configuration: with any values for the parameters that `free` names.
         free: the parameters that are chosen with the sizes: those that are passed at the call and
             that the model knows the effect of.
+        calls: values of those, in their order, of the calls that are the best somewhere; empty for
+            all there are.
         resident: units that a multiprocessor holds at a time, by the binary's own resources.
         prices: seconds per term, in the order of `autotune.model.terms.TERMS`.
         spread: standard deviation of the logarithm of measured over predicted times.
@@ -54,6 +56,7 @@ class Entry:
     layout: str
     configuration: Configuration
     free: tuple[str, ...]
+    calls: tuple[tuple[int, ...], ...]
     resident: int
     prices: tuple[float, ...]
     spread: float

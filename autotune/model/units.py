@@ -16,7 +16,7 @@ from autotune.model.terms import UNIT, Unit
 from autotune.operations.problem import Gemm
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -93,13 +93,18 @@ class Units:
         tile = int(rows), int(columns), int(steps)
         return Unit(tile, int(parts), bool(in_block), bool(copied), int(share))
 
-    def variants(self) -> tuple[list[Configuration], NDArray[np.float64]]:
+    def variants(
+        self, calls: Sequence[tuple[int, ...]] = ()
+    ) -> tuple[list[Configuration], NDArray[np.float64]]:
         """The program with every choice of its free parameters, and its units, a row for each.
+
+        Args:
+            calls: the choices that are wanted; none takes all.
 
         Raises:
             SpaceError: [work] has no whole numbers for one of them.
         """
-        choices = list(itertools.product(*self._free.values()))
+        choices = list(calls or itertools.product(*self._free.values()))
         columns = {
             name: np.array([each[place] for each in choices])
             for place, name in enumerate(self._free)

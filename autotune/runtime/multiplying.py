@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,7 +16,13 @@ from autotune.operations.problem import Gemm
 from autotune.runtime.arrays.base import Library, Look
 from autotune.runtime.arrays.kinds import NUMPY, is_torchs, library_of, overrides_products
 from autotune.runtime.loading import load
-from autotune.runtime.products import LibraryProduct, PreparedProduct, staged
+from autotune.runtime.products import (
+    BatchedProduct,
+    LibraryProduct,
+    PreparedProduct,
+    Product,
+    staged,
+)
 from autotune.runtime.shapes import Products, Spread, products_of
 from autotune.targets import resident
 from autotune.targets.kernel import Kernel
@@ -25,9 +30,6 @@ from autotune.targets.registry import home_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-Product: TypeAlias = Callable[..., Any]
-"""``product(a, b, out, alpha, beta)``."""
 
 _SHAPES = 4096
 """Kinds of operands that `matmul` remembers the product of, at a few kilobytes each."""
@@ -111,20 +113,29 @@ def _made(library: Library, a: Look, b: Look) -> Product:
         return LibraryProduct(library)
     products = products_of(library.spread(a, dtype), library.spread(b, dtype))
     m, n, k = products.sizes
-    is_empty = min(m, n, k, *products.stack) < 1
-    kernel = None if is_empty else _kernel_of(products, dtype, target)
-    if kernel is None and not is_empty:  # of what is stored transposed, perhaps
+    made = functools.partial(_by_kernels, library, products, dtype, target, a, b)
+    if products.stack and library.batches(a, m * n * k):
+        return BatchedProduct(library, made)
+    return made()
+
+
+def _by_kernels(
+    library: Library, products: Products, dtype: str, target: str, a: Look, b: Look
+) -> Product:
+    """Products by a kernel, or by the library where no family can serve them."""
+    direct = library.is_direct(a)
+    single = direct and not products.stack
+    if min(*products.sizes, *products.stack) < 1:
+        return PreparedProduct(library, products, dtype, None, single)
+    kernel = _kernel_of(products, dtype, target)
+    if kernel is None:  # of what is stored transposed, perhaps
         products = products.row_major()
         kernel = _kernel_of(products, dtype, target)
         if kernel is None:
             return LibraryProduct(library)
-    direct = library.is_direct(a)
-    if kernel is not None and direct and products.are_direct(a.shape, b.shape):
+    if direct and products.are_direct(a.shape, b.shape):
         return kernel.bound
-    bound = None if kernel is None else kernel.bound
-    batched = bool(products.stack) and library.batches(a, m * n * k)
-    single = direct and not products.stack
-    return PreparedProduct(library, products, dtype, bound, single, batched)
+    return PreparedProduct(library, products, dtype, kernel.bound, single)
 
 
 def _kernel_of(products: Products, dtype: str, target: str) -> Kernel | None:

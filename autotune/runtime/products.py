@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autotune.core.errors import OperandError
 from autotune.runtime.arrays.base import out_is_missing
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
     from autotune.runtime.arrays.base import Library
     from autotune.runtime.shapes import Products
+
+
+Product: TypeAlias = "Callable[[Any, Any, Any, Any, Any], Any]"
+"""``product(a, b, out, alpha, beta)``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +30,13 @@ class PreparedProduct:
         dtype: name of the element type of all operands.
         kernel: ``kernel(a, b, out, alpha, beta)`` of one product; None where one has no elements.
         direct: whether it is one product of arrays that the kernel takes themselves.
-        batched: whether the library's own product serves a stack better.
     """
 
     library: Library
     products: Products
     dtype: str
-    kernel: Callable[..., Any] | None
+    kernel: Product | None
     direct: bool
-    batched: bool
 
     def __call__(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
         """The product; operands must be like those that this was made for.
@@ -56,11 +58,10 @@ class PreparedProduct:
                 f"out must be a plain array of {self.dtype}, of shape {products.shape}, that lies "
                 "apart from a and b"
             )
-        if self.batched:
-            return library.multiply(a, b, out, alpha, beta)
         made = library.empty(a, products.shape, self.dtype) if out is None else out
         m, _, k = products.sizes
-        matrices = made.reshape((*products.stack, m, k))
+        shape = (*products.stack, m, k)
+        matrices = made if shape == products.shape else made.reshape(shape)
         if kernel is None:
             with library.working(a):
                 matrices[...] = beta * matrices if beta != 0 else 0
@@ -88,9 +89,35 @@ class LibraryProduct:
         return self.library.multiply(a, b, out, alpha, beta)
 
 
+class BatchedProduct:
+    """``product(a, b, out, alpha, beta)``: a stack that the library's own product serves better.
+
+    Where the library is set to round what it multiplies, one by one is what serves.
+
+    Args:
+        library: what the operands are of.
+        one_by_one: makes the product that serves then.
+    """
+
+    __slots__ = ("_library", "_made", "_one_by_one")
+
+    def __init__(self, library: Library, one_by_one: Callable[[], Product]) -> None:
+        self._library = library
+        self._one_by_one = one_by_one
+        self._made: Product | None = None
+
+    def __call__(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
+        """The product; errors are those of the two."""
+        if self._library.is_exact(a):
+            return self._library.multiply(a, b, out, alpha, beta)
+        if self._made is None:
+            self._made = self._one_by_one()
+        return self._made(a, b, out, alpha, beta)
+
+
 def staged(
     library: Library,
-    product: Callable[..., Any],
+    product: Product,
     operands: tuple[Any, Any],
     out: Any,
     scalars: tuple[Any, Any],

@@ -16,13 +16,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from autotune.runtime.shape_list import UsedShape, append
 
 if TYPE_CHECKING:
     from autotune.operations.problem import Problem
-    from autotune.targets.kernel import BoundKernel, Kernel
+    from autotune.targets.kernel import Kernel
 
 VARIABLE = "AUTOTUNE_RECORD"
 """The environment variable that names the file."""
@@ -31,24 +31,14 @@ _log = logging.getLogger(__name__)
 
 
 def counted(kernel: Kernel) -> Kernel:
-    """A kernel that was looked up, whose calls are counted where the environment asks for that."""
+    """A kernel that was looked up; its calls are counted where the environment asks for that."""
     given = os.environ.get(VARIABLE)
-    if not given:
-        return kernel
-    count = _recorder(Path(given).expanduser().absolute()).count(kernel.problem, kernel.target)
-    count.add()
-    return replace(kernel, _bound=_counting(kernel.bound, count))
-
-
-def _counting(bound: BoundKernel, count: Count) -> BoundKernel:
-    @functools.wraps(bound)
-    def call(*inputs: Any, **options: Any) -> Any:
-        result = bound(*inputs, **options)
-        if next(count.ticks) >= count.due:  # as `add`, a call of Python's less
-            count.report()
-        return result
-
-    return call
+    if given:
+        recorder = _recorder(Path(given).expanduser().absolute())
+        count = recorder.count(kernel.problem, kernel.target)
+        count.add()
+        kernel.hear(count.add)
+    return kernel
 
 
 class Count:
@@ -60,13 +50,9 @@ class Count:
     Args:
         used: the problem, where, and any weight.
         write: writes what is to be added to a list of shapes.
-
-    Attributes:
-        ticks: the numbers, from 1.
-        due: the number at which what was counted is written.
     """
 
-    __slots__ = ("_lock", "_looks", "_used", "_write", "_written", "due", "ticks")
+    __slots__ = ("_due", "_lock", "_looks", "_ticks", "_used", "_write", "_written")
 
     def __init__(self, used: UsedShape, write: Callable[[list[UsedShape]], None]) -> None:
         self._used = used
@@ -77,25 +63,21 @@ class Count:
         """Count from nothing, as in a child by fork: what was counted is its parent's."""
         self._lock = threading.Lock()  # of the parent's another thread may hold the old one
         self._looks = self._written = 0
-        self.due = 1
-        self.ticks = itertools.count(1)
+        self._due = 1
+        self._ticks = itertools.count(1)
 
     def add(self) -> None:
         """Count a use; any thread may."""
-        if next(self.ticks) >= self.due:
-            self.report()
-
-    def report(self) -> None:
-        """Write what was counted since the last time."""
-        self._write(self.take())
+        if next(self._ticks) >= self._due:
+            self._write(self.take())
 
     def take(self) -> list[UsedShape]:
         """What is to be written, which counts as written then; nothing where all is."""
         with self._lock:
-            number = next(self.ticks)
+            number = next(self._ticks)
             counted = number - 1 - self._looks
             self._looks += 1
-            self.due = number + max(counted, 1)
+            self._due = number + max(counted, 1)
             added = counted - self._written
             self._written = counted
         return [replace(self._used, weight=added)] if added else []

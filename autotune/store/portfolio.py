@@ -43,6 +43,7 @@ def portfolio_document(portfolio: Portfolio) -> dict[str, Any]:
                 **{name: getattr(each, name) for name in _ENTRY},
                 "configuration": dict(each.configuration),
                 "free": list(each.free),
+                "calls": [list(values) for values in each.calls],
                 "prices": list(each.prices),
                 "binary": each.binary,
                 "support": each.support,
@@ -102,6 +103,7 @@ def _entry(document: object) -> Entry:
         checks.scalars("configuration", checks.required(fields, "configuration"))
     )
     free = tuple(checks.text("free", each) for each in checks.sequence("free", fields.get("free")))
+    calls = checks.required(fields, "calls")
     if not set(free) <= configuration.keys():
         raise checks.wrong("free", "names of the configuration", list(free))
     return Entry(
@@ -110,6 +112,7 @@ def _entry(document: object) -> Entry:
         layout=layout,
         configuration=configuration,
         free=free,
+        calls=tuple(_call(each, len(free)) for each in checks.sequence("calls", calls)),
         resident=checks.count("resident", checks.required(fields, "resident"), minimum=1),
         prices=_prices(checks.required(fields, "prices")),
         spread=checks.number("spread", checks.required(fields, "spread"), zero=True),
@@ -117,6 +120,13 @@ def _entry(document: object) -> Entry:
         binary=_digest(fields, "binary"),
         support=_digest(fields, "support"),
     )
+
+
+def _call(value: object, count: int) -> tuple[int, ...]:
+    values = checks.sequence("calls", value)
+    if len(values) != count:
+        raise InputError(f"a call has a value for each of {count} parameters, got {len(values)}")
+    return tuple(checks.count("calls", each) for each in values)
 
 
 def _prices(value: object) -> tuple[float, ...]:

@@ -106,6 +106,18 @@ class Background:
         self._told: dict[Hashable, list[Told]] = {}
         self._failures: dict[Hashable, str] = {}
         self._thread: threading.Thread | None = None
+        self._working = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether a job is under way, or waits."""
+        with self._changed:
+            return self._working or bool(self._queue)
+
+    def has(self, key: Hashable) -> bool:
+        """Whether a job is under way, waits, or has failed: what it makes is not to be had now."""
+        with self._changed:
+            return key in self._told or key in self._failures
 
     def submit(self, job: Job, told: Told) -> None:
         """Have a job done, unless that is under way or has failed; returns at once.
@@ -150,8 +162,10 @@ class Background:
 
     def _next(self) -> Job | None:
         with self._changed:
+            self._working = False
             self._changed.wait_for(lambda: self._queue, IDLE_S)
             if self._queue:
+                self._working = True
                 return self._queue.popleft()
             self._thread = None  # the next job begins another
             return None

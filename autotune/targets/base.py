@@ -114,10 +114,13 @@ class Target(ABC):
     Attributes:
         name: what users call it, and what its families say they are for.
         OPTIONS: what it can be told.
+        changes: whether what `device` gives may be another while a process lives, as limits of
+            threads may.
     """
 
     name: ClassVar[str]
     OPTIONS: ClassVar[tuple[Option, ...]] = ()
+    changes: ClassVar[bool] = True
 
     @classmethod
     @abstractmethod

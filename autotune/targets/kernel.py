@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
@@ -77,21 +77,42 @@ class Kernel:
     _bound: BoundKernel
     library: str = ""
     _request: Request | None = None
+    _call: BoundKernel = field(init=False, compare=False)
+    _used: Callable[[], None] | None = field(init=False, default=None, compare=False)
+    _passing: bool = field(init=False, default=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_call", self._bound)
 
     @property
     def bound(self) -> BoundKernel:
-        """What a call does, for those who make many: a frame of Python's less each."""
-        return self._bound
+        """What a call does, for those who make many: a frame of Python's less each.
 
-    def become(self, bound: BoundKernel, reason: str) -> None:
+        Where something else computes for the time being, the kernel itself.
+        """
+        return self.__call__ if self._passing else self._call
+
+    def become(self, bound: BoundKernel, reason: str, *, passing: bool = False) -> None:
         """Compute by something else from now on, as when what was chosen has been compiled.
 
         Args:
             bound: what computes.
             reason: takes the place of the attribute.
+            passing: whether it does until something else will.
         """
         object.__setattr__(self, "_bound", bound)
+        object.__setattr__(self, "_passing", passing)
+        object.__setattr__(self, "_call", _heard(bound, self._used))
         object.__setattr__(self, "reason", reason)
+
+    def hear(self, used: Callable[[], None]) -> None:
+        """Have every call from now on heard of that has raised nothing.
+
+        Args:
+            used: is called after each, in its thread.
+        """
+        object.__setattr__(self, "_used", used)
+        object.__setattr__(self, "_call", _heard(self._bound, used))
 
     def __repr__(self) -> str:
         """One line: what computes what, where, and how well it fits."""
@@ -138,7 +159,7 @@ class Kernel:
             OperandError: an operand does not fit; the message names it and what it takes.
             LaunchError: the GPU's driver refuses the launch, or an earlier kernel was at fault.
         """
-        return self._bound(*inputs, **options)
+        return self._call(*inputs, **options)
 
 
 class ProductKernel(Kernel):
@@ -173,4 +194,17 @@ class ProductKernel(Kernel):
             OperandError: an operand does not fit; the message names it and what it takes.
             LaunchError: the GPU's driver refuses the launch, or an earlier kernel was at fault.
         """
-        return self._bound(a, b, out, alpha, beta, stream)
+        return self._call(a, b, out, alpha, beta, stream)
+
+
+def _heard(bound: BoundKernel, used: Callable[[], None] | None) -> BoundKernel:
+    """Calls of which somebody hears, if there is somebody."""
+    if used is None:
+        return bound
+
+    def call(*inputs: Any, **options: Any) -> Any:
+        result = bound(*inputs, **options)
+        used()
+        return result
+
+    return call

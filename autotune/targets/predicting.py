@@ -151,7 +151,7 @@ class Predictor:
                 continue
             try:
                 units = Units(family, entry.configuration, problem.dtype, self._device.limits)
-                yield Calls(entry, *units.variants())
+                yield Calls(entry, *units.variants(entry.calls))
             except SpaceError:  # not for a device like this
                 continue
 

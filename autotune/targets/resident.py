@@ -89,12 +89,14 @@ class Resident:
             return False
         if time.monotonic() < self._until:
             return True
-        device = self._device(problem)
-        same = (device.limits, device.fingerprint) == (
-            self.device.limits,
-            self.device.fingerprint,
-        )
-        if not same or self._catalog().digests != self.families.digests:
+        if self._target.changes:
+            device = self._device(problem)
+            if (device.limits, device.fingerprint) != (
+                self.device.limits,
+                self.device.fingerprint,
+            ):
+                return False
+        if self._catalog().digests != self.families.digests:
             return False
         self._until = time.monotonic() + LOOK_AGAIN_S
         return True

@@ -63,11 +63,14 @@ class Standing:
                 failure = str(error)
         self._asked = None
         if failure:
-            self._tell(f"{self._job.name} cannot be used ({failure}): {self._what} computes")
+            self._tell(
+                f"{self._job.name} cannot be used ({failure}): {self._what} computes",
+                passing=False,
+            )
         else:
             kernel.become(self._now, self._reason)
 
-    def _tell(self, reason: str) -> None:
+    def _tell(self, reason: str, *, passing: bool = True) -> None:
         assert self._kernel is not None
         told = "; ".join(filter(None, (reason, self._reason)))
-        self._kernel.become(self, told)
+        self._kernel.become(self, told, passing=passing)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autotune.core.deadline import Deadline
-from autotune.model import Portfolio, build
+from autotune.model import Portfolio, build, with_calls
 from autotune.store import BinaryRecord, record_sources
 from autotune.store.checks import utc_now
 from autotune.targets.predicting import predictor_of
@@ -133,7 +133,8 @@ def _stored(
         return None
     device, first = place.device, problems[0]
     kept: dict[str, bytes] = {}
-    entries = tuple(_with_binary(each, survey.binaries, kept) for each in built.entries)
+    found = with_calls(built.entries, place.families, first, device.limits)
+    entries = tuple(_with_binary(each, survey.binaries, kept) for each in found)
     architecture = getattr(device.limits, "architecture", "") if kept else ""
     portfolio = Portfolio(
         operation=first.operation,

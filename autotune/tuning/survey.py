@@ -8,6 +8,7 @@ second ones try those, where they are expected to be good.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections import defaultdict
@@ -42,6 +43,9 @@ EFFORT = Effort(budget_s=0.03, interval=0.03, abandon_ratio=2.5, timeout_s=10.0)
 
 VISITS = (16, 16)
 """Programs that are tried at the first visit to a problem, at the second, ..."""
+
+DRAFTED = 112
+"""Programs that are tried at the first visits, of all that might be worth knowing."""
 
 CURIOSITY = 0.15
 """Of two programs with equal expectations the one that was timed less often is tried: what counts
@@ -159,7 +163,10 @@ class Survey:
 
     def take(self, portfolio: Portfolio | None) -> None:
         """Begin with what is known: its programs are tried, and its prices hold till they are."""
-        for entry in () if portfolio is None else portfolio.entries:
+        if portfolio is None:
+            return
+        self.book.begin_with(portfolio.families)
+        for entry in portfolio.entries:
             family = self._place.families.get(entry.family)
             if family is not None and family.digest == entry.family_digest:
                 self.book.take(entry)
@@ -180,6 +187,7 @@ class Survey:
             self._problems, place.target, place.device, place.families, place.seed
         )
         self.book.learn()
+        self._draft()
         self._compile(deadline, stopped)
         total = len(VISITS) * len(self._problems)
         for turn, count in enumerate(VISITS):
@@ -195,6 +203,24 @@ class Survey:
                 seconds = max(LONGEST_VISIT_S, _PATIENCE * deadline.remaining_s / left)
                 self._visit(problem, count, Deadline(deadline.within(seconds)), stopped)
             self.book.learn()
+
+    def _draft(self) -> None:
+        """Leave in the pool as many programs as there is use for: those expected to be good.
+
+        Problems choose in turns: each its first, then each its second, and so on.
+        """
+        programs = {each: self.book.program(each, "nn") for each in dict.fromkeys(self._pool)}
+        wanted = []
+        for problem in self._problems:
+            sizes = replace(sizes_of(problem), layout="nn")
+            expected = {
+                each: program.expected(sizes)[1]
+                for each, program in programs.items()
+                if program is not None
+            }
+            wanted.append(sorted(expected, key=expected.__getitem__))
+        turns = itertools.chain.from_iterable(zip(*wanted, strict=True))
+        self._pool = list(itertools.islice(dict.fromkeys(turns), DRAFTED))
 
     def _keep_the_best(self) -> None:
         """Leave in the pool what a portfolio would be made of, were it half as large again."""

@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family outer, float32, layout nn.
  *
- * template: gemm/cuda/outer.cu.j2, digest 3df6bc2e2733ab16
+ * template: gemm/cuda/outer.cu.j2, digest d1f4b44427a9a185
  * configuration: {"min_blocks": 2, "sn": 8, "ty": 2, "warps": 8, "wide": 4}
  */
 
@@ -41,7 +41,7 @@ constexpr int THREADS = 32 * WARPS;
 constexpr int VECTOR = 16 / ITEMSIZE;
 
 // Rows of A in shared memory.
-constexpr int PANEL = 64;
+constexpr int PANEL = 128;
 
 static_assert(16 % ITEMSIZE == 0, "16 / itemsize must be a whole number (vector)");
 static_assert(ITEMSIZE % 4 == 0, "itemsize / 4 must be a whole number (words)");
@@ -50,7 +50,7 @@ static_assert(WIDE % VECTOR == 0, "columns are written in vectors of 16 bytes wh
 struct __align__(16) Panel {
   T a[PANEL][SN];
 };
-static_assert(sizeof(Panel) == 2048, "shared memory as predicted");
+static_assert(sizeof(Panel) == 4096, "shared memory as predicted");
 __shared__ Panel panel;
 
 // --- Memory ---
@@ -218,8 +218,9 @@ __device__ __forceinline__ void fill(int n, int k, T alpha, const T* a, int lda,
       __syncthreads();
       copy_panel(a, lda, row, end, step, n);
       __syncthreads();
-      multiply(own, b_frag, alpha, step == 0 ? beta : T(1), c + static_cast<long long>(row) * ldc + column,
-               ldc, min(PANEL, end - row), y, THREADS >> log2_of(across));
+      T* c_panel = c + static_cast<long long>(row) * ldc + column;
+      multiply(own, b_frag, alpha, step == 0 ? beta : T(1), c_panel, ldc, min(PANEL, end - row), y,
+               THREADS >> log2_of(across));
     }
   }
 }

@@ -1,8 +1,8 @@
 /*
  * gemm for cuda: family pipelined, float32, layout nn.
  *
- * template: gemm/cuda/pipelined.cu.j2, digest d4cc65299f4c03c7
- * configuration: {"bounds": "launch", "lane_order": "z", "lanes_m": 4, "load_run": 16, "min_blocks": 1, "order": "row-serpentine", "sk": 128, "sm": 128, "sn": 16, "stages": 3, "transpose_through": "copies", "tx": 8, "ty": 8}
+ * template: gemm/cuda/pipelined.cu.j2, digest dc5a54f8510db81a
+ * configuration: {"bounds": "launch", "lane_order": "z", "lanes_m": 4, "load_run": 16, "min_blocks": 1, "order": "row-serpentine", "sk": 128, "sm": 128, "sn": 16, "stages": 3, "transpose_through": "copies", "tx": 8, "ty": 8, "unaligned": "whole"}
  */
 
 using T = float;
@@ -213,10 +213,10 @@ __device__ constexpr int threads_across(int positions) {
   return best;
 }
 
-// Copies tiles of an operand in which the elements of one reduction step are neighbours: VECTOR of
-// them at once where the rows are aligned to that, else one by one. With WHOLE they are, and the tile
-// lies inside the operand; otherwise nothing is copied that lies beyond its extent.
-template <int EXTENT, int LD, bool WHOLE>
+// Copies tiles of an operand in which the elements of one reduction step are neighbours, WIDTH of them
+// at once: VECTOR, if the rows are aligned to that, or 1, or whatever the rows allow, if WIDTH is 0. If
+// CHECKED, nothing is copied that lies beyond the operand's extent; otherwise tiles lie inside.
+template <int EXTENT, int LD, int WIDTH, bool CHECKED>
 struct StepLoader {
   const T* from;
   int ld;
@@ -226,7 +226,9 @@ struct StepLoader {
 
   __device__ __forceinline__ StepLoader(const T* operand, int ld, int begin, int first, int extent,
                                         int thread)
-      : ld(ld), wide(WHOLE || (rows_aligned<VECTOR>(operand, ld) && extent % VECTOR == 0)) {
+      : ld(ld),
+        wide(WIDTH == VECTOR || (WIDTH == 0 && rows_aligned<VECTOR>(operand, ld) &&
+                                 extent % VECTOR == 0)) {
     constexpr int ACROSS = threads_across(EXTENT / VECTOR);
     constexpr int SINGLE = threads_across(EXTENT);
     step = wide ? thread / ACROSS : thread / SINGLE;
@@ -244,21 +246,21 @@ struct StepLoader {
     }
   }
 
-  template <int WIDTH, bool RAGGED>
+  template <int COPIED, bool RAGGED>
   __device__ __forceinline__ void copy(T (&tile)[SN][LD], int steps) const {
-    constexpr int ACROSS = threads_across(EXTENT / WIDTH);
+    constexpr int ACROSS = threads_across(EXTENT / COPIED);
     constexpr int DOWN = THREADS / ACROSS;
     if (THREADS % ACROSS != 0 && step >= DOWN) return;
-    const int stride = WHOLE ? ld : recomputed(ld);
+    const int stride = CHECKED ? recomputed(ld) : ld;
 #pragma unroll
     for (int down = 0; down < SN; down += DOWN) {
       if (SN % DOWN != 0 && step + down >= SN) continue;
 #pragma unroll
-      for (int across = 0; across < EXTENT; across += ACROSS * WIDTH) {
-        if (!WHOLE && across >= left) continue;
-        copy_async<WIDTH>(&tile[step + down][element + across],
-                          from + static_cast<long long>(down) * stride + across,
-                          !RAGGED || step + down < steps);
+      for (int across = 0; across < EXTENT; across += ACROSS * COPIED) {
+        if (CHECKED && across >= left) continue;
+        copy_async<COPIED>(&tile[step + down][element + across],
+                           from + static_cast<long long>(down) * stride + across,
+                           !RAGGED || step + down < steps);
       }
     }
   }
@@ -270,8 +272,8 @@ struct StepLoader {
 
 // Copies tiles of an operand in which consecutive reduction steps of one element are neighbours:
 // LOAD_RUN threads read neighbours, and every one puts a single element in its transposed place.
-// With WHOLE the tile lies inside the operand; otherwise nothing is copied that lies beyond its extent.
-template <int EXTENT, int LD, bool WHOLE>
+// If CHECKED, nothing is copied that lies beyond the operand's extent; otherwise tiles lie inside.
+template <int EXTENT, int LD, bool CHECKED>
 struct TransposingLoader {
   static constexpr int DOWN = THREADS / LOAD_RUN;
 
@@ -289,13 +291,13 @@ struct TransposingLoader {
 
   template <bool RAGGED>
   __device__ __forceinline__ void start(T (&tile)[SN][LD], int steps) const {
-    const int stride = WHOLE ? ld : recomputed(ld);
+    const int stride = CHECKED ? recomputed(ld) : ld;
 #pragma unroll
     for (int across = 0; across < SN; across += LOAD_RUN) {
 #pragma unroll
       for (int down = 0; down < EXTENT; down += DOWN) {
         if (EXTENT % DOWN != 0 && element + down >= EXTENT) continue;
-        if (!WHOLE && down >= left) continue;
+        if (CHECKED && down >= left) continue;
         copy_async<1>(&tile[step + across][element + down],
                       from + static_cast<long long>(down) * stride + across,
                       !RAGGED || step + across < steps);
@@ -308,11 +310,14 @@ struct TransposingLoader {
   __device__ __forceinline__ void advance(int steps) { from += steps; }
 };
 
-// Operands as the layout stores them: for whole tiles whose rows are aligned, and for any.
-using WholeA = TransposingLoader<SM, A_LD, true>;
-using AnyA = TransposingLoader<SM, A_LD, false>;
-using WholeB = StepLoader<SK, B_LD, true>;
-using AnyB = StepLoader<SK, B_LD, false>;
+// Operands as the layout stores them: for tiles inside them whose rows are aligned, for others inside,
+// and for any.
+using AlignedA = TransposingLoader<SM, A_LD, false>;
+using AlignedB = StepLoader<SK, B_LD, VECTOR, false>;
+using InsideA = TransposingLoader<SM, A_LD, false>;
+using InsideB = StepLoader<SK, B_LD, 1, false>;
+using AnyA = TransposingLoader<SM, A_LD, true>;
+using AnyB = StepLoader<SK, B_LD, 0, true>;
 
 // --- Products of tiles ---
 
@@ -440,10 +445,13 @@ __device__ __forceinline__ void accumulate(T (&acc)[TY][TX], const Product& prod
   if (steps <= 0) return;
   const auto [m, n, k, a, lda, b, ldb] = product;
   const int thread = threadIdx.x;
-  const bool whole = row + SM <= m && column + SK <= k && rows_aligned<VECTOR>(b, ldb);
-  if (whole) {
-    multiply_tiles(acc, WholeA(a, lda, begin, row, m, thread),
-                   WholeB(b, ldb, begin, column, k, thread), steps, place);
+  const bool inside = row + SM <= m && column + SK <= k;
+  if (inside && rows_aligned<VECTOR>(b, ldb)) {
+    multiply_tiles(acc, AlignedA(a, lda, begin, row, m, thread),
+                   AlignedB(b, ldb, begin, column, k, thread), steps, place);
+  } else if (inside) {
+    multiply_tiles(acc, InsideA(a, lda, begin, row, m, thread),
+                   InsideB(b, ldb, begin, column, k, thread), steps, place);
   } else {
     multiply_tiles(acc, AnyA(a, lda, begin, row, m, thread),
                    AnyB(b, ldb, begin, column, k, thread), steps, place);
@@ -472,6 +480,58 @@ __device__ __forceinline__ Tile tile_at(unsigned number, int m, int k, unsigned 
     row += within - column * height;
   }
   return {static_cast<int>(row) * SM, static_cast<int>(column) * SK};
+}
+
+// --- Storing tiles ---
+
+// Row of the tile for the `i`-th accumulators of the threads that are `lane`-th along the rows.
+__device__ __forceinline__ int row_of_lane(int lane, int i) {
+  return lane / LANES_M * WARP_M + lane % LANES_M * VECTOR + row_of(i);
+}
+
+// C = alpha * acc + beta * C, one row of accumulators after the other through shared memory, so that
+// neighbouring threads write neighbouring elements of C, however its rows lie.
+__device__ __forceinline__ void store_through_shared(const T (&acc)[TY][TX], T alpha, T beta, T* c,
+                                                     int ldc, Tile tile, Place place, int m,
+                                                     int k) {
+  using Rows = T[SM / TY][SK];
+  Rows& rows = *reinterpret_cast<Rows*>(shared_memory);
+  const int lane = place.row / WARP_M * LANES_M + place.row % WARP_M / VECTOR;
+#pragma unroll
+  for (int i = 0; i < TY; ++i) {
+    __syncthreads();  // all are done with what was there before
+#pragma unroll
+    for (int j = 0; j < TX; j += VECTOR) {
+      Vector<VECTOR> value;
+#pragma unroll
+      for (int v = 0; v < VECTOR; ++v) value.element[v] = alpha * acc[i][j + v];
+      *reinterpret_cast<Vector<VECTOR>*>(&rows[lane][place.column + column_of(j)]) = value;
+    }
+    __syncthreads();
+#pragma unroll 2
+    for (unsigned index = threadIdx.x; index < SM / TY * SK; index += THREADS) {
+      const int row = tile.row + row_of_lane(index / SK, i);
+      const int column = tile.column + index % SK;
+      if (row < m && column < k) {
+        T* element = c + static_cast<long long>(row) * ldc + column;
+        T value = rows[index / SK][index % SK];
+        if (beta != T(0)) value = fma(beta, *element, value);
+        *element = value;
+      }
+    }
+  }
+}
+
+// C = alpha * acc + beta * C for the tile of C that starts at `tile`; C is m x k.
+__device__ __forceinline__ void store_tile(const T (&acc)[TY][TX], T alpha, T beta, T* c, int ldc,
+                                           Tile tile, Place place, int m, int k) {
+  constexpr bool FITS = SM / TY * SK * sizeof(T) <= sizeof(Tiles);
+  const bool vectors = rows_aligned<VECTOR>(c, ldc) && k % VECTOR == 0;
+  if (!FITS || vectors) {
+    store(acc, alpha, beta, c, ldc, tile.row + place.row, 0, m, tile.column + place.column, 0, k);
+  } else {
+    store_through_shared(acc, alpha, beta, c, ldc, tile, place, m, k);
+  }
 }
 
 // An element of C becomes alpha * sum + beta * C; it is not read where beta is zero.
@@ -698,13 +758,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
 
   T acc[TY][TX] = {};
   accumulate(acc, product, tile.row, tile.column, begin, end - begin, place);
-  const int row = tile.row + place.row;
-  const int column = tile.column + place.column;
   // One store for both: C and a part differ in nothing that the compiler sees.
   const int part_ld = part_stride(k);
   T* to = split ? held.parts + part * static_cast<long long>(m) * part_ld : c;
-  store(acc, split ? T(1) : alpha, split ? T(0) : beta, to, split ? part_ld : ldc, row, 0, m,
-        column, 0, split ? part_ld : k);
+  store_tile(acc, split ? T(1) : alpha, split ? T(0) : beta, to, split ? part_ld : ldc, tile,
+             place, m, split ? part_ld : k);
   if (split && last && last_to_come(held.tickets + blockIdx.x, splits)) {
     add_up_tile(held.parts, splits, alpha, beta, c, ldc, tile.row, tile.column, m, k);
   }

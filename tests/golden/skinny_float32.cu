@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family skinny, float32, layout nn.
  *
- * template: gemm/cuda/skinny.cu.j2, digest 33b69ee4566ccd2e
+ * template: gemm/cuda/skinny.cu.j2, digest 7089d8c2b2411992
  * configuration: {"few": 4, "held": 4, "loads": 8, "min_blocks": 2, "side": "rows", "warps": 8, "wide": 4}
  */
 
@@ -43,7 +43,8 @@ constexpr int THREADS = 32 * WARPS;
 // Elements of B in a 16-byte access.
 constexpr int VECTOR = 4;
 
-// Vectors of a thread that belong to the same reduction step, and how many such shares there are.
+// Vectors of a thread for the same reduction step, a share; how many shares are on their way, and
+// how many of them are used before others are asked for.
 constexpr int CHUNKS = WIDE / VECTOR;
 constexpr int DEPTH = LOADS / CHUNKS;
 constexpr int HALF = DEPTH == 1 ? 1 : DEPTH / 2;
@@ -51,7 +52,7 @@ constexpr int HALF = DEPTH == 1 ? 1 : DEPTH / 2;
 // Reduction steps of a panel.
 constexpr int SN = THREADS * HELD / FEW;
 
-// Where a panel keeps the factors of a reduction step: side by side, FACTORS_LD from step to step.
+// A panel keeps the factors of a reduction step side by side, and those of the next FACTORS_LD further.
 constexpr int PAD = 0;
 constexpr int FACTORS_LD = FEW + PAD;
 constexpr int PANEL = SN * FACTORS_LD;
@@ -166,8 +167,8 @@ struct Stream {
     steps -= step;
   }
 
-  // Reduction steps from a share to the next; in a panel, where the factors of the first one are, and
-  // how far on those of the next.
+  // Reduction steps from a share to the next; in a panel, where the factors of the first share are,
+  // and how far on those of the next.
   __device__ __forceinline__ int period() const { return step; }
   __device__ __forceinline__ static int first_factor(int y) { return y * FACTORS_LD; }
   __device__ __forceinline__ int next_factor() const { return step * FACTORS_LD; }
@@ -277,7 +278,8 @@ __device__ __forceinline__ void accumulate(T (&acc)[FEW][WIDE], Stream<VECTORS> 
 // side by side.
 constexpr int SUMS_PAD = 16 / ITEMSIZE;
 __device__ constexpr int fitting(int few) {
-  return few == 1 || few * THREADS * (WIDE + SUMS_PAD) * ITEMSIZE <= SHARED_BYTES ? few : fitting(few / 2);
+  const int bytes = few * THREADS * (WIDE + SUMS_PAD) * ITEMSIZE;
+  return few == 1 || bytes <= SHARED_BYTES ? few : fitting(few / 2);
 }
 constexpr int AT_ONCE = fitting(FEW);
 static_assert(AT_ONCE * THREADS * (WIDE + SUMS_PAD) * ITEMSIZE <= SHARED_BYTES, "room for sums");
@@ -285,7 +287,7 @@ static_assert(AT_ONCE * THREADS * (WIDE + SUMS_PAD) * ITEMSIZE <= SHARED_BYTES, 
 // Adds up what the threads that lie down the reduction have for the same element of C, in an order
 // that is always the same, and passes element and sum to `store(f, output, sum)`.
 template <typename Store>
-__device__ __forceinline__ void sum_over_threads(const T (&acc)[FEW][WIDE], bool vectors, int across,
+__device__ __forceinline__ void sum_over_threads(T (&acc)[FEW][WIDE], bool vectors, int across,
                                                  int down, int x, int y, Store store) {
   T* sums = reinterpret_cast<T*>(shared_memory);
   const int outputs = across * WIDE;
@@ -296,18 +298,19 @@ __device__ __forceinline__ void sum_over_threads(const T (&acc)[FEW][WIDE], bool
   const int helping = max(0, min(idle, min(log2_of(down), 5)));
   const int helpers = 1 << helping;
   const int helper = threadIdx.x & (helpers - 1);
-#pragma unroll
+#pragma unroll 1
   for (int first = 0; first < FEW; first += AT_ONCE) {
     __syncthreads();
 #pragma unroll
     for (int f = 0; f < AT_ONCE; ++f) {
 #pragma unroll
       for (int i = 0; i < WIDE; ++i) {
-        sums[(f * down + y) * ld + output_of(i, vectors, across, x)] = acc[first + f][i];
+        sums[(f * down + y) * ld + output_of(i, vectors, across, x)] = acc[f][i];
       }
     }
     __syncthreads();
-    for (int index = threadIdx.x >> helping; index < AT_ONCE * outputs; index += THREADS >> helping) {
+    const int stride = THREADS >> helping;
+    for (int index = threadIdx.x >> helping; index < AT_ONCE * outputs; index += stride) {
       const int f = index >> shift;
       const int output = index & (outputs - 1);
       T sum = 0;
@@ -317,6 +320,12 @@ __device__ __forceinline__ void sum_over_threads(const T (&acc)[FEW][WIDE], bool
         sum += __shfl_xor_sync(0xffffffffu, sum, distance);
       }
       if (helper == 0) store(first + f, output, sum);
+    }
+    // The next ones move up: what is in registers has constant indices.
+#pragma unroll
+    for (int f = 0; f + AT_ONCE < FEW; ++f) {
+#pragma unroll
+      for (int i = 0; i < WIDE; ++i) acc[f][i] = acc[f + AT_ONCE][i];
     }
   }
 }
@@ -346,6 +355,7 @@ __device__ __forceinline__ int place(int f, int output, int strip) {
 template <typename Store>
 __device__ __forceinline__ void sum_over_parts(const T* parts, int count, int strip, Store store) {
   constexpr int WIDTH = 16 / ITEMSIZE;
+  const Vector<WIDTH>* in_vectors = reinterpret_cast<const Vector<WIDTH>*>(parts);
   const int vectors = FEW * strip / WIDTH;
   const int helping = max(0, min(log2_of(THREADS) - log2_of(vectors), 5));
   const int helpers = 1 << helping;
@@ -354,7 +364,7 @@ __device__ __forceinline__ void sum_over_parts(const T* parts, int count, int st
     Vector<WIDTH> sum = {};
 #pragma unroll 8
     for (int i = helper; i < count; i += helpers) {
-      const Vector<WIDTH> part = reinterpret_cast<const Vector<WIDTH>*>(parts)[i * vectors + index];
+      const Vector<WIDTH> part = in_vectors[i * vectors + index];
 #pragma unroll
       for (int v = 0; v < WIDTH; ++v) sum.element[v] += part.element[v];
     }
@@ -370,7 +380,10 @@ __device__ __forceinline__ void sum_over_parts(const T* parts, int count, int st
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(int m, int n, int k, float alpha, const float* __restrict__ a, int lda, const float* __restrict__ b, int ldb, float beta, float* __restrict__ c, int ldc, float* __restrict__ workspace, int across, int splits) {
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
+    int m, int n, int k, float alpha, const float* __restrict__ a, int lda,
+    const float* __restrict__ b, int ldb, float beta, float* __restrict__ c, int ldc,
+    float* __restrict__ workspace, int across, int splits) {
   // The block's tile: its rows and columns of C.
   const int strip = across * WIDE;
   const int first_few = blockIdx.x * FEW;
@@ -394,11 +407,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(int m, in
   T acc[FEW][WIDE] = {};
   const bool vectors = rows_aligned<VECTOR>(b, ldb) && k % VECTOR == 0;
   if (vectors) {
-    accumulate<true>(acc, Stream<true>(b, ldb, first_output, k, begin, end - begin, across, down, x, y),
-                     other, end - begin, y);
+    const Stream<true> stream(b, ldb, first_output, k, begin, end - begin, across, down, x, y);
+    accumulate(acc, stream, other, end - begin, y);
   } else {
-    accumulate<false>(acc, Stream<false>(b, ldb, first_output, k, begin, end - begin, across, down, x, y),
-                      other, end - begin, y);
+    const Stream<false> stream(b, ldb, first_output, k, begin, end - begin, across, down, x, y);
+    accumulate(acc, stream, other, end - begin, y);
   }
 
   const auto store = [&](int f, int output, T sum) {
@@ -407,21 +420,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(int m, in
     if (f >= m || output >= k) return;
     store_element(c + static_cast<long long>(f) * ldc + output, sum, alpha, beta);
   };
-  if (splits == 1) {
-    sum_over_threads(acc, vectors, across, down, x, y, store);
-    return;
-  }
-
-  // The block that finishes the tile's last part adds up all of them.
   unsigned* tickets = reinterpret_cast<unsigned*>(workspace);
   const int tile = blockIdx.y * gridDim.x + blockIdx.x;
   const int tiles = gridDim.x * gridDim.y;
   T* parts = reinterpret_cast<T*>(tickets + (tiles + 3) / 4 * 4) +
              static_cast<long long>(tile) * splits * FEW * strip;
   sum_over_threads(acc, vectors, across, down, x, y, [&](int f, int output, T sum) {
-    parts[part * FEW * strip + place(f, output, strip)] = sum;
+    if (splits == 1) {
+      store(f, output, sum);
+    } else {
+      parts[part * FEW * strip + place(f, output, strip)] = sum;
+    }
   });
-  if (!last_to_come(tickets + tile, splits)) return;
+
+  // The block that finishes the tile's last part adds up all of them.
+  if (splits == 1 || !last_to_come(tickets + tile, splits)) return;
   sum_over_parts(parts, splits, strip, [&](int at, T sum) {
     store(at >> log2_of(strip), at & (strip - 1), sum);
   });

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import statistics
 import subprocess
 import sys
@@ -17,15 +18,18 @@ import numpy as np
 import pytest
 
 from autotune import Gemm, Kernel, MatchQuality, load, matmul, tune
-from autotune.core.configuration import Candidate
+from autotune.core.configuration import Candidate, Configuration
 from autotune.core.errors import OperandError
 from autotune.families.catalog import load_families
+from autotune.families.planning import planner_of
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.evaluator import Effort
+from autotune.store import sources
 from autotune.targets.cuda.compile.nvrtc import compile_cuda
 from autotune.targets.cuda.device.identity import load_driver
 from autotune.targets.cuda.driver.context import activated
 from autotune.targets.cuda.driver.interface import driver
+from autotune.targets.cuda.launch import resident
 from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from autotune.core.device import Device
+    from autotune.families.family import KernelFamily
 
 PROBLEM = Gemm(129, 200, 67)
 SPIN_NS = 2 * 10**9
@@ -189,15 +194,19 @@ def default_kernel(problem: Gemm = PROBLEM) -> Kernel:
     return load(problem, "cuda", match="nearest")
 
 
+def wanted_splits(family: KernelFamily, gpu: Device, splits: int) -> Configuration:
+    """The configuration nearest to the default one that divides the reduction."""
+    space = family.space(PROBLEM, gpu.limits)
+    row = space.nearest({**family.default(PROBLEM, gpu.limits), "splits": splits}, ())
+    assert row is not None
+    assert space[row]["splits"] > 1
+    return space[row]
+
+
 def split_kernel(gpu: Device, tmp_path: Path) -> Callable[..., Any]:
     """One that sums parts of the reduction in a workspace."""
     target, family = make_target("cuda"), load_families(target="cuda")["pipelined"]
-    space = family.space(PROBLEM, gpu.limits)
-    wanted = {**family.default(PROBLEM, gpu.limits), "splits": 4}
-    row = space.nearest(wanted, ())
-    assert row is not None
-    assert space[row]["splits"] > 1
-    candidate = Candidate(family.name, space[row])
+    candidate = Candidate(family.name, wanted_splits(family, gpu, 4))
     return target.kernel(family, candidate, PROBLEM, gpu, ProgramCache(tmp_path))
 
 
@@ -383,6 +392,48 @@ def test_workspace_on_several_streams_and_threads(
     for thread in threads:
         thread.join()
     assert not wrong, wrong[0]
+
+
+def test_one_binary_for_many_shapes(streaming: Library, gpu: Device, tmp_path: Path) -> None:
+    """It is loaded once, and workspaces of all sizes are one block of memory."""
+    target, family = make_target("cuda"), load_families(target="cuda")["pipelined"]
+    programs = ProgramCache(tmp_path)
+    candidate = Candidate(family.name, wanted_splits(family, gpu, 4))
+    planner = planner_of(family, candidate.configuration, PROBLEM.dtype, gpu.limits)
+    shapes = itertools.product((65, 129), (200, 333), (67, 96))
+    problems = [
+        each for each in itertools.starmap(PROBLEM.with_sizes, shapes) if planner.valid(each)
+    ]
+    assert len(problems) > 3
+    before = set(resident._LOADED)
+    kernels = [target.kernel(family, candidate, each, gpu, programs) for each in problems]
+    assert len(set(resident._LOADED) - before) == 1
+    held = [(each, operands(each)) for each in problems]
+    arrays = [[streaming.device(array) for array in each[:2]] for _, each in held]
+    streams = [streaming.stream() for _ in range(2)]
+    for stream in streams:
+        with streaming.working_on(stream):
+            outs = [kernel(*each) for kernel, each in zip(kernels, arrays, strict=True)]
+            for out, (problem, (a, b, c)) in zip(outs, held, strict=True):
+                check(problem, streaming.host(out), product(problem, a, b, c, 1.0, 0.0))
+
+
+def test_the_library_computes_while_a_kernel_is_compiled(
+    streaming: Library, monkeypatch: pytest.MonkeyPatch, own_cache: Path
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_BACKGROUND", "1")
+    monkeypatch.setattr(sources, "data_dir", lambda name: own_cache)  # nothing is shipped
+    kernel = default_kernel()
+    assert "is being compiled" in kernel.reason
+    a, b, c = operands()
+    left, right = streaming.device(a), streaming.device(b)
+    wanted = product(PROBLEM, a, b, c, 1.0, 0.0)
+    check(PROBLEM, streaming.host(kernel(left, right)), wanted)
+    until = time.monotonic() + 120
+    while "is being compiled" in kernel.reason and time.monotonic() < until:
+        check(PROBLEM, streaming.host(kernel(left, right)), wanted)
+    assert kernel.reason.startswith("no record fits")
+    check(PROBLEM, streaming.host(kernel(left, right)), wanted)
 
 
 def test_thread_without_a_context() -> None:

@@ -15,13 +15,28 @@ import numpy as np
 import pytest
 from tuned_suspect import PROBLEM, store, tuned
 
+from autotune.core.configuration import Candidate, Configuration
 from autotune.core.errors import CompileError, InputError
+from autotune.core.paths import CacheLocations
 from autotune.families import modules
+from autotune.families.catalog import load_families
+from autotune.families.program_cache import ProgramCache
 from autotune.measuring.child import MARK
+from autotune.model import TERMS, Entry, Portfolio
 from autotune.operations.problem import Gemm
 from autotune.runtime.loading import Kernel, load
+from autotune.store import MatchQuality, TuningCache
 from autotune.targets import background as background_module
 from autotune.targets.background import Background, Job, Workers, background, is_wanted
+from autotune.targets.cpu.call import host_kernel
+from autotune.targets.cpu.identity import read_cpu
+from autotune.targets.cpu.target import CpuTarget
+from autotune.targets.cuda.compile import nvrtc
+from autotune.targets.cuda.compile.cubin import read_cubin
+from autotune.targets.cuda.device.known_gpus import find_gpu
+from autotune.targets.cuda.launch import ahead as cuda_ahead
+from autotune.targets.cuda.launch import code as code_module
+from autotune.targets.cuda.launch.loading import make_program
 
 PATIENCE_S = 120.0
 
@@ -228,6 +243,106 @@ def workers_of(process: int) -> list[str]:
         except OSError:
             continue
     return found
+
+
+@pytest.mark.usefixtures("on")
+def test_what_is_half_compiled_is_waited_for_by_nobody(tmp_path: Path, imports: list[str]) -> None:
+    """Other values of what is passed at the call are the same program, which is under way."""
+    store(tmp_path, *(tuned(tmp_path, Gemm(16, 8, step), step=step) for step in (1, 2, 3)))
+    first = near(tmp_path, Gemm(16, 8, 1))
+    others = []
+    while first.reason:
+        others += [near(tmp_path, Gemm(16, 8, step)) for step in (2, 3)]
+        assert all(map(is_right, others[-2:]))
+        time.sleep(0.01)
+    assert "MainThread" not in imports
+    assert eventually(lambda: not any(each.reason for each in others))
+    assert all(map(is_right, others))
+
+
+@pytest.mark.usefixtures("on")
+def test_another_program_of_the_portfolio_computes_meanwhile() -> None:
+    family, device = load_families(target="cpu")["goto"], read_cpu()
+    problem = Gemm(200, 200, 200, threads=1)
+    default = family.default(problem, CpuTarget().device(problem).limits)
+    slow, fast = (Configuration({**default, "ty": ty}) for ty in (8, default["ty"]))
+    entries = tuple(
+        Entry(
+            family="goto",
+            family_digest=family.digest,
+            layout="nn",
+            configuration=configuration,
+            free=(),
+            resident=1,
+            prices=tuple(price for _ in TERMS),
+            spread=0.1,
+            measured=9,
+        )
+        for configuration, price in ((slow, 2e-9), (fast, 1e-9))
+    )
+    portfolio = Portfolio(
+        operation="gemm",
+        target="cpu",
+        fingerprint=device.fingerprint,
+        dtype="float32",
+        out_dtype="float32",
+        accuracy="ieee",
+        threads=1,
+        architecture="",
+        toolchain=dict(device.toolchain),
+        entries=entries,
+        families={},
+        shapes=9,
+        loss=0.01,
+        created="2026-01-31T12:00:00.000000Z",
+    )
+    place = CacheLocations.at().create()
+    TuningCache(place.database).put_portfolio(portfolio)
+    host_kernel(family, slow, problem, device.limits, ProgramCache(place.programs))
+    kernel = load(problem, "cpu", match="nearest")
+    assert kernel.match is MatchQuality.PREDICTED
+    assert kernel.candidate.configuration == fast
+    assert f"is being compiled: {Candidate('goto', slow)} computes meanwhile" in kernel.reason
+    assert is_right(kernel)
+    assert eventually(lambda: kernel.reason.startswith("predicted"))
+    assert is_right(kernel)
+
+
+def test_cuda_code_is_compiled_by_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    family, limits = load_families(target="cuda")["naive"], find_gpu("h200").limits
+    problem = Gemm(64, 48, 80, layout="nt")
+    chosen = family, family.default(problem, limits), problem, limits, ProgramCache(tmp_path)
+    wanted = cuda_ahead.compile_job(*chosen)
+    assert wanted is not None
+    told: list[str] = []
+    background().submit(wanted, told.append)
+    assert told or cuda_ahead.compile_job(*chosen) is not None  # it is under way
+    assert eventually(lambda: told == [""])
+    assert cuda_ahead.compile_job(*chosen) is None
+    # In a process that has compiled nothing it is found on disk, and nothing is rendered.
+    monkeypatch.setattr(code_module, "_CODE", {})
+    monkeypatch.setattr(code_module, "render", None)
+    monkeypatch.setattr(nvrtc, "compile_cuda", None)
+    assert cuda_ahead.compile_job(*chosen) is None
+    program = make_program(*chosen)
+    assert "gemm" in read_cubin(program.cubin)
+    assert "transpose" in read_cubin(program.support)
+
+
+@pytest.mark.usefixtures("on")
+def test_kernels_whose_calls_are_counted_are_told_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_RECORD", str(tmp_path / "shapes.jsonl"))
+    store(tmp_path)
+    kernel = near(tmp_path)
+    assert "being compiled" in kernel.reason
+    assert is_right(kernel)
+    assert eventually(lambda: kernel.reason == "")
+    assert is_right(kernel)
 
 
 # --- jobs ---

@@ -139,6 +139,17 @@ def test_reports_have_every_kind_and_explain_the_slowest() -> None:
     assert "2 blocks; tuned for 64x64x64" in first
 
 
+def test_dtypes_are_reported_apart() -> None:
+    single = row(Shape(64, 64, 64), 1.0, 2.0)
+    double = row(Shape(64, 64, 64), 1.0, 0.5, dtype="float64")
+    text = report([], [single, double])
+    first, second = text.split("## float64")
+    assert "**2.00**" in first
+    assert "**0.50**" not in first
+    assert "**0.50**" in second
+    assert "## float" not in report([], [single])
+
+
 def test_runs_are_compared_over_the_shapes_of_both() -> None:
     shared, own = Shape(64, 64, 64), Shape(65, 65, 65)
     before = [row(shared, 1.0, 2.0), row(own, 1.0, 9.0)]

@@ -33,6 +33,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AUTOTUNE_CACHE", str(cache))
         patch.setenv("AUTOTUNE_FAMILIES", str(families))
+        patch.setenv("AUTOTUNE_BACKGROUND", "0")
         forget()
         yield cache
         forget()

@@ -13,6 +13,7 @@ from textbook_family import tune_textbook
 from autotune import matmul
 from autotune.core.errors import OperandError, OperandTypeError
 from autotune.runtime.multiplying import forget
+from autotune.targets.precision import torch_is_exact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +33,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AUTOTUNE_CACHE", str(cache))
         patch.setenv("AUTOTUNE_FAMILIES", str(families))
+        patch.setenv("AUTOTUNE_BACKGROUND", "0")
         forget()
         yield cache
         forget()
@@ -94,8 +96,40 @@ def test_gradients_are_pytorchs() -> None:
     with torch.no_grad():
         weights = torch.nn.Parameter(torch.ones(3, 2))
         got = matmul(torch.ones(2, 3), weights)
+        into = torch.nn.Parameter(torch.zeros(2, 2))
+        assert matmul(torch.ones(2, 3), weights, into) is into
     assert not got.requires_grad
     same(got, torch.full((2, 2), 3.0))
+    assert into.equal(got)
+
+
+def test_stacks_are_exact_whatever_pytorch_is_set_to() -> None:
+    source = random.Random(0)
+    a, b = (tensor(source, (3, 20, 20), "float32", "rows") for _ in range(2))
+    wanted = torch.matmul(a, b)
+    same(matmul(a, b), wanted)
+    torch.set_float32_matmul_precision("medium")
+    try:
+        same(matmul(a + 2.0**-20, b), torch.matmul(a.double() + 2.0**-20, b.double()).float())
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_settings_that_round_are_seen(device: str) -> None:
+    backends = torch.backends.cuda if device == "cuda" else torch.backends.mkldnn
+    assert torch_is_exact(torch, device)
+    torch.set_float32_matmul_precision("medium")
+    rounds = not torch_is_exact(torch, device)
+    torch.set_float32_matmul_precision("highest")
+    assert rounds
+    before = backends.matmul.fp32_precision
+    backends.matmul.fp32_precision = "tf32"  # after which PyTorch refuses the old question
+    try:
+        assert not torch_is_exact(torch, device)
+    finally:
+        backends.matmul.fp32_precision = before
+    assert torch_is_exact(torch, device)
 
 
 def test_negated_views_and_sparse_tensors() -> None:

@@ -68,7 +68,9 @@ def test_shared_units_leave_no_wave_partly_empty() -> None:
     terms = {name: row.tolist() for name, row in zip(TERMS, counted, strict=True)}
     assert terms["steps of full waves"] == [32, 48]
     assert terms["steps of the last wave"] == [32, 0]
-    assert terms["waves"] == [2, 1]
+    assert terms["steps in a row"] == [64, 48]
+    # A unit with a share goes through its part of nine tiles, and through a rest of another.
+    assert terms["waves"] == [2, 9 / 6 + 1]
 
 
 def device_time(tile: tuple[int, int, int], sizes: Sizes, parts: int) -> float:

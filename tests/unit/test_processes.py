@@ -230,6 +230,27 @@ def test_close_ends_the_child_and_may_be_repeated(worker: WorkerProcess) -> None
     assert worker.collect().kind is FailureKind.DIED
 
 
+FORKING = """
+import os, sys
+sys.path[:0] = sys.argv[1:]
+from autotune.measuring.processes import WorkerProcess
+from test_processes import worker_entry
+worker = WorkerProcess(worker_entry)
+pid = worker.call(("pid", None), 60)
+child = os.fork()
+if child == 0:
+    worker.close()
+    sys.exit()  # which runs what is to be run at exit
+assert os.waitpid(child, 0)[1] == 0
+assert worker.call(("pid", None), 60) == pid
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_child_by_fork_leaves_its_parents_worker_alone() -> None:
+    subprocess.run([sys.executable, "-c", FORKING, *sys.path], check=True)
+
+
 def test_a_forgotten_worker_ends_with_its_object() -> None:
     worker = WorkerProcess(worker_entry)
     pid = worker.call(("pid", None), LONG_S)

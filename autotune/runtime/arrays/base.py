@@ -102,6 +102,10 @@ class Library(Protocol):
         """Whether stacks of products of so many multiplications each are better left to it."""
         ...
 
+    def is_exact(self, array: Any) -> bool:
+        """Whether its own products are as exact as kernels', by its settings as they are now."""
+        ...
+
     def multiply(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
         """``alpha a @ b + beta out`` by the library itself, which says what it refuses."""
         ...

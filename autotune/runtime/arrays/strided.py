@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -12,6 +11,7 @@ from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError, OperandTypeError
 from autotune.runtime.arrays.base import out_is_missing, scale
 from autotune.runtime.shapes import Spread
+from autotune.targets.precision import cupy_is_exact
 from autotune.targets.registry import home_of
 
 if TYPE_CHECKING:
@@ -75,7 +75,8 @@ class NumpyArrays:
             array = array[(0,) * factor.first]
         if factor.copied:
             array = array.astype(DTYPES[dtype].numpy, order="C")
-        array = array.reshape(factor.shape)
+        if array.shape != factor.shape:
+            array = array.reshape(factor.shape)
         if factor.stack:
             array = self.module.broadcast_to(array, factor.stack + factor.shape[-2:])
         return array.swapaxes(-1, -2) if factor.turned else array
@@ -127,6 +128,10 @@ class NumpyArrays:
     def batches(self, a: Look, work: int) -> bool:
         """See `Library.batches`."""
         return work < SMALL_PRODUCT
+
+    def is_exact(self, array: Any) -> bool:
+        """See `Library.is_exact`."""
+        return True
 
     def multiply(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
         """See `Library.multiply`: any operands that the library's own product takes."""
@@ -216,12 +221,18 @@ class CupyArrays(NumpyArrays):
         return array if array.data.ptr % array.dtype.itemsize == 0 else array.copy()
 
     def batches(self, a: Look, work: int) -> bool:
-        """See `Library.batches`; not where CuPy is set to round float32 to TF32."""
-        return work < SMALL_LAUNCH and os.environ.get("CUPY_TF32", "") in ("", "0")
+        """See `Library.batches`."""
+        return work < SMALL_LAUNCH
+
+    def is_exact(self, array: Any) -> bool:
+        """See `Library.is_exact`."""
+        return cupy_is_exact()
 
     def _product(self, a: Any, b: Any, out: Any) -> Any:
         with a.device:
-            return self.module.matmul(a, b) if out is None else self.module.matmul(a, b, out=out)
+            result = self.module.matmul(a, b)
+            # CuPy does not mind an output that overlaps what it reads.
+            return result if out is None else self.store(out, result, 0)
 
     def _is_writeable(self, out: Any) -> bool:
         return True

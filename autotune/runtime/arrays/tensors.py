@@ -10,6 +10,7 @@ from autotune.core.errors import OperandError, OperandTypeError
 from autotune.runtime.arrays.base import out_is_missing, scale
 from autotune.runtime.arrays.strided import SMALL_LAUNCH, SMALL_PRODUCT
 from autotune.runtime.shapes import Spread
+from autotune.targets.precision import torch_is_exact
 from autotune.targets.registry import home_of
 
 if TYPE_CHECKING:
@@ -32,18 +33,20 @@ class TorchTensors:
     def __init__(self, module: Any) -> None:
         self._torch = module
         self._dtypes = {name: getattr(module, name) for name in DTYPES}
+        self._strided = module.strided
         self._names = {dtype: name for name, dtype in self._dtypes.items()}
 
     def look(self, array: Any) -> tuple[Any, ...]:
         """See `Library.look`."""
-        place = (array.device, self._is_torchs_own(array), array.is_neg())
-        strides = array.stride() if array.layout is self._torch.strided else ()
-        return array.shape, strides, array.dtype, place
+        own = self._is_torchs_own(array)
+        strides = () if own else array.stride()  # sparse tensors have none
+        return array.shape, strides, array.dtype, (array.device, own, array.is_neg())
 
     def _is_torchs_own(self, tensor: Any) -> bool:
         """Whether products are PyTorch's: of sparse tensors, and where gradients are wanted."""
-        wanted = tensor.requires_grad and self._torch.is_grad_enabled()
-        return wanted or tensor.layout is not self._torch.strided
+        if tensor.layout is not self._strided:
+            return True
+        return bool(tensor.requires_grad and self._torch.is_grad_enabled())
 
     def target(self, a: Look, b: Look) -> str | None:
         """See `Library.target`."""
@@ -81,12 +84,14 @@ class TorchTensors:
 
     def matrices(self, array: Any, factor: Factor, dtype: str) -> Any:
         """See `Library.matrices`."""
-        array = array.detach()
+        if array.requires_grad:
+            array = array.detach()
         if factor.first:
             array = array[(0,) * factor.first]
         if factor.copied:
             array = array.resolve_neg().contiguous()
-        array = array.reshape(factor.shape)
+        if array.shape != factor.shape:
+            array = array.reshape(factor.shape)
         if factor.stack:
             array = array.expand(factor.stack + factor.shape[-2:])
         return array.transpose(-1, -2) if factor.turned else array
@@ -97,7 +102,7 @@ class TorchTensors:
 
     def seen(self, array: Any) -> Any:
         """See `Library.seen`: tensors of the host as arrays of NumPy."""
-        return array if array.is_cuda else array.detach().numpy()
+        return array if array.is_cuda else array.numpy()
 
     def finished(self, result: Any) -> Any:
         """See `Library.finished`: a tensor without dimensions."""
@@ -110,7 +115,8 @@ class TorchTensors:
             and out.shape == shape
             and out.dtype is self._dtypes[dtype]
             and out.device == inputs[0].device
-            and not self._is_torchs_own(out)
+            and out.layout is self._strided
+            and not out.requires_grad
             and out.is_contiguous()
             and not out.is_neg()
             and all(self._lies_apart(out, each) for each in inputs)
@@ -144,10 +150,12 @@ class TorchTensors:
         return out.copy_(result)
 
     def batches(self, a: Look, work: int) -> bool:
-        """See `Library.batches`; not where PyTorch is set to round float32 to TF32."""
-        if a.place[0].type == "cpu":
-            return work < SMALL_PRODUCT
-        return work < SMALL_LAUNCH and not self._torch.backends.cuda.matmul.allow_tf32
+        """See `Library.batches`."""
+        return work < (SMALL_PRODUCT if a.place[0].type == "cpu" else SMALL_LAUNCH)
+
+    def is_exact(self, array: Any) -> bool:
+        """See `Library.is_exact`."""
+        return torch_is_exact(self._torch, array.device.type)
 
     def multiply(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
         """See `Library.multiply`: whatever PyTorch multiplies, with gradients where wanted."""

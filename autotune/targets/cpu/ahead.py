@@ -6,10 +6,11 @@ import functools
 from importlib import metadata
 from typing import TYPE_CHECKING
 
+from autotune.core.configuration import Configuration
 from autotune.core.errors import CompileError
 from autotune.families.compiled_files import CompiledFiles
 from autotune.measuring.processes import WorkerProcess
-from autotune.targets.background import Job
+from autotune.targets.background import Job, background
 from autotune.targets.cpu.compiling import compile_worker
 from autotune.targets.cpu.direct import direct_call, known_call, write_call
 from autotune.targets.cpu.kernel import is_loaded, known_program, load_kernel, write_program
@@ -17,7 +18,6 @@ from autotune.targets.cpu.kernel import is_loaded, known_program, load_kernel, w
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.core.configuration import Configuration
     from autotune.families.family import KernelFamily
     from autotune.families.program_cache import ProgramCache
     from autotune.operations.problem import Problem
@@ -39,11 +39,11 @@ def compile_job(
     """
     if is_loaded(family, configuration, problem, programs):
         return None
-    program = known_program(family, configuration, problem, programs)
-    if program is not None:
-        call = known_call(program, programs)
-        if call is not None and all(map(_is_compiled, (program.path, call))):
-            return None
+    runtime = family.runtime_parameters  # not compiled in: what differs there is one program
+    compiled = Configuration({n: v for n, v in configuration.items() if n not in runtime})
+    key = ("cpu", family, compiled, problem.dtype, problem.layout, programs.folder)
+    if not background().has(key) and _is_on_disk(family, configuration, problem, programs):
+        return None
 
     def compile_both(workers: Workers) -> None:
         program = write_program(family, configuration, problem, programs)
@@ -53,8 +53,18 @@ def compile_job(
                 raise CompileError(reply.error)
         direct_call(load_kernel(family, configuration, problem, programs), problem, programs)
 
-    key = ("cpu", family, configuration, problem.dtype, problem.layout, programs.folder)
     return Job(key, f"{family.name} for {problem.dtype}", compile_both)
+
+
+def _is_on_disk(
+    family: KernelFamily, configuration: Configuration, problem: Problem, programs: ProgramCache
+) -> bool:
+    """Whether the kernel and the function that calls it are in Numba's file cache."""
+    program = known_program(family, configuration, problem, programs)
+    if program is None:
+        return False
+    call = known_call(program, programs)
+    return call is not None and _is_compiled(program.path) and _is_compiled(call)
 
 
 def _is_compiled(path: Path) -> bool:

@@ -41,6 +41,7 @@ class CudaTarget(Target):
     """Emitted CUDA C++ on an NVIDIA GPU."""
 
     name: ClassVar[str] = "cuda"
+    changes: ClassVar[bool] = False
 
     @classmethod
     def language(cls) -> Language:

@@ -104,7 +104,7 @@ class DeviceKernel:
         self, places: Sequence[_Spread], scalars: Mapping[str, Any], stream: int, device: int
     ) -> None:
         arguments = [number for each in places for number in (each.address, *each.strides)]
-        launch = self._launches.get(device) or self.launch_on(device)
+        launch = self._launches.get(device) or self._load(device)
         try:
             launch(*arguments, *scalars.values(), stream=stream)
         except (struct.error, OverflowError) as error:
@@ -174,15 +174,7 @@ class DeviceKernel:
             self._retained = self._retained or Retained()
         self._retained.hold(device, handle, kept)
 
-    def launch_on(self, device: int) -> Launch:
-        """What enqueues the kernel on a device, given addresses: no operand is looked at.
-
-        Args:
-            device: the driver's number.
-
-        Raises:
-            OperandError: the kernel is not for this device.
-        """
+    def _load(self, device: int) -> Launch:
         with self._lock:
             if device not in self._launches:
                 self._launches[device] = self._load_on(device)
@@ -255,7 +247,7 @@ class DeviceProduct(DeviceKernel):
             self._refuse_overlap("a", at_c, at_a, self._a_shape)
         if end > b and b + (self._b_before_last * ldb + self._b_columns) * itemsize > c:
             self._refuse_overlap("b", at_c, at_b, self._b_shape)
-        launch = self._launches.get(device) or self.launch_on(device)
+        launch = self._launches.get(device) or self._load(device)
         try:
             launch(a, lda, b, ldb, c, ldc, alpha, beta, stream)
         except (struct.error, OverflowError) as error:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import TYPE_CHECKING, Any
 
 from autotune.targets.cuda.arrays.libraries import Cupy, Torch, library_of
+from autotune.targets.precision import cupy_is_exact, torch_is_exact
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from autotune.operations.problem import Gemm
     from autotune.targets.cuda.arrays.libraries import Library
     from autotune.targets.kernel import BoundKernel
-
-_TF32 = ("", "0")
-"""Values of CUPY_TF32 that leave CuPy's products exact."""
 
 
 class DeviceLibrary:
@@ -92,16 +89,12 @@ class DeviceLibrary:
 
 
 def _is_exact(library: Library) -> bool:
-    """Whether a library multiplies float32 as it is asked to, not in shorter numbers.
-
-    Products of 16-bit numbers are summed in float32 by both; partial sums of a divided reduction
-    are rounded as PyTorch's own settings say.
-    """
+    """Whether a library multiplies float32 as it is asked to, not in shorter numbers."""
     if isinstance(library, Torch):
         import torch
 
-        return not torch.backends.cuda.matmul.allow_tf32
-    return isinstance(library, Cupy) and os.environ.get("CUPY_TF32", "") in _TF32
+        return torch_is_exact(torch, "cuda")
+    return isinstance(library, Cupy) and cupy_is_exact()
 
 
 def _by_torch(left: Any, right: Any, out: Any, alpha: float, beta: float) -> Any:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from autotune.families.planning import planner_of
 from autotune.measuring.processes import WorkerProcess
-from autotune.targets.background import Job
+from autotune.targets.background import Job, background
 from autotune.targets.cuda.compile.compiling import Refused, compile_worker
 from autotune.targets.cuda.launch.code import Wanted, refused
 
@@ -37,7 +37,8 @@ def compile_job(
     """
     planner = planner_of(family, configuration, problem.dtype, limits)
     wanted = Wanted(planner, problem, limits.architecture, programs)
-    if wanted.is_here():
+    key = ("cuda", *wanted.key)
+    if not background().has(key) and wanted.is_here():
         return None
 
     def start() -> WorkerProcess:
@@ -51,4 +52,4 @@ def compile_job(
                 raise refused(request, reply)
         wanted.code()
 
-    return Job(("cuda", *wanted.key), f"{family.name} for {problem.dtype}", compile_all)
+    return Job(key, f"{family.name} for {problem.dtype}", compile_all)

@@ -1,0 +1,107 @@
+"""Which calls of a portfolio's programs are worth looking at when a shape comes.
+
+A program may be called in a hundred ways, most of which are the best nowhere. To count the terms
+of all of them would take longer than many products do.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.families.planning import Planner
+from autotune.model.choosing import Calls, Chooser
+from autotune.model.terms import Sizes
+from autotune.model.units import Units, places_of
+from autotune.operations.problem import Gemm
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from autotune.core.device import DeviceLimits
+    from autotune.families.family import KernelFamily
+    from autotune.model.portfolio import Entry, Key
+
+SHAPES = 1500
+"""Problems that are drawn, for each layout, to see which calls serve them."""
+
+KEPT = 2
+"""Of the choices for a problem, those that are kept: the best may not be what was predicted."""
+
+_LARGEST = 1 << 15
+"""Rows, columns and reduction of what is drawn, at most."""
+
+
+def with_calls(
+    entries: Sequence[Entry],
+    families: Mapping[str, KernelFamily],
+    problem: Gemm,
+    limits: DeviceLimits,
+    seed: int = 0,
+) -> tuple[Entry, ...]:
+    """The entries with the calls that are best for some shape; of the others one call each.
+
+    Args:
+        entries: programs of one dtype.
+        families: by name.
+        problem: one that they are for; the others differ in sizes and layout.
+        limits: of the device.
+        seed: draws the problems.
+    """
+    kept: defaultdict[Key, dict[tuple[int, ...], None]] = defaultdict(dict)
+    for layout in dict.fromkeys(each.layout for each in entries):
+        own = [each for each in entries if each.layout == layout]
+        offered = [
+            Calls(
+                each,
+                *Units(
+                    families[each.family], each.configuration, problem.dtype, limits
+                ).variants(),
+            )
+            for each in own
+        ]
+        chooser = Chooser(offered, places_of(limits))
+        planners: dict[Key, Planner] = {}
+        for m, n, k in _shapes(seed):
+            here = replace(problem, m=m, n=n, k=k, layout=layout)
+            sizes = Sizes(m, n, k, problem.itemsize, layout)
+            found = 0
+            for choice in chooser.ranked(sizes):
+                family = families[choice.entry.family]
+                key = choice.entry.key
+                if key not in planners:
+                    planners[key] = Planner(family, choice.configuration, problem.dtype, limits)
+                runtime = (int(choice.configuration[name]) for name in family.runtime_parameters)
+                if planners[key].valid(here, tuple(runtime)):
+                    call = tuple(int(choice.configuration[name]) for name in choice.entry.free)
+                    kept[key][call] = None
+                    found += 1
+                if found == KEPT:
+                    break
+    return tuple(replace(each, calls=tuple(_calls(each, kept[each.key]))) for each in entries)
+
+
+def _calls(entry: Entry, kept: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    found = sorted(kept)
+    if found or not entry.free:
+        return found
+    return [tuple(int(entry.configuration[name]) for name in entry.free)]
+
+
+def _shapes(seed: int) -> Iterator[tuple[int, int, int]]:
+    """Shapes of all kinds and sizes: thin ones, odd ones, long reductions."""
+    rng = np.random.default_rng(seed)
+    drawn = np.exp(rng.uniform(0.0, np.log(_LARGEST), (SHAPES, 3))).astype(np.int64)
+    for number, (m, n, k) in enumerate(drawn.tolist()):
+        match number % 6:
+            case 0:
+                yield (m | 1), (n | 1), (k | 1)
+            case 1:
+                yield 1 + m % 16, n, k
+            case 2:
+                yield m, n, 1 + k % 16
+            case _:
+                yield m, n, k

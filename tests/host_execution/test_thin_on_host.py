@@ -1,0 +1,110 @@
+"""`skinny` and `outer`: what is decided at the call, what rows allow, and what blocks add up."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gemm_on_host import Case, launch_kernels, relative_error
+from host_execution import AVAILABLE, guarded
+
+from autotune.core.configuration import Value
+from autotune.core.dtypes import DTYPES
+from autotune.families.catalog import load_families
+from autotune.targets.cuda.device.known_gpus import find_gpu
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not AVAILABLE, reason="emitted CUDA C++ is compiled by g++ here"),
+]
+
+FAMILIES = load_families(target="cuda", operation="gemm")
+LIMITS = find_gpu("h200").limits
+SMALL: Mapping[str, Mapping[str, Value]] = {
+    "skinny": {"few": 2, "loads": 4, "held": 8, "warps": 4, "across": 8, "splits": 1},
+    "outer": {"sn": 4, "warps": 4, "across": 16, "rows": 32},
+}
+
+
+def small(name: str, **changed: Value) -> Mapping[str, Value]:
+    """A configuration of few threads, compiled once for whatever is decided at the call."""
+    family = FAMILIES[name]
+    declared = {p.name: p.default for p in family.parameters if p.default is not None}
+    return family.conform({**declared, **SMALL[name], **changed})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("programs")
+
+
+def product(configuration: Mapping[str, Value], case: Case, folder: Path, **how: bool) -> bytes:
+    """C's bytes, of operands that are the same at every call."""
+    rng = np.random.default_rng(7)
+    shapes = {"a": (case.m, case.n), "b": (case.n, case.k), "c": (case.m, case.k)}
+    operands = {
+        name: guarded(shape, shape[1] + padding, case.dtype, misaligned=off)
+        for (name, shape), padding, off in zip(
+            shapes.items(), case.paddings, case.misaligned, strict=True
+        )
+    }
+    for each in operands.values():
+        each[...] = rng.uniform(-1, 1, each.shape)
+    launch_kernels(FAMILIES["skinny"], configuration, case, LIMITS, operands, folder, **how)
+    return bytes(np.ascontiguousarray(operands["c"]).data)
+
+
+@pytest.mark.parametrize("sizes", [(2, 1500, 65), (3, 900, 40), (1, 511, 64)])
+@pytest.mark.parametrize("splits", [2, 5, 64])
+def test_whichever_block_is_last_the_bits_are_the_same(
+    sizes: tuple[int, int, int], splits: int, folder: Path
+) -> None:
+    case = Case(*sizes, paddings=(1, 3, 2), misaligned=(0, 1, 2), alpha=-0.5, beta=0.75)
+    results = {
+        product(small("skinny", splits=splits), case, folder, backwards=backwards)
+        for backwards in (False, True)
+    }
+    assert len(results) == 1
+
+
+@pytest.mark.parametrize("side", ["rows", "columns"])
+@pytest.mark.parametrize("layout", ["nn", "tt"])
+@pytest.mark.parametrize(
+    ("paddings", "misaligned"),
+    [
+        ((0, 0, 0), (0, 0, 0)),
+        ((4, 8, 4), (0, 0, 0)),
+        ((1, 3, 5), (0, 0, 0)),
+        ((0, 0, 0), (1, 3, 2)),
+    ],
+)
+def test_any_threads_and_parts_on_any_rows(
+    side: str,
+    layout: str,
+    paddings: tuple[int, int, int],
+    misaligned: tuple[int, int, int],
+    folder: Path,
+) -> None:
+    rng = np.random.default_rng(3)
+    for across, splits in ((1, 1), (4, 3), (32, 1), (128, 2)):
+        for sizes in ((3, 520, 68), (68, 520, 3), (1, 7, 1)):
+            case = Case(*sizes, layout=layout, paddings=paddings, misaligned=misaligned, beta=0.5)
+            configuration = small("skinny", side=side, across=across, splits=splits)
+            error = relative_error(FAMILIES["skinny"], configuration, case, LIMITS, rng, folder)
+            assert error < 60 * DTYPES["float32"].unit_roundoff, (configuration, case)
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("n", [1, 3, 4, 11])
+def test_reductions_shorter_and_longer_than_what_is_in_registers(
+    layout: str, n: int, folder: Path
+) -> None:
+    rng = np.random.default_rng(n)
+    for (across, rows), k in itertools.product([(1, 16), (16, 32), (128, 128)], [64, 67]):
+        case = Case(150, n, k, layout=layout, misaligned=(1, 2, 0), alpha=1.5, beta=-0.25)
+        configuration = small("outer", across=across, rows=rows)
+        error = relative_error(FAMILIES["outer"], configuration, case, LIMITS, rng, folder)
+        assert error < 20 * DTYPES["float32"].unit_roundoff, (configuration, case)
