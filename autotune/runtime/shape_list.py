@@ -12,7 +12,6 @@ nothing, and neither does a last line that is not complete: its process was kill
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -70,6 +69,8 @@ def append(path: Path, used: Iterable[UsedShape]) -> None:
     Raises:
         OSError: the file cannot be written.
     """
+    import fcntl  # late: lists are read on systems without it, too
+
     text = "".join(f"{strict_json.line(each.document())}\n" for each in used).encode()
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:

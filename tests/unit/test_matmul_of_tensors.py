@@ -13,6 +13,7 @@ from textbook_family import tune_textbook
 from autotune import matmul
 from autotune.core.errors import OperandError, OperandTypeError
 from autotune.runtime.multiplying import forget
+from autotune.targets.precision import torch_is_exact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,6 +113,23 @@ def test_stacks_are_exact_whatever_pytorch_is_set_to() -> None:
         same(matmul(a + 2.0**-20, b), torch.matmul(a.double() + 2.0**-20, b.double()).float())
     finally:
         torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_settings_that_round_are_seen(device: str) -> None:
+    backends = torch.backends.cuda if device == "cuda" else torch.backends.mkldnn
+    assert torch_is_exact(torch, device)
+    torch.set_float32_matmul_precision("medium")
+    rounds = not torch_is_exact(torch, device)
+    torch.set_float32_matmul_precision("highest")
+    assert rounds
+    before = backends.matmul.fp32_precision
+    backends.matmul.fp32_precision = "tf32"  # after which PyTorch refuses the old question
+    try:
+        assert not torch_is_exact(torch, device)
+    finally:
+        backends.matmul.fp32_precision = before
+    assert torch_is_exact(torch, device)
 
 
 def test_negated_views_and_sparse_tensors() -> None:
