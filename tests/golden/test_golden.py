@@ -98,7 +98,7 @@ WARP_TILES: Mapping[str, Value] = {
     **{"stages": 3, "load_run": 16, "transpose_through": "copies", "order": "row-serpentine"},
     **{"unaligned": "whole", "min_blocks": 1, "bounds": "launch"},
 }
-AT_THE_CALL: Mapping[str, Value] = {"group": 8, "splits": 1, "last": 0, "realign": 0}
+AT_THE_CALL: Mapping[str, Value] = {"group": 4, "splits": 1, "last": 0, "realign": 0}
 THIN: Mapping[str, Value] = {
     "side": "rows",
     "few": 4,

@@ -43,7 +43,7 @@ def test_one_binary_serves_whatever_is_decided_at_the_call() -> None:
     texts = {
         render(FAMILY, small(splits=splits, group=group, last=last, realign=realign)).text
         for splits, last in ((1, 0), (7, 0), (7, 1))
-        for group in (1, 8)
+        for group in (1, 16)
         for realign in (0, 1)
     }
     assert len(texts) == 1
