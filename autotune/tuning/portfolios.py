@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from autotune.core.deadline import Deadline
-from autotune.model import Portfolio, build, with_calls
+from autotune.model import LARGEST, Portfolio, build, with_calls
 from autotune.store import BinaryRecord, record_sources
 from autotune.store.checks import utc_now
 from autotune.targets.predicting import predictor_of
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SurveyPlan:
-    """What a preset surveys a device with.
+    """What a preset surveys a device with: problems drawn by lot.
 
     Attributes:
         within: problems that are drawn.
@@ -43,6 +44,36 @@ class SurveyPlan:
     seed: int
     share: float
     threads: tuple[int | None, ...] = (None,)
+
+    weights: ClassVar[Mapping[Gemm, float] | None] = None
+    """What problems count for; None counts all the same."""
+
+    def kinds(self) -> Iterator[tuple[list[Gemm], float]]:
+        """Problems of one dtype and cap each, and their share of the time."""
+        for dtype, share in self.shares.items():
+            for cap in self.threads:
+                yield draw_problems(self.within, self.problems, self.seed, dtype, cap), share
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPlan:
+    """The same with a program's own problems, in place of such as are drawn.
+
+    Attributes:
+        weights: the problems, and what each counts for.
+        share: of the preset's time.
+    """
+
+    weights: Mapping[Gemm, float]
+    share: float
+
+    def kinds(self) -> Iterator[tuple[list[Gemm], float]]:
+        """Problems of one dtype and cap each, and their share of the time."""
+        groups: defaultdict[tuple[str, int | None], list[Gemm]] = defaultdict(list)
+        for each in self.weights:
+            groups[each.dtype, each.threads].append(each)
+        for group in groups.values():
+            yield group, sum(self.weights[each] for each in group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +95,11 @@ class Surveyed:
 
 def survey_device(
     place: Place,
-    plan: SurveyPlan,
+    plan: SurveyPlan | OwnPlan,
     deadline: Deadline,
     stopped: Callable[[], bool],
     *,
     study: str,
-    own: Mapping[Gemm, float] | None = None,
     watch: Watch | None = None,
 ) -> Iterator[Surveyed]:
     """Survey a device for each dtype and cap on threads in turn, and store a portfolio of each.
@@ -80,34 +110,32 @@ def survey_device(
         deadline: until when.
         stopped: whether somebody wants an end.
         study: what measurements are stored under.
-        own: a program's own problems with their weights, in place of what the plan draws.
         watch: hears of each visit.
 
     Raises:
         CacheError: the cache cannot be read or written.
     """
     begun_s = deadline.elapsed_s
-    caps = plan.threads if own is None else tuple(dict.fromkeys(each.threads for each in own))
-    left = {(dtype, cap): share for dtype, share in plan.shares.items() for cap in caps}
-    for (dtype, cap), share in tuple(left.items()):
-        if own is None:
-            problems = draw_problems(plan.within, plan.problems, plan.seed, dtype, cap)
-        else:
-            problems = [each for each in own if (each.dtype, each.threads) == (dtype, cap)]
-        problems = [each for each in problems if _is_served(place, each)]
-        seconds = deadline.remaining_s * share / sum(left.values())
-        del left[dtype, cap]
+    kinds = [
+        ([each for each in problems if _is_served(place, each)], share)
+        for problems, share in plan.kinds()
+    ]
+    for number, (problems, share) in enumerate(kinds):
+        left = sum(each for of, each in kinds[number:] if of)
+        seconds = deadline.remaining_s * share / left if left else 0.0
         if not problems or stopped() or not seconds:
             continue
+        dtype, cap = problems[0].dtype, problems[0].threads
         # What a cap leaves of the device is what its families must be valid on.
         where = place if cap is None else replace(place, device=place.target.device(problems[0]))
         name = f"{study}-{dtype}" if cap is None else f"{study}-{dtype}-{cap}-threads"
         own_time = Deadline(seconds)
+        before = _known(where, problems[0])
         with where.evaluator(problems[0]) as host:
             survey = Survey(where, host, problems, name)
-            survey.take(_known(where, problems[0]))
+            survey.take(before)
             survey.hold(own_time, stopped, watch)
-        found = _stored(place, survey, problems, own)
+        found = _stored(place, survey, problems, before, plan.weights)
         if found is not None:
             now_s = deadline.elapsed_s
             timed = [each for each in survey.book.programs if each.timed]
@@ -130,18 +158,31 @@ def _known(place: Place, problem: Gemm) -> Portfolio | None:
 
 
 def _stored(
-    place: Place, survey: Survey, problems: Sequence[Gemm], own: Mapping[Gemm, float] | None
+    place: Place,
+    survey: Survey,
+    problems: Sequence[Gemm],
+    before: Portfolio | None,
+    own: Mapping[Gemm, float] | None,
 ) -> Portfolio | None:
     """The portfolio, with the binaries that its programs need; None where nothing ran."""
+    device, first = place.device, problems[0]
     weights = None if own is None else {sizes_of(each): own[each] for each in problems}
     built = build(survey.book, place.families, weights=weights)
     if not built.entries:
         return None
-    device, first = place.device, problems[0]
+    entries = built.entries
+    if own is not None:  # other shapes keep what served them
+        entries = _joined(entries, survey.taken)
+    architecture = getattr(device.limits, "architecture", "")
     kept: dict[str, bytes] = {}
-    found = with_calls(built.entries, place.families, first, device.limits)
-    entries = tuple(_with_binary(each, survey.binaries, kept) for each in found)
-    architecture = getattr(device.limits, "architecture", "") if kept else ""
+    binaries = {
+        each.key: each
+        for each in (before.entries if before and before.architecture == architecture else ())
+    }
+    entries = tuple(
+        _with_binary(each, survey.binaries, binaries, kept)
+        for each in with_calls(entries, place.families, first, device.limits)
+    )
     portfolio = Portfolio(
         operation=first.operation,
         target=place.target.name,
@@ -162,11 +203,25 @@ def _stored(
     return portfolio
 
 
-def _with_binary(entry: Entry, binaries: Mapping[Key, Binary], kept: dict[str, bytes]) -> Entry:
-    """An entry that names its binary, which is added to those kept."""
+def _joined(chosen: Sequence[Entry], before: Sequence[Entry]) -> tuple[Entry, ...]:
+    """What was chosen now, and what was there before as far as there is room."""
+    now = {each.key for each in chosen}
+    return (*chosen, *(each for each in before if each.key not in now))[:LARGEST]
+
+
+def _with_binary(
+    entry: Entry,
+    binaries: Mapping[Key, Binary],
+    before: Mapping[Key, Entry],
+    kept: dict[str, bytes],
+) -> Entry:
+    """An entry that names its binary, which is added to those kept if it is new."""
     binary = binaries.get(entry.key)
     if binary is None:
-        return entry
+        known = before.get(entry.key)
+        if known is None:
+            return entry
+        return replace(entry, binary=known.binary, support=known.support)
     record = BinaryRecord.of(binary)
     kept[record.digest] = binary.content
     if record.support is not None:

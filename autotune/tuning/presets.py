@@ -14,7 +14,7 @@ from autotune.core.printable import shown
 from autotune.core.suggestions import must_be
 from autotune.core.toml_table import Table
 from autotune.operations.problem import GEMM, Gemm, Problem
-from autotune.tuning.portfolios import SurveyPlan
+from autotune.tuning.portfolios import OwnPlan, SurveyPlan
 from autotune.tuning.sampling import Range
 
 
@@ -51,7 +51,7 @@ class TuningPreset:
     target: str
     trials: int
     problems: tuple[PresetProblem, ...]
-    survey: SurveyPlan | None = None
+    survey: SurveyPlan | OwnPlan | None = None
     operation: str = GEMM.name
     grows: bool = False
 
@@ -64,8 +64,8 @@ class TuningPreset:
     def digest(self) -> str:
         """Sixteen hex digits over what is tuned and with how much effort."""
         lines = [f"{each.problem.label} {each.seconds}" for each in self.problems]
-        lines = [self.operation] if self.grows else lines
-        text = "\n".join([self.name, str(self.trials), str(self.survey), *lines])
+        lines = [self.operation] if self.grows else [str(self.survey), *lines]
+        text = "\n".join([self.name, str(self.trials), *lines])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

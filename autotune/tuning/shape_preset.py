@@ -2,19 +2,22 @@
 
 Time goes by the square root of what a shape costs the program: its weight times an estimate of
 one product's time. Twice the time for a search brings less than the first half did, and a shape
-that takes nine tenths of a program must not leave nothing to the others.
+that takes nine tenths of a program must not leave nothing to the others. Where there are many,
+half of it goes to a portfolio for them all.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.core.errors import InputError
+from autotune.operations.problem import Gemm
 from autotune.runtime.shape_list import read_shapes
 from autotune.targets.registry import make_target
+from autotune.tuning.portfolios import OwnPlan
 from autotune.tuning.presets import PresetProblem, TuningPreset
 
 if TYPE_CHECKING:
@@ -26,6 +29,15 @@ DEFAULT_SECONDS = 480.0
 
 TRIALS = 600
 """The most configurations tried for one shape."""
+
+FEW = 12
+"""Shapes of a list that is tuned one by one alone, without a portfolio."""
+
+SURVEYED = 64
+"""Shapes of a longer one that its portfolio is made with."""
+
+SURVEY_SHARE = 0.5
+"""Of the time, what goes to that."""
 
 _BALANCE = 16
 """Operations that processors do, more or less, while a byte comes from memory."""
@@ -78,9 +90,19 @@ def preset_of_shapes(
             PresetProblem(problem, seconds * share / whole)
             for problem, share in sorted(shares.items(), key=lambda pair: -pair[1])
         ),
+        survey=_survey(costs),
         operation=operation,
         grows=True,
     )
+
+
+def _survey(costs: Mapping[Problem, float]) -> OwnPlan | None:
+    """A portfolio for the costliest of many products; a few are better tuned one by one."""
+    products = {each: math.sqrt(cost) for each, cost in costs.items() if isinstance(each, Gemm)}
+    if len(products) <= FEW:
+        return None
+    most = sorted(products, key=lambda each: -products[each])[:SURVEYED]
+    return OwnPlan({each: products[each] for each in most}, SURVEY_SHARE)
 
 
 def _only_target(path: Path, shapes: Sequence[UsedShape]) -> str:

@@ -1,9 +1,9 @@
 """A survey: the programs worth knowing, timed on problems of all kinds, so that a model can learn.
 
-Every problem is visited twice. At each visit the price book says which of the programs that were
-not timed on it promise most, and those are tried: verified and timed as trials of a search are,
-with little effort each. The first visits find out which programs a portfolio would be made of; the
-second ones try those, where they are expected to be good.
+Every problem is visited a few times. At each visit the price book says which of the programs that
+were not timed on it promise most, and those are tried: verified and timed as trials of a search
+are, with little effort each. The first visits find out which programs a portfolio would be made
+of; the others try those, where they are expected to be good.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from autotune.families.launch import Binary
     from autotune.families.program_cache import ProgramCache
     from autotune.measuring.evaluator import Evaluator
-    from autotune.model import Key, Portfolio, Program
+    from autotune.model import Entry, Key, Portfolio, Program
     from autotune.store import TuningCache
     from autotune.targets.base import Target
 
 EFFORT = Effort(budget_s=0.03, interval=0.03, abandon_ratio=2.5, timeout_s=10.0)
 """Little for each trial: a model averages over many, and what is slow teaches, too."""
 
-VISITS = (16, 16)
+VISITS = (14, 14, 10)
 """Programs that are tried at the first visit to a problem, at the second, ..."""
 
 DRAFTED = 112
@@ -140,6 +140,7 @@ class Survey:
     Attributes:
         book: what has been learned.
         binaries: of the programs that were tried, where any are kept.
+        taken: programs of an earlier portfolio that it began with.
     """
 
     def __init__(
@@ -152,6 +153,7 @@ class Survey:
         dtype = problems[0].dtype
         self.book = PriceBook(place.families, dtype, place.device.limits)
         self.binaries: dict[Key, Binary] = {}
+        self.taken: list[Entry] = []
         self._pool: list[Candidate] = []
         self._tried: defaultdict[Gemm, set[Key]] = defaultdict(set)
         self._broken: set[Key] = set()
@@ -180,6 +182,7 @@ class Survey:
             family = self._place.families.get(entry.family)
             if family is not None and family.digest == entry.family_digest:
                 self.book.take(entry)
+                self.taken.append(entry)
                 self._pool.append(Candidate(entry.family, entry.configuration))
 
     def hold(

@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family skinny, float32, layout nn.
  *
- * template: gemm/cuda/skinny.cu.j2, digest 7089d8c2b2411992
+ * template: gemm/cuda/skinny.cu.j2, digest 5881fb3c2b0ed572
  * configuration: {"few": 4, "held": 4, "loads": 8, "min_blocks": 2, "side": "rows", "warps": 8, "wide": 4}
  */
 
@@ -295,9 +295,9 @@ __device__ __forceinline__ void sum_over_threads(T (&acc)[FEW][WIDE], bool vecto
   const int ld = outputs + SUMS_PAD;
   // Where there are more threads than elements, several neighbours add up one.
   const int idle = log2_of(THREADS / AT_ONCE) - shift;
-  const int helping = max(0, min(idle, min(log2_of(down), 5)));
-  const int helpers = 1 << helping;
-  const int helper = threadIdx.x & (helpers - 1);
+  const int log_partners = max(0, min(idle, min(log2_of(down), 5)));
+  const int partners = 1 << log_partners;
+  const int partner = threadIdx.x & (partners - 1);
 #pragma unroll 1
   for (int first = 0; first < FEW; first += AT_ONCE) {
     __syncthreads();
@@ -309,17 +309,17 @@ __device__ __forceinline__ void sum_over_threads(T (&acc)[FEW][WIDE], bool vecto
       }
     }
     __syncthreads();
-    const int stride = THREADS >> helping;
-    for (int index = threadIdx.x >> helping; index < AT_ONCE * outputs; index += stride) {
+    const int stride = THREADS >> log_partners;
+    for (int index = threadIdx.x >> log_partners; index < AT_ONCE * outputs; index += stride) {
       const int f = index >> shift;
       const int output = index & (outputs - 1);
       T sum = 0;
 #pragma unroll 4
-      for (int i = helper; i < down; i += helpers) sum += sums[(f * down + i) * ld + output];
-      for (int distance = helpers / 2; distance > 0; distance /= 2) {
+      for (int i = partner; i < down; i += partners) sum += sums[(f * down + i) * ld + output];
+      for (int distance = partners / 2; distance > 0; distance /= 2) {
         sum += __shfl_xor_sync(0xffffffffu, sum, distance);
       }
-      if (helper == 0) store(first + f, output, sum);
+      if (partner == 0) store(first + f, output, sum);
     }
     // The next ones move up: what is in registers has constant indices.
 #pragma unroll
@@ -357,24 +357,24 @@ __device__ __forceinline__ void sum_over_parts(const T* parts, int count, int st
   constexpr int WIDTH = 16 / ITEMSIZE;
   const Vector<WIDTH>* in_vectors = reinterpret_cast<const Vector<WIDTH>*>(parts);
   const int vectors = FEW * strip / WIDTH;
-  const int helping = max(0, min(log2_of(THREADS) - log2_of(vectors), 5));
-  const int helpers = 1 << helping;
-  const int helper = threadIdx.x & (helpers - 1);
-  for (int index = threadIdx.x >> helping; index < vectors; index += THREADS >> helping) {
+  const int log_partners = max(0, min(log2_of(THREADS) - log2_of(vectors), 5));
+  const int partners = 1 << log_partners;
+  const int partner = threadIdx.x & (partners - 1);
+  for (int index = threadIdx.x >> log_partners; index < vectors; index += THREADS >> log_partners) {
     Vector<WIDTH> sum = {};
 #pragma unroll 8
-    for (int i = helper; i < count; i += helpers) {
+    for (int i = partner; i < count; i += partners) {
       const Vector<WIDTH> part = in_vectors[i * vectors + index];
 #pragma unroll
       for (int v = 0; v < WIDTH; ++v) sum.element[v] += part.element[v];
     }
-    for (int distance = helpers / 2; distance > 0; distance /= 2) {
+    for (int distance = partners / 2; distance > 0; distance /= 2) {
 #pragma unroll
       for (int v = 0; v < WIDTH; ++v) {
         sum.element[v] += __shfl_xor_sync(0xffffffffu, sum.element[v], distance);
       }
     }
-    if (helper != 0) continue;
+    if (partner != 0) continue;
 #pragma unroll
     for (int v = 0; v < WIDTH; ++v) store(index * WIDTH + v, sum.element[v]);
   }

@@ -20,11 +20,11 @@ from autotune.families.program_cache import ProgramCache
 from autotune.operations.problem import Gemm
 from autotune.store import MatchQuality, TuningCache
 from autotune.targets.registry import make_target, rescan
-from autotune.tuning.portfolios import SurveyPlan, survey_device
+from autotune.tuning.portfolios import OwnPlan, SurveyPlan, survey_device
 from autotune.tuning.preset_run import PresetStatus, run_preset
 from autotune.tuning.presets import PresetProblem, TuningPreset, read_presets
 from autotune.tuning.sampling import Range, draw_problems
-from autotune.tuning.survey import Place
+from autotune.tuning.survey import VISITS, Place
 
 sys.path.append(str(Path(__file__).parents[1] / "toy"))
 
@@ -93,7 +93,7 @@ def test_a_survey_stores_a_portfolio_that_serves_other_shapes(tmp_path: Path) ->
         watch=lambda problem, number, of: visits.append((problem, number, of)),
     )
     # Two of six problems are of layouts that the family does not read.
-    assert len(visits) == visits[-1][2] == 8
+    assert len(visits) == visits[-1][2] == 4 * len(VISITS)
     assert place.store.portfolios("gemm", "toy") == [made.portfolio]
     assert 1 <= len(made.portfolio.entries) <= made.programs
     assert made.measurements >= 6
@@ -128,6 +128,20 @@ def test_the_next_survey_keeps_what_it_cannot_try(tmp_path: Path) -> None:
     assert list(survey_device(place, PLAN, Deadline(0), never, study="three")) == []
     assert place.store.portfolios("gemm", "toy") == [second.portfolio]
     assert first.portfolio.fingerprint == second.portfolio.fingerprint
+
+
+@pytest.mark.usefixtures("toy")
+def test_own_problems_leave_other_shapes_what_served_them(tmp_path: Path) -> None:
+    place = place_in(tmp_path / "cache")
+    (first,) = survey_device(place, PLAN, Deadline(60), never, study="one")
+    own = OwnPlan({Gemm(30, 40, 50): 1.0, Gemm(8, 90, 8): 3.0}, share=0.5)
+    (second,) = survey_device(place, own, Deadline(60), never, study="own")
+    assert second.portfolio.shapes == 2
+    assert {each.key for each in first.portfolio.entries} <= {
+        each.key for each in second.portfolio.entries
+    }
+    problems = {str(each.problem) for each in place.store.measurements(study="own-float32")}
+    assert len(problems) == 2
 
 
 @pytest.mark.usefixtures("toy")
