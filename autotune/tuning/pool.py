@@ -66,27 +66,35 @@ def worth_knowing(
 def _own(
     family: KernelFamily, problems: Sequence[Problem], device: Device
 ) -> Iterator[Configuration]:
-    """Presets, or where there are none the defaults for the problems.
+    """Presets; the defaults for the problems where there are none, or none that is valid."""
+    able = [each for each in problems if family.unsupported(each) is None]
+    presets = list(_placed_presets(family, able, device))
+    yield from presets
+    if not presets:
+        for problem in able:
+            if family.space(problem, device.limits).size:
+                yield family.default(problem, device.limits)
+
+
+def _placed_presets(
+    family: KernelFamily, problems: Sequence[Problem], device: Device
+) -> Iterator[Configuration]:
+    """The presets that are valid for a problem, as declared or moved.
 
     What a preset leaves open may be valid on no such device: threads it has not, say. Then it is
     moved to what each problem allows.
     """
-    able = [each for each in problems if family.unsupported(each) is None]
     moved = []
     for preset in family.presets.values():
-        if any(_valid(family, preset.configuration, each, device) for each in able):
+        if any(_valid(family, preset.configuration, each, device) for each in problems):
             yield preset.configuration
         else:
             moved.append(preset)
-    if family.presets and not moved:
+    if not moved:
         return
-    for problem in able:
+    for problem in problems:
         space = family.space(problem, device.limits)
-        if not space.size:
-            continue
-        if not family.presets:
-            yield family.default(problem, device.limits)
-        for preset in moved:
+        for preset in moved if space.size else ():
             placed = preset.placed(space)
             if space.rejection(placed) is None:
                 yield placed

@@ -12,7 +12,7 @@ from autotune.store import BinaryRecord, record_sources
 from autotune.store.checks import utc_now
 from autotune.targets.predicting import predictor_of
 from autotune.tuning.sampling import Range, draw_problems
-from autotune.tuning.survey import Survey, sizes_of
+from autotune.tuning.survey import Survey, is_tried, sizes_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,6 +94,7 @@ def survey_device(
             problems = draw_problems(plan.within, plan.problems, plan.seed, dtype, cap)
         else:
             problems = [each for each in own if (each.dtype, each.threads) == (dtype, cap)]
+        problems = [each for each in problems if _is_served(place, each)]
         seconds = deadline.remaining_s * share / sum(left.values())
         del left[dtype, cap]
         if not problems or stopped() or not seconds:
@@ -113,6 +114,11 @@ def survey_device(
             count = sum(len(each.timed) for each in timed)
             yield Surveyed(found, len(timed), count, now_s - begun_s)
             begun_s = now_s
+
+
+def _is_served(place: Place, problem: Gemm) -> bool:
+    """Whether there is a program for a problem that a survey can try."""
+    return any(is_tried(each, problem) for each in place.families.values())
 
 
 def _known(place: Place, problem: Gemm) -> Portfolio | None:

@@ -63,6 +63,16 @@ def sizes_of(problem: Gemm) -> Sizes:
     return Sizes(problem.m, problem.n, problem.k, problem.itemsize, problem.layout)
 
 
+def is_tried(family: KernelFamily, problem: Gemm) -> bool:
+    """Whether programs of a family are tried on a problem.
+
+    They are where a model speaks of them, and where they read the operands as they are stored:
+    what copies cost, a model does not know.
+    """
+    known = family.work is not None and problem.layout in family.layouts
+    return known and family.unsupported(problem) is None
+
+
 def timed(
     candidate: Candidate,
     problem: Gemm,
@@ -258,6 +268,8 @@ class Survey:
     ) -> None:
         place, best_s = self._place, None
         chosen = list(self._promising(problem, count))
+        if not chosen:
+            return
         rows: list[tuple[Candidate, Measurement]] = []
         try:
             with place.evaluator(problem, self._host) as evaluator:
@@ -307,7 +319,7 @@ class Survey:
         ranked: dict[Key, tuple[float, Program]] = {}
         for candidate in self._pool:
             family = self._place.families[candidate.family]
-            if family.unsupported(problem) is not None:
+            if not is_tried(family, problem):
                 continue
             program = self.book.program(candidate, problem.layout)
             if program is None or program.key in self._tried[problem]:

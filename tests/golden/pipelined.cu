@@ -1,8 +1,8 @@
 /*
  * gemm for cuda: family pipelined, float32, layout nn.
  *
- * template: gemm/cuda/pipelined.cu.j2, digest 769243191a555607
- * configuration: {"bounds": "launch", "lane_order": "z", "lanes_m": 4, "load_run": 16, "min_blocks": 1, "order": "row-serpentine", "sk": 128, "sm": 128, "sn": 16, "stages": 3, "transpose_through": "copies", "tx": 8, "ty": 8}
+ * template: gemm/cuda/pipelined.cu.j2, digest dc5a54f8510db81a
+ * configuration: {"bounds": "launch", "lane_order": "z", "lanes_m": 4, "load_run": 16, "min_blocks": 1, "order": "row-serpentine", "sk": 128, "sm": 128, "sn": 16, "stages": 3, "transpose_through": "copies", "tx": 8, "ty": 8, "unaligned": "whole"}
  */
 
 using T = float;
@@ -213,10 +213,10 @@ __device__ constexpr int threads_across(int positions) {
   return best;
 }
 
-// Copies tiles of an operand in which the elements of one reduction step are neighbours: VECTOR of
-// them at once where the rows are aligned to that, else one by one. With WHOLE they are, and the tile
-// lies inside the operand; otherwise nothing is copied that lies beyond its extent.
-template <int EXTENT, int LD, bool WHOLE>
+// Copies tiles of an operand in which the elements of one reduction step are neighbours, WIDTH of them
+// at once: VECTOR, if the rows are aligned to that, or 1, or whatever the rows allow, if WIDTH is 0. If
+// CHECKED, nothing is copied that lies beyond the operand's extent; otherwise tiles lie inside.
+template <int EXTENT, int LD, int WIDTH, bool CHECKED>
 struct StepLoader {
   const T* from;
   int ld;
@@ -226,7 +226,9 @@ struct StepLoader {
 
   __device__ __forceinline__ StepLoader(const T* operand, int ld, int begin, int first, int extent,
                                         int thread)
-      : ld(ld), wide(WHOLE || (rows_aligned<VECTOR>(operand, ld) && extent % VECTOR == 0)) {
+      : ld(ld),
+        wide(WIDTH == VECTOR || (WIDTH == 0 && rows_aligned<VECTOR>(operand, ld) &&
+                                 extent % VECTOR == 0)) {
     constexpr int ACROSS = threads_across(EXTENT / VECTOR);
     constexpr int SINGLE = threads_across(EXTENT);
     step = wide ? thread / ACROSS : thread / SINGLE;
@@ -244,21 +246,21 @@ struct StepLoader {
     }
   }
 
-  template <int WIDTH, bool RAGGED>
+  template <int COPIED, bool RAGGED>
   __device__ __forceinline__ void copy(T (&tile)[SN][LD], int steps) const {
-    constexpr int ACROSS = threads_across(EXTENT / WIDTH);
+    constexpr int ACROSS = threads_across(EXTENT / COPIED);
     constexpr int DOWN = THREADS / ACROSS;
     if (THREADS % ACROSS != 0 && step >= DOWN) return;
-    const int stride = WHOLE ? ld : recomputed(ld);
+    const int stride = CHECKED ? recomputed(ld) : ld;
 #pragma unroll
     for (int down = 0; down < SN; down += DOWN) {
       if (SN % DOWN != 0 && step + down >= SN) continue;
 #pragma unroll
-      for (int across = 0; across < EXTENT; across += ACROSS * WIDTH) {
-        if (!WHOLE && across >= left) continue;
-        copy_async<WIDTH>(&tile[step + down][element + across],
-                          from + static_cast<long long>(down) * stride + across,
-                          !RAGGED || step + down < steps);
+      for (int across = 0; across < EXTENT; across += ACROSS * COPIED) {
+        if (CHECKED && across >= left) continue;
+        copy_async<COPIED>(&tile[step + down][element + across],
+                           from + static_cast<long long>(down) * stride + across,
+                           !RAGGED || step + down < steps);
       }
     }
   }
@@ -270,8 +272,8 @@ struct StepLoader {
 
 // Copies tiles of an operand in which consecutive reduction steps of one element are neighbours:
 // LOAD_RUN threads read neighbours, and every one puts a single element in its transposed place.
-// With WHOLE the tile lies inside the operand; otherwise nothing is copied that lies beyond its extent.
-template <int EXTENT, int LD, bool WHOLE>
+// If CHECKED, nothing is copied that lies beyond the operand's extent; otherwise tiles lie inside.
+template <int EXTENT, int LD, bool CHECKED>
 struct TransposingLoader {
   static constexpr int DOWN = THREADS / LOAD_RUN;
 
@@ -289,13 +291,13 @@ struct TransposingLoader {
 
   template <bool RAGGED>
   __device__ __forceinline__ void start(T (&tile)[SN][LD], int steps) const {
-    const int stride = WHOLE ? ld : recomputed(ld);
+    const int stride = CHECKED ? recomputed(ld) : ld;
 #pragma unroll
     for (int across = 0; across < SN; across += LOAD_RUN) {
 #pragma unroll
       for (int down = 0; down < EXTENT; down += DOWN) {
         if (EXTENT % DOWN != 0 && element + down >= EXTENT) continue;
-        if (!WHOLE && down >= left) continue;
+        if (CHECKED && down >= left) continue;
         copy_async<1>(&tile[step + across][element + down],
                       from + static_cast<long long>(down) * stride + across,
                       !RAGGED || step + across < steps);
@@ -308,11 +310,14 @@ struct TransposingLoader {
   __device__ __forceinline__ void advance(int steps) { from += steps; }
 };
 
-// Operands as the layout stores them: for whole tiles whose rows are aligned, and for any.
-using WholeA = TransposingLoader<SM, A_LD, true>;
-using AnyA = TransposingLoader<SM, A_LD, false>;
-using WholeB = StepLoader<SK, B_LD, true>;
-using AnyB = StepLoader<SK, B_LD, false>;
+// Operands as the layout stores them: for tiles inside them whose rows are aligned, for others inside,
+// and for any.
+using AlignedA = TransposingLoader<SM, A_LD, false>;
+using AlignedB = StepLoader<SK, B_LD, VECTOR, false>;
+using InsideA = TransposingLoader<SM, A_LD, false>;
+using InsideB = StepLoader<SK, B_LD, 1, false>;
+using AnyA = TransposingLoader<SM, A_LD, true>;
+using AnyB = StepLoader<SK, B_LD, 0, true>;
 
 // --- Products of tiles ---
 
@@ -440,10 +445,13 @@ __device__ __forceinline__ void accumulate(T (&acc)[TY][TX], const Product& prod
   if (steps <= 0) return;
   const auto [m, n, k, a, lda, b, ldb] = product;
   const int thread = threadIdx.x;
-  const bool whole = row + SM <= m && column + SK <= k && rows_aligned<VECTOR>(b, ldb);
-  if (whole) {
-    multiply_tiles(acc, WholeA(a, lda, begin, row, m, thread),
-                   WholeB(b, ldb, begin, column, k, thread), steps, place);
+  const bool inside = row + SM <= m && column + SK <= k;
+  if (inside && rows_aligned<VECTOR>(b, ldb)) {
+    multiply_tiles(acc, AlignedA(a, lda, begin, row, m, thread),
+                   AlignedB(b, ldb, begin, column, k, thread), steps, place);
+  } else if (inside) {
+    multiply_tiles(acc, InsideA(a, lda, begin, row, m, thread),
+                   InsideB(b, ldb, begin, column, k, thread), steps, place);
   } else {
     multiply_tiles(acc, AnyA(a, lda, begin, row, m, thread),
                    AnyB(b, ldb, begin, column, k, thread), steps, place);

@@ -96,7 +96,7 @@ STAGED = {"pad": 4, "swizzle": 0, "stages": 2, "fragment_buffers": 1}
 WARP_TILES: Mapping[str, Value] = {
     **{"sm": 128, "sk": 128, "sn": 16, "ty": 8, "tx": 8, "lanes_m": 4, "lane_order": "z"},
     **{"stages": 3, "load_run": 16, "transpose_through": "copies", "order": "row-serpentine"},
-    **{"min_blocks": 1, "bounds": "launch"},
+    **{"unaligned": "whole", "min_blocks": 1, "bounds": "launch"},
 }
 AT_THE_CALL: Mapping[str, Value] = {"group": 8, "splits": 1, "last": 0, "realign": 0}
 THIN: Mapping[str, Value] = {

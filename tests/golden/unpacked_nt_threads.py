@@ -1,6 +1,6 @@
 """gemm for cpu: family unpacked, float32, layout nt.
 
-template: gemm/cpu/unpacked.py.j2, digest 331906276e973628
+template: gemm/cpu/unpacked.py.j2, digest b81a437c11ca67a2
 configuration: {"schedule": "guided", "threads": 2, "ty": 8, "vector": 512, "vectors": 2}
 """
 
@@ -13,7 +13,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "77f83c5c0cd8e274"
+PROGRAM = "6373191916ceb84d"
 REAL = np.float32
 ITEMSIZE = 4
 # Threads that share the work.
@@ -409,7 +409,7 @@ def turn(rows, columns, source_address, lds, target_address, ldt):
 # ---- Configuration
 # Columns of the widest tile.
 TX = 2 * LANES
-# Bytes of a cache line, where a turned B starts.
+# Bytes of a cache line.
 LINE = 64
 
 
@@ -418,6 +418,10 @@ def multiply_tiles(empty, count, n, alpha, a, a_row, a_step, b, ldb, beta, c, ld
     """C = alpha * A @ B + beta * C in `count` tiles below each other, each as large as `empty`."""
     rows, columns = rows_of(empty), vectors_of(empty) * LANES
     for _ in range(count):
+        # Storing waits for lines that are not near; they arrive while the sums grow.
+        for i in range(rows):
+            for j in range(0, columns, LINE // ITEMSIZE):
+                fetch(ahead(c, i * ldc + j))
         tile, a_here, b_here = empty, a, b
         for _ in range(n):
             tile = add_outer(tile, a_here, a_row, rows, b_here)

@@ -79,7 +79,7 @@ def test_whoever_adds_the_parts_and_whenever_the_bits_are_the_same(
     assert len(results) == 1
 
 
-@pytest.mark.parametrize("layout", ["nn", "tt"])
+@pytest.mark.parametrize("layout", ["nn", "tn", "tt"])
 @pytest.mark.parametrize("transpose_through", ["copies", "registers"])
 @pytest.mark.parametrize(
     ("sizes", "paddings", "misaligned"),

@@ -273,6 +273,7 @@ def test_another_program_of_the_portfolio_computes_meanwhile() -> None:
             layout="nn",
             configuration=configuration,
             free=(),
+            calls=(),
             resident=1,
             prices=tuple(price for _ in TERMS),
             spread=0.1,

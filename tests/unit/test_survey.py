@@ -1,0 +1,187 @@
+"""Surveys, on a target that anybody could have written: it measures NumPy in this process."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import autotune
+from autotune.core.deadline import Deadline
+from autotune.core.errors import InputError
+from autotune.core.paths import CacheLocations
+from autotune.families.catalog import load_families
+from autotune.families.program_cache import ProgramCache
+from autotune.operations.problem import Gemm
+from autotune.store import MatchQuality, TuningCache
+from autotune.targets.registry import make_target, rescan
+from autotune.tuning.portfolios import SurveyPlan, survey_device
+from autotune.tuning.preset_run import PresetStatus, run_preset
+from autotune.tuning.presets import PresetProblem, TuningPreset, read_presets
+from autotune.tuning.sampling import Range, draw_problems
+from autotune.tuning.survey import Place
+
+sys.path.append(str(Path(__file__).parents[1] / "toy"))
+
+from installed import install
+
+SMALL = Range(outer=(1, 96), reduction=(1, 96), work=(100, 100_000))
+PLAN = SurveyPlan(SMALL, {"float32": 1}, problems=6, seed=3, share=0.5)
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(install(folder)))
+    monkeypatch.delitem(sys.modules, "toy_target", raising=False)
+    rescan()
+    yield
+    monkeypatch.undo()
+    rescan()
+
+
+def place_in(folder: Path) -> Place:
+    target = make_target("toy")
+    cache = CacheLocations.at(folder).create()
+    return Place(
+        target,
+        target.device(None),
+        load_families(target="toy"),
+        TuningCache(cache.database),
+        ProgramCache(cache.programs),
+        workers=1,
+        seed=0,
+    )
+
+
+def never() -> bool:
+    return False
+
+
+def test_problems_are_drawn_within_bounds_and_again() -> None:
+    within = Range(outer=(1, 16384), reduction=(16, 16384), work=(1e6, 2e11))
+    drawn = draw_problems(within, 120, 7, "float64", threads=2)
+    assert drawn == draw_problems(within, 120, 7, "float64", threads=2)
+    assert drawn[:40] == draw_problems(within, 40, 7, "float64", threads=2)
+    assert len(set(drawn)) == 120
+    for each in drawn:
+        assert 1 <= min(each.m, each.k) <= max(each.m, each.k) <= 16385
+        assert 16 <= each.n <= 16385
+        assert each.m * each.n * each.k >= 1e6
+    layouts = Counter(each.layout for each in drawn)
+    assert layouts["nn"] > 60
+    assert set(layouts) == {"nn", "nt", "tn", "tt"}
+    assert 20 < sum(each.m % 2 == each.n % 2 == each.k % 2 == 1 for each in drawn) < 80
+    assert sum(min(each.m, each.k) <= 16 for each in drawn) > 20
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_survey_stores_a_portfolio_that_serves_other_shapes(tmp_path: Path) -> None:
+    place, visits = place_in(tmp_path / "cache"), []
+    (made,) = survey_device(
+        place,
+        PLAN,
+        Deadline(60),
+        never,
+        study="survey",
+        watch=lambda problem, number, of: visits.append((problem, number, of)),
+    )
+    # Two of six problems are of layouts that the family does not read.
+    assert len(visits) == visits[-1][2] == 8
+    assert place.store.portfolios("gemm", "toy") == [made.portfolio]
+    assert 1 <= len(made.portfolio.entries) <= made.programs
+    assert made.measurements >= 6
+    stored = place.store.measurements(study="survey-float32")
+    assert len(stored) >= made.measurements
+    # No call is tried twice for a problem.
+    tried = Counter((str(each.problem), each.candidate) for each in stored)
+    assert set(tried.values()) == {1}
+
+    problem = Gemm(77, 50, 33)
+    kernel = autotune.load(problem, "toy", match="nearest", cache=tmp_path / "cache")
+    assert kernel.match is MatchQuality.PREDICTED
+    assert "predicted" in kernel.reason
+    assert "NumPy's model" in kernel.reason
+    assert kernel.candidate.configuration in [
+        each.configuration for each in made.portfolio.entries
+    ]
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(s).astype(np.float32) for s in ((77, 50), (50, 33)))
+    np.testing.assert_allclose(kernel(a, b), a @ b, rtol=1e-4, atol=1e-4)
+    with pytest.raises(autotune.NotTunedError):
+        autotune.load(problem, "toy", cache=tmp_path / "cache")
+
+
+@pytest.mark.usefixtures("toy")
+def test_the_next_survey_keeps_what_it_cannot_try(tmp_path: Path) -> None:
+    place = place_in(tmp_path / "cache")
+    (first,) = survey_device(place, PLAN, Deadline(60), never, study="one")
+    (second,) = survey_device(place, PLAN, Deadline(60), never, study="two")
+    assert second.portfolio.entries
+    # One that has no time at all leaves the portfolio as it is.
+    assert list(survey_device(place, PLAN, Deadline(0), never, study="three")) == []
+    assert place.store.portfolios("gemm", "toy") == [second.portfolio]
+    assert first.portfolio.fingerprint == second.portfolio.fingerprint
+
+
+@pytest.mark.usefixtures("toy")
+def test_who_asks_for_an_end_gets_what_there_is(tmp_path: Path) -> None:
+    place, visits = place_in(tmp_path / "cache"), []
+    found = list(
+        survey_device(
+            place,
+            PLAN,
+            Deadline(60),
+            lambda: len(visits) >= 3,
+            study="survey",
+            watch=lambda *visit: visits.append(visit),
+        )
+    )
+    assert len(visits) == 3
+    assert [each.portfolio.shapes for each in found] == [2]
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_preset_surveys_once(tmp_path: Path) -> None:
+    problem = PresetProblem(Gemm(32, 32, 32), 20)
+    preset = TuningPreset("tiny", "for tests", "toy", 4, (problem,), PLAN)
+    surveyed = []
+    for expected in (1, 1):
+        (result,) = run_preset(
+            preset, seconds=40, cache=tmp_path / "cache", surveyed=surveyed.append
+        )
+        assert len(surveyed) == expected
+    assert result.status in (PresetStatus.TUNED, PresetStatus.KEPT)
+    assert replace(preset, survey=None).digest != preset.digest
+
+
+FAULTS = {
+    "percent = 50": ("percent = 100", "percent must be below 100"),
+    "outer = [1, 96]": ("outer = [96, 1]", "outer must be two whole numbers, the lower first"),
+    "dtypes = { float32 = 1 }": ("dtypes = { float7 = 1 }", r"dtypes\.float7 must be one of"),
+    "seed = 1": ("sed = 1", "seed is missing|sed is not a key|survey.seed"),
+}
+
+
+@pytest.mark.parametrize("old", FAULTS)
+def test_faults_of_a_survey_name_file_and_key(tmp_path: Path, old: str) -> None:
+    survey = (
+        "survey = { outer = [1, 96], reduction = [1, 96], work = [100, 100000], problems = 6, "
+        "seed = 1, percent = 50, dtypes = { float32 = 1 } }\n"
+    )
+    text = (
+        '[tiny]\nsummary = "x"\ntarget = "toy"\ntrials = 4\n'
+        f'{survey}problems = [{{ shape = "8x8x8", dtype = "float32", seconds = 9 }}]\n'
+    )
+    (tmp_path / "presets.toml").write_text(text)
+    assert read_presets(tmp_path / "presets.toml")["tiny"].survey is not None
+    new, message = FAULTS[old]
+    (tmp_path / "presets.toml").write_text(text.replace(old, new))
+    with pytest.raises(InputError, match=message):
+        read_presets(tmp_path / "presets.toml")
