@@ -21,6 +21,9 @@ from autotune.runtime.multiplying import forget
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# What OpenBLAS computes beside a short vector, and throws away, NumPy warns of now and then.
+pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered in matmul")
+
 KERNELS = ("float32", "float64")
 OTHERS = ("float16", "int32", "uint8", "int64", "bool", "complex64", "longdouble", ">f4", ">f8")
 
