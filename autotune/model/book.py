@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -10,9 +11,9 @@ import numpy as np
 
 from autotune.core.configuration import Candidate
 from autotune.model.fitting import fit
-from autotune.model.portfolio import Key
+from autotune.model.portfolio import Entry, Key
 from autotune.model.terms import TERMS, Programs, Sizes, Unit, price
-from autotune.model.units import Units, places_of, program_of
+from autotune.model.units import Units, free_parameters, places_of, program_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from autotune.core.configuration import Configuration
     from autotune.core.device import DeviceLimits
     from autotune.families.family import KernelFamily
-    from autotune.model.portfolio import Entry
 
     Prices = NDArray[np.float64]
 
@@ -86,6 +86,21 @@ class Program:
         order = np.argsort(self._seconds(sizes), kind="stable").tolist()
         return [self.configurations[row] for row in order]
 
+    def entry(self, family: KernelFamily) -> Entry:
+        """It as a portfolio has it, without a binary."""
+        return Entry(
+            family=family.name,
+            family_digest=family.digest,
+            layout=self.key.layout,
+            configuration=self.key.configuration,
+            free=free_parameters(family),
+            calls=(),
+            resident=self.resident,
+            prices=tuple(self.prices.tolist()),
+            spread=self.spread,
+            measured=len(self.timed),
+        )
+
     def _seconds(self, sizes: Sizes) -> NDArray[np.float64]:
         prices = np.repeat(self.prices[:, None], len(self.configurations), axis=1)
         return price(self.calls.count(sizes), prices)
@@ -105,7 +120,7 @@ class PriceBook:
     ) -> None:
         self._families = families
         self._dtype = dtype
-        self._limits = limits
+        self.limits = limits
         self._places = places_of(limits)
         self._programs: dict[Key, Program] = {}
         self._common: dict[str, Prices] = {}
@@ -168,7 +183,7 @@ class PriceBook:
         program = self.program(each.candidate, each.sizes.layout, each.resident)
         if program is not None:
             family = self._families[each.candidate.family]
-            units = Units(family, each.candidate.configuration, self._dtype, self._limits)
+            units = Units(family, each.candidate.configuration, self._dtype, self.limits)
             unit = units.of(each.candidate.configuration)
             program.timed.append((each.sizes, unit, each.seconds, each.weight))
 
@@ -191,14 +206,16 @@ class PriceBook:
         counted = {id(each): self._counted(each) for each in group if each.timed}
         if counted:
             timed = [each for each in group if each.timed]
-            scaled = np.vstack([counted[id(each)] * volumes(each.tile) for each in timed])
+            scaled = np.vstack(
+                [counted[id(each)] * volumes(each.tile, self._places) for each in timed]
+            )
             rows = [row for each in timed for row in each.timed]
             seconds, weights = _columns(rows)
             common = fit(scaled, seconds, weights, common).prices
         for each in group:
             plain = self._programs.get(replace(each.key, layout="nn"))
-            expected = common * volumes(each.tile)
-            if each.known is not None:
+            expected = common * volumes(each.tile, self._places)
+            if each.known is not None and _still_holds(each, counted.get(id(each))):
                 expected = each.known
             elif plain is not None and plain is not each and plain.timed:
                 expected = plain.prices
@@ -220,30 +237,52 @@ class PriceBook:
         return rows
 
     def _make(self, family: KernelFamily, key: Key, resident: int | None) -> Program:
-        units = Units(family, key.configuration, self._dtype, self._limits)
+        units = Units(family, key.configuration, self._dtype, self.limits)
         resident = units.resident() if resident is None else resident
         configurations, table = units.variants()
         calls = Programs(table, resident, self._places)
         tile = units.of(key.configuration).tile
         common = self._common.get(family.name, default_prices(self._dtype, self._places))
-        prices = common * volumes(tile)
+        prices = common * volumes(tile, self._places)
         return Program(key, tuple(configurations), calls, tile, resident, prices)
 
 
-def volumes(tiles: tuple[int, int, int] | NDArray[np.float64]) -> NDArray[np.float64]:
+def _still_holds(program: Program, counted: NDArray[np.float64] | None) -> bool:
+    """Whether known prices are of use: they must be near what was measured since."""
+    if counted is None or program.known is None:
+        return True
+    measured = np.array([seconds for _, _, seconds, _ in program.timed])
+    told = np.log(np.maximum(counted @ program.known, 1e-300) / measured)
+    return bool(np.median(np.abs(told)) < _STRANGE)
+
+
+_STRANGE = math.log(2.0)
+"""Prices that are off by more, in the median, are another device's, or another time's."""
+
+
+_LOADS = 12.0
+"""What it costs a GPU to bring an element of a tile of A or B, in products."""
+
+_LOADS_OF_ONE = 0.0
+"""The same for a CPU, whose tiles are in registers."""
+
+
+def volumes(tiles: tuple[int, int, int] | NDArray[np.float64], places: int) -> NDArray[np.float64]:
     """What each term's price is proportional to, from one tile to another.
 
     Args:
         tiles: rows, columns and steps of a tile, or of each, shape (tiles, 3).
+        places: multiprocessors of the device.
 
     Returns:
         Shape (terms,), or (terms, tiles).
     """
     rows, columns, steps = np.asarray(tiles, dtype=np.float64).T
     found = np.ones((len(TERMS), *rows.shape))
+    loads = _LOADS if places > 1 else _LOADS_OF_ONE
     for row, name in enumerate(TERMS):
         if name.startswith("steps"):
-            found[row] = rows * columns * steps
+            found[row] = (rows * columns + loads * (rows + columns)) * steps
     for name in ("units", "sum in a block"):
         found[TERMS.index(name)] = rows * columns
     return found

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.model.portfolio import LARGEST, Entry
+from autotune.model.portfolio import LARGEST
 from autotune.model.selecting import select
-from autotune.model.units import free_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autotune.families.family import KernelFamily
     from autotune.model.book import PriceBook, Program
-    from autotune.model.portfolio import Key
+    from autotune.model.portfolio import Entry, Key
     from autotune.model.terms import Sizes
 
 FEWEST = 3
@@ -88,7 +87,7 @@ def build(
     served = np.isfinite(seconds).any(axis=0)
     counts = np.array([(weights or {}).get(each, 1.0) for each in shapes])
     chosen, remaining = select(seconds[:, served], counts[served], most=most, loss=loss)
-    entries = tuple(_entry(able[row], families[able[row].key.family]) for row in chosen)
+    entries = tuple(able[row].entry(families[able[row].key.family]) for row in chosen)
     return Built(entries, remaining, int(served.sum()))
 
 
@@ -100,18 +99,3 @@ def _best_observed(programs: Sequence[Program]) -> dict[Sizes, dict[Key, float]]
             known = best[sizes]
             known[program.key] = min(seconds, known.get(program.key, np.inf))
     return best
-
-
-def _entry(program: Program, family: KernelFamily) -> Entry:
-    return Entry(
-        family=family.name,
-        family_digest=family.digest,
-        layout=program.key.layout,
-        configuration=program.key.configuration,
-        free=free_parameters(family),
-        calls=(),
-        resident=program.resident,
-        prices=tuple(program.prices.tolist()),
-        spread=program.spread,
-        measured=len(program.timed),
-    )

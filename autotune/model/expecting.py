@@ -53,7 +53,10 @@ def expected_log_time(
         found = [column(each.evaluate_columns(names)[0]) for each in work.expressions]
         counts, flags = found[:4], found[4:]
         usable = np.all([np.isfinite(each) & (each >= 1) for each in counts], axis=0)
-        table = np.column_stack([*(np.where(usable, each, 1.0) for each in counts), *flags])
+        relative = np.ones((2, rows))  # prices are brought to each tile's own volume below
+        table = np.column_stack(
+            [*(np.where(usable, each, 1.0) for each in counts), *flags, *relative]
+        )
         resident = np.ones(rows)
         if isinstance(limits, CudaLimits):
             needs = (column(names[each]) for each in ("threads", "registers", "shared_bytes"))
@@ -65,7 +68,7 @@ def expected_log_time(
             resident = np.maximum(fits, 1)
         places = places_of(limits)
         programs = Programs(table, resident, places)
-        scaled = np.asarray(prices)[:, None] * volumes(table[:, :3])
+        scaled = np.asarray(prices)[:, None] * volumes(table[:, :3], places)
         seconds = price(programs.count(sizes), scaled)
         return np.where(usable & (seconds > 0), np.log(np.maximum(seconds, 1e-300)), np.nan)
 

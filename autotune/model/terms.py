@@ -84,6 +84,8 @@ class Unit:
         copied: whether operands with unaligned rows are copied first.
         share: least steps of a unit, where units are as many as the device holds and have equal
             shares of the steps of all tiles; 0 where every tile has units of its own.
+        volume: of the tile, relative to that which the program's prices are of.
+        area: of the tile's part of C, likewise.
     """
 
     tile: tuple[int, int, int]
@@ -91,15 +93,17 @@ class Unit:
     in_block: bool = False
     copied: bool = False
     share: int = 0
+    volume: float = 1.0
+    area: float = 1.0
 
     @property
     def row(self) -> tuple[float, ...]:
         """It as a row of a table, in the order of `UNIT`."""
-        flags = float(self.in_block), float(self.copied)
-        return (*map(float, self.tile), float(self.parts), *flags, float(self.share))
+        flags = float(self.in_block), float(self.copied), float(self.share)
+        return (*map(float, self.tile), float(self.parts), *flags, self.volume, self.area)
 
 
-UNIT = ("rows", "columns", "steps", "parts", "in_block", "copied", "share")
+UNIT = ("rows", "columns", "steps", "parts", "in_block", "copied", "share", "volume", "area")
 """What a table of units has, a column each: a `Unit`'s fields."""
 
 
@@ -118,7 +122,9 @@ class Programs:
         resident: NDArray[np.float64] | float,
         places: int,
     ) -> None:
-        rows, columns, steps, parts, in_block, copied, share = np.ascontiguousarray(units.T)
+        rows, columns, steps, parts, in_block, copied, share, volume, area = np.ascontiguousarray(
+            units.T
+        )
         self._resident = np.broadcast_to(np.asarray(resident, dtype=np.float64), len(units))
         self._places, self._parts = float(places), parts
         self._slots = self._resident * places
@@ -134,6 +140,9 @@ class Programs:
         self._even = np.flatnonzero(share)
         self._share, self._tile_bytes = share[self._even], (rows * columns)[self._even]
         self._as_they_are = 1.0 - copied
+        # Where the tile itself is chosen at the call, a step is as dear as the tile is large.
+        self._uneven = bool((volume != 1).any() or (area != 1).any())
+        self._volume, self._area = volume, area
         self._counted = np.empty((len(TERMS), len(parts)))
         self._counted[0] = 1.0
 
@@ -180,6 +189,9 @@ class Programs:
         counted[8] = m * k * itemsize
         np.multiply(written, itemsize, out=counted[9])
         counted[10] = self._by_kernel
+        if self._uneven:
+            counted[1:4] *= self._volume
+            counted[4] *= self._area
         unaligned = sizes.unaligned
         if any(unaligned):
             steps = (counted[1] + counted[2]) * self._as_they_are

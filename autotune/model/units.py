@@ -59,6 +59,8 @@ class Units:
         self._configuration = bound.configuration
         self._free = _choices(family)
         self._known = bound.constants
+        lowest = {name: np.array(values[:1]) for name, values in self._free.items()}
+        self._base = self._columns(lowest, 1)[0, :3]
 
     def resident(self, registers: int | None = None, shared_bytes: int | None = None) -> int:
         """Units that a multiprocessor holds at a time; 1 where there is none.
@@ -89,9 +91,10 @@ class Units:
             SpaceError: [work] has no whole numbers for it, of at least 1 where it counts.
         """
         free = {name: np.array([configuration[name]]) for name in self._free}
-        rows, columns, steps, parts, in_block, copied, share = self._table(free, 1)[0].tolist()
-        tile = int(rows), int(columns), int(steps)
-        return Unit(tile, int(parts), bool(in_block), bool(copied), int(share))
+        *counts, volume, area = self._table(free, 1)[0].tolist()
+        rows, columns, steps, parts, in_block, copied, share = map(int, counts)
+        tile = rows, columns, steps
+        return Unit(tile, parts, bool(in_block), bool(copied), share, volume, area)
 
     def variants(
         self, calls: Sequence[tuple[int, ...]] = ()
@@ -117,9 +120,17 @@ class Units:
 
     def _table(self, free: Mapping[str, NDArray[Any]], count: int) -> NDArray[np.float64]:
         """A row for each choice of the free parameters; see `autotune.model.terms.UNIT`."""
-        table = np.empty((count, len(UNIT)))
+        found = self._columns(free, count)
+        relative = found[:, :3] / self._base
+        return np.column_stack([found, relative.prod(axis=1), relative[:, :2].prod(axis=1)])
+
+    def _columns(self, free: Mapping[str, NDArray[Any]], count: int) -> NDArray[np.float64]:
+        """What the expressions in [work] come to."""
+        table = np.empty((count, len(self._work.expressions)))
         names: dict[str, Any] = {**self._known, **free}
-        for place, (name, expression) in enumerate(zip(UNIT, self._work.expressions, strict=True)):
+        for place, (name, expression) in enumerate(
+            zip(UNIT, self._work.expressions, strict=False)
+        ):
             values, _ = expression.evaluate_columns(names)
             column = np.broadcast_to(np.asarray(values, np.float64), count)
             least = 1 if place < _COUNTS else 0

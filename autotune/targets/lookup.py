@@ -191,8 +191,10 @@ def _candidate(
     if found.record is None:
         if (reason := refusal(families, problem)) is not None:
             raise InputError(reason)
-        able = [name for name, each in families.items() if each.unsupported(problem) is None]
         default = target.default_family(shared.device)
+        if (chosen := shared.predictor.by_limits(problem, default)) is not None:
+            return chosen
+        able = [name for name, each in families.items() if each.unsupported(problem) is None]
         return fitting.default(families[default if default in able else able[0]])
     fitted = fitting.fitted(found.record.candidate)
     if fitted is None:

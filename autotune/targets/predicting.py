@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from autotune.core.configuration import Candidate
+from autotune.core.configuration import Candidate, Configuration
 from autotune.core.errors import SpaceError
 from autotune.families.planning import Planner, planner_of
-from autotune.model import Calls, Chooser, Sizes, Units, expected_log_time, places_of
+from autotune.model import Calls, Chooser, PriceBook, Sizes, Units, expected_log_time, places_of
 from autotune.operations.problem import Gemm, multiplies
 
 if TYPE_CHECKING:
@@ -22,6 +22,17 @@ if TYPE_CHECKING:
     from autotune.model import Choice, Entry, Expectation, Portfolio
     from autotune.operations.problem import Problem
     from autotune.store import RecordSource
+
+
+RESERVE = 1.5
+"""How much less another family than the default one must be expected to take, where nobody has
+measured either."""
+
+OWN_RESERVE = 1.15
+"""The same for its other points, beside its default."""
+
+_USUAL = ((2048, 2048, 2048), (1, 4096, 4096), (4096, 4096, 1), (8, 4096, 4096), (64, 64, 64))
+"""Rows, reduction and columns of problems, for one of which a preset is meant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +83,7 @@ class Predictor:
         )
         self._lock = threading.Lock()
         self._choosers: dict[tuple[object, ...], _Ranked | None] = {}
+        self._points: dict[tuple[object, ...], Chooser | None] = {}
         self._planners: dict[tuple[str, Candidate], Planner] = {}
 
     def choose(self, problem: Problem) -> Prediction | None:
@@ -85,14 +97,39 @@ class Predictor:
         ranked = self._ranked(problem)
         if ranked is None:
             return
-        sizes = Sizes(problem.m, problem.n, problem.k, problem.itemsize, problem.layout)
-        choices = ranked.chooser.ranked(sizes)
+        choices = ranked.chooser.ranked(_sizes(problem))
         with self._lock:  # the terms are counted in place; the first choice knows all of them
             first = next(choices)
         for choice in itertools.chain([first], choices):
             candidate = Candidate(choice.entry.family, choice.configuration)
             if self._valid(problem, candidate):
                 yield self._prediction(ranked.portfolio, candidate, choice)
+
+    def by_limits(self, problem: Problem, default: str) -> Candidate | None:
+        """The valid one of the families' own points with the least work, waves and bytes.
+
+        That is what can be said where nothing was measured; None where no family has [work].
+
+        Args:
+            problem: what is to be computed.
+            default: the family that serves where others do not promise much more.
+        """
+        if not isinstance(problem, Gemm) or not multiplies(problem.defined):
+            return None
+        key = _kind(problem)
+        with self._lock:
+            if key not in self._points:
+                self._points[key] = self._chooser_of_points(problem, default)
+            chooser = self._points[key]
+            if chooser is None:
+                return None
+            choices = chooser.ranked(_sizes(problem))
+            first = next(choices)
+        for choice in itertools.chain([first], choices):
+            candidate = Candidate(choice.entry.family, choice.configuration)
+            if self._valid(problem, candidate):
+                return candidate
+        return None
 
     def portfolio(self, problem: Gemm) -> Portfolio | None:
         """The portfolio for problems like this, of the device or of the one most like it."""
@@ -122,13 +159,7 @@ class Predictor:
 
     def _ranked(self, problem: Gemm) -> _Ranked | None:
         """The first portfolio that has programs for problems like this, and its choices."""
-        key = (
-            problem.dtype,
-            problem.result_dtype,
-            problem.accuracy,
-            problem.threads,
-            problem.layout,
-        )
+        key = _kind(problem)
         with self._lock:
             if key not in self._choosers:
                 self._choosers[key] = self._chooser(problem)
@@ -154,6 +185,42 @@ class Predictor:
                 yield Calls(entry, *units.variants(entry.calls))
             except SpaceError:  # not for a device like this
                 continue
+
+    def _chooser_of_points(self, problem: Gemm, default: str) -> Chooser | None:
+        """Every family's presets, at what anything costs on a device of this kind, roughly."""
+        book = PriceBook(self._families, problem.dtype, self._device.limits)
+        offered = []
+        for name, family in self._families.items():
+            if family.work is None or family.unsupported(problem) is not None:
+                continue
+            if problem.layout not in family.layouts:
+                continue
+            for number, configuration in enumerate(self._points_of(family, problem)):
+                program = book.program(Candidate(name, configuration), problem.layout)
+                if program is not None:
+                    if name != default:
+                        program.prices = program.prices * RESERVE
+                    elif number:
+                        program.prices = program.prices * OWN_RESERVE
+                    entry = program.entry(family)
+                    units = Units(family, entry.configuration, problem.dtype, book.limits)
+                    offered.append(Calls(entry, *units.variants()))
+        return Chooser(offered, places_of(self._device.limits)) if offered else None
+
+    def _points_of(self, family: KernelFamily, problem: Gemm) -> Iterator[Configuration]:
+        """The default and the presets, in whatever they leave open as the device has it."""
+        limits = self._device.limits
+        spaces = [
+            (usual, family.space(usual, limits))
+            for usual in (replace(problem, m=m, n=n, k=k) for m, n, k in _USUAL)
+        ]
+        yield family.default(spaces[0][0], limits)
+        for preset in family.presets.values():
+            for usual, space in spaces:
+                placed = preset.placed(space) if space.size else preset.configuration
+                if self._valid(usual, Candidate(family.name, placed)):
+                    yield placed
+                    break
 
     def _valid(self, problem: Gemm, candidate: Candidate) -> bool:
         key = (problem.dtype, candidate)
@@ -182,6 +249,16 @@ class Predictor:
         return Prediction(
             candidate, choice.entry, portfolio, choice.seconds, choice.spread, reason
         )
+
+
+def _kind(problem: Gemm) -> tuple[object, ...]:
+    """What problems that differ in their sizes alone have in common."""
+    types = problem.dtype, problem.result_dtype
+    return (*types, problem.accuracy, problem.threads, problem.layout)
+
+
+def _sizes(problem: Gemm) -> Sizes:
+    return Sizes(problem.m, problem.n, problem.k, problem.itemsize, problem.layout)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,8 @@ from autotune.model.selecting import select
 from autotune.model.terms import TERMS, Programs
 from autotune.operations.problem import Gemm
 from autotune.targets.cuda.device.known_gpus import find_gpu
+from autotune.targets.predicting import Predictor
+from autotune.targets.registry import make_target
 
 LIMITS = find_gpu("h200").limits
 sizes_of_all_kinds = st.builds(
@@ -205,3 +207,30 @@ def test_programs_that_were_never_timed_have_expectations(pipelined: KernelFamil
     book.learn()
     assert program.expected(Sizes(512, 512, 512, 4))[1] == pytest.approx(small)
     assert build(book, {"pipelined": pipelined}).entries == ()
+
+
+@pytest.mark.parametrize(
+    ("shape", "families"),
+    [
+        ((1, 8192, 4096), {"skinny"}),
+        ((4096, 8192, 1), {"skinny"}),
+        ((4096, 4096, 4096), {"pipelined", "streamed"}),
+        ((300, 9000, 40), {"pipelined", "streamed"}),
+    ],
+)
+def test_limits_alone_choose_a_family_that_fits(
+    shape: tuple[int, int, int], families: set[str]
+) -> None:
+    device = make_target("cuda").device(None, "h200")
+    predictor = Predictor([], catalog("cuda", "gemm", ()), device)
+    problem = Gemm(*shape)
+    assert predictor.choose(problem) is None
+    chosen = predictor.by_limits(problem, "pipelined")
+    assert chosen is not None
+    assert chosen.family in families
+    assert (
+        catalog("cuda", "gemm", ())[chosen.family]
+        .space(problem, LIMITS)
+        .rejection(chosen.configuration)
+        is None
+    )
