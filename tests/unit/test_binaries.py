@@ -160,11 +160,12 @@ def test_binaries_go_with_the_last_record_that_names_them(tmp_path: Path) -> Non
 
 
 def version_1(path: Path) -> TuningCache:
-    """A cache as it was before binaries: the same but for their table."""
+    """A cache as it was before binaries and portfolios: the same but for their tables."""
     cache = TuningCache(path)
     cache.add(record(1), record(2))
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("DROP TABLE binaries")
+        connection.execute("DROP TABLE portfolios")
         for id_, text in connection.execute("SELECT id, document FROM records").fetchall():
             document = json.loads(text)
             del document["binary"]
@@ -193,7 +194,7 @@ def test_older_file_is_upgraded_by_the_first_write_and_loses_nothing(tmp_path: P
     cache = version_1(tmp_path / "tuning.sqlite")
     before = {old.id: old for old in cache.records()}
     cache.add(with_binary(3), binaries=[CONTENT])
-    assert user_version(cache.path) == schema.SCHEMA_VERSION == 2
+    assert user_version(cache.path) == schema.SCHEMA_VERSION == 3
     after = {kept.id: kept for kept in cache.records()}
     assert after == before | {with_binary(3).id: with_binary(3)}
     assert cache.binary(digest(CONTENT)) == CONTENT
