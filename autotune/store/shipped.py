@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import lzma
 from typing import TYPE_CHECKING
 
 from autotune.core.errors import InputError
@@ -18,6 +19,14 @@ if TYPE_CHECKING:
 
     from autotune.model.portfolio import Portfolio
     from autotune.store.record import TuningRecord
+
+COMPRESSED = ".cubin.xz"
+"""What the names of compressed binaries end with: they take a sixth of the room."""
+
+BINARY_LIMIT = 16 << 20
+"""Bytes that a compressed binary may have once it is decompressed."""
+
+_MEMORY = 256 << 20
 
 _log = logging.getLogger(__name__)
 
@@ -76,17 +85,34 @@ def shipped_binary(digest: str, folder: Path | None = None) -> bytes | None:
 
     Args:
         digest: in hex, as a `BinaryRecord` has it: the file is ``<device>/<digest>.cubin``, or
-            lies in the folder itself.
+            the same compressed (``.cubin.xz``), or lies in the folder itself.
         folder: where the devices' folders are; None takes the package's own.
     """
     root = data_dir("cache") if folder is None else folder
-    for file in (*sorted(root.glob(f"*/{digest}.cubin")), *root.glob(f"{digest}.cubin")):
+    names = (f"{digest}.cubin", f"{digest}{COMPRESSED}")
+    found = [file for name in names for file in (*sorted(root.glob(f"*/{name}")), root / name)]
+    for file in found:
+        if not file.exists():
+            continue
         try:
-            content = file.read_bytes()
-        except OSError as error:
-            _log.warning("%s: left out: %s", file, error.strerror)
+            content = _content(file)
+        except (OSError, lzma.LZMAError) as error:
+            _log.warning("%s: left out: %s", file, getattr(error, "strerror", None) or error)
             continue
         if hashlib.sha256(content).hexdigest() == digest:
             return content
         _log.warning("%s: left out: its content is not what its name says", file)
     return None
+
+
+def _content(file: Path) -> bytes:
+    """What a file of a binary holds; no more than a binary may have.
+
+    Raises:
+        OSError: it cannot be read.
+        LZMAError: it is not what its name says.
+    """
+    content = file.read_bytes()
+    if not file.name.endswith(COMPRESSED):
+        return content
+    return lzma.LZMADecompressor(memlimit=_MEMORY).decompress(content, max_length=BINARY_LIMIT)

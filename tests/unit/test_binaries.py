@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import lzma
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -27,6 +28,7 @@ from autotune.store import (
     shipped_records,
     strict_json,
 )
+from autotune.store.shipped import BINARY_LIMIT
 
 CONTENT, SUPPORT = b"\x7fELF kernel", b"\x7fELF support"
 PLAN = LaunchPlan(
@@ -226,3 +228,20 @@ def test_shipped_records_and_binaries(tmp_path: Path, caplog: pytest.LogCaptureF
     with caplog.at_level(logging.WARNING):
         assert shipped_binary(digest(SUPPORT), tmp_path) is None
     assert "not what its name says" in caplog.text
+
+
+def test_shipped_binaries_may_be_compressed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "cuda-device"
+    folder.mkdir()
+    file = folder / f"{digest(CONTENT)}.cubin.xz"
+    file.write_bytes(lzma.compress(CONTENT))
+    assert shipped_binary(digest(CONTENT), tmp_path) == CONTENT
+    assert shipped_binary(digest(CONTENT), folder) == CONTENT
+    # Cut short, no such file at all, and one that never ends: left out, and said.
+    for content in (file.read_bytes()[:30], b"x", lzma.compress(bytes(BINARY_LIMIT + 1))):
+        caplog.clear()
+        file.write_bytes(content)
+        assert shipped_binary(digest(CONTENT), tmp_path) is None
+        assert "left out" in caplog.text
