@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,9 @@ _KINDS: dict[str, Any] = {
 _PAGE = mmap.PAGESIZE
 
 
+_LOCKS: dict[Path, threading.Lock] = {}
+
+
 class HostProgram:
     """Kernels of one emitted source, callable on NumPy arrays.
 
@@ -50,7 +54,11 @@ class HostProgram:
         plain = re.sub(r"__(launch_bounds|maxnreg)__\(.*?\)(?=\s+\w+\()", "", source)
         self._kernels = {m[1]: _arguments(m[2]) for m in _KERNEL.finditer(plain)}
         text = "\n".join([_host_source(plain), *map(_entry, self._kernels.items())])
-        self._library = ctypes.CDLL(str(_compile(text, folder)))
+        path = _compile(text, folder)
+        self._library = ctypes.CDLL(str(path))
+        # Configurations that differ in what is passed at the call are one library, whose memory
+        # for a block is there once.
+        self._lock = _LOCKS.setdefault(path, threading.Lock())
 
     def launch(
         self,
@@ -72,11 +80,12 @@ class HostProgram:
             shared_bytes: dynamic shared memory of a block.
             backwards: run the last block first; without it, blocks run in their order.
         """
-        self._library.order_blocks(ctypes.c_bool(backwards))
         types = self._kernels[kernel]
         values = [_value(kind, given) for kind, given in zip(types, arguments, strict=True)]
         sizes = [ctypes.c_uint(size) for size in (*grid, *block)]
-        self._library[f"launch_{kernel}"](*sizes, ctypes.c_size_t(shared_bytes), *values)
+        with self._lock:
+            self._library.order_blocks(ctypes.c_bool(backwards))
+            self._library[f"launch_{kernel}"](*sizes, ctypes.c_size_t(shared_bytes), *values)
 
 
 def _arguments(text: str) -> list[Any]:
