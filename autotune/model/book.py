@@ -55,8 +55,10 @@ class Program:
 
     Attributes:
         key: which one.
+        units: what it does at a time.
         configurations: one for each choice of the free parameters.
-        calls: those, as the terms are counted of.
+        table: what each of those does at a time, a row each.
+        calls: the same, as the terms are counted of.
         tile: of a unit.
         resident: units that a multiprocessor holds at a time.
         timed: what was measured of it: sizes, unit, seconds, weight.
@@ -66,7 +68,9 @@ class Program:
     """
 
     key: Key
-    configurations: tuple[Configuration, ...]
+    units: Units
+    configurations: list[Configuration]
+    table: NDArray[np.float64]
     calls: Programs
     tile: tuple[int, int, int]
     resident: int
@@ -120,7 +124,7 @@ class PriceBook:
     ) -> None:
         self._families = families
         self._dtype = dtype
-        self.limits = limits
+        self._limits = limits
         self._places = places_of(limits)
         self._programs: dict[Key, Program] = {}
         self._common: dict[str, Prices] = {}
@@ -182,9 +186,7 @@ class PriceBook:
         """Add a measurement; prices follow with `learn`."""
         program = self.program(each.candidate, each.sizes.layout, each.resident)
         if program is not None:
-            family = self._families[each.candidate.family]
-            units = Units(family, each.candidate.configuration, self._dtype, self.limits)
-            unit = units.of(each.candidate.configuration)
+            unit = program.units.of(each.candidate.configuration)
             program.timed.append((each.sizes, unit, each.seconds, each.weight))
 
     def learn(self) -> None:
@@ -237,14 +239,14 @@ class PriceBook:
         return rows
 
     def _make(self, family: KernelFamily, key: Key, resident: int | None) -> Program:
-        units = Units(family, key.configuration, self._dtype, self.limits)
+        units = Units(family, key.configuration, self._dtype, self._limits)
         resident = units.resident() if resident is None else resident
         configurations, table = units.variants()
         calls = Programs(table, resident, self._places)
         tile = units.of(key.configuration).tile
         common = self._common.get(family.name, default_prices(self._dtype, self._places))
         prices = common * volumes(tile, self._places)
-        return Program(key, tuple(configurations), calls, tile, resident, prices)
+        return Program(key, units, configurations, table, calls, tile, resident, prices)
 
 
 def _still_holds(program: Program, counted: NDArray[np.float64] | None) -> bool:

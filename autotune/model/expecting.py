@@ -39,7 +39,7 @@ def expected_log_time(
     work = family.work
     if work is None:
         return None
-    sizes = Sizes(problem.m, problem.n, problem.k, problem.itemsize, problem.layout)
+    sizes = Sizes.of(problem)
 
     def expected(columns: Columns) -> NDArray[np.float64]:
         rows = len(next(iter(columns.values())))

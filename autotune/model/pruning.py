@@ -6,13 +6,14 @@ of all of them would take longer than many products do.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.families.planning import Planner
+from autotune.families.planning import planner_of
 from autotune.model.choosing import Calls, Chooser
 from autotune.model.terms import Sizes
 from autotune.model.units import Units, places_of
@@ -64,23 +65,18 @@ def with_calls(
             for each in own
         ]
         chooser = Chooser(offered, places_of(limits))
-        planners: dict[Key, Planner] = {}
         for m, n, k in _shapes(seed):
             here = replace(problem, m=m, n=n, k=k, layout=layout)
-            sizes = Sizes(m, n, k, problem.itemsize, layout)
-            found = 0
-            for choice in chooser.ranked(sizes):
-                family = families[choice.entry.family]
-                key = choice.entry.key
-                if key not in planners:
-                    planners[key] = Planner(family, choice.configuration, problem.dtype, limits)
-                runtime = (int(choice.configuration[name]) for name in family.runtime_parameters)
-                if planners[key].valid(here, tuple(runtime)):
-                    call = tuple(int(choice.configuration[name]) for name in choice.entry.free)
-                    kept[key][call] = None
-                    found += 1
-                if found == KEPT:
-                    break
+            valid = (
+                each
+                for each in chooser.ranked(Sizes.of(here))
+                if planner_of(
+                    families[each.entry.family], each.configuration, problem.dtype, limits
+                ).valid(here)
+            )
+            for choice in itertools.islice(valid, KEPT):
+                call = tuple(int(choice.configuration[name]) for name in choice.entry.free)
+                kept[choice.entry.key][call] = None
     return tuple(replace(each, calls=tuple(_calls(each, kept[each.key]))) for each in entries)
 
 

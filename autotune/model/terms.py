@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from autotune.operations.problem import Gemm
+
     Column = NDArray[np.float64]
 
 TERMS = (
@@ -64,6 +66,11 @@ class Sizes:
     k: int
     itemsize: int
     layout: str = "nn"
+
+    @classmethod
+    def of(cls, problem: Gemm) -> Sizes:
+        """Those of a problem."""
+        return cls(problem.m, problem.n, problem.k, problem.itemsize, problem.layout)
 
     @property
     def unaligned(self) -> tuple[bool, bool]:

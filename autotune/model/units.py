@@ -143,6 +143,16 @@ class Units:
         return table
 
 
+def is_modelled(family: KernelFamily, problem: Gemm) -> bool:
+    """Whether a model can speak of a family's programs for a problem.
+
+    They must say what they do, and read the operands as they are stored: what copies cost, a
+    model does not know.
+    """
+    known = family.work is not None and problem.layout in family.layouts
+    return known and family.unsupported(problem) is None
+
+
 def free_parameters(family: KernelFamily) -> tuple[str, ...]:
     """Parameters that are passed at the call, and whose effect the model knows."""
     if family.work is None:

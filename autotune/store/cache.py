@@ -18,6 +18,7 @@ from autotune.store.portfolio import portfolio_document, read_portfolio
 from autotune.store.record import TuningRecord
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Iterable
     from pathlib import Path
 
@@ -112,10 +113,8 @@ class TuningCache:
             (record.id, *record.key, record.created, strict_json.line(record.to_json()))
             for record in records
         ]
-        contents = [(hashlib.sha256(content).hexdigest(), content) for content in binaries]
         with schema.transaction(self.path, self._timeout_s) as connection:
-            # One that is there is replaced: it may be damaged.
-            connection.executemany("INSERT OR REPLACE INTO binaries VALUES (?, ?)", contents)
+            _put_binaries(connection, binaries)
             return connection.executemany(
                 "INSERT OR IGNORE INTO records VALUES (?, ?, ?, ?, ?, ?, ?)", rows
             ).rowcount
@@ -132,9 +131,8 @@ class TuningCache:
             [portfolio.dtype, portfolio.out_dtype, portfolio.accuracy, portfolio.threads]
         )
         row = (*key, subject, strict_json.line(portfolio_document(portfolio)))
-        contents = [(hashlib.sha256(content).hexdigest(), content) for content in binaries]
         with schema.transaction(self.path, self._timeout_s) as connection:
-            connection.executemany("INSERT OR REPLACE INTO binaries VALUES (?, ?)", contents)
+            _put_binaries(connection, binaries)
             connection.execute("INSERT OR REPLACE INTO portfolios VALUES (?, ?, ?, ?, ?)", row)
             connection.execute(_DELETE_UNNAMED_BINARIES)
 
@@ -378,6 +376,12 @@ _DELETE_UNNAMED_BINARIES = """
         WHERE json_valid(portfolios.document)
     )
 """
+
+
+def _put_binaries(connection: sqlite3.Connection, binaries: Iterable[bytes]) -> None:
+    """Store binaries by their digests. One that is there is replaced: it may be damaged."""
+    contents = [(hashlib.sha256(content).hexdigest(), content) for content in binaries]
+    connection.executemany("INSERT OR REPLACE INTO binaries VALUES (?, ?)", contents)
 
 
 def _where(**wanted: str | None) -> tuple[str, tuple[str, ...]]:

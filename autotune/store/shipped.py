@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import lzma
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from autotune.core.errors import InputError
 from autotune.core.paths import data_dir
@@ -14,11 +14,13 @@ from autotune.store.interchange import parse_record, read_lines
 from autotune.store.portfolio import read_portfolio
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from autotune.model.portfolio import Portfolio
     from autotune.store.record import TuningRecord
+
+T = TypeVar("T")
 
 COMPRESSED = ".cubin.xz"
 """What the names of compressed binaries end with: they take a sixth of the room."""
@@ -55,14 +57,7 @@ def read_records(file: Path) -> Iterator[TuningRecord]:
 
     A line that cannot be read is logged and left out.
     """
-    try:
-        for number, line in read_lines(file):
-            try:
-                yield parse_record(line)
-            except InputError as error:
-                _log.warning("%s:%d: left out: %s", file, number, error)
-    except InputError as error:
-        _log.warning("the rest is left out: %s", error)
+    return _read(file, parse_record)
 
 
 def read_portfolios(file: Path) -> Iterator[Portfolio]:
@@ -70,10 +65,14 @@ def read_portfolios(file: Path) -> Iterator[Portfolio]:
 
     A line that cannot be read is logged and left out.
     """
+    return _read(file, lambda line: read_portfolio(strict_json.parse(line)))
+
+
+def _read(file: Path, parse: Callable[[str], T]) -> Iterator[T]:
     try:
         for number, line in read_lines(file):
             try:
-                yield read_portfolio(strict_json.parse(line))
+                yield parse(line)
             except InputError as error:
                 _log.warning("%s:%d: left out: %s", file, number, error)
     except InputError as error:

@@ -19,6 +19,7 @@ from autotune.targets.resident import Resident, resident
 if TYPE_CHECKING:
     from autotune.core.device import Device
     from autotune.families.family import KernelFamily
+    from autotune.families.launch import LaunchPlan
     from autotune.operations.problem import Problem
     from autotune.store import RecordSource
     from autotune.targets.fitting import Fitting
@@ -226,11 +227,8 @@ def _binary(problem: Problem, found: Lookup) -> Binary | None:
         current or kept.launch.sizes == problem.shape
     ):
         return None
-    binary = _content(sources, kept.digest)
-    support = b"" if kept.support is None else _content(sources, kept.support)
-    if binary is None or support is None:
-        return None
-    return Binary(binary, kept.architecture, None if current else kept.launch, support)
+    launch = None if current else kept.launch
+    return _kept(sources, kept.digest, kept.support, kept.architecture, launch)
 
 
 def _predicted_binary(prediction: Prediction, shared: Resident) -> Binary | None:
@@ -238,12 +236,22 @@ def _predicted_binary(prediction: Prediction, shared: Resident) -> Binary | None
     entry, architecture = prediction.entry, prediction.portfolio.architecture
     if entry.binary is None or architecture != getattr(shared.device.limits, "architecture", None):
         return None
-    sources = shared.sources
-    binary = _content(sources, entry.binary)
-    support = b"" if entry.support is None else _content(sources, entry.support)
-    if binary is None or support is None:
+    return _kept(shared.sources, entry.binary, entry.support, architecture, None)
+
+
+def _kept(
+    sources: Sequence[RecordSource],
+    digest: str,
+    support: str | None,
+    architecture: str,
+    launch: LaunchPlan | None,
+) -> Binary | None:
+    """A binary with what it needs beside it, by their digests; None where either is not here."""
+    binary = _content(sources, digest)
+    beside = b"" if support is None else _content(sources, support)
+    if binary is None or beside is None:
         return None
-    return Binary(binary, architecture, None, support)
+    return Binary(binary, architecture, launch, beside)
 
 
 def _content(sources: Sequence[RecordSource], digest: str) -> bytes | None:

@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING
 
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.errors import SpaceError
-from autotune.families.planning import Planner, planner_of
-from autotune.model import Calls, Chooser, PriceBook, Sizes, Units, expected_log_time, places_of
+from autotune.families.planning import planner_of
+from autotune.model import (
+    Calls,
+    Chooser,
+    PriceBook,
+    Sizes,
+    Units,
+    expected_log_time,
+    is_modelled,
+    places_of,
+)
 from autotune.operations.problem import Gemm, multiplies
 
 if TYPE_CHECKING:
@@ -19,7 +28,7 @@ if TYPE_CHECKING:
 
     from autotune.core.device import Device
     from autotune.families.family import KernelFamily
-    from autotune.model import Choice, Entry, Expectation, Portfolio
+    from autotune.model import Choice, Entry, Expectation, Key, Portfolio
     from autotune.operations.problem import Problem
     from autotune.store import RecordSource
 
@@ -84,7 +93,6 @@ class Predictor:
         self._lock = threading.Lock()
         self._choosers: dict[tuple[object, ...], _Ranked | None] = {}
         self._points: dict[tuple[object, ...], Chooser | None] = {}
-        self._planners: dict[tuple[str, Candidate], Planner] = {}
 
     def choose(self, problem: Problem) -> Prediction | None:
         """The candidate whose predicted time is least, of those valid; None without a model."""
@@ -97,13 +105,8 @@ class Predictor:
         ranked = self._ranked(problem)
         if ranked is None:
             return
-        choices = ranked.chooser.ranked(_sizes(problem))
-        with self._lock:  # the terms are counted in place; the first choice knows all of them
-            first = next(choices)
-        for choice in itertools.chain([first], choices):
-            candidate = Candidate(choice.entry.family, choice.configuration)
-            if self._valid(problem, candidate):
-                yield self._prediction(ranked.portfolio, candidate, choice)
+        for choice in self._valid_choices(ranked.chooser, problem):
+            yield self._prediction(ranked.portfolio, choice)
 
     def by_limits(self, problem: Problem, default: str) -> Candidate | None:
         """The valid one of the families' own points with the least work, waves and bytes.
@@ -121,15 +124,8 @@ class Predictor:
             if key not in self._points:
                 self._points[key] = self._chooser_of_points(problem, default)
             chooser = self._points[key]
-            if chooser is None:
-                return None
-            choices = chooser.ranked(_sizes(problem))
-            first = next(choices)
-        for choice in itertools.chain([first], choices):
-            candidate = Candidate(choice.entry.family, choice.configuration)
-            if self._valid(problem, candidate):
-                return candidate
-        return None
+        choices = () if chooser is None else self._valid_choices(chooser, problem)
+        return next(map(_candidate, choices), None)
 
     def portfolio(self, problem: Gemm) -> Portfolio | None:
         """The portfolio for problems like this, of the device or of the one most like it."""
@@ -149,6 +145,15 @@ class Predictor:
             if name in self._families
         }
         return {name: each for name, each in found.items() if each is not None}
+
+    def _valid_choices(self, chooser: Chooser, problem: Gemm) -> Iterator[Choice]:
+        """What may be called for a problem, the most promising first."""
+        choices = chooser.ranked(Sizes.of(problem))
+        with self._lock:  # the terms are counted in place; the first choice knows all of them
+            first = next(choices)
+        for choice in itertools.chain([first], choices):
+            if self._valid(problem, _candidate(choice)):
+                yield choice
 
     def _fitting(self, problem: Gemm) -> Iterator[Portfolio]:
         """Portfolios of problems like this, of the device itself or the most similar ones."""
@@ -189,23 +194,22 @@ class Predictor:
     def _chooser_of_points(self, problem: Gemm, default: str) -> Chooser | None:
         """Every family's presets, at what anything costs on a device of this kind, roughly."""
         book = PriceBook(self._families, problem.dtype, self._device.limits)
-        offered = []
+        offered: dict[Key, Calls] = {}
         for name, family in self._families.items():
-            if family.work is None or family.unsupported(problem) is not None:
-                continue
-            if problem.layout not in family.layouts:
+            if not is_modelled(family, problem):
                 continue
             for number, configuration in enumerate(self._points_of(family, problem)):
                 program = book.program(Candidate(name, configuration), problem.layout)
-                if program is not None:
-                    if name != default:
-                        program.prices = program.prices * RESERVE
-                    elif number:
-                        program.prices = program.prices * OWN_RESERVE
-                    entry = program.entry(family)
-                    units = Units(family, entry.configuration, problem.dtype, book.limits)
-                    offered.append(Calls(entry, *units.variants()))
-        return Chooser(offered, places_of(self._device.limits)) if offered else None
+                if program is None or program.key in offered:
+                    continue
+                if name != default:
+                    program.prices = program.prices * RESERVE
+                elif number:
+                    program.prices = program.prices * OWN_RESERVE
+                entry = program.entry(family)
+                offered[program.key] = Calls(entry, program.configurations, program.table)
+        places = places_of(self._device.limits)
+        return Chooser(list(offered.values()), places) if offered else None
 
     def _points_of(self, family: KernelFamily, problem: Gemm) -> Iterator[Configuration]:
         """The default and the presets, in whatever they leave open as the device has it."""
@@ -223,19 +227,10 @@ class Predictor:
                     break
 
     def _valid(self, problem: Gemm, candidate: Candidate) -> bool:
-        key = (problem.dtype, candidate)
-        if key not in self._planners:
-            self._planners[key] = planner_of(
-                self._families[candidate.family],
-                candidate.configuration,
-                problem.dtype,
-                self._device.limits,
-            )
-        return self._planners[key].valid(problem)
+        family, limits = self._families[candidate.family], self._device.limits
+        return planner_of(family, candidate.configuration, problem.dtype, limits).valid(problem)
 
-    def _prediction(
-        self, portfolio: Portfolio, candidate: Candidate, choice: Choice
-    ) -> Prediction:
+    def _prediction(self, portfolio: Portfolio, choice: Choice) -> Prediction:
         where = portfolio.fingerprint.name
         whose = (
             f"{where}'s model"
@@ -246,9 +241,8 @@ class Predictor:
             f"predicted {_duration(choice.seconds)} within {choice.spread:.0%} by {whose} "
             f"({len(portfolio.entries)} programs, measured on {portfolio.shapes} shapes)"
         )
-        return Prediction(
-            candidate, choice.entry, portfolio, choice.seconds, choice.spread, reason
-        )
+        candidate, entry = _candidate(choice), choice.entry
+        return Prediction(candidate, entry, portfolio, choice.seconds, choice.spread, reason)
 
 
 def _kind(problem: Gemm) -> tuple[object, ...]:
@@ -257,8 +251,8 @@ def _kind(problem: Gemm) -> tuple[object, ...]:
     return (*types, problem.accuracy, problem.threads, problem.layout)
 
 
-def _sizes(problem: Gemm) -> Sizes:
-    return Sizes(problem.m, problem.n, problem.k, problem.itemsize, problem.layout)
+def _candidate(choice: Choice) -> Candidate:
+    return Candidate(choice.entry.family, choice.configuration)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from autotune.core.deadline import Deadline
-from autotune.model import LARGEST, Portfolio, build, with_calls
+from autotune.model import LARGEST, Portfolio, Sizes, build, is_modelled, with_calls
 from autotune.store import BinaryRecord, record_sources
 from autotune.store.checks import utc_now
 from autotune.targets.predicting import predictor_of
 from autotune.tuning.sampling import Range, draw_problems
-from autotune.tuning.survey import Survey, is_tried, sizes_of
+from autotune.tuning.survey import Survey
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -146,7 +146,7 @@ def survey_device(
 
 def _is_served(place: Place, problem: Gemm) -> bool:
     """Whether there is a program for a problem that a survey can try."""
-    return any(is_tried(each, problem) for each in place.families.values())
+    return any(is_modelled(each, problem) for each in place.families.values())
 
 
 def _known(place: Place, problem: Gemm) -> Portfolio | None:
@@ -166,7 +166,7 @@ def _stored(
 ) -> Portfolio | None:
     """The portfolio, with the binaries that its programs need; None where nothing ran."""
     device, first = place.device, problems[0]
-    weights = None if own is None else {sizes_of(each): own[each] for each in problems}
+    weights = None if own is None else {Sizes.of(each): own[each] for each in problems}
     built = build(survey.book, place.families, weights=weights)
     if not built.entries:
         return None

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from autotune.core.configuration import Candidate
 from autotune.core.deadline import Deadline
-from autotune.core.errors import OutOfTimeError, SpaceError
+from autotune.core.errors import OutOfTimeError
 from autotune.core.measurement import Measurement, Outcome
-from autotune.families.planning import Planner
+from autotune.families.planning import planner_of
 from autotune.measuring.evaluator import Effort
-from autotune.model import LARGEST, PriceBook, Sizes, Timed, Units, build, program_of
+from autotune.model import LARGEST, PriceBook, Sizes, Timed, build, is_modelled
 from autotune.operations.problem import Gemm
 from autotune.targets.base import Work
 from autotune.tuning.pool import worth_knowing
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from autotune.families.launch import Binary
     from autotune.families.program_cache import ProgramCache
     from autotune.measuring.evaluator import Evaluator
-    from autotune.model import Entry, Key, Portfolio, Program
+    from autotune.model import Entry, Key, Portfolio, Program, Units
     from autotune.store import TuningCache
     from autotune.targets.base import Target
 
@@ -58,21 +58,6 @@ Watch: TypeAlias = Callable[[Gemm, int, int], None]
 """``watch(problem, visits, of)``: called before each visit."""
 
 
-def sizes_of(problem: Gemm) -> Sizes:
-    """A problem's sizes as the model takes them."""
-    return Sizes(problem.m, problem.n, problem.k, problem.itemsize, problem.layout)
-
-
-def is_tried(family: KernelFamily, problem: Gemm) -> bool:
-    """Whether programs of a family are tried on a problem.
-
-    They are where a model speaks of them, and where they read the operands as they are stored:
-    what copies cost, a model does not know.
-    """
-    known = family.work is not None and problem.layout in family.layouts
-    return known and family.unsupported(problem) is None
-
-
 def timed(
     candidate: Candidate,
     problem: Gemm,
@@ -86,7 +71,7 @@ def timed(
     registers, shared = (details.get(name) for name in ("registers", "shared_bytes"))
     return Timed(
         candidate,
-        sizes_of(problem),
+        Sizes.of(problem),
         measurement.median_s,
         units.resident(
             None if registers is None else int(registers), None if shared is None else int(shared)
@@ -157,21 +142,6 @@ class Survey:
         self._pool: list[Candidate] = []
         self._tried: defaultdict[Gemm, set[Key]] = defaultdict(set)
         self._broken: set[Key] = set()
-        self._planners: dict[Candidate, Planner] = {}
-
-    def note(self, candidate: Candidate, problem: Gemm, measurement: Measurement) -> None:
-        """Learn from a trial that was made before; the book's prices follow with `learn`."""
-        family = self._place.families.get(candidate.family)
-        if family is None or family.work is None:
-            return
-        try:
-            units = self._units(candidate)
-        except SpaceError:  # its parameters were others then
-            return
-        each = timed(candidate, problem, measurement, units)
-        if each is not None:
-            self.book.note(each)
-            self._pool.append(candidate)
 
     def take(self, portfolio: Portfolio | None) -> None:
         """Begin with what is known: its programs are tried, and its prices hold till they are."""
@@ -205,6 +175,8 @@ class Survey:
         total = len(VISITS) * len(self._problems)
         for turn, count in enumerate(VISITS):
             if turn:
+                if stopped() or deadline.over:
+                    break
                 self._keep_the_best()
             for number, problem in enumerate(self._problems):
                 if stopped() or deadline.over:
@@ -225,7 +197,7 @@ class Survey:
         programs = {each: self.book.program(each, "nn") for each in dict.fromkeys(self._pool)}
         wanted = []
         for problem in self._problems:
-            sizes = replace(sizes_of(problem), layout="nn")
+            sizes = replace(Sizes.of(problem), layout="nn")
             expected = {
                 each: program.expected(sizes)[1]
                 for each, program in programs.items()
@@ -306,7 +278,7 @@ class Survey:
         measurement: Measurement,
     ) -> None:
         self._tried[problem].add(program.key)
-        each = timed(candidate, problem, measurement, self._units(candidate))
+        each = timed(candidate, problem, measurement, program.units)
         if each is not None:
             self.book.note(each)
             if program.key not in self.binaries:
@@ -318,11 +290,11 @@ class Survey:
 
     def _promising(self, problem: Gemm, count: int) -> Iterator[tuple[Candidate, Program]]:
         """Calls of programs that were not tried here, the most promising first."""
-        sizes = sizes_of(problem)
+        sizes = Sizes.of(problem)
         ranked: dict[Key, tuple[float, Program]] = {}
         for candidate in self._pool:
             family = self._place.families[candidate.family]
-            if not is_tried(family, problem):
+            if not is_modelled(family, problem):
                 continue
             program = self.book.program(candidate, problem.layout)
             if program is None or program.key in self._tried[problem]:
@@ -344,19 +316,8 @@ class Survey:
 
     def _valid(self, candidate: Candidate, problem: Gemm) -> bool:
         family = self._place.families[candidate.family]
-        program = Candidate(family.name, program_of(family, candidate.configuration))
-        planner = self._planners.get(program)
-        if planner is None:
-            limits = self._place.device.limits
-            planner = Planner(family, candidate.configuration, problem.dtype, limits)
-            self._planners[program] = planner
-        values = (candidate.configuration[name] for name in family.runtime_parameters)
-        return planner.valid(problem, tuple(map(int, values)))
-
-    def _units(self, candidate: Candidate) -> Units:
-        family = self._place.families[candidate.family]
-        dtype, limits = self._problems[0].dtype, self._place.device.limits
-        return Units(family, candidate.configuration, dtype, limits)
+        configuration, limits = candidate.configuration, self._place.device.limits
+        return planner_of(family, configuration, problem.dtype, limits).valid(problem)
 
 
 _USUAL = ((2048, 2048, 2048), (4, 2048, 2048), (2048, 2048, 4), (64, 64, 64))

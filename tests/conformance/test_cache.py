@@ -285,7 +285,7 @@ def test_newer_file_is_refused_and_left_alone(tmp_path: Path) -> None:
     content = path.read_bytes()
     for operation in _operations(path):
         assert _refusal(operation) == (
-            f"{path} was written by a newer autotune (schema 7, this one knows 2): "
+            f"{path} was written by a newer autotune (schema 7, this one knows 3): "
             "upgrade autotune or use --cache elsewhere"
         )
     assert path.read_bytes() == content

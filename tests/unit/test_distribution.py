@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-COPIED = ("pyproject.toml", "tests/conftest.py", "tests/distribution.py")
-
 MODULE = """
 import os
 from pathlib import Path
@@ -26,9 +24,9 @@ def test_one(number):
 
 
 def test_modules_stay_in_one_process_and_long_ones_begin(tmp_path: Path) -> None:
-    for name in COPIED:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        shutil.copy(TESTS.parent / name, tmp_path / name)
+    (tmp_path / "tests").mkdir()
+    for path in (TESTS.parent / "pyproject.toml", *TESTS.glob("*.py")):
+        shutil.copy(path, tmp_path / path.relative_to(TESTS.parent))
     log = tmp_path / "log"
     brief = ("brief/test_a", "brief/test_b")
     long = ("gpu/test_c", "gpu/test_d", "mpi/test_e", "mpi/test_f")
