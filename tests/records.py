@@ -1,12 +1,15 @@
-"""Devices and tuning records for tests of everything that stores or looks them up."""
+"""Devices, tuning records and a portfolio for tests of everything that stores or looks them up."""
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import replace
 from typing import Any
 
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.device import Device, DeviceFingerprint
 from autotune.core.limits import CpuLimits
+from autotune.model import TERMS, Entry, Portfolio
 from autotune.operations.problem import Gemm
 from autotune.store import BaselineRecord, EffortRecord, TuningRecord
 
@@ -40,3 +43,35 @@ def record(m: int = 64, n: int = 64, k: int = 64, **changes: Any) -> TuningRecor
         "created": "2026-01-31T12:00:00Z",
     }
     return TuningRecord(**(fields | changes))
+
+
+CUBIN = b"\x7fELF one"
+ENTRY = Entry(
+    family="pipelined",
+    family_digest="0123456789abcdef",
+    layout="nt",
+    configuration=Configuration({"sm": 64, "order": "rows", "splits": 1}),
+    free=("splits",),
+    calls=((1,), (16,)),
+    resident=2,
+    prices=tuple(1e-9 * number for number in range(len(TERMS))),
+    spread=0.07,
+    measured=31,
+    binary=hashlib.sha256(CUBIN).hexdigest(),
+)
+PORTFOLIO = Portfolio(
+    operation="gemm",
+    target="cuda",
+    fingerprint=DeviceFingerprint("cuda", "NVIDIA H200", {"compute_capability": "9.0"}),
+    dtype="float32",
+    out_dtype="float32",
+    accuracy="ieee",
+    threads=None,
+    architecture="sm_90",
+    toolchain={"nvrtc": "13.0"},
+    entries=(ENTRY, replace(ENTRY, layout="nn", binary=None, free=(), calls=())),
+    families={"pipelined": tuple(1e-12 * number for number in range(len(TERMS)))},
+    shapes=60,
+    loss=0.01,
+    created="2026-01-31T12:00:00.000000Z",
+)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -10,30 +9,36 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.options import common
-from autotune.cli.records import find_record, shipped, user_cache
+from autotune.cli.records import (
+    counted,
+    find_record,
+    shipped,
+    shipped_portfolios,
+    stored_text,
+    subject,
+    user_cache,
+)
 from autotune.cli.result import CommandResult
 from autotune.cli.table import table
 from autotune.cli.targets import target_options
-from autotune.core.errors import InputError, MissingDependencyError, UnknownNameError
+from autotune.cli.verifying import Here, Verifier
+from autotune.core.errors import InputError
 from autotune.core.paths import CacheLocations
+from autotune.model import Portfolio
 from autotune.operations.problem import gemm_from_key
 from autotune.store import (
+    Stored,
     TuningRecord,
+    document_of,
     export_lines,
     export_records,
     import_records,
-    is_current,
-    parse_record,
     superseded,
 )
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Mapping
-
-    from autotune.core.device import Device
-    from autotune.families.family import KernelFamily
-    from autotune.operations.problem import Problem
 
 
 _MAX_DAYS = 36500
@@ -58,20 +63,24 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action.set_defaults(run=run)
         return action
 
-    add("list", _list, "list the records, newest first").add_argument(
+    listing = add("list", _list, "list the records, newest first")
+    listing.add_argument(
         "--shipped", action="store_true", help="list those that come with the package instead"
+    )
+    listing.add_argument(
+        "--portfolios", action="store_true", help="list portfolios instead of records"
     )
     show = add("show", _show, "show everything about one record")
     show.add_argument("id", metavar="ID", help="a record's id, or the beginning of it")
-    export = add("export", _export, "write records to a file that `import` reads")
+    export = add("export", _export, "write records and portfolios to a file that `import` reads")
     export.add_argument("file", metavar="FILE", help="where to; - is stdout")
     export.add_argument(
         "--id", action="append", metavar="ID", help="only this record; may be given again"
     )
-    add("import", _import, "store the records of a file, all or none").add_argument(
+    add("import", _import, "store what a file holds, all or nothing").add_argument(
         "file", type=Path, metavar="FILE", help="what `export` wrote"
     )
-    add("verify", _verify, "check the file, its records and what they refer to")
+    add("verify", _verify, "check the file, what it holds and what that refers to")
     prune = add("prune", _prune, "remove records that a better one has replaced")
     prune.add_argument(
         "--days", type=int, metavar="N", help="remove measurements older than this, too"
@@ -81,6 +90,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _list(args: argparse.Namespace) -> CommandResult:
+    if args.portfolios:
+        return _list_portfolios(args)
     if args.shipped:
         records = shipped()
     else:
@@ -111,6 +122,33 @@ def _list(args: argparse.Namespace) -> CommandResult:
     return CommandResult(
         [record.to_json() for record in records], table(header, rows, right=("GFLOP/s", "ratio"))
     )
+
+
+def _list_portfolios(args: argparse.Namespace) -> CommandResult:
+    cache = user_cache(args.cache)
+    found = shipped_portfolios() if args.shipped else cache.portfolios()
+    documents = [document_of(each) for each in found]
+    if not found:
+        place = "come with the package" if args.shipped else f"are in {cache.path}"
+        return CommandResult(
+            documents, f"no portfolios {place}: `autotune tune --preset gpu`, or cpu, makes them"
+        )
+    header = ("device", "problems", "target", "programs", "binaries", "shapes", "loss", "created")
+    rows = [
+        (
+            each.fingerprint.name,
+            subject(each),
+            each.target,
+            f"{len(each.entries)}",
+            f"{sum(entry.binary is not None for entry in each.entries)}",
+            f"{each.shapes}",
+            f"{each.loss:.1%}",
+            each.created[:19].replace("T", " "),
+        )
+        for each in found
+    ]
+    right = ("programs", "binaries", "shapes", "loss")
+    return CommandResult(documents, table(header, rows, right=right))
 
 
 def _show(args: argparse.Namespace) -> CommandResult:
@@ -149,129 +187,64 @@ def _show(args: argparse.Namespace) -> CommandResult:
 def _export(args: argparse.Namespace) -> CommandResult:
     cache = user_cache(args.cache)
     records = [cache.get(id_) for id_ in args.id] if args.id else cache.records()
-    document = [record.to_json() for record in records]
+    portfolios = [] if args.id else cache.portfolios()
+    stored: list[Stored] = [*records, *portfolios]
+    document = [document_of(each) for each in stored]
     if args.file == "-":
-        return CommandResult(document, "\n".join(export_lines(records)))
-    export_records(records, Path(args.file))
-    return CommandResult(document, f"wrote {_count(len(records), 'record')} to {args.file}")
+        return CommandResult(document, "\n".join(export_lines(stored)))
+    export_records(stored, Path(args.file))
+    written = stored_text(len(records), len(portfolios))
+    return CommandResult(document, f"wrote {written} to {args.file}")
 
 
 def _import(args: argparse.Namespace) -> CommandResult:
-    records = import_records(args.file)
+    stored = import_records(args.file)
     cache = user_cache(args.cache)
+    records = [each for each in stored if isinstance(each, TuningRecord)]
+    portfolios = [each for each in stored if isinstance(each, Portfolio)]
     new = cache.add(*records)
-    return CommandResult(
-        [record.to_json() for record in records],
-        f"{_count(new, 'new record')} of {len(records)} stored in {cache.path}",
-    )
+    lines = [f"{counted(new, 'new record')} of {len(records)} stored in {cache.path}"]
+    for each in portfolios:
+        is_new = cache.put_portfolio(each, replace=False)
+        done = "stored" if is_new else "not stored: there is one, which stays"
+        lines.append(f"portfolio {subject(each)} on {each.fingerprint.name}: {done}")
+    return CommandResult([document_of(each) for each in stored], "\n".join(lines))
 
 
 def _verify(args: argparse.Namespace) -> CommandResult:
     cache = user_cache(args.cache)
     damage = cache.damage()
-    check = _Verifier(_Here(args.families))
-    rows = []
-    for id_, text in cache.documents(target=args.target):
-        status, detail = check(id_, text)
-        rows.append({"id": id_, "status": status, "detail": detail})
-    counts = Counter(row["status"] for row in rows)
+    verifier = Verifier(cache, Here(args.families))
+    records = [
+        dict(zip(("id", "status", "detail"), (id_, *verifier.record(id_, text)), strict=True))
+        for id_, text in cache.documents(target=args.target)
+    ]
+    portfolios = [
+        dict(zip(("portfolio", "status", "detail"), verifier.portfolio(text), strict=True))
+        for text in cache.portfolio_documents(target=args.target)
+    ]
     lines = [f"{cache.path}: {line}" for line in damage]
-    if rows:
-        lines.append(
-            table(("id", "status", "detail"), [tuple(row.values()) for row in rows], fold=True)
-        )
-    summary = ", ".join(f"{counts[status]} {status}" for status in ("ok", "stale", "invalid"))
-    lines.append(f"{_count(len(rows), 'record')} in {cache.path}: {summary}")
+    for kind, rows in (("record", records), ("portfolio", portfolios)):
+        counts = Counter(row["status"] for row in rows)
+        if rows:
+            cells = [tuple(row.values()) for row in rows]
+            lines.append(table(tuple(rows[0]), cells, fold=True))
+        summary = ", ".join(f"{counts[status]} {status}" for status in ("ok", "stale", "invalid"))
+        if rows or kind == "record":
+            lines.append(f"{counted(len(rows), kind)} in {cache.path}: {summary}")
+    failed = bool(damage) or any(row["status"] == "invalid" for row in (*records, *portfolios))
     return CommandResult(
-        {"path": str(cache.path), "damage": damage, "records": rows},
+        {"path": str(cache.path), "damage": damage, "records": records, "portfolios": portfolios},
         "\n".join(lines),
-        exit_code=1 if damage or counts["invalid"] else 0,
+        exit_code=1 if failed else 0,
     )
-
-
-class _Here:
-    """What there is on this machine to hold records against; read once."""
-
-    def __init__(self, extra_families: list[Path]) -> None:
-        self._extra_families = extra_families
-        self.families = functools.cache(self._load_families)
-        self.device = functools.cache(self._read_device)
-
-    def is_current(self, record: TuningRecord) -> bool:
-        """Whether a record's kernel would come out here and now as it was measured."""
-        try:
-            families = self.families(record.target, record.operation)
-            family = families.get(record.candidate.family)
-            if family is None:
-                return False
-            device = self.device(record.target, family.defined.problem_from_key(record.problem))
-        except (InputError, MissingDependencyError, UnknownNameError):
-            return False
-        return is_current(record, device, {family.name: family.digest})
-
-    def _load_families(self, target: str, operation: str) -> Mapping[str, KernelFamily]:
-        from autotune.families.catalog import load_families
-        from autotune.targets.registry import make_target
-
-        make_target(target)
-        return load_families(target=target, operation=operation, extra=self._extra_families)
-
-    def _read_device(self, target: str, problem: Problem) -> Device:
-        from autotune.targets.registry import make_target
-
-        return make_target(target).device(problem)
-
-
-class _Verifier:
-    """Says of a stored document whether it is ok, stale or invalid, and why."""
-
-    def __init__(self, here: _Here) -> None:
-        self._here = here
-
-    def __call__(self, id_: str, text: str) -> tuple[str, str]:
-        try:
-            record = parse_record(text)
-        except InputError as error:
-            return "invalid", str(error)
-        if record.id != id_:
-            return "invalid", f"the content's id is {record.id}"
-        try:
-            families = self._here.families(record.target, record.operation)
-        except UnknownNameError:
-            return "ok", f"families of target {record.target} cannot be checked here"
-        family = families.get(record.candidate.family)
-        if family is None:
-            where = "" if families else f" for {record.operation}: --families names its folder"
-            return "stale", f"there is no family {record.candidate.family!r}{where}"
-        if family.digest != record.family_digest:
-            return "stale", f"family {family.name} {record.family_digest} → {family.digest}"
-        return self._in_space(record, family)
-
-    def _in_space(self, record: TuningRecord, family: KernelFamily) -> tuple[str, str]:
-        try:
-            problem = family.defined.problem_from_key(record.problem)
-        except InputError as error:
-            return "invalid", str(error)
-        try:
-            device = self._here.device(record.target, problem)
-        except MissingDependencyError as error:
-            return "ok", f"the device is not here to check against: {error}"
-        if device.fingerprint.digest != record.fingerprint.digest:
-            return "ok", f"tuned on another device, {record.fingerprint.name}"
-        try:
-            rejection = family.space(problem, device.limits).rejection(
-                record.candidate.configuration
-            )
-        except InputError as error:
-            return "invalid", str(error)
-        return ("ok", "") if rejection is None else ("invalid", str(rejection))
 
 
 def _prune(args: argparse.Namespace) -> CommandResult:
     if args.days is not None and not 0 <= args.days <= _MAX_DAYS:
         raise InputError(f"--days must be from 0 to {_MAX_DAYS}, got {args.days}")
     cache = user_cache(args.cache)
-    replaced = superseded(cache.records(target=args.target), _Here(args.families).is_current)
+    replaced = superseded(cache.records(target=args.target), Here(args.families).is_current)
     measurements = 0
     if args.days is not None:
         before = (datetime.now(UTC) - timedelta(days=args.days)).isoformat()
@@ -282,8 +255,8 @@ def _prune(args: argparse.Namespace) -> CommandResult:
     verb = "would remove" if args.dry_run else "removed"
     lines = [f"{record.id}  {_problem_label(record)}" for record in replaced]
     lines.append(
-        f"{verb} {_count(len(replaced), 'superseded record')} and "
-        f"{_count(measurements, 'measurement')} from {cache.path}"
+        f"{verb} {counted(len(replaced), 'superseded record')} and "
+        f"{counted(measurements, 'measurement')} from {cache.path}"
     )
     document: dict[str, Any] = {
         "removed": [record.to_json() for record in replaced],
@@ -317,7 +290,3 @@ def _problem_label(record: TuningRecord) -> str:
         sizes = (str(value) for name, value in fields if name != "operation")
         label = f"{'x'.join(sizes)}-{shared.get('dtype')}"
     return label if record.operation == "gemm" else f"{record.operation} {label}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

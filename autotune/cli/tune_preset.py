@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.problems import shapes_text
+from autotune.cli.records import stored_text
 from autotune.cli.result import CommandResult
 from autotune.cli.table import table
 from autotune.cli.tuned import document, winner
@@ -16,6 +17,7 @@ from autotune.core.errors import InputError
 from autotune.store import export_records
 
 if TYPE_CHECKING:
+    from autotune.model import Portfolio
     from autotune.operations.problem import Problem
     from autotune.tuning.portfolios import Surveyed
     from autotune.tuning.preset_run import PresetResult
@@ -54,9 +56,9 @@ def run_named(args: argparse.Namespace) -> CommandResult:
     records = [result.record for result in results if result.record is not None]
     lines = [_text(results)]
     if args.export is not None:
-        export_records(records, args.export)
-        noun = "record" if len(records) == 1 else "records"
-        lines.append(f"{len(records)} {noun} written to {args.export}")
+        export_records([*records, *display.portfolios], args.export)
+        written = stored_text(len(records), len(display.portfolios))
+        lines.append(f"{written} written to {args.export}")
     failed = any(result.status is PresetStatus.FAILED for result in results)
     return CommandResult(
         [_document(result) for result in results],
@@ -104,13 +106,18 @@ _TOLD = 16
 
 
 class _Display:
-    """Progress on stderr: a live line while a problem is searched, and what came of each."""
+    """Progress on stderr: a live line while a problem is searched, and what came of each.
+
+    Attributes:
+        portfolios: those that were made.
+    """
 
     def __init__(self, preset: TuningPreset, *, quiet: bool) -> None:
         self._quiet = quiet
         self._count = len(preset.problems)
         self._number = 0
         self._end: Callable[[], None] = lambda: None
+        self.portfolios: list[Portfolio] = []
 
     def watch(self, problem: Problem, seconds: float) -> Watcher | None:
         """Begin the live line of a visit to a problem."""
@@ -131,9 +138,10 @@ class _Display:
             print(f"survey: visit {number} of {of}, {problem.label}", file=sys.stderr, flush=True)
 
     def surveyed(self, result: Surveyed) -> None:
-        """Say what a survey has brought."""
+        """Keep what a survey has brought, and say it."""
+        made = result.portfolio
+        self.portfolios.append(made)
         if not self._quiet:
-            made = result.portfolio
             print(
                 f"survey: {made.dtype}: {len(made.entries)} programs of {result.programs}, chosen "
                 f"by {result.measurements} measurements on {made.shapes} shapes, lose "

@@ -2,7 +2,14 @@
 
 from autotune.store.binary import BinaryRecord
 from autotune.store.cache import MeasuredProblem, StoredMeasurement, TuningCache
-from autotune.store.interchange import export_lines, export_records, import_records, parse_record
+from autotune.store.interchange import (
+    Stored,
+    document_of,
+    export_lines,
+    export_records,
+    import_records,
+    parse_line,
+)
 from autotune.store.matching import (
     Match,
     MatchQuality,
@@ -12,9 +19,10 @@ from autotune.store.matching import (
     problem_sizes,
     size_distance,
 )
+from autotune.store.portfolio import read_portfolio
 from autotune.store.ranking import preference, superseded
 from autotune.store.record import BaselineRecord, EffortRecord, TuningRecord
-from autotune.store.shipped import shipped_binary, shipped_records
+from autotune.store.shipped import read_portfolios, shipped_binary, shipped_records
 from autotune.store.sources import RecordSource, pools, record_sources
 
 __all__ = [
@@ -25,19 +33,23 @@ __all__ = [
     "MatchQuality",
     "MeasuredProblem",
     "RecordSource",
+    "Stored",
     "StoredMeasurement",
     "TuningCache",
     "TuningRecord",
+    "document_of",
     "export_lines",
     "export_records",
     "find",
     "import_records",
     "is_current",
     "neighbours",
-    "parse_record",
+    "parse_line",
     "pools",
     "preference",
     "problem_sizes",
+    "read_portfolio",
+    "read_portfolios",
     "record_sources",
     "shipped_binary",
     "shipped_records",

@@ -119,12 +119,16 @@ class TuningCache:
                 "INSERT OR IGNORE INTO records VALUES (?, ?, ?, ?, ?, ?, ?)", rows
             ).rowcount
 
-    def put_portfolio(self, portfolio: Portfolio, binaries: Iterable[bytes] = ()) -> None:
-        """Store a portfolio in place of the one that was there for the same device and problems.
+    def put_portfolio(
+        self, portfolio: Portfolio, binaries: Iterable[bytes] = (), *, replace: bool = True
+    ) -> bool:
+        """Store a portfolio and say whether it was.
 
         Args:
             portfolio: what to store.
             binaries: the binaries that its entries name by digest.
+            replace: whether it takes the place of the one that was there for the same device and
+                problems; otherwise that one stays.
         """
         key = (portfolio.fingerprint.digest, portfolio.operation, portfolio.target)
         subject = strict_json.canonical(
@@ -133,22 +137,35 @@ class TuningCache:
         row = (*key, subject, strict_json.line(portfolio_document(portfolio)))
         with schema.transaction(self.path, self._timeout_s) as connection:
             _put_binaries(connection, binaries)
-            connection.execute("INSERT OR REPLACE INTO portfolios VALUES (?, ?, ?, ?, ?)", row)
+            verb = "REPLACE" if replace else "IGNORE"
+            stored = connection.execute(
+                f"INSERT OR {verb} INTO portfolios VALUES (?, ?, ?, ?, ?)", row
+            ).rowcount
             connection.execute(_DELETE_UNNAMED_BINARIES)
+            return stored > 0
 
-    def portfolios(self, operation: str, target: str) -> list[Portfolio]:
-        """The portfolios of an operation on a target, of all devices.
+    def portfolios(
+        self, operation: str | None = None, target: str | None = None
+    ) -> list[Portfolio]:
+        """The portfolios that fit, of all devices; None fits all.
 
         One that cannot be read is logged and left out.
         """
-        query = "SELECT document FROM portfolios WHERE operation = ? AND target = ?"
         found = []
-        for (document,) in self._read(query, (operation, target), since=3):
+        for document in self.portfolio_documents(operation, target):
             try:
                 found.append(read_portfolio(strict_json.parse(document)))
             except InputError as error:
                 _log.warning("%s: a portfolio is left out: %s", self.path, error)
         return found
+
+    def portfolio_documents(
+        self, operation: str | None = None, target: str | None = None
+    ) -> list[str]:
+        """Like `portfolios`, as JSON text that nothing has checked."""
+        where, values = _where(operation=operation, target=target)
+        query = f"SELECT document FROM portfolios{where} ORDER BY rowid"
+        return [document for (document,) in self._read(query, values, since=3)]
 
     def binary(self, digest: str) -> bytes | None:
         """The binary with this SHA-256; None where there is none, or only a damaged one."""

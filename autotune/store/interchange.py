@@ -1,4 +1,4 @@
-"""Records as files: JSON Lines, a header and then one record a line.
+"""Records as files: JSON Lines, a header and then one record, or one portfolio, a line.
 
 Files come from strangers. They are data only, bounded in size, and taken as a whole or not at
 all. Compiled kernels do not travel: what a record says of its binary is left out.
@@ -9,14 +9,19 @@ from __future__ import annotations
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autotune.core.errors import CacheError, InputError
+from autotune.model.portfolio import Portfolio
 from autotune.store import checks, strict_json
+from autotune.store.portfolio import portfolio_document, read_portfolio
 from autotune.store.record import TuningRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+Stored: TypeAlias = TuningRecord | Portfolio
+"""What a line holds."""
 
 FORMAT = "autotune-records"
 VERSION = 1
@@ -26,20 +31,25 @@ FILE_LIMIT = 256 << 20
 """Bytes that a file may have."""
 
 
-def export_lines(records: Iterable[TuningRecord]) -> Iterator[str]:
+def export_lines(stored: Iterable[Stored]) -> Iterator[str]:
     """The lines of an export, without line ends."""
     yield strict_json.line({"format": FORMAT, "version": VERSION})
-    for record in records:
-        yield strict_json.line(record.to_json())
+    for each in stored:
+        yield strict_json.line(document_of(each))
 
 
-def export_records(records: Iterable[TuningRecord], file: Path) -> None:
-    """Write records to a file, which is replaced as a whole or not at all.
+def document_of(stored: Stored) -> dict[str, Any]:
+    """A record or a portfolio as a JSON-able document; `parse_line` reads it."""
+    return portfolio_document(stored) if isinstance(stored, Portfolio) else stored.to_json()
+
+
+def export_records(stored: Iterable[Stored], file: Path) -> None:
+    """Write records and portfolios to a file, which is replaced as a whole or not at all.
 
     Raises:
         CacheError: the file cannot be written.
     """
-    text = "".join(f"{line}\n" for line in export_lines(records))
+    text = "".join(f"{line}\n" for line in export_lines(stored))
     try:
         if file.exists() and not file.is_file():
             file.write_text(text, encoding="utf-8")  # a device or a pipe cannot be replaced
@@ -49,30 +59,40 @@ def export_records(records: Iterable[TuningRecord], file: Path) -> None:
         raise CacheError(f"cannot write {file}: {error.strerror or error}") from error
 
 
-def import_records(file: Path) -> list[TuningRecord]:
-    """Read all records of an export, after checking every line.
+def import_records(file: Path) -> list[Stored]:
+    """Read all that an export holds, after checking every line.
 
     Raises:
-        InputError: the file cannot be read, or a line is not a valid record; the message names
-            file and line.
+        InputError: the file cannot be read, or a line is neither a valid record nor a valid
+            portfolio; the message names file and line.
     """
-    records = []
+    stored = []
     for number, line in read_lines(file):
         try:
-            # How a binary is launched is as good as code: it is taken from nobody.
-            records.append(replace(parse_record(line), binary=None))
+            stored.append(_without_binaries(parse_line(line)))
         except InputError as error:
             raise InputError(f"{file}:{number}: {error}") from error
-    return records
+    return stored
 
 
-def parse_record(line: str) -> TuningRecord:
-    """The record on one line.
+def parse_line(line: str) -> Stored:
+    """The record or the portfolio on one line.
 
     Raises:
-        InputError: the line is not a valid record.
+        InputError: the line is neither.
     """
-    return TuningRecord.from_json(strict_json.parse(line))
+    document = strict_json.parse(line)
+    if isinstance(document, dict) and "entries" in document:
+        return read_portfolio(document)
+    return TuningRecord.from_json(document)
+
+
+def _without_binaries(stored: Stored) -> Stored:
+    """How a binary is launched is as good as code: it is taken from nobody."""
+    if isinstance(stored, TuningRecord):
+        return replace(stored, binary=None)
+    entries = (replace(each, binary=None, support=None) for each in stored.entries)
+    return replace(stored, entries=tuple(entries))
 
 
 def read_lines(file: Path) -> Iterator[tuple[int, str]]:

@@ -5,22 +5,19 @@ from __future__ import annotations
 import hashlib
 import logging
 import lzma
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from autotune.core.errors import InputError
 from autotune.core.paths import data_dir
-from autotune.store import strict_json
-from autotune.store.interchange import parse_record, read_lines
-from autotune.store.portfolio import read_portfolio
+from autotune.model.portfolio import Portfolio
+from autotune.store.interchange import parse_line, read_lines
+from autotune.store.record import TuningRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from autotune.model.portfolio import Portfolio
-    from autotune.store.record import TuningRecord
-
-T = TypeVar("T")
+    from autotune.store.interchange import Stored
 
 COMPRESSED = ".cubin.xz"
 """What the names of compressed binaries end with: they take a sixth of the room."""
@@ -57,7 +54,7 @@ def read_records(file: Path) -> Iterator[TuningRecord]:
 
     A line that cannot be read is logged and left out.
     """
-    return _read(file, parse_record)
+    return (each for each in _read(file) if isinstance(each, TuningRecord))
 
 
 def read_portfolios(file: Path) -> Iterator[Portfolio]:
@@ -65,14 +62,14 @@ def read_portfolios(file: Path) -> Iterator[Portfolio]:
 
     A line that cannot be read is logged and left out.
     """
-    return _read(file, lambda line: read_portfolio(strict_json.parse(line)))
+    return (each for each in _read(file) if isinstance(each, Portfolio))
 
 
-def _read(file: Path, parse: Callable[[str], T]) -> Iterator[T]:
+def _read(file: Path) -> Iterator[Stored]:
     try:
         for number, line in read_lines(file):
             try:
-                yield parse(line)
+                yield parse_line(line)
             except InputError as error:
                 _log.warning("%s:%d: left out: %s", file, number, error)
     except InputError as error:

@@ -98,9 +98,7 @@ class RecordFiles:
         return shipped_binary(digest, folder)
 
     def portfolios(self, operation: str, target: str) -> Iterable[Portfolio]:
-        """See `RecordSource.portfolios`; of a single file of records there are none."""
-        if self._path.suffix == ".jsonl":
-            return []
+        """See `RecordSource.portfolios`."""
         return [
             each
             for stamp in stamps_of(self._files(f"{operation}.portfolio.jsonl"))
@@ -111,15 +109,15 @@ class RecordFiles:
     def _records(
         self, operation: str, target: str
     ) -> Iterator[tuple[tuple[str, str], TuningRecord]]:
-        files = [self._path]
-        if self._path.suffix != ".jsonl":
-            files = self._files(f"{operation}.jsonl")
-        for stamp in stamps_of(files):
+        for stamp in stamps_of(self._files(f"{operation}.jsonl")):
             for key, record in _parsed(*stamp):
                 if (record.operation, record.target) == (operation, target):
                     yield key, record
 
     def _files(self, name: str) -> list[Path]:
+        """Those of a name in the devices' folders; a single file holds whatever is asked for."""
+        if self._path.suffix == ".jsonl":
+            return [self._path]
         return [
             file
             for file in sorted(self._path.glob(f"*/{name}"))

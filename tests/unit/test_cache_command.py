@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from records import FINGERPRINT, record
+from records import CUBIN, ENTRY, FINGERPRINT, PORTFOLIO, record
 
 from autotune.cli.cache_command import add_parser
 from autotune.core.configuration import Candidate, Configuration
@@ -19,7 +19,7 @@ from autotune.core.measurement import Measurement, Outcome
 from autotune.core.paths import CacheLocations
 from autotune.families.catalog import load_families
 from autotune.operations.problem import Gemm
-from autotune.store import TuningCache, import_records
+from autotune.store import TuningCache, document_of, import_records
 from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:
@@ -105,13 +105,72 @@ def test_export_and_import(cache: TuningCache, tmp_path: Path) -> None:
     assert len(TuningCache(other).records()) == 3
 
 
+def test_portfolios_travel_without_their_binaries(cache: TuningCache, tmp_path: Path) -> None:
+    cache.add(record())
+    cache.put_portfolio(PORTFOLIO, [CUBIN])
+    cache.put_portfolio(replace(PORTFOLIO, dtype="float64", threads=2))
+    file, other = tmp_path / "all.jsonl", tmp_path / "other.sqlite"
+    assert run("export", file).text == f"wrote 1 record and 2 portfolios to {file}"
+    result = run("import", file, "--cache", other)
+    assert result.text.splitlines() == [
+        f"1 new record of 1 stored in {other}",
+        "portfolio gemm float32 ieee on NVIDIA H200: stored",
+        "portfolio gemm float64-float32 ieee threads=2 on NVIDIA H200: stored",
+    ]
+    entries = tuple(replace(each, binary=None) for each in PORTFOLIO.entries)
+    bare = replace(PORTFOLIO, entries=entries)
+    assert TuningCache(other).portfolios() == [bare, replace(bare, dtype="float64", threads=2)]
+    again = run("import", file)
+    assert again.text.count("not stored: there is one, which stays") == 2
+    assert cache.portfolios("gemm", "cuda")[0] == PORTFOLIO
+    assert cache.binary(ENTRY.binary or "") == CUBIN
+
+
+def test_list_portfolios(cache: TuningCache) -> None:
+    assert run("list", "--portfolios").document == []
+    assert "`autotune tune --preset gpu`" in run("list", "--portfolios").text
+    cache.put_portfolio(PORTFOLIO, [CUBIN])
+    result = run("list", "--portfolios")
+    assert result.document == [document_of(PORTFOLIO)]
+    assert result.text.splitlines()[1].split() == [
+        *("NVIDIA", "H200", "gemm", "float32", "ieee", "cuda", "2", "1", "60", "1.0%"),
+        *("2026-01-31", "12:00:00"),
+    ]
+
+
+def test_verify_grades_portfolios(cache: TuningCache) -> None:
+    families = load_families(target="cuda")
+    current = tuple(
+        replace(each, family_digest=families[each.family].digest) for each in PORTFOLIO.entries
+    )
+    cache.put_portfolio(replace(PORTFOLIO, entries=current), [CUBIN])
+    [row] = run("verify").document["portfolios"]
+    assert row == {"portfolio": "gemm float32 ieee on NVIDIA H200", "status": "ok", "detail": ""}
+    cache.put_portfolio(PORTFOLIO, [CUBIN])
+    [row] = run("verify").document["portfolios"]
+    assert row["status"] == "stale"
+    assert row["detail"] == "2 of 2 programs of families that changed since: pipelined"
+    with closing(sqlite3.connect(cache.path)) as connection, connection:
+        connection.execute("UPDATE binaries SET content = 'other'")
+    result = run("verify")
+    assert result.exit_code == 1
+    assert result.text.endswith(f"1 portfolio in {cache.path}: 0 ok, 0 stale, 1 invalid")
+    [row] = result.document["portfolios"]
+    assert row["detail"] == f"binaries are missing or damaged: {ENTRY.binary}"
+    with closing(sqlite3.connect(cache.path)) as connection, connection:
+        connection.execute("UPDATE portfolios SET document = '{}'")
+    [row] = run("verify").document["portfolios"]
+    assert (row["portfolio"], row["status"]) == ("-", "invalid")
+
+
 def test_import_is_all_or_nothing(cache: TuningCache, tmp_path: Path) -> None:
     file = tmp_path / "records.jsonl"
     cache.add(record())
+    cache.put_portfolio(PORTFOLIO)
     run("export", file)
     cache.delete([record().id])
     file.write_text(file.read_text() + "nonsense\n")
-    with pytest.raises(InputError, match=r"records\.jsonl:3: not valid JSON"):
+    with pytest.raises(InputError, match=r"records\.jsonl:4: not valid JSON"):
         run("import", file)
     assert cache.records() == []
 

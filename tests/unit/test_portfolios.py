@@ -2,52 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from records import CUBIN, ENTRY, PORTFOLIO
 
-from autotune.core.configuration import Configuration
-from autotune.core.device import DeviceFingerprint
 from autotune.core.errors import InputError
-from autotune.model import TERMS, Entry, Portfolio
+from autotune.model import TERMS
 from autotune.store import TuningCache, strict_json
 from autotune.store.portfolio import portfolio_document, read_portfolio
 from autotune.store.sources import RecordFiles
-
-CUBIN = b"\x7fELF one"
-ENTRY = Entry(
-    family="pipelined",
-    family_digest="0123456789abcdef",
-    layout="nt",
-    configuration=Configuration({"sm": 64, "order": "rows", "splits": 1}),
-    free=("splits",),
-    calls=((1,), (16,)),
-    resident=2,
-    prices=tuple(1e-9 * number for number in range(len(TERMS))),
-    spread=0.07,
-    measured=31,
-    binary=hashlib.sha256(CUBIN).hexdigest(),
-)
-PORTFOLIO = Portfolio(
-    operation="gemm",
-    target="cuda",
-    fingerprint=DeviceFingerprint("cuda", "NVIDIA H200", {"compute_capability": "9.0"}),
-    dtype="float32",
-    out_dtype="float32",
-    accuracy="ieee",
-    threads=None,
-    architecture="sm_90",
-    toolchain={"nvrtc": "13.0"},
-    entries=(ENTRY, replace(ENTRY, layout="nn", binary=None, free=(), calls=())),
-    families={"pipelined": tuple(1e-12 * number for number in range(len(TERMS)))},
-    shapes=60,
-    loss=0.01,
-    created="2026-01-31T12:00:00.000000Z",
-)
 
 
 def test_a_portfolio_survives_json() -> None:

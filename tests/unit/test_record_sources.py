@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from records import DEVICE, FINGERPRINT, record
+from records import DEVICE, FINGERPRINT, PORTFOLIO, record
 
 from autotune.operations.problem import Gemm
 from autotune.store import (
@@ -21,6 +21,7 @@ from autotune.store import (
     record_sources,
     sources,
 )
+from autotune.store.sources import RecordFiles
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,6 +55,17 @@ def test_layers_lie_under_the_users_records(
     layers = (site, folder.parent, tmp_path / "one.jsonl")
     monkeypatch.setenv("AUTOTUNE_RECORDS", os.pathsep.join(map(str, layers)))
     assert found(user)[0] == made
+
+
+def test_a_file_may_hold_records_and_portfolios(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    export_records([record(), PORTFOLIO], tmp_path / "both.jsonl")
+    files = RecordFiles(tmp_path / "both.jsonl", "cpu")
+    assert files.of_problem(*record().key) == [record()]
+    assert list(files.portfolios("gemm", "cuda")) == [PORTFOLIO]
+    assert list(files.portfolios("gemm", "cpu")) == []
+    assert caplog.messages == []
 
 
 def test_a_distribution_brings_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
