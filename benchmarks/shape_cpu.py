@@ -31,6 +31,9 @@ TURN_S = 0.01
 ROUNDS = (3, 15)
 """Rounds, at least and at most."""
 
+PAUSE_S = 0.03
+"""Before a turn of several threads: those of the turn before wait on the cores for a while."""
+
 TRIAL = Shape(512, 512, 512)
 """What the variants of a library are compared at."""
 
@@ -109,6 +112,7 @@ class CpuBench:
         for _ in range(rounds):
             self.order.shuffle(able)
             for name in able:
+                time.sleep(PAUSE_S if self.threads > 1 else 0.0)
                 times[name].append(everybody[name].ask(TURN_S))
         return {name: answers[name] for name in own}, times
 

@@ -132,10 +132,11 @@ class _Display:
         self._end = line.end
         return line
 
-    def visit(self, problem: Problem, number: int, of: int) -> None:
+    def visit(self, problem: Problem, number: int, left_s: float) -> None:
         """Say now and then how far a survey has come."""
         if not self._quiet and (number == 1 or number % _TOLD == 0):
-            print(f"survey: visit {number} of {of}, {problem.label}", file=sys.stderr, flush=True)
+            text = f"survey: visit {number}, {problem.label}, {left_s:.0f} s left"
+            print(text, file=sys.stderr, flush=True)
 
     def surveyed(self, result: Surveyed) -> None:
         """Keep what a survey has brought, and say it."""

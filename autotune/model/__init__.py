@@ -7,7 +7,15 @@ from autotune.model.expecting import Expectation, expected_log_time
 from autotune.model.portfolio import LARGEST, Entry, Key, Portfolio
 from autotune.model.pruning import with_calls
 from autotune.model.terms import TERMS, Sizes, Unit
-from autotune.model.units import Units, free_parameters, is_modelled, places_of, program_of
+from autotune.model.units import (
+    Units,
+    free_parameters,
+    is_modelled,
+    on_all_threads,
+    places_of,
+    program_of,
+    threads_of,
+)
 
 __all__ = [
     "LARGEST",
@@ -30,7 +38,9 @@ __all__ = [
     "expected_log_time",
     "free_parameters",
     "is_modelled",
+    "on_all_threads",
     "places_of",
     "program_of",
+    "threads_of",
     "with_calls",
 ]

@@ -28,6 +28,10 @@ _COUNTS = 4
 """Of the expressions in [work], those that count: the others are flags."""
 
 
+_THREADS = "threads"
+"""The parameter of a family that says how many CPU threads a program has."""
+
+
 class Units:
     """The units of one program, whatever its free parameters are.
 
@@ -165,6 +169,24 @@ def program_of(family: KernelFamily, configuration: Mapping[str, Value]) -> Conf
     """The same for all configurations that differ in free parameters only: those are lowest."""
     lowest = {name: values[0] for name, values in _choices(family).items()}
     return Configuration({**configuration, **lowest})
+
+
+def threads_of(configuration: Mapping[str, Value]) -> int:
+    """CPU threads of a program; 1 where that is no parameter."""
+    threads = configuration.get(_THREADS)
+    return threads if isinstance(threads, int) else 1
+
+
+def on_all_threads(
+    family: KernelFamily, configuration: Configuration, limits: DeviceLimits
+) -> Configuration:
+    """The same on as many CPU threads as a device has; unchanged where that is no parameter."""
+    most = limits.names().get("max_threads", 1)
+    for each in family.parameters:
+        if each.name == _THREADS:
+            able = [value for value in each.values if isinstance(value, int) and value <= most]
+            return Configuration({**configuration, _THREADS: max(able, default=1)})
+    return configuration
 
 
 def places_of(limits: DeviceLimits) -> int:

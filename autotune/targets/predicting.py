@@ -19,7 +19,9 @@ from autotune.model import (
     Units,
     expected_log_time,
     is_modelled,
+    on_all_threads,
     places_of,
+    threads_of,
 )
 from autotune.operations.problem import Gemm, multiplies
 
@@ -39,6 +41,12 @@ measured either."""
 
 OWN_RESERVE = 1.15
 """The same for its other points, beside its default."""
+
+_MOST = 0.75
+"""Of another device's programs, those that must run here for its model to choose."""
+
+_TRIED = 4
+"""Calls of a program that are looked at for that."""
 
 _USUAL = ((2048, 2048, 2048), (1, 4096, 4096), (4096, 4096, 1), (8, 4096, 4096), (64, 64, 64))
 """Rows, reduction and columns of problems, for one of which a preset is meant."""
@@ -173,20 +181,41 @@ class Predictor:
     def _chooser(self, problem: Gemm) -> _Ranked | None:
         for portfolio in self._fitting(problem):
             calls = list(self._calls(portfolio.entries, problem))
-            if calls:
+            able = sum(self._runs(each, problem) for each in calls)
+            # What is left of a set for wider vectors, say, is no set for this device.
+            if calls and able >= _MOST * len(calls):
                 return _Ranked(portfolio, Chooser(calls, places_of(self._device.limits)))
         return None
 
+    def _runs(self, calls: Calls, problem: Gemm) -> bool:
+        """Whether a program is valid here for any of the usual sizes."""
+        return any(
+            self._valid(
+                replace(problem, m=m, n=n, k=k), Candidate(calls.entry.family, configuration)
+            )
+            for configuration in calls.configurations[:_TRIED]
+            for m, n, k in _USUAL
+        )
+
     def _calls(self, entries: Sequence[Entry], problem: Gemm) -> Iterable[Calls]:
-        """Every way to call the programs whose families are as they were measured."""
+        """Every way to call the programs whose families are as they were measured.
+
+        Those with the most threads have all that are here: they may have been measured where
+        there were more, or fewer.
+        """
+        limits = self._device.limits
+        most = max((threads_of(each.configuration) for each in entries), default=1)
         for entry in entries:
             family = self._families.get(entry.family)
             if family is None or family.digest != entry.family_digest:
                 continue
             if entry.layout != problem.layout or family.unsupported(problem) is not None:
                 continue
+            configuration = entry.configuration
+            if threads_of(configuration) == most > 1:
+                configuration = on_all_threads(family, configuration, limits)
             try:
-                units = Units(family, entry.configuration, problem.dtype, self._device.limits)
+                units = Units(family, configuration, problem.dtype, limits)
                 yield Calls(entry, *units.variants(entry.calls))
             except SpaceError:  # not for a device like this
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -120,6 +121,9 @@ def survey_device(
         ([each for each in problems if _is_served(place, each)], share)
         for problems, share in plan.kinds()
     ]
+    # Few threads first: what is good with them is a beginning for more, and compiled by then.
+    kinds.sort(key=lambda kind: kind[0][0].threads or math.inf if kind[0] else 0)
+    made: dict[str, Portfolio] = {}
     for number, (problems, share) in enumerate(kinds):
         left = sum(each for of, each in kinds[number:] if of)
         seconds = deadline.remaining_s * share / left if left else 0.0
@@ -134,9 +138,11 @@ def survey_device(
         with where.evaluator(problems[0]) as host:
             survey = Survey(where, host, problems, name)
             survey.take(before)
+            survey.take(made.get(dtype))
             survey.hold(own_time, stopped, watch)
         found = _stored(place, survey, problems, before, plan.weights)
         if found is not None:
+            made[dtype] = found
             now_s = deadline.elapsed_s
             timed = [each for each in survey.book.programs if each.timed]
             count = sum(len(each.timed) for each in timed)

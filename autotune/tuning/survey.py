@@ -12,21 +12,29 @@ import itertools
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from autotune.core.configuration import Candidate
 from autotune.core.deadline import Deadline
-from autotune.core.errors import OutOfTimeError
+from autotune.core.errors import OutOfTimeError, SpaceError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.families.planning import planner_of
 from autotune.measuring.evaluator import Effort
-from autotune.model import LARGEST, PriceBook, Sizes, Timed, build, is_modelled
+from autotune.model import (
+    LARGEST,
+    PriceBook,
+    Sizes,
+    Timed,
+    build,
+    is_modelled,
+    on_all_threads,
+)
 from autotune.operations.problem import Gemm
 from autotune.targets.base import Work
-from autotune.tuning.pool import worth_knowing
+from autotune.tuning.pool import neighbours, worth_knowing
 
 if TYPE_CHECKING:
     from autotune.core.device import Device
@@ -42,10 +50,13 @@ EFFORT = Effort(budget_s=0.03, interval=0.03, abandon_ratio=2.5, timeout_s=10.0)
 """Little for each trial: a model averages over many, and what is slow teaches, too."""
 
 VISITS = (14, 14, 10)
-"""Programs that are tried at the first visit to a problem, at the second, ..."""
+"""Programs that are tried at the first visit to a problem, at the second, and at all others."""
 
 DRAFTED = 112
-"""Programs that are tried at the first visits, of all that might be worth knowing."""
+"""Programs that are compiled in a turn, of all that might be worth knowing."""
+
+LEADERS = 16
+"""Programs whose neighbours are considered at the next visits."""
 
 CURIOSITY = 0.15
 """Of two programs with equal expectations the one that was timed less often is tried: what counts
@@ -54,8 +65,8 @@ for one that never was, as a logarithm of time."""
 ABANDONED_WEIGHT = 0.3
 """What the time of a program that was abandoned after its first runs counts for."""
 
-Watch: TypeAlias = Callable[[Gemm, int, int], None]
-"""``watch(problem, visits, of)``: called before each visit."""
+Watch: TypeAlias = Callable[[Gemm, int, float], None]
+"""``watch(problem, visit, left_s)``: called before each visit."""
 
 
 def timed(
@@ -139,12 +150,20 @@ class Survey:
         self.book = PriceBook(place.families, dtype, place.device.limits)
         self.binaries: dict[Key, Binary] = {}
         self.taken: list[Entry] = []
+        self._considered: set[Candidate] = set()
+        self._waiting: dict[Candidate, None] = {}
         self._pool: list[Candidate] = []
+        self._visits = 0
         self._tried: defaultdict[Gemm, set[Key]] = defaultdict(set)
+        self._compiled: set[Key] = set()
+        self._compile_s = 1.0
         self._broken: set[Key] = set()
 
     def take(self, portfolio: Portfolio | None) -> None:
-        """Begin with what is known: its programs are tried, and its prices hold till they are."""
+        """Begin with what is known: its programs are tried, and its prices hold till they are.
+
+        Programs of fewer threads than there are now are also tried with all of them.
+        """
         if portfolio is None:
             return
         self.book.begin_with(portfolio.families)
@@ -153,7 +172,11 @@ class Survey:
             if family is not None and family.digest == entry.family_digest:
                 self.book.take(entry)
                 self.taken.append(entry)
-                self._pool.append(Candidate(entry.family, entry.configuration))
+                limits = self._place.device.limits
+                wider = on_all_threads(family, entry.configuration, limits)
+                self._consider(
+                    Candidate(entry.family, each) for each in (entry.configuration, wider)
+                )
 
     def hold(
         self, deadline: Deadline, stopped: Callable[[], bool], watch: Watch | None = None
@@ -166,38 +189,67 @@ class Survey:
             watch: hears of each visit.
         """
         place = self._place
-        self._pool += worth_knowing(
+        known = worth_knowing(
             self._problems, place.target, place.device, place.families, place.seed
         )
+        self._consider(known)
         self.book.learn()
-        self._draft()
-        self._compile(deadline, stopped)
-        total = len(VISITS) * len(self._problems)
-        for turn, count in enumerate(VISITS):
+        # Those come first for which programs are compiled ahead.
+        problems = sorted(self._problems, key=lambda each: each.layout != AHEAD)
+        for turn in itertools.count():
             if turn:
-                if stopped() or deadline.over:
-                    break
                 self._keep_the_best()
-            for number, problem in enumerate(self._problems):
-                if stopped() or deadline.over:
-                    break
-                if watch is not None:
-                    watch(problem, turn * len(self._problems) + number + 1, total)
-                # What one visit must not do is use up the time of all that follow.
-                left = total - turn * len(self._problems) - number
-                seconds = max(LONGEST_VISIT_S, _PATIENCE * deadline.remaining_s / left)
-                self._visit(problem, count, Deadline(deadline.within(seconds)), stopped)
-            self.book.learn()
+                self._consider(neighbours(self._pool[:LEADERS], place.families))
+            new = self._compile(self._draft(), deadline, stopped)
+            tried = self._turn(turn, problems, deadline, stopped, watch)
+            if stopped() or deadline.over or not (new or tried):
+                break
 
-    def _draft(self) -> None:
-        """Leave in the pool as many programs as there is use for: those expected to be good.
+    def _turn(
+        self,
+        turn: int,
+        problems: Sequence[Gemm],
+        deadline: Deadline,
+        stopped: Callable[[], bool],
+        watch: Watch | None,
+    ) -> int:
+        """Visit each problem once; how many there was something to try for."""
+        turns = max(len(VISITS) - turn, 1)
+        count, tried = VISITS[-turns], 0
+        for number, problem in enumerate(problems):
+            # What one visit must not do is use up the time of all that follow.
+            share_s = deadline.remaining_s / (turns * len(problems) - number)
+            new = math.ceil(_PATIENCE * share_s / self._compile_s)
+            chosen = self._chosen(problem, count, new)
+            if stopped() or deadline.over:
+                break
+            if chosen:
+                tried += 1
+                self._visits += 1
+                if watch is not None:
+                    watch(problem, self._visits, deadline.remaining_s)
+                self._visit(problem, chosen, deadline, stopped)
+        self.book.learn()
+        return tried
+
+    def _consider(self, programs: Iterable[Candidate]) -> None:
+        """Have programs wait for their turn, each once; some may not be any."""
+        for each in programs:
+            if each not in self._considered:
+                self._considered.add(each)
+                with suppress(SpaceError):
+                    self.book.program(each, AHEAD)
+                    self._waiting[each] = None
+
+    def _draft(self) -> list[Candidate]:
+        """The programs to be compiled next: those expected to be good.
 
         Problems choose in turns: each its first, then each its second, and so on.
         """
-        programs = {each: self.book.program(each, "nn") for each in dict.fromkeys(self._pool)}
+        programs = {each: self.book.program(each, AHEAD) for each in self._waiting}
         wanted = []
         for problem in self._problems:
-            sizes = replace(Sizes.of(problem), layout="nn")
+            sizes = replace(Sizes.of(problem), layout=AHEAD)
             expected = {
                 each: program.expected(sizes)[1]
                 for each, program in programs.items()
@@ -205,7 +257,7 @@ class Survey:
             }
             wanted.append(sorted(expected, key=expected.__getitem__))
         turns = itertools.chain.from_iterable(zip(*wanted, strict=True))
-        self._pool = list(itertools.islice(dict.fromkeys(turns), DRAFTED))
+        return list(itertools.islice(dict.fromkeys(turns), DRAFTED))
 
     def _keep_the_best(self) -> None:
         """Leave in the pool what a portfolio would be made of, were it half as large again."""
@@ -213,38 +265,82 @@ class Survey:
         programs = (Candidate(each.family, each.configuration) for each in built.entries)
         self._pool = list(dict.fromkeys(programs)) or self._pool
 
-    def _compile(self, deadline: Deadline, stopped: Callable[[], bool]) -> None:
-        """Have the pool compiled: a visit would wait for the slowest of its own."""
+    def _compile(
+        self, drafted: Sequence[Candidate], deadline: Deadline, stopped: Callable[[], bool]
+    ) -> int:
+        """Have programs compiled and in the pool, as many as there is time for; how many.
+
+        A visit would wait for the slowest of its own, and where compilers are slow the first
+        visits would use up the time of all others.
+        """
+        begun_s = deadline.elapsed_s
         until = Deadline(_COMPILE_SHARE * deadline.remaining_s)
-        waiting = list(dict.fromkeys(self._pool))
+        left, ready = list(drafted), list[Candidate]()
         for m, n, k in _USUAL:
-            usual = replace(self._problems[0], m=m, n=n, k=k, layout="nn")
+            usual = replace(self._problems[0], m=m, n=n, k=k, layout=AHEAD)
             able = [
                 each
-                for each in waiting
+                for each in left
                 if self._place.families[each.family].unsupported(usual) is None
                 and self._valid(each, usual)
             ]
-            waiting = [each for each in waiting if each not in able]
             if not able or stopped() or until.over:
                 continue
-            with self._place.evaluator(usual, self._host) as evaluator, suppress(OutOfTimeError):
-                evaluator.deadline = until
-                step = len(able) if evaluator.compiles_ahead else evaluator.batch
-                for first in range(0, len(able), step):
+            # Each group has its share of the time: the last one's programs are needed, too.
+            own = Deadline(until.remaining_s * len(able) / len(left))
+            ready += self._compiled_of(usual, able, own, deadline, stopped)
+            left = [each for each in left if each not in able]
+        programs = (self.book.program(each, AHEAD) for each in ready)
+        self._compiled |= {each.key for each in programs if each is not None}
+        if ready:
+            self._compile_s = (deadline.elapsed_s - begun_s) / len(ready)
+        # Where there was no time for any, visits wait for a few.
+        added = ready if ready or self._pool else drafted[:_FEWEST]
+        for each in added:
+            del self._waiting[each]
+        self._pool += added
+        return len(added)
+
+    def _compiled_of(
+        self,
+        usual: Gemm,
+        candidates: Sequence[Candidate],
+        until: Deadline,
+        deadline: Deadline,
+        stopped: Callable[[], bool],
+    ) -> list[Candidate]:
+        """Have candidates compiled for a problem; those that are when the time is over.
+
+        What is being compiled then is waited for: a compiler that is stopped has to begin anew.
+        """
+        with self._place.evaluator(usual, self._host) as evaluator:
+            evaluator.deadline = deadline
+            step = len(candidates) if evaluator.compiles_ahead else evaluator.batch
+            with suppress(OutOfTimeError):
+                for first in range(0, len(candidates), step):
                     if stopped() or until.over:
                         break
-                    evaluator.prepare(able[first : first + step])
-                while not all(map(evaluator.is_ready, able)) and not stopped() and not until.over:
+                    evaluator.prepare(candidates[first : first + step])
+                while not all(map(evaluator.is_ready, candidates)):
+                    if stopped() or until.over:
+                        break
                     time.sleep(_LOOK_S)
+            return list(filter(evaluator.is_ready, candidates))
+
+    def _chosen(self, problem: Gemm, count: int, new: int) -> list[tuple[Candidate, Program]]:
+        """The most promising calls for a problem, and so many of them that are not compiled."""
+        promising = list(self._promising(problem, count))
+        ready = [each for each in promising if each[1].key in self._compiled]
+        return ready + [each for each in promising if each not in ready][:new]
 
     def _visit(
-        self, problem: Gemm, count: int, deadline: Deadline, stopped: Callable[[], bool]
+        self,
+        problem: Gemm,
+        chosen: Sequence[tuple[Candidate, Program]],
+        deadline: Deadline,
+        stopped: Callable[[], bool],
     ) -> None:
         place, best_s = self._place, None
-        chosen = list(self._promising(problem, count))
-        if not chosen:
-            return
         rows: list[tuple[Candidate, Measurement]] = []
         try:
             with place.evaluator(problem, self._host) as evaluator:
@@ -278,6 +374,7 @@ class Survey:
         measurement: Measurement,
     ) -> None:
         self._tried[problem].add(program.key)
+        self._compiled.add(program.key)
         each = timed(candidate, problem, measurement, program.units)
         if each is not None:
             self.book.note(each)
@@ -323,11 +420,16 @@ class Survey:
 _USUAL = ((2048, 2048, 2048), (4, 2048, 2048), (2048, 2048, 4), (64, 64, 64))
 """Rows, reduction and columns of problems, for one of which almost any program is valid."""
 
+AHEAD = "nn"
+"""The layout that programs are compiled for before the first visit: most problems have it."""
+
 _COMPILE_SHARE = 0.3
 """Of the time, what compiling ahead may take."""
 
+_FEWEST = 8
+"""Programs that the first visits have to choose from."""
+
 _LOOK_S = 0.1
 
-LONGEST_VISIT_S = 15.0
 _PATIENCE = 4.0
-"""What a visit may take: so many seconds, or so many times its share of the time."""
+"""Times its share of the time that is left, what compiling may take at a visit."""

@@ -24,7 +24,7 @@ from autotune.tuning.portfolios import OwnPlan, SurveyPlan, survey_device
 from autotune.tuning.preset_run import PresetStatus, run_preset
 from autotune.tuning.presets import PresetProblem, TuningPreset, read_presets
 from autotune.tuning.sampling import Range, draw_problems
-from autotune.tuning.survey import VISITS, Place
+from autotune.tuning.survey import Place
 
 sys.path.append(str(Path(__file__).parents[1] / "toy"))
 
@@ -90,10 +90,13 @@ def test_a_survey_stores_a_portfolio_that_serves_other_shapes(tmp_path: Path) ->
         Deadline(60),
         never,
         study="survey",
-        watch=lambda problem, number, of: visits.append((problem, number, of)),
+        watch=lambda problem, number, left_s: visits.append((problem, number, left_s)),
     )
     # Two of six problems are of layouts that the family does not read.
-    assert len(visits) == visits[-1][2] == 4 * len(VISITS)
+    assert len({problem for problem, _, _ in visits}) == 4
+    assert [number for _, number, _ in visits] == list(range(1, len(visits) + 1))
+    left = [left_s for _, _, left_s in visits]
+    assert left == sorted(left, reverse=True)
     assert place.store.portfolios("gemm", "toy") == [made.portfolio]
     assert 1 <= len(made.portfolio.entries) <= made.programs
     assert made.measurements >= 6

@@ -1,0 +1,97 @@
+"""Portfolios of a processor on others: with more threads or fewer, and with other vectors."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from cpu_machines import AVX2, AVX512
+from records import DEVICE, FINGERPRINT
+
+from autotune.core.configuration import Candidate
+from autotune.core.device import Device
+from autotune.core.limits import CpuLimits
+from autotune.families.catalog import load_families
+from autotune.model import Portfolio, PriceBook, on_all_threads, threads_of
+from autotune.operations.problem import Gemm
+from autotune.targets.predicting import Predictor
+from autotune.targets.registry import make_target
+from autotune.tuning.pool import worth_knowing
+
+FAMILIES = load_families(target="cpu", operation="gemm")
+SHAPES = ((2000, 2000, 2000), (300, 400, 500), (1, 3000, 4000), (4000, 3000, 2), (20, 20, 20))
+
+
+def processor(limits: CpuLimits, **changes: object) -> Device:
+    fingerprint = dataclasses.replace(FINGERPRINT, **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(DEVICE, limits=limits, fingerprint=fingerprint)
+
+
+def portfolio_of(device: Device) -> Portfolio:
+    """Of every program that a survey would begin with, at prices that nobody measured."""
+    problems = [Gemm(*sizes) for sizes in SHAPES]
+    book = PriceBook(FAMILIES, "float32", device.limits)
+    entries = []
+    for each in worth_knowing(problems, make_target("cpu"), device, FAMILIES, seed=0):
+        program = book.program(each, "nn")
+        assert program is not None
+        entries.append(program.entry(FAMILIES[each.family]))
+    return Portfolio(
+        operation="gemm",
+        target="cpu",
+        fingerprint=device.fingerprint,
+        dtype="float32",
+        out_dtype="float32",
+        accuracy="ieee",
+        threads=None,
+        architecture="",
+        toolchain={},
+        entries=tuple(entries),
+        families={},
+        shapes=5,
+        loss=0.0,
+        created="2026-01-31T12:00:00.000000Z",
+    )
+
+
+@pytest.mark.parametrize("threads", [1, 2, 6, 8])
+def test_programs_of_all_threads_have_all_that_are_there(threads: int) -> None:
+    there = processor(AVX512, name="Other")
+    here = processor(dataclasses.replace(AVX512, max_threads=threads))
+    predictor = Predictor([portfolio_of(there)], FAMILIES, here)
+    used = set()
+    for shape in SHAPES:
+        problem = Gemm(*shape)
+        for each in predictor.favourites(problem):
+            family = FAMILIES[each.candidate.family]
+            space = family.space(problem, here.limits)
+            assert space.rejection(each.candidate.configuration) is None
+            used.add(threads_of(each.candidate.configuration))
+    assert used == {1, threads}
+
+
+def test_a_set_for_wider_vectors_is_none_for_narrower() -> None:
+    wide, narrow = processor(AVX512, name="Other"), processor(AVX2)
+    problem = Gemm(300, 400, 500)
+    assert Predictor([portfolio_of(wide)], FAMILIES, narrow).choose(problem) is None
+    own = Predictor([portfolio_of(wide), portfolio_of(narrow)], FAMILIES, narrow)
+    assert own.choose(problem) is not None
+    assert own.by_limits(problem, "goto") is not None
+
+
+@pytest.mark.parametrize(("most", "expected"), [(1, 1), (2, 2), (5, 4), (64, 64), (1000, 128)])
+def test_all_threads_are_as_many_as_a_family_divides_work_among(most: int, expected: int) -> None:
+    limits = dataclasses.replace(AVX512, max_threads=most)
+    goto = FAMILIES["goto"]
+    configuration = goto.default(Gemm(2000, 2000, 2000), AVX512)
+    wider = on_all_threads(goto, configuration, limits)
+    assert threads_of(wider) == expected
+    assert {**wider, "threads": 0} == {**configuration, "threads": 0}
+
+
+def test_what_has_no_threads_is_left_as_it_is() -> None:
+    naive = load_families(target="cuda", operation="gemm")["naive"]
+    limits = make_target("cuda").device(None, "h200").limits
+    candidate = Candidate("naive", naive.default(Gemm(64, 64, 64), limits))
+    assert on_all_threads(naive, candidate.configuration, limits) == candidate.configuration
+    assert threads_of(candidate.configuration) == 1
