@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+from sampling_of_cases import left_out_of_samples
 from shared_programs import SharedPrograms
 
 if TYPE_CHECKING:
@@ -93,9 +94,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
     return ModuleScheduling(config, log)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    help_ = "run all cases of tests that otherwise run a sample of them (marked `sampled`)"
+    parser.addoption("--thorough", action="store_true", help=help_)
+
+
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long modules go first: one that began last would leave the other cores idle."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("thorough"):
+        left_out = left_out_of_samples(items)
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+    # Long modules go first: one that began last would leave the other cores idle.
     marks = ("slow", "gpu", "mpi")
     long = {item.path for item in items if any(map(item.get_closest_marker, marks))}
     items.sort(key=lambda item: item.path not in long)

@@ -57,6 +57,7 @@ ENTRY = Entry(
     prices=tuple(1e-9 * number for number in range(len(TERMS))),
     spread=0.07,
     measured=31,
+    largest=8e9,
     binary=hashlib.sha256(CUBIN).hexdigest(),
 )
 PORTFOLIO = Portfolio(

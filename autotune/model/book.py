@@ -63,6 +63,7 @@ class Program:
         resident: units that a multiprocessor holds at a time.
         timed: what was measured of it: sizes, unit, seconds, weight.
         known: prices that an earlier portfolio has; they hold where no measurement speaks.
+        known_to: products of the largest problem that those were fitted to.
         prices: seconds per term.
         spread: standard deviation of a prediction's logarithm.
     """
@@ -78,6 +79,7 @@ class Program:
     spread: float = UNKNOWN_SPREAD
     timed: list[tuple[Sizes, Unit, float, float]] = field(default_factory=list)
     known: Prices | None = None
+    known_to: float = 0.0
 
     def expected(self, sizes: Sizes) -> tuple[Configuration, float]:
         """The best call for a problem, and the seconds that it is expected to take."""
@@ -89,6 +91,11 @@ class Program:
         """All calls for a problem, the one expected to be fastest first."""
         order = np.argsort(self._seconds(sizes), kind="stable").tolist()
         return [self.configurations[row] for row in order]
+
+    @property
+    def largest(self) -> float:
+        """Products of the largest problem that it was timed on, here or for its portfolio."""
+        return max([self.known_to, *(sizes.products for sizes, *_ in self.timed)])
 
     def entry(self, family: KernelFamily) -> Entry:
         """It as a portfolio has it, without a binary."""
@@ -103,6 +110,7 @@ class Program:
             prices=tuple(self.prices.tolist()),
             spread=self.spread,
             measured=len(self.timed),
+            largest=self.largest,
         )
 
     def _seconds(self, sizes: Sizes) -> NDArray[np.float64]:
@@ -161,7 +169,8 @@ class PriceBook:
         if known is None or (resident is not None and known.resident != resident):
             made = self._make(family, key, resident)
             if known is not None:
-                made.timed, made.known = known.timed, known.known
+                made.timed = known.timed
+                made.known, made.known_to = known.known, known.known_to
             self._programs[key] = known = made
         return known
 
@@ -179,7 +188,7 @@ class PriceBook:
         candidate = Candidate(entry.family, entry.configuration)
         program = self.program(candidate, entry.layout, entry.resident)
         if program is not None:
-            program.known = np.array(entry.prices)
+            program.known, program.known_to = np.array(entry.prices), entry.largest
             program.prices, program.spread = program.known, entry.spread
 
     def note(self, each: Timed) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.model.choosing import strangeness
 from autotune.model.portfolio import LARGEST
 from autotune.model.selecting import select
 
@@ -82,7 +83,9 @@ def build(
             if sizes.layout == program.key.layout:
                 known = observed[sizes].get(program.key)
                 if known is None:  # what is not known well is no reason to leave out what is
-                    known = program.expected(sizes)[1] * math.exp(DOUBT * program.spread)
+                    far = strangeness(sizes, 1 / program.largest if program.largest else 0.0)
+                    doubt = math.exp(DOUBT * program.spread) * float(far)
+                    known = program.expected(sizes)[1] * doubt
                 seconds[row, column] = known
     served = np.isfinite(seconds).any(axis=0)
     counts = np.array([(weights or {}).get(each, 1.0) for each in shapes])

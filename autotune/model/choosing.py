@@ -21,6 +21,9 @@ CAUTION = 0.7
 """Of two programs with equal predictions the better known one is taken: a standard deviation of
 the prediction's logarithm counts as so much of it."""
 
+FAR = 2.0
+"""How many times as many products as timed a prediction is taken for as it is."""
+
 _RANKED = 8
 """Choices that are put in order at once; more are asked for hardly ever."""
 
@@ -57,6 +60,18 @@ class Choice:
     spread: float
 
 
+def strangeness(sizes: Sizes, known: NDArray[np.float64] | float) -> NDArray[np.float64]:
+    """What a prediction is to be multiplied with for a problem much larger than all timed ones.
+
+    What takes time at sizes where operands are beyond the caches, small problems do not tell.
+
+    Args:
+        sizes: the problem's.
+        known: one divided by the products of the largest problem timed; 0 where nothing is known.
+    """
+    return np.sqrt(np.maximum(sizes.products * known * (1 / FAR), 1.0))
+
+
 class Chooser:
     """Ranks programs of one dtype and layout for whatever sizes.
 
@@ -84,11 +99,13 @@ class Chooser:
         prices = np.array([each.prices for each in entries], dtype=np.float64)
         self._prices = np.ascontiguousarray(np.repeat(prices, counts, axis=0).T)
         self._doubt = np.exp(CAUTION * np.repeat([each.spread for each in entries], counts))
+        known = [1 / each.largest if each.largest else 0.0 for each in entries]
+        self._known = np.repeat(known, counts)
 
     def ranked(self, sizes: Sizes) -> Iterator[Choice]:
         """All choices, the most promising first."""
         seconds = price(self._programs.count(sizes), self._prices)
-        doubtful = seconds * self._doubt
+        doubtful = seconds * self._doubt * strangeness(sizes, self._known)
         first = int(doubtful.argmin())
         yield self._choice(first, seconds)
         count = min(_RANKED, len(doubtful))

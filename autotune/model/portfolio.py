@@ -47,6 +47,7 @@ class Entry:
         prices: seconds per term, in the order of `autotune.model.terms.TERMS`.
         spread: standard deviation of the logarithm of measured over predicted times.
         measured: times that the prices were fitted to.
+        largest: products, M N K, of the largest problem among them; 0 where that is not known.
         binary: SHA-256 of the binary; None where none is kept.
         support: SHA-256 of the kernel that copies operands for it; None where nothing is copied.
     """
@@ -61,6 +62,7 @@ class Entry:
     prices: tuple[float, ...]
     spread: float
     measured: int
+    largest: float = 0.0
     binary: str | None = None
     support: str | None = None
 

@@ -73,6 +73,11 @@ class Sizes:
         return cls(problem.m, problem.n, problem.k, problem.itemsize, problem.layout)
 
     @property
+    def products(self) -> float:
+        """How many there are to be added up: M N K."""
+        return float(self.m) * self.n * self.k
+
+    @property
     def unaligned(self) -> tuple[bool, bool]:
         """Whether the rows of A, and of B, as they are stored, are no whole vectors."""
         a = self.n if self.layout[0] == "n" else self.m

@@ -23,7 +23,7 @@ FORMAT = 1
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 _PLAIN = ("operation", "target", "dtype", "out_dtype", "accuracy", "architecture", "created")
-_ENTRY = ("family", "family_digest", "layout", "resident", "spread", "measured")
+_ENTRY = ("family", "family_digest", "layout", "resident", "spread", "measured", "largest")
 
 
 def portfolio_document(portfolio: Portfolio) -> dict[str, Any]:
@@ -117,6 +117,7 @@ def _entry(document: object) -> Entry:
         prices=_prices(checks.required(fields, "prices")),
         spread=checks.number("spread", checks.required(fields, "spread"), zero=True),
         measured=checks.count("measured", checks.required(fields, "measured")),
+        largest=checks.number("largest", checks.required(fields, "largest"), zero=True),
         binary=_digest(fields, "binary"),
         support=_digest(fields, "support"),
     )

@@ -16,6 +16,7 @@ from autotune.core.facts import unchanged
 from autotune.core.forking import LOADING, WORKQUEUE
 from autotune.families.modules import load_module
 from autotune.operations.problem import GEMM
+from autotune.targets.cpu.waiting import start_threads
 from autotune.targets.host_operands import element_strides
 
 if TYPE_CHECKING:
@@ -209,6 +210,8 @@ class CpuKernel:
 
     def __init__(self, program: CpuProgram) -> None:
         self.program = program
+        if program.threads > 1:
+            start_threads()
         self.entry: Callable[..., None] = getattr(load_module(program.path), program.entry)
         self.threads = 1
         self.reentrant = True
