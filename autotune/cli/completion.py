@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -56,7 +57,10 @@ def complete(parser: argparse.ArgumentParser) -> None:
 
     _attach(parser, FilesCompleter())
     argcomplete.autocomplete(
-        parser, always_complete_options=False, default_completer=SuppressCompleter()
+        parser,
+        always_complete_options=False,
+        exit_method=sys.exit,
+        default_completer=SuppressCompleter(),
     )
 
 

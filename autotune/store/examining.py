@@ -63,9 +63,8 @@ def _folder(root: Path) -> Check:
             f"to tune, {_ELSEWHERE}",
         )
     free = shutil.disk_usage(there).free
-    room = f"{free / 2**30:.1f} GiB free"
     if there != root:
-        return Check.ok("folder", f"{root}, made when something is stored; {room}")
+        return _room(f"{root}, made when something is stored", free)
     try:
         with tempfile.TemporaryFile(dir=root) as file:
             file.write(bytes(_PROBE))
@@ -77,9 +76,18 @@ def _folder(root: Path) -> Check:
         return Check.problem(
             "folder", f"{root} cannot be written: {error.strerror or error}", _ELSEWHERE
         )
+    return _room(str(root), free)
+
+
+def _room(folder: str, free: int) -> Check:
+    """A folder that can be written, and how much."""
     if free < LITTLE:
-        return Check.note("folder", f"{root}, only {free / 2**20:.0f} MiB free", "free some space")
-    return Check.ok("folder", f"{root}, {room}")
+        return Check.note(
+            "folder",
+            f"{folder}; only {free / 2**20:.0f} MiB free",
+            f"free some space, or {_ELSEWHERE}",
+        )
+    return Check.ok("folder", f"{folder}; {free / 2**30:.1f} GiB free")
 
 
 def _openness(root: Path) -> Iterator[Check]:

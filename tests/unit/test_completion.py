@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -34,19 +35,74 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def script(place: Path) -> str:
-    """What is printed for bash."""
-    command = [str(place / "autotune"), "completion", "bash"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+# What the shell's own function runs when TAB is pressed, for line after line.
+TABS = """
+import json, os, sys
+from pathlib import Path
+from autotune import cli
+from autotune.cli import completion
+answer = Path(sys.argv[1])
+os.environ |= {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_STDOUT_FILENAME": str(answer), "COMP_TYPE": "9"}
+offered = []
+for line in sys.argv[2:]:
+    os.environ |= {"COMP_LINE": line, "COMP_POINT": str(len(line))}
+    try:
+        cli.main([])
+    except SystemExit as stop:
+        assert stop.code == 0
+    offered.append([each.strip() for each in answer.read_text().split(chr(11))])
+print(json.dumps(offered))
+"""
+
+
+def test_what_is_offered(tmp_path: Path) -> None:
+    stored = record()
+    TuningCache(CacheLocations.at().create().database).add(stored)
+    (tmp_path / "some.jsonl").touch()
+    expected: dict[str, tuple[set[str], set[str]]] = {
+        "autotune ": ({"tune", "doctor", "completion"}, {"--version"}),
+        "autotune cache ": ({"list", "verify"}, {"tune"}),
+        "autotune tune --sh": ({"--shape", "--shapes"}, {"--dtype"}),
+        "autotune tune --target ": ({"cpu", "cuda", "hybrid"}, {"goto"}),
+        "autotune tune --target cpu --family ": ({"goto", "simd"}, {"volkov", "rows"}),
+        "autotune space ": ({"goto", "volkov", "summa"}, {"gpu"}),
+        "autotune tune --preset ": ({"cpu", "gpu"}, {"direct"}),
+        "autotune emit goto --preset ": ({"direct"}, {"cpu"}),
+        "autotune space --device h": ({"h100", "h200"}, {"t4"}),
+        "autotune tune --layout ": ({"nn", "nt", "tn", "tt"}, set()),
+        "autotune tune --sampler ": ({"auto", "tpe"}, set()),
+        "autotune tune --operands ": ({"root", "blocks"}, {"cpu"}),
+        "autotune --quiet completion ": ({*SHELLS}, {"tune"}),
+        "autotune cache show ": ({stored.id}, set()),
+        f"autotune emit --record {stored.id[:3]}": ({stored.id}, set()),
+        f"autotune cache import {tmp_path}/so": ({f"{tmp_path}/some.jsonl"}, set()),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", TABS, str(tmp_path / "answer"), *expected],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for offered, (line, (among, others)) in zip(
+        json.loads(done.stdout), expected.items(), strict=True
+    ):
+        assert among <= {*offered}, line
+        assert not others & {*offered}, line
+
+
+def test_samplers_are_those_there_are() -> None:
+    from autotune.cli.completion import _SAMPLERS
+    from autotune.search import sampler_names
+
+    assert set(_SAMPLERS) == set(sampler_names())
 
 
 # The shell's own function is called as the shell does when TAB is pressed.
 BASH = """
-eval "$SCRIPT"
+eval "$(autotune completion bash)"
 COMP_LINE=$1 COMP_POINT=${#1} COMP_TYPE=9 COMP_KEY=9
 IFS=' ' read -ra COMP_WORDS <<< "$1"
-[[ $1 == *' ' ]] && COMP_WORDS+=('')
 COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
 compopt() { return 1; }
 _python_argcomplete autotune
@@ -54,52 +110,19 @@ printf '%s\\n' "${COMPREPLY[@]}"
 """
 
 
-def completed(place: Path, script: str, line: str) -> list[str]:
-    """What bash offers at the end of a line."""
+def test_bash(place: Path) -> None:
     bash = shutil.which("bash")
     if bash is None:
         pytest.skip("bash is not installed")
     done = subprocess.run(
-        [bash, "--norc", "--noprofile", "-c", BASH, "bash", line],
+        [bash, "--norc", "--noprofile", "-c", BASH, "bash", "autotune tune --sh"],
         capture_output=True,
         text=True,
-        env=os.environ | {"PATH": f"{place}{os.pathsep}{os.environ['PATH']}", "SCRIPT": script},
+        env=os.environ | {"PATH": f"{place}{os.pathsep}{os.environ['PATH']}"},
         check=True,
     )
     assert not done.stderr, done.stderr
-    return [each.strip() for each in done.stdout.split("\n") if each.strip()]
-
-
-@pytest.mark.parametrize(
-    ("line", "offered", "others"),
-    [
-        ("autotune ", {"tune", "doctor", "completion"}, {"--version"}),
-        ("autotune cache ", {"list", "verify"}, {"tune"}),
-        ("autotune tune --sh", {"--shape", "--shapes"}, {"--dtype"}),
-        ("autotune tune --target ", {"cpu", "cuda", "hybrid"}, {"goto"}),
-        ("autotune tune --target cpu --family ", {"goto", "simd"}, {"volkov", "rows"}),
-        ("autotune space ", {"goto", "volkov", "summa"}, {"gpu"}),
-        ("autotune tune --preset ", {"cpu", "gpu"}, {"direct"}),
-        ("autotune emit goto --preset ", {"direct"}, {"cpu"}),
-        ("autotune space --device h", {"h100", "h200"}, {"t4"}),
-        ("autotune tune --operands ", {"root", "blocks"}, {"cpu"}),
-        ("autotune --quiet completion ", {"bash", "zsh", "fish"}, {"tune"}),
-    ],
-)
-def test_bash(place: Path, script: str, line: str, offered: set[str], others: set[str]) -> None:
-    found = set(completed(place, script, line))
-    assert found >= offered
-    assert not found & others
-
-
-def test_bash_knows_records_and_files(place: Path, script: str, tmp_path: Path) -> None:
-    stored = record()
-    TuningCache(CacheLocations.at().create().database).add(stored)
-    assert completed(place, script, "autotune cache show ") == [stored.id]
-    assert completed(place, script, f"autotune emit --record {stored.id[:3]}") == [stored.id]
-    (tmp_path / "some.jsonl").touch()
-    [offered] = completed(place, script, f"autotune cache import {tmp_path}/so")
-    assert offered == f"{tmp_path}/some.jsonl"
+    assert {each.strip() for each in done.stdout.splitlines()} == {"--shape", "--shapes"}
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from records import record
@@ -66,8 +65,10 @@ class TestCommand:
         assert {row["group"] for row in rows} >= {"installation", "cache", *target_names()}
         assert all(row.keys() == ROW for row in rows)
         assert not [row for row in rows if row["status"] == "problem"]
-        ranks = next(row for row in rows if row["name"] == "ranks")
-        assert ranks["status"] == "ok", ranks
+        found = {row["name"]: row["status"] for row in rows}
+        for name in ("ranks", "Numba", "threading layer", "processor", "BLAS", "folder"):
+            assert found[name] in ("ok", "note"), rows
+        assert found["ranks"] == "ok"
 
     def test_a_problem_is_told_with_its_remedy(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -324,11 +325,6 @@ class TestEnvironment:
 
 
 class TestCpu:
-    def test_it_works(self) -> None:
-        found = by_name(CpuTarget.examine())
-        assert found.keys() == {"processor", "threads", "Numba", "threading layer", "BLAS"}
-        assert not [each for each in found.values() if each.status is Status.PROBLEM]
-
     def test_a_threading_layer_that_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("NUMBA_THREADING_LAYER", "nonsense")
         monkeypatch.setenv("NUMBA_NUM_THREADS", "1")
@@ -468,22 +464,13 @@ class TestMpi:
         )
 
     @pytest.mark.mpi
-    @pytest.mark.parametrize(
-        ("script", "variables"),
-        [("exit 1", {}), ("sleep 600", {"AUTOTUNE_MPI_TIMEOUT": "0.5"})],
-    )
     def test_ranks_that_do_not_start(
-        self,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        script: str,
-        variables: dict[str, Any],
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         false = tmp_path / "mpiexec"
-        false.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exit 0\n{script}\n')
+        false.write_text('#!/bin/sh\n[ "$1" = --version ] && exit 0\nsleep 600\n')
         false.chmod(0o755)
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("AUTOTUNE_MPI_TIMEOUT", "0.5")
         monkeypatch.setattr(world, "find_mpiexec", lambda: false)
         found = by_name(MpiTarget.examine())
         assert found["MPI"].status is found["mpiexec"].status is Status.OK

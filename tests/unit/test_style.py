@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from records import record
 
@@ -87,6 +87,7 @@ def styles(text: str) -> list[tuple[str, str]]:
     return found
 
 
+@settings(max_examples=50)
 @given(PIECES, PIECES)
 def test_widths_do_not_count_it(
     label: list[tuple[str, Style | None]], text: list[tuple[str, Style | None]]
