@@ -233,7 +233,7 @@ def _verify(args: argparse.Namespace) -> CommandResult:
         counts = Counter(row["status"] for row in rows)
         if rows:
             cells = [
-                (what, _coloured(status), detail) for what, status, detail in map(dict.values, rows)
+                (what, _coloured(status), why) for what, status, why in map(dict.values, rows)
             ]
             lines.append(table(tuple(rows[0]), cells, fold=True))
         summary = ", ".join(f"{counts[status]} {status}" for status in ("ok", "stale", "invalid"))

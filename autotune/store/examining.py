@@ -13,7 +13,7 @@ from autotune.core.check import Check, Status, attempt
 from autotune.core.errors import InputError
 from autotune.core.paths import NO_SPACE, can_write, check_trusted, no_space
 from autotune.store.cache import TuningCache
-from autotune.store.interchange import parse_record, read_lines
+from autotune.store.interchange import parse_line, read_lines
 from autotune.store.sources import layer_database, layer_paths
 
 if TYPE_CHECKING:
@@ -171,7 +171,6 @@ def _layer(path: Path) -> Check:
         return Check.ok("layer", f"{database}, {len(cache.documents())} records")
     if path.is_dir():
         files = sorted(path.glob("*/*.jsonl"))
-        files = [file for file in files if not file.name.endswith(".portfolio.jsonl")]
     elif path.suffix == ".jsonl" and path.is_file():
         files = [path]
     else:
@@ -182,14 +181,14 @@ def _layer(path: Path) -> Check:
     for file in files:
         for number, line in read_lines(file):
             try:
-                parse_record(line)
+                parse_line(line)
                 good += 1
             except InputError as error:
                 bad.append(f"{file}:{number}: {error}")
     if bad:
         return Check.note(
             "layer",
-            f"{path}: {len(bad)} of {good + len(bad)} records are left out ({bad[0]})",
+            f"{path}: {len(bad)} of {good + len(bad)} lines are left out ({bad[0]})",
             "export it again",
         )
-    return Check.ok("layer", f"{path}, {good} records")
+    return Check.ok("layer", f"{path}, {good} records and portfolios")
