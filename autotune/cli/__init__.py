@@ -18,7 +18,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from autotune.cli import completion
 from autotune.cli.parser import Parser, is_common, normalized
+from autotune.cli.style import Style, drawn, plain, styled
 from autotune.core.errors import AutotuneError
 from autotune.core.interrupt import CommandSignals
 from autotune.core.printable import printable
@@ -38,6 +40,8 @@ _COMMANDS: Mapping[str, str] = {
     "cache": "list, show, export, import, verify and prune tuning records",
     "sweep": "measure every valid configuration, to study the space",
     "replay": "compare samplers on recorded spaces",
+    "doctor": "look at this machine, and say how to mend what is wrong",
+    "completion": "print what has a shell complete all this",
 }
 """The commands and what they do, each in its own module: none is imported for another's sake."""
 
@@ -46,19 +50,29 @@ _DESCRIPTION = "Generates, prunes, searches, verifies and caches GEMM kernels."
 _GREETING = f"""\
 autotune: {_DESCRIPTION[0].lower()}{_DESCRIPTION[1:]}
 
-  autotune tune        find the fastest 1024x1024x1024 product for this machine, in a minute
-  autotune families    what can be tuned here
-  autotune cache list  what has been tuned here
+{styled("Tune this machine", Style.BOLD)}, in a minute for one shape, in minutes for all:
+  autotune tune                      the fastest 1024x1024x1024 product
+  autotune tune --preset cpu         a set of shapes, and a choice for every other (or gpu)
 
-autotune --help lists all commands, autotune COMMAND --help the options of one."""
+{styled("Use what was tuned", Style.BOLD)} in a program, in milliseconds:
+  python -c "from autotune import matmul; help(matmul)"
+  autotune cache list                what has been tuned here
+
+{styled("Study a space", Style.BOLD)} of parameters, with no device needed:
+  autotune space                     what there is to choose from, and what prunes it
+
+autotune families lists what can be tuned, autotune doctor looks at this machine, autotune --help
+lists all commands, and autotune COMMAND --help the options of one."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    if completion.VARIABLE in os.environ:
+        completion.complete(_parser(completion.command_of(os.environ.get("COMP_LINE", ""))))
     logging.basicConfig(stream=sys.stderr, format="autotune: %(message)s", level=logging.WARNING)
     given = normalized(sys.argv[1:] if arguments is None else arguments)
     if not given:
-        print(_GREETING)
+        print(drawn(_GREETING, sys.stdout))
         return 0
     args = parse(given)
     # The command's entry point leaves Ctrl-C to the system until here.
@@ -69,10 +83,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             result: CommandResult = args.run(args)
             exit_code = result.exit_code
             # Names in what is printed are of files that anybody may have written.
-            text = json.dumps(result.document, indent=2) if args.json else printable(result.text)
+            text = (
+                json.dumps(result.document, indent=2)
+                if args.json
+                else drawn(printable(result.text), sys.stdout)
+            )
             print(text, flush=True)
         except AutotuneError as error:
-            print(f"autotune: error: {error}", file=sys.stderr)
+            told = f"autotune: {styled('error:', Style.RED)} {plain(str(error))}"
+            print(drawn(told, sys.stderr), file=sys.stderr)
             exit_code = error.exit_code
         except BrokenPipeError:
             # The reader went away (`| head`); point stdout at nothing so that exit stays quiet.
@@ -96,16 +115,7 @@ def _tell(text: str) -> None:
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The options of the command that `arguments` begin with; bad usage exits with 2."""
-    parser = Parser(prog="autotune", description=_DESCRIPTION)
-    parser.add_argument("--version", action="version", version=f"autotune {__version__}")
-    commands = parser.add_subparsers(
-        dest="command", metavar="COMMAND", required=True, parser_class=Parser
-    )
-    for name, summary in _COMMANDS.items():
-        if name == arguments[0]:
-            importlib.import_module(f"autotune.cli.{name}_command").add_parser(commands)
-        else:
-            commands.add_parser(name, help=summary)
+    parser = _parser(arguments[0])
     if is_common(arguments[0]):
         parser.error(f"COMMAND is missing: one of {', '.join(_COMMANDS)}")
     if not arguments[0].startswith("-") and arguments[0] not in _COMMANDS:
@@ -114,3 +124,18 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if unknown:
         args.parser.unknown(unknown)
     return args
+
+
+def _parser(command: str) -> Parser:
+    """The parser of all commands, with the options of one: no other's module is imported."""
+    parser = Parser(prog="autotune", description=_DESCRIPTION)
+    parser.add_argument("--version", action="version", version=f"autotune {__version__}")
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, parser_class=Parser
+    )
+    for name, summary in _COMMANDS.items():
+        if name == command:
+            importlib.import_module(f"autotune.cli.{name}_command").add_parser(commands)
+        else:
+            commands.add_parser(name, help=summary)
+    return parser

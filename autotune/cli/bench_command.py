@@ -17,6 +17,7 @@ from autotune.cli.problems import (
 )
 from autotune.cli.result import CommandResult
 from autotune.cli.scope import Scope
+from autotune.cli.style import ratio
 from autotune.cli.table import table
 from autotune.cli.targets import placed_target, target_options
 from autotune.core.errors import InputError, NotTunedError
@@ -87,7 +88,7 @@ def run(args: argparse.Namespace) -> CommandResult:
     for job in jobs:
         measured = _bench(args, job)
         rows.extend(measured)
-        texts.append(f"{shapes_text(job.problem)}\n{_text(measured)}")
+        texts.append(f"{shapes_text(job.problem, blas=True)}\n{_text(measured)}")
         if asked_to_stop():
             break
     return CommandResult([row.document() for row in rows], "\n\n".join(texts))
@@ -175,7 +176,9 @@ def _text(rows: Sequence[Row]) -> str:
             row.kernel,
             "-" if row.median_s is None else f"{row.median_s * 1e3:.4g}",
             "-" if row.gflops is None else f"{row.gflops:.1f}",
-            "-" if row.ratio_to_vendor is None else f"{100 * row.ratio_to_vendor:.1f}",
+            "-"
+            if row.ratio_to_vendor is None
+            else ratio(f"{100 * row.ratio_to_vendor:.1f}", row.ratio_to_vendor),
             "-" if row.error is None else f"{row.error:.3f}",
             row.reason,
         )

@@ -19,6 +19,7 @@ from autotune.cli.records import (
     user_cache,
 )
 from autotune.cli.result import CommandResult
+from autotune.cli.style import Style, ratio, styled
 from autotune.cli.table import table
 from autotune.cli.targets import target_options
 from autotune.cli.verifying import Here, Verifier
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 
 _MAX_DAYS = 36500
+_COLOURS = {"stale": Style.YELLOW, "invalid": Style.RED}
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -113,9 +115,11 @@ def _list(args: argparse.Namespace) -> CommandResult:
             record.target,
             record.candidate.family,
             f"{record.gflops:.1f}",
-            f"{record.baseline.ratio:.2f}x" if record.baseline else "-",
+            ratio(f"{record.baseline.ratio:.2f}x", record.baseline.ratio)
+            if record.baseline
+            else "-",
             record.created[:19].replace("T", " "),
-            "noisy" if record.noisy else "",
+            styled("noisy", Style.YELLOW) if record.noisy else "",
         )
         for record in records
     ]
@@ -157,16 +161,17 @@ def _show(args: argparse.Namespace) -> CommandResult:
     effort = record.effort
     lines = [
         f"{record.id}  {_problem_label(record)} on {record.fingerprint.name}",
-        f"winner       {record.candidate}",
+        f"winner       {styled(str(record.candidate), Style.GREEN)}",
         f"median       {record.median_s:.4g} s ({low:.4g} to {high:.4g} with 95% confidence), "
         f"{record.gflops:.1f} GFLOP/s, ties with {record.ties}",
     ]
     if record.baseline:
         lines.append(
-            f"baseline     {record.baseline.ratio:.2f}x the speed of {record.baseline.name}, "
+            f"baseline     {ratio(f'{record.baseline.ratio:.2f}x', record.baseline.ratio)} the "
+            f"speed of {record.baseline.name}, "
             f"{record.baseline.median_s:.4g} s"
         )
-    lines += [f"but          {caveat}" for caveat in record.caveats]
+    lines += [f"{styled('but', Style.YELLOW)}          {caveat}" for caveat in record.caveats]
     lines += [
         f"effort       {effort.trials} trials in {effort.seconds:.4g} s, "
         f"sampler {effort.sampler}, seed {effort.seed}",
@@ -179,7 +184,7 @@ def _show(args: argparse.Namespace) -> CommandResult:
         ("state", record.state),
     )
     for title, fields in sections:
-        lines.append(title)
+        lines.append(styled(title, Style.BOLD))
         lines.extend(f"  {name:<18} {value}" for name, value in fields.items())
     return CommandResult(record.to_json(), "\n".join(lines))
 
@@ -227,7 +232,9 @@ def _verify(args: argparse.Namespace) -> CommandResult:
     for kind, rows in (("record", records), ("portfolio", portfolios)):
         counts = Counter(row["status"] for row in rows)
         if rows:
-            cells = [tuple(row.values()) for row in rows]
+            cells = [
+                (what, _coloured(status), why) for what, status, why in map(dict.values, rows)
+            ]
             lines.append(table(tuple(rows[0]), cells, fold=True))
         summary = ", ".join(f"{counts[status]} {status}" for status in ("ok", "stale", "invalid"))
         if rows or kind == "record":
@@ -238,6 +245,11 @@ def _verify(args: argparse.Namespace) -> CommandResult:
         "\n".join(lines),
         exit_code=1 if failed else 0,
     )
+
+
+def _coloured(status: str) -> str:
+    style = _COLOURS.get(status)
+    return status if style is None else styled(status, style)
 
 
 def _prune(args: argparse.Namespace) -> CommandResult:

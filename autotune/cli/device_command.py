@@ -6,6 +6,7 @@ import argparse
 
 from autotune.cli.options import common
 from autotune.cli.result import CommandResult
+from autotune.cli.style import Style, styled
 from autotune.cli.targets import choose_target, read_device, target_options
 
 
@@ -43,12 +44,12 @@ def run(args: argparse.Namespace) -> CommandResult:
         ("state", device.state),
     ):
         if fields:
-            lines.append(f"\n{title}")
+            lines.append(f"\n{styled(title, Style.BOLD)}")
             width = max(map(len, fields))
             lines.extend(f"  {name:<{width}}  {value}" for name, value in fields.items())
     for found in here:
         if found.texts:
             unused = f" (not used: {found.missing})" if found.missing else ""
-            lines.append(f"\n{found.kind} here{unused}")
+            lines.append(f"\n{styled(f'{found.kind} here', Style.BOLD)}{unused}")
             lines.extend(f"  {number}  {text}" for number, text in enumerate(found.texts))
     return CommandResult(document, "\n".join(lines))

@@ -141,6 +141,7 @@ _OF_RECORDS = (
     "set",
     "preset",
     "shape",
+    "blas",
     "dtype",
     "out_dtype",
     "layout",

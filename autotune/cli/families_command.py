@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.cli.options import common
 from autotune.cli.result import CommandResult
+from autotune.cli.style import Style, styled
 from autotune.cli.table import folded
 from autotune.cli.targets import choose_target, read_device, target_options
 
@@ -99,7 +100,7 @@ def _unavailable(family: KernelFamily, limits: DeviceLimits) -> str | None:
 def _text(family: KernelFamily, limits: DeviceLimits | None) -> str:
     served = f"{family.accuracy}, {', '.join(family.dtypes)}, layout {', '.join(family.layouts)}"
     lines = [
-        f"{family.name}  ({family.operation} on {family.target}, {served})",
+        f"{styled(family.name, Style.BOLD)}  ({family.operation} on {family.target}, {served})",
         folded("  ", family.summary),
     ]
     if limits is not None and (reason := _unavailable(family, limits)) is not None:

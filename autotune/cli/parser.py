@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from autotune.cli.style import Style, drawn, plain, styled
 from autotune.core.suggestions import did_you_mean, must_be
 
 _LEADING = ("--json", "-q", "--quiet", "--cache")
@@ -31,7 +33,8 @@ class Parser(argparse.ArgumentParser):
         if found is not None:
             name, given, listed = found.groups()
             message = must_be(name, given, re.findall(r"[\w-]+", listed))
-        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+        told = f"{self.prog}: {styled('error:', Style.RED)} {plain(message)}"
+        self.exit(2, drawn(f"{told} (see {self.prog} --help)\n", sys.stderr))
 
     def unknown(self, arguments: Sequence[str]) -> NoReturn:
         """Say that there are no such arguments, and exit with 2."""

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 from autotune.core.dtypes import DEFAULT_DTYPE, dtype_name
 from autotune.core.errors import InputError, ProblemError
+from autotune.core.printable import shown
 from autotune.families.offers import dtypes_of, unoffered, unwritten
 from autotune.operations.problem import (
     LAYOUTS,
+    Gemm,
     MatrixOperation,
     Problem,
     multiplies,
@@ -26,12 +28,20 @@ def problem_options() -> argparse.ArgumentParser:
     """A parent parser with the options that describe problems."""
     parser = argparse.ArgumentParser(add_help=False)
     group = parser.add_argument_group("problem")
-    group.add_argument(
+    shapes = group.add_mutually_exclusive_group()
+    shapes.add_argument(
         "--shape",
         action="append",
         metavar="MxNxK",
         help="sizes in the operation's order; gemm's are those of C[MxK] = A[MxN] B[NxK], N the "
         f"reduction (default {DEFAULT_SHAPE}); may be given again",
+    )
+    shapes.add_argument(
+        "--blas",
+        action="append",
+        type=_of_blas,
+        metavar="m,n,k",
+        help="the same as BLAS has them: C is m x n, and k is the reduction; may be given again",
     )
     group.add_argument(
         "--dtype",
@@ -96,6 +106,11 @@ def problems(
     """
     defined = scope.defined
     dtype, accuracy = _offered(args, scope)
+    if args.blas and not isinstance(defined, MatrixOperation):
+        raise InputError(
+            f"--blas is for matrix products, got operation {defined.name!r}: give its sizes as "
+            f"--shape {defined.shape_text}"
+        )
     if not args.shape and not isinstance(defined, MatrixOperation):
         raise InputError(
             f"operation {defined.name!r} needs --shape {defined.shape_text}, its sizes as in "
@@ -117,7 +132,19 @@ def problems(
             f"--layout is for matrix products, got {args.layout!r} with operation "
             f"{defined.name!r}: leave it out"
         )
-    return [defined.at(defined.parse_shape(shape), **fields) for shape in args.shape or shapes]
+    wanted = args.shape or args.blas or shapes
+    return [defined.at(defined.parse_shape(shape), **fields) for shape in wanted]
+
+
+def _of_blas(text: str) -> str:
+    """A shape from what BLAS calls it."""
+    sizes = text.split(",")
+    if len(sizes) != 3 or not all(size.strip() for size in sizes):
+        raise argparse.ArgumentTypeError(
+            f"must be three sizes, m,n,k, of which k is the reduction, got {shown(text)}"
+        )
+    m, n, k = (size.strip() for size in sizes)
+    return f"{m}x{k}x{n}"
 
 
 def _offered(args: argparse.Namespace, scope: Scope) -> tuple[str, str]:
@@ -141,8 +168,13 @@ def _accuracy_of(scope: Scope) -> str | None:
     return looser.pop() if len(looser) == 1 else None
 
 
-def shapes_text(problem: Problem) -> str:
-    """The operands as stored, for people: ``C[4x6] = A[4x5] @ B[5x6]  float32``."""
+def shapes_text(problem: Problem, *, blas: bool = False) -> str:
+    """The operands as stored, for people: ``C[4x6] = A[4x5] @ B[5x6]  float32``.
+
+    Args:
+        problem: what is computed.
+        blas: whether to say what BLAS calls the sizes of a matrix product, too.
+    """
     stored = {
         each.name: f"{each.name}[{'x'.join(map(str, each.shape))}]" for each in problem.operands
     }
@@ -150,9 +182,12 @@ def shapes_text(problem: Problem) -> str:
     for name, how in zip("AB", problem.layout, strict=True):
         if how == "t":
             stored[name] += "^T"
-    text = problem.defined.result.text
     result = " @ ".join(stored.values())
     if not multiplies(problem.defined):
-        result = f"{text} of {', '.join(stored.values())}"
+        result = f"{problem.defined.result.text} of {', '.join(stored.values())}"
     types = " to ".join(filter(None, (problem.dtype, problem.out_dtype)))
-    return f"{output} = {result}  {types}"
+    text = f"{output} = {result}  {types}"
+    if blas and isinstance(problem, Gemm) and multiplies(problem.defined):
+        m, n, k = problem.blas
+        text += f"  (BLAS m={m}, n={n}, k={k})"
+    return text

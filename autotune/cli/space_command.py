@@ -10,6 +10,7 @@ from autotune.cli.options import common
 from autotune.cli.problems import operation_option, problem_options, problems, shapes_text
 from autotune.cli.result import CommandResult
 from autotune.cli.scope import Scope
+from autotune.cli.style import Style, styled
 from autotune.cli.table import folded, table
 from autotune.cli.targets import placed_target, target_options
 
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace) -> CommandResult:
     documents, texts = [], []
     for problem in problems(args, scope):
         device = target.device(problem, args.device)
-        texts.append(f"{shapes_text(problem)} on {device.fingerprint.name}")
+        texts.append(f"{shapes_text(problem, blas=True)} on {device.fingerprint.name}")
         for family in scope.chosen.values():
             # Where no class is asked for, a family is counted for its own.
             accuracy = args.accuracy or family.accuracy
@@ -86,7 +87,7 @@ def _text(document: dict[str, Any], *, verbose: bool) -> str:
     valid, cartesian = document["valid"], document["cartesian"]
     share = f", {_percent(valid, cartesian)}" if 0 < valid < cartesian else ""
     head = (
-        f"{document['family']}: {valid:,} valid of {cartesian:,}{share} "
+        f"{styled(document['family'], Style.BOLD)}: {valid:,} valid of {cartesian:,}{share} "
         f"({document['seconds'] * 1e3:.1f} ms)"
     )
     if document["unsupported"] is not None:

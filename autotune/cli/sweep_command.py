@@ -138,7 +138,7 @@ def summary(result: SweepResult) -> str:
     """How much was measured, and the fastest."""
     counts = ", ".join(f"{n} {outcome}" for outcome, n in sorted(result.counts.items()))
     lines = [
-        f"{shapes_text(result.problem)} on {result.device}",
+        f"{shapes_text(result.problem, blas=True)} on {result.device}",
         f"sweep     {len(result.measured):,} of {result.wanted:,} configurations measured "
         f"({counts or 'none'}), {result.size:,} are valid; {result.seconds:.1f} s in this run",
     ]

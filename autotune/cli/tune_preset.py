@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.cli.problems import shapes_text
 from autotune.cli.records import stored_text
 from autotune.cli.result import CommandResult
+from autotune.cli.style import Style, ratio, styled
 from autotune.cli.table import table
 from autotune.cli.tuned import document, winner
 from autotune.core.errors import InputError
@@ -76,6 +77,7 @@ def _preset(args: argparse.Namespace) -> TuningPreset:
     for option in (
         "preset" if args.preset is None else "shapes",
         "shape",
+        "blas",
         "dtype",
         "out_dtype",
         "layout",
@@ -199,8 +201,8 @@ def _text(results: Sequence[PresetResult]) -> str:
             rows.append((shape, problem.dtype, "-", "-", "-", "-", note))
             continue
         if record.noisy:
-            note = f"{note} noisy".strip()
-        ratio = "-" if record.baseline is None else f"{record.baseline.ratio:.3f}"
+            note = f"{note} {styled('noisy', Style.YELLOW)}".strip()
+        faster = None if record.baseline is None else record.baseline.ratio
         rows.append(
             (
                 shape,
@@ -208,13 +210,14 @@ def _text(results: Sequence[PresetResult]) -> str:
                 record.candidate.family,
                 f"{record.median_s * 1e3:.4g}",
                 f"{record.gflops:.0f}",
-                ratio,
+                "-" if faster is None else ratio(f"{faster:.3f}", faster),
                 note,
             )
         )
     lines = [table(header, rows, right=("ms", "GFLOP/s", "x vendor"))]
     for dtype, mean in geometric_means(results).items():
-        lines.append(f"{dtype}: geometric mean {mean:.3f}x the vendor library")
+        told = ratio(f"{mean:.3f}x", mean)
+        lines.append(f"{dtype}: geometric mean {told} the vendor library")
     return "\n".join(lines)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.problems import shapes_text
+from autotune.cli.style import Style, ratio, styled
 from autotune.cli.table import folded, width
 from autotune.targets.invocation import Invocation
 
@@ -60,13 +61,13 @@ def summary(result: TuneResult) -> str:
     ended = " (interrupted)" if result.interrupted else ""
     others = "1 other" if best.ties == 1 else f"{best.ties} others"
     lines = [
-        shapes_text(result.problem),
+        shapes_text(result.problem, blas=True),
         folded("space     ", _space_text(result)),
         folded(
             "search    ",
             f"{len(result.trials)} trials ({counts}) in {result.seconds:.1f} s{ended}",
         ),
-        folded("winner    ", str(best.candidate)),
+        folded("winner    ", styled(str(best.candidate), Style.GREEN)),
         folded(
             "          ",
             f"{best.median_s * 1e3:.4g} ms ±{best.spread:.1%} (95% interval of the median), "
@@ -77,13 +78,20 @@ def summary(result: TuneResult) -> str:
         lines.append(
             folded(
                 "baseline  ",
-                f"{best.baseline.ratio:.2f}x the speed of {best.baseline.name}, "
+                f"{ratio(f'{best.baseline.ratio:.2f}x', best.baseline.ratio)} the speed of "
+                f"{best.baseline.name}, "
                 f"{best.baseline.median_s * 1e3:.4g} ms, measured interleaved",
             )
         )
-    lines += [folded(f"{word:<10}", text) for word, text in _outcome(result)]
+    for word, text in _outcome(result):
+        label = f"{word:<10}"
+        lines.append(folded(styled(label, Style.YELLOW) if word in _DOUBTS else label, text))
     lines += _load_lines(result)
     return "\n".join(lines)
+
+
+_DOUBTS = ("noisy", "slower")
+"""What the user should look at."""
 
 
 def _outcome(result: TuneResult) -> Iterator[tuple[str, str]]:

@@ -16,6 +16,10 @@ def must_be(what: str, given: str, known: Collection[str]) -> str:
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """The end of an error message: the known name nearest to the one given, or nothing."""
-    close = difflib.get_close_matches(given.lower(), list(known), 1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    """The end of an error message: the known name nearest to the one given, or nothing.
+
+    Whether letters are capitals does not count.
+    """
+    names = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(given.lower(), names, 1)
+    return f"; did you mean {names[close[0]]!r}?" if close else ""

@@ -182,6 +182,23 @@ class Gemm:
     accuracy: str = "ieee"
     threads: int | None = None
 
+    @classmethod
+    def from_blas(cls, m: int, n: int, k: int, **fields: Any) -> Self:
+        """The product that BLAS calls m, n, k: C is m x n, and k is the reduction.
+
+        Args:
+            m: rows of A and C.
+            n: columns of B and C, our K.
+            k: the reduction, our N.
+            **fields: dtype, layout and the rest, as for a `Gemm`.
+        """
+        return cls(m, k, n, **fields)
+
+    @property
+    def blas(self) -> tuple[int, int, int]:
+        """What BLAS calls m, n and k."""
+        return self.m, self.k, self.n
+
     def __post_init__(self) -> None:
         for name in ("m", "n", "k"):
             object.__setattr__(self, name, positive(name, getattr(self, name)))

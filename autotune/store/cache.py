@@ -99,6 +99,10 @@ class TuningCache:
             # A transaction that changes nothing would pass on a full or read-only disk.
             connection.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
 
+    def check_free(self) -> None:
+        """Make sure that no other process keeps this one from writing; nothing is changed."""
+        schema.check_free(self.path, self._timeout_s)
+
     def add(self, *records: TuningRecord, binaries: Iterable[bytes] = ()) -> int:
         """Store records in one transaction and return how many were new.
 

@@ -136,6 +136,17 @@ def read(
         return _read(path, "mode=ro&immutable=1", query, values, timeout_s, since)
 
 
+def check_free(path: Path, timeout_s: float) -> None:
+    """Make sure that a transaction could begin; nothing is changed.
+
+    Raises:
+        CacheError: another process is writing for longer than that, or the file cannot be written.
+    """
+    with _translated(path), closing(_connect(path, "mode=rw", timeout_s)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ROLLBACK")
+
+
 def _read(
     path: Path, mode: str, query: str, values: Sequence[object], timeout_s: float, since: int
 ) -> list[tuple[Any, ...]]:

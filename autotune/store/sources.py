@@ -149,11 +149,21 @@ def record_sources(database: Path, kind: str) -> list[RecordSource]:
     return [TuningCache(database), *_layers(kind), shipped]
 
 
-def _layers(kind: str) -> Iterator[RecordSource]:
+def layer_paths() -> list[Path]:
+    """Where the read-only layers are to be: those of the variable, then those of distributions."""
     named = [Path(each) for each in os.environ.get(VARIABLE, "").split(os.pathsep) if each]
+    return [*(each.expanduser().absolute() for each in named), *_installed(tuple(sys.path))]
+
+
+def layer_database(path: Path) -> Path:
+    """The database of a layer, if it is a cache."""
+    return path if path.suffix == ".sqlite" else path / "tuning.sqlite"
+
+
+def _layers(kind: str) -> Iterator[RecordSource]:
     installed = _installed(tuple(sys.path))
-    for path in (*(each.expanduser().absolute() for each in named), *installed):
-        database = path if path.suffix == ".sqlite" else path / "tuning.sqlite"
+    for path in layer_paths():
+        database = layer_database(path)
         if database.is_file():
             yield TuningCache(database, read_only=True)
         elif path.is_dir() or (path.suffix == ".jsonl" and path.is_file()):

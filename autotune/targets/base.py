@@ -7,7 +7,7 @@ says which targets there are.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -16,6 +16,7 @@ from autotune.core.errors import InputError
 from autotune.core.suggestions import must_be
 
 if TYPE_CHECKING:
+    from autotune.core.check import Check
     from autotune.core.configuration import Candidate, Configuration
     from autotune.core.device import Device, DeviceFingerprint
     from autotune.families.family import KernelFamily
@@ -327,3 +328,17 @@ class Target(ABC):
     def found(cls) -> Found | None:
         """The devices of its own kind that are here, whether they can be used or not."""
         return None
+
+    @classmethod
+    def described_devices(cls) -> Sequence[str]:
+        """Names of devices that need not be here, for shells to complete."""
+        return ()
+
+    @classmethod
+    def examine(cls) -> Iterator[Check]:
+        """Look at all that it needs of this machine, for ``autotune doctor``.
+
+        What may hang or crash is looked at in a process of its own
+        (`autotune.targets.examining`).
+        """
+        yield from ()

@@ -13,6 +13,7 @@ import pytest
 from records import CUBIN, ENTRY, FINGERPRINT, PORTFOLIO, record
 
 from autotune.cli.cache_command import add_parser
+from autotune.cli.style import plain
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.errors import InputError, UnknownNameError
 from autotune.core.measurement import Measurement, Outcome
@@ -55,7 +56,7 @@ def run(*arguments: str | Path) -> CommandResult:
     args = parser.parse_args(["cache", *map(str, arguments)])
     result: CommandResult = args.run(args)
     json.dumps(result.document, allow_nan=False)
-    return result
+    return replace(result, text=plain(result.text))
 
 
 def test_list(cache: TuningCache) -> None:

@@ -16,6 +16,7 @@ from records import record
 
 from autotune.cli import main
 from autotune.cli.records import shipped
+from autotune.cli.style import plain
 from autotune.cli.table import folded, table
 from autotune.core.configuration import Candidate
 from autotune.core.device import Device
@@ -78,8 +79,10 @@ class TestBeginnings:
     def test_alone_it_helps(self, capsys: pytest.CaptureFixture[str]) -> None:
         code, out, err = run(capsys)
         assert (code, err) == (0, "")
-        for command in ("autotune tune", "autotune families", "autotune cache list", "--help"):
-            assert command in out
+        for command in ("tune", "tune --preset cpu", "cache list", "space", "families", "doctor"):
+            assert f"autotune {command}" in out
+        assert "autotune --help" in out
+        assert "from autotune import matmul" in out
 
     def test_a_command_imports_no_other(self) -> None:
         script = (
@@ -113,6 +116,13 @@ class TestBeginnings:
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
         assert done.returncode == -signal.SIGINT
         assert (done.stdout, done.stderr) == ("", "")
+
+    def test_what_completes_may_be_missing(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("argcomplete", "argcomplete.shell_integration"):
+            monkeypatch.setitem(sys.modules, name, None)
+        assert "pip install argcomplete" in refused(capsys, "completion", "bash", code=1)
 
     def test_an_ignored_ctrl_c_stays_ignored(self) -> None:
         script = (
@@ -519,7 +529,7 @@ class TestFolding:
 
     def test_last_columns_are_folded_below_themselves(self) -> None:
         text = table(("n", "what"), [("1", "word " * 40), ("2", "")], right=["n"], fold=True)
-        head, *rows, last = text.splitlines()
+        head, *rows, last = plain(text).splitlines()
         assert head == "n  what"
         assert rows[0].startswith("1  word")
         assert all(line.startswith("   word") for line in rows[1:])

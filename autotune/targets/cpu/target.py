@@ -11,8 +11,9 @@ from autotune.core.limits import CpuLimits
 from autotune.targets.base import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Iterator
 
+    from autotune.core.check import Check
     from autotune.core.configuration import Candidate
     from autotune.core.device import Device
     from autotune.families.family import KernelFamily
@@ -137,3 +138,10 @@ class CpuTarget(Target):
         from autotune.targets.cpu.call import numpy_kernel
 
         return numpy_kernel(problem).__call__
+
+    @classmethod
+    def examine(cls) -> Iterator[Check]:
+        """The processor, Numba and its threads, NumPy's BLAS."""
+        from autotune.targets.cpu.examining import examine
+
+        return examine()

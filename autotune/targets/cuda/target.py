@@ -16,8 +16,9 @@ from autotune.targets.cuda.device.known_gpus import find_gpu
 from autotune.targets.reports import Found
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Iterator, Sequence
 
+    from autotune.core.check import Check
     from autotune.core.configuration import Candidate, Configuration
     from autotune.core.device import DeviceFingerprint
     from autotune.families.family import KernelFamily
@@ -221,6 +222,20 @@ class CudaTarget(Target):
 
         return DeviceCalls(problem, device, programs)
 
+    @classmethod
+    def described_devices(cls) -> Sequence[str]:
+        """The known GPUs."""
+        from autotune.targets.cuda.device.known_gpus import known_gpus
+
+        return tuple(known_gpus())
+
+    @classmethod
+    def examine(cls) -> Iterator[Check]:
+        """The GPUs, their driver, and what compiles and runs kernels."""
+        from autotune.targets.cuda.examining import examine
+
+        return examine()
+
 
 class NumbaCudaTarget(CudaTarget):
     """Emitted Numba source on an NVIDIA GPU: another compiler, the same device and launches."""
@@ -258,6 +273,13 @@ class NumbaCudaTarget(CudaTarget):
 
         check_numba()
         return super().evaluator(work, beside)
+
+    @classmethod
+    def examine(cls) -> Iterator[Check]:
+        """This target's compiler; the rest is that of target cuda."""
+        from autotune.targets.cuda.examining import examine_numba
+
+        return examine_numba()
 
 
 _LIMITS = frozenset(each.name for each in fields(CudaLimits))

@@ -12,8 +12,9 @@ from autotune.core.suggestions import must_be
 from autotune.targets.base import Option, Placement, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
+    from autotune.core.check import Check
     from autotune.core.configuration import Candidate
     from autotune.core.device import Device, DeviceFingerprint
     from autotune.families.family import KernelFamily
@@ -176,3 +177,10 @@ class HybridTarget(Target):
         from autotune.targets.loading import load_kernel
 
         return load_kernel(self, request, HybridKernel)
+
+    @classmethod
+    def examine(cls) -> Iterator[Check]:
+        """How many GPUs there are, and whether they reach each other."""
+        from autotune.targets.hybrid.examining import examine
+
+        return examine()

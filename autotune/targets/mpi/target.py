@@ -17,6 +17,7 @@ from autotune.targets.base import Joined, Option, Placement, Target
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from autotune.core.check import Check
     from autotune.core.configuration import Candidate
     from autotune.core.device import Device, DeviceFingerprint
     from autotune.families.family import KernelFamily
@@ -327,6 +328,13 @@ class MpiTarget(Target):
         from autotune.targets.mpi.forecast import predicted_grids
 
         return predicted_grids(problem, device, cache)
+
+    @classmethod
+    def examine(cls) -> Iterator[Check]:
+        """The MPI library, its launcher, and whether two ranks meet."""
+        from autotune.targets.mpi.examining import examine
+
+        return examine()
 
 
 def _mpi_names(family: KernelFamily, dtype: str, out_dtype: str) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def read_gpu(index_or_name: int | str | None = None) -> Device:
     if not handles:
         raise MissingDependencyError(
             "the CUDA target needs an NVIDIA GPU and there is none (CUDA_VISIBLE_DEVICES?): "
-            "use --target cpu, or --device h200 to work without one"
+            "use target cpu; to count or emit without one, name one (--device h200)"
         )
     names = [_text(_call(driver.cuDeviceGetName, 256, handle)) for handle in handles]
     ordinal = choose(names, index_or_name)
@@ -173,8 +173,8 @@ def load_driver() -> Any:
         ) from error
     except RuntimeError as error:  # the library is not found
         raise MissingDependencyError(
-            f"the CUDA target needs an NVIDIA driver ({str(error).strip()}): use --target cpu, or "
-            "--device h200 to work without one"
+            f"the CUDA target needs an NVIDIA driver ({str(error).strip()}): use target cpu; to "
+            "count or emit without one, name one (--device h200)"
         ) from error
     if status != driver.CUresult.CUDA_SUCCESS:
         raise MissingDependencyError(

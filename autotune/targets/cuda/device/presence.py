@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from autotune.targets.cuda.device.nvml import listed_gpus
 
-_NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, ..._MINOR
 
 
@@ -43,10 +43,12 @@ class Presence:
     Attributes:
         gpus: all that this process may use, in the driver's order.
         missing: what keeps them from being used, and the remedy; None when nothing does.
+        status: what the driver says when it is started; None where there is no driver.
     """
 
     gpus: tuple[FoundGpu, ...]
     missing: str | None
+    status: int | None = None
 
     @property
     def usable(self) -> bool:
@@ -66,16 +68,18 @@ def look() -> Presence:
             "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         )
     status = driver.cuInit(0)
-    if status == _NO_DEVICE and "CUDA_VISIBLE_DEVICES" in os.environ:
-        return Presence((), None)  # hidden on purpose
+    if status == NO_DEVICE and "CUDA_VISIBLE_DEVICES" in os.environ:
+        return Presence((), None, status)  # hidden on purpose
     if status != 0:
         return Presence(
-            _by_nvml(), f"its driver does not start (error {status}); see what nvidia-smi says"
+            _by_nvml(),
+            f"its driver does not start (error {status}); see what nvidia-smi says",
+            status,
         )
     missing = None
     if not _installed("cuda.bindings"):
         missing = "cuda-bindings is not installed; pip install 'autotune-kernels[cuda]'"
-    return Presence(_by_driver(driver), missing)
+    return Presence(_by_driver(driver), missing, status)
 
 
 def can_run() -> bool:

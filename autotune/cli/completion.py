@@ -1,0 +1,174 @@
+"""What a shell is told when TAB is pressed: options, and the values that they can have here.
+
+The shell's function, which `autotune completion` prints, calls ``autotune`` with a variable set;
+argcomplete finds where in the line the cursor is, and asks the completers below for values.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+VARIABLE = "_ARGCOMPLETE"
+"""Set when a shell asks."""
+
+SHELLS = ("bash", "zsh", "fish")
+
+Completer = Callable[..., Iterable[str]]
+"""Called with `parsed_args`, all that the line says so far, and `prefix`."""
+
+_SAMPLERS = ("auto", "tpe", "gp", "cmaes", "nsga2", "random", "exhaustive")
+
+
+def script(shell: str) -> str:
+    """What has a shell complete the command.
+
+    Args:
+        shell: one of `SHELLS`.
+
+    Raises:
+        ImportError: argcomplete is not installed.
+    """
+    from argcomplete.shell_integration import shellcode
+
+    text: str = shellcode(["autotune"], shell=shell)
+    return text.strip()
+
+
+def command_of(line: str) -> str:
+    """The command that a line is of; empty where none has been typed yet."""
+    from autotune.cli.parser import normalized
+
+    words = normalized(line.split()[1:])
+    return words[0] if words and not words[0].startswith("-") else ""
+
+
+def complete(parser: argparse.ArgumentParser) -> None:
+    """Answer the shell, and exit.
+
+    Raises:
+        ImportError: argcomplete is not installed.
+    """
+    import argcomplete
+    from argcomplete.completers import FilesCompleter, SuppressCompleter
+
+    _attach(parser, FilesCompleter())
+    argcomplete.autocomplete(
+        parser,
+        always_complete_options=False,
+        exit_method=sys.exit,
+        default_completer=SuppressCompleter(),
+    )
+
+
+def _attach(parser: argparse.ArgumentParser, files: Completer) -> None:
+    """Give every option and argument the completer of its values."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                _attach(each, files)
+        elif (completer := _completer_of(action, files)) is not None:
+            action.completer = completer  # type: ignore[attr-defined]
+
+
+def _completer_of(action: argparse.Action, files: Completer) -> Completer | None:
+    if action.type is Path or action.dest in ("cache", "file"):
+        return files
+    return _COMPLETERS.get(action.dest) or _choices_of(action.dest)
+
+
+def _choices_of(name: str) -> Completer | None:
+    """The values of an option that a target has."""
+    from autotune.targets.registry import all_options
+
+    choices = [each for _, option in all_options().get(name, ()) for each in option.choices]
+    return (lambda **_: choices) if choices else None
+
+
+def _targets(**_: object) -> Iterable[str]:
+    from autotune.targets.registry import target_names
+
+    return target_names()
+
+
+def _families(parsed_args: argparse.Namespace, **_: object) -> Iterable[str]:
+    """By the names of their files, which takes no time."""
+    from autotune.core.paths import data_dir
+
+    target = getattr(parsed_args, "target", None) or "*"
+    operation = getattr(parsed_args, "operation", None) or "gemm"
+    files = [*data_dir("search_spaces").glob(f"{operation}/{target}/*.toml")]
+    own = os.environ.get("AUTOTUNE_FAMILIES", "").split(os.pathsep)
+    for folder in (*getattr(parsed_args, "families", ()), *map(Path, filter(None, own))):
+        files += folder.rglob("*.toml")
+    return {file.stem for file in files} - {"operation"}
+
+
+def _presets(parsed_args: argparse.Namespace, **_: object) -> Iterable[str]:
+    """Those of `tune`, or those of the family that `emit` is to print."""
+    if parsed_args.command != "emit":
+        from autotune.tuning.presets import tuning_presets
+
+        return tuning_presets()
+    from autotune.families.catalog import find_families
+
+    name = parsed_args.family
+    return {each for one in find_families() if one.name == name for each in one.presets}
+
+
+def _devices(**_: object) -> Iterable[str]:
+    from autotune.targets.registry import target_classes
+
+    return {name for target in target_classes() for name in target.described_devices()}
+
+
+def _records(parsed_args: argparse.Namespace, **_: object) -> Iterable[str]:
+    """The ids of stored records, and where they do not have to be, of shipped ones."""
+    from autotune.cli.records import shipped, user_cache
+
+    ids = [id_ for id_, _ in user_cache(getattr(parsed_args, "cache", None)).documents()]
+    return ids or [record.id for record in shipped()]
+
+
+def _dtypes(**_: object) -> Iterable[str]:
+    from autotune.core.dtypes import DTYPES
+
+    return DTYPES
+
+
+def _accuracies(**_: object) -> Iterable[str]:
+    from autotune.operations.problem import ACCURACIES
+
+    return ACCURACIES
+
+
+def _layouts(**_: object) -> Iterable[str]:
+    from autotune.operations.problem import LAYOUTS
+
+    return LAYOUTS
+
+
+def _operations(parsed_args: argparse.Namespace, **_: object) -> Iterable[str]:
+    from autotune.families.catalog import find_families
+
+    return {family.operation for family in find_families(parsed_args.families)}
+
+
+_COMPLETERS: Mapping[str, Completer] = {
+    "accuracy": _accuracies,
+    "device": _devices,
+    "dtype": _dtypes,
+    "family": _families,
+    "id": _records,
+    "layout": _layouts,
+    "operation": _operations,
+    "out_dtype": _dtypes,
+    "preset": _presets,
+    "record": _records,
+    "sampler": lambda **_: _SAMPLERS,
+    "target": _targets,
+}
+"""By what an option or argument is stored as."""
