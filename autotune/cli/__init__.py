@@ -38,6 +38,7 @@ _COMMANDS: Mapping[str, str] = {
     "cache": "list, show, export, import, verify and prune tuning records",
     "sweep": "measure every valid configuration, to study the space",
     "replay": "compare samplers on recorded spaces",
+    "report": "write a page about studies and sweeps",
 }
 """The commands and what they do, each in its own module: none is imported for another's sake."""
 
