@@ -128,7 +128,7 @@ def contenders(study: Study, measure: Measure) -> Spec:
             },
         ],
         "encoding": {"y": y, "color": color, "tooltip": tooltip},
-        "height": {"step": 22},
+        "height": 22 * len(rows),
     }
 
 
@@ -152,7 +152,7 @@ def shares(rows: Sequence[Mapping[str, Any]], order: Sequence[str], title: str) 
             "order": {"field": "r", "type": "quantitative"},
             "tooltip": [field("s", "study"), field("k", "what"), field("v", title, ",.4~r")],
         },
-        "height": {"step": 38},
+        "height": 38 * len({row["s"] for row in rows}),
     }
 
 

@@ -17,6 +17,7 @@ from autotune.core.suggestions import did_you_mean
 from autotune.families.catalog import find_operation
 from autotune.recorded import open_recording
 from autotune.reporting.study import FAILED, UNFINISHED, Study, Trial
+from autotune.search.claims import INTERRUPTED
 from autotune.search.reading import read_study, study_names
 from autotune.store import TuningCache
 
@@ -101,12 +102,12 @@ class Finder:
 
     def _of_study(self, stored: StoredStudy) -> Study:
         begun = next((each.started for each in stored.trials if each.started), None)
-        trials = [_told(number, each, begun) for number, each in enumerate(stored.trials, start=1)]
-        known = [trial for trial in trials if trial is not None]
+        made = filter(_was_begun, stored.trials)
+        trials = [_told(number, each, begun) for number, each in enumerate(made, start=1)]
         subject = stored.subject
         return Study(
             name=printable(stored.name),
-            trials=known,
+            trials=trials,
             source="Optuna study" + (" in a database" if self.storage else " in a journal"),
             device=str(subject.get("device", "")),
             target=str(subject.get("target", "")),
@@ -114,7 +115,7 @@ class Finder:
             families=stored.families,
             space=stored.space,
             runs=stored.runs,
-            record=self._record(subject, known, stored),
+            record=self._record(subject, trials, stored),
         )
 
     def _of_measurements(self, name: str, rows: Sequence[StoredMeasurement]) -> Study:
@@ -244,15 +245,20 @@ def _is_file(given: str) -> bool:
         return False
 
 
-def _told(number: int, told: TrialRecord[Candidate], begun: datetime | None) -> Trial | None:
-    """A trial of a study; None for one that was given up before it had a candidate."""
-    if told.candidate is None:
-        return None
+def _was_begun(told: TrialRecord[Candidate]) -> bool:
+    """Whether a trial was more than a proposal, which a run gives up when its time is over."""
+    given_up = told.measurement is None and told.reason == INTERRUPTED
+    return told.candidate is not None and not given_up
+
+
+def _told(number: int, told: TrialRecord[Candidate], begun: datetime | None) -> Trial:
+    """A trial of a study."""
+    assert told.candidate is not None  # or it was not begun
     ended_s = None
     if told.ended is not None and begun is not None:
         ended_s = (told.ended - begun).total_seconds()
     if told.measurement is None:
-        reason = told.reason or "it did not end"
+        reason = told.reason or "still running, or its process was lost"
         return Trial(
             number,
             told.candidate.family,
@@ -285,7 +291,8 @@ def _trial(
 def _entry(number: int, entry: Entry, factor: float | None) -> Trial:
     """A recorded configuration, its times in seconds where the unit is known."""
     scale = factor or 1.0
-    value = None if entry.value is None else float(entry.value) * scale
+    # Rounded, since most units are no power of two.
+    value = None if entry.value is None else float(f"{entry.value * scale:.12g}")
     low, high = entry.interval or (0.0, 0.0)
     outcome = entry.outcome or (Outcome.OK if value is not None else FAILED)
     return Trial(

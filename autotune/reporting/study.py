@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.measurement import Outcome
@@ -64,7 +65,7 @@ class Trial:
         return f"{self.family}: {values}" if self.family else values
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Study:
     """A study or sweep, and what is known of where it ran.
 
@@ -94,7 +95,7 @@ class Study:
     runs: tuple[Mapping[str, Any], ...] = ()
     record: TuningRecord | None = None
 
-    @property
+    @cached_property
     def ranked(self) -> list[Trial]:
         """The trials that are OK, fastest first."""
         timed = [trial for trial in self.trials if trial.ok]
@@ -122,7 +123,7 @@ class Study:
             return float(sum(known))
         return None if self.record is None else self.record.effort.seconds
 
-    @property
+    @cached_property
     def flops(self) -> int | None:
         """Floating-point operations of the problem; None where its times say no rate."""
         return None if self.problem is None or self.unit != "s" else self.problem.flops

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import optuna
-from optuna.distributions import CategoricalDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+from optuna.storages import InMemoryStorage
 from optuna.trial import create_trial
 
 from autotune.search.quiet import quiet
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
-    from optuna.trial import FrozenTrial
+    from optuna.trial import FrozenTrial, TrialState
 
     from autotune.core.configuration import Value
 
@@ -29,7 +30,7 @@ FEWEST_POINTS = 20
 MOST_POINTS = 1000
 """Of more, a random part is evaluated: the intervals are narrow by then."""
 
-RESAMPLES = 40
+RESAMPLES = 30
 """Resampled studies that an interval comes from."""
 
 _CONFIDENCE = 0.95
@@ -75,10 +76,11 @@ def importances(
     chosen = list(range(len(points)))
     if len(points) > MOST_POINTS:
         chosen = sorted(rng.choice(len(points), MOST_POINTS, replace=False).tolist())
-    trials = _trials([points[row] for row in chosen], [times[row] for row in chosen])
-    found = _evaluate(trials)
-    draws = rng.integers(0, len(trials), size=(RESAMPLES, len(trials))).tolist()
-    resampled = [_evaluate([trials[row] for row in draw]) for draw in draws]
+    with quiet():
+        study = _Study([points[row] for row in chosen], [times[row] for row in chosen])
+        found = study.importance(range(len(chosen)))
+        draws = rng.integers(0, len(chosen), size=(RESAMPLES, len(chosen))).tolist()
+        resampled = [study.importance(draw) for draw in draws]
     tail = (1 - _CONFIDENCE) / 2
     result = []
     for name, share in found.items():
@@ -88,28 +90,43 @@ def importances(
     return sorted(result, key=lambda each: (-each.share, each.name))
 
 
-def _trials(points: Sequence[Mapping[str, Value]], times: Sequence[float]) -> list[FrozenTrial]:
-    values: dict[str, dict[Value, None]] = {}
-    for point in points:
-        for name, value in point.items():
-            values.setdefault(name, {})[value] = None
-    distributions = {
-        name: CategoricalDistribution(tuple(choices)) for name, choices in values.items()
-    }
-    with quiet():
-        return [
-            create_trial(
-                params=dict(point),
-                distributions={name: distributions[name] for name in point},
-                value=time,
-            )
-            for point, time in zip(points, times, strict=True)
-        ]
+class _Study(InMemoryStorage):
+    """A study of which any selection of trials can be evaluated, without copying them each time.
 
+    Args:
+        points: values by parameter.
+        times: what each took.
+    """
 
-def _evaluate(trials: Sequence[FrozenTrial]) -> dict[str, float]:
-    with quiet():
-        study = optuna.create_study()
-        study.add_trials(trials)
-        evaluator = PedAnovaImportanceEvaluator(target_quantile=FAST_SHARE)
-        return get_param_importances(study, evaluator=evaluator)
+    def __init__(self, points: Sequence[Mapping[str, Value]], times: Sequence[float]) -> None:
+        super().__init__()
+        self._selected: list[FrozenTrial] | None = None
+        self._study = optuna.create_study(storage=self)
+        self._evaluator = PedAnovaImportanceEvaluator(target_quantile=FAST_SHARE)
+        values: dict[str, dict[Value, None]] = {}
+        for point in points:
+            for name, value in point.items():
+                values.setdefault(name, {})[value] = None
+        distributions: dict[str, BaseDistribution] = {
+            name: CategoricalDistribution(tuple(own)) for name, own in values.items()
+        }
+        for point, time in zip(points, times, strict=True):
+            held = {name: distributions[name] for name in point}
+            self._study.add_trial(create_trial(params=dict(point), distributions=held, value=time))
+        self._all = self._study.get_trials(deepcopy=False)
+
+    def importance(self, rows: Iterable[int]) -> dict[str, float]:
+        """Importance by parameter, as these trials say; one may be given several times."""
+        self._selected = [self._all[row] for row in rows]
+        return get_param_importances(self._study, evaluator=self._evaluator)
+
+    def get_all_trials(
+        self,
+        study_id: int,
+        deepcopy: bool = True,
+        states: Container[TrialState] | None = None,
+    ) -> list[FrozenTrial]:
+        """The selected trials, all of which are complete."""
+        if self._selected is None:
+            return super().get_all_trials(study_id, deepcopy, states)
+        return self._selected

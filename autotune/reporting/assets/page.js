@@ -135,6 +135,7 @@
       };
     });
     fillBody(figure.querySelector("table"), rows.map((cell) => [cell.x, cell.y, cell.v, cell.k]));
+    spec.height = 30 * down.values.length;
     spec.encoding.x.title = across.name;
     spec.encoding.y.title = down.name;
     spec.encoding.x.scale = { domain: across.values };
