@@ -1,11 +1,11 @@
-"""The charts of trials: progress, contenders, shares of time, roofline, resources."""
+"""The charts of trials: progress, contenders, shares of time, resources."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.measurement import Outcome
-from autotune.reporting import facts, roofline
+from autotune.reporting import facts
 from autotune.reporting.drawing import Spec, field, of_names, scale
 from autotune.reporting.study import FAILED, UNFINISHED
 
@@ -22,7 +22,20 @@ CONTENDERS = 15
 """Trials whose intervals are shown."""
 
 OUTCOMES = (*map(str, Outcome), FAILED, UNFINISHED)
-"""In the order of their colours."""
+"""In the order in which a trial may come to its end."""
+
+OUTCOME_COLORS = (
+    str(Outcome.REJECTED),
+    str(Outcome.COMPILE_FAILED),
+    str(Outcome.OK),
+    str(Outcome.LAUNCH_FAILED),
+    str(Outcome.WRONG_RESULT),
+    str(Outcome.TIMEOUT),
+    UNFINISHED,
+    str(Outcome.ABANDONED),
+    FAILED,
+)
+"""In the order of the page's colours: what is right is green, what is wrong red."""
 
 RESOURCES: Mapping[str, str] = {
     "registers": "registers of a thread",
@@ -112,6 +125,7 @@ def contenders(study: Study, measure: Measure) -> Spec:
         "type": "nominal",
         "title": None,
         "scale": {"domain": ["fastest", "tie", "slower"]},
+        "legend": {"values": list(dict.fromkeys(row["k"] for row in rows))},
     }
     tooltip = [field("n", "trial"), field("v", measure.label), field("c", "configuration")]
     x = {"type": "quantitative", "title": measure.label, "scale": {"zero": False}}
@@ -132,98 +146,41 @@ def contenders(study: Study, measure: Measure) -> Spec:
     }
 
 
-def shares(rows: Sequence[Mapping[str, Any]], order: Sequence[str], title: str) -> Spec:
-    """Stacked bars, one a study: rows have the study `s`, the part `k` and its amount `v`."""
+def shares(
+    rows: Sequence[Mapping[str, Any]], order: Sequence[str], colors: Sequence[str], title: str
+) -> Spec:
+    """Stacked bars, one a study.
+
+    Args:
+        rows: have the study `s`, the part `k` and its amount `v`.
+        order: of the parts.
+        colors: all parts, in the order of the page's colours.
+        title: of the axis.
+    """
     parts = dict.fromkeys(row["k"] for row in rows)
-    known = [*(part for part in order if part in parts), *(p for p in parts if p not in order)]
+    known = [part for part in order if part in parts]
+    several = len({row["s"] for row in rows}) > 1
+    y: Spec = {"field": "s", "type": "nominal", "sort": None, "title": None}
+    if not several:
+        y["axis"] = None
     ranked = [{**row, "r": known.index(row["k"])} for row in rows]
     return {
         "data": {"values": ranked},
         "mark": {"type": "bar"},
         "encoding": {
-            "y": {"field": "s", "type": "nominal", "sort": None, "title": None},
+            "y": y,
             "x": {"field": "v", "type": "quantitative", "title": title, "stack": "zero"},
             "color": {
                 "field": "k",
                 "type": "nominal",
                 "title": None,
-                "scale": {"domain": known},
+                "scale": {"domain": colors},
+                "legend": {"values": known},
             },
             "order": {"field": "r", "type": "quantitative"},
             "tooltip": [field("s", "study"), field("k", "what"), field("v", title, ",.4~r")],
         },
         "height": 38 * len({row["s"] for row in rows}),
-    }
-
-
-def roof(studies: Sequence[Study]) -> Spec:
-    """Every measured point under the roofs that are known."""
-    points, places = [], []
-    for study in studies:
-        at = roofline.intensity(study)
-        if at is None:
-            continue
-        places.append(at)
-        for trial in facts.sample([t for t in study.trials if t.value is not None], MOST_DRAWN):
-            rate = study.rate(trial.value or 1.0)
-            what = {"c": str(trial), "o": trial.outcome}
-            points.append({"s": study.name, "x": round(at, 4), "y": float(f"{rate:.5g}"), **what})
-    low, high = min(places) / 4, max(places) * 4
-    lines = []
-    for number, each in enumerate(roofline.roofs(studies)):
-        ends = [(low, each.at(low)), (high, each.at(high))]
-        lines += [{"l": number, "n": each.name, "x": x, "y": y} for x, y in ends]
-    x: Spec = {
-        "field": "x",
-        "type": "quantitative",
-        "title": "FLOP per byte of operands",
-        "scale": {"type": "log", "domain": [low, high], "nice": False},
-        "axis": {"format": "~r", "tickCount": 6},
-    }
-    y: Spec = {
-        "field": "y",
-        "type": "quantitative",
-        "title": "GFLOP/s",
-        "scale": {"type": "log"},
-        "axis": {"format": "~r", "tickCount": 6},
-    }
-    ends_only = [line for line in lines if line["x"] == low]
-    return {
-        "layer": [
-            {
-                "data": {"values": lines},
-                "mark": {"type": "line", "strokeWidth": 1.5, "style": "interval"},
-                "encoding": {"x": x, "y": y, "detail": {"field": "l", "type": "nominal"}},
-            },
-            {
-                "data": {"values": ends_only},
-                "mark": {
-                    "type": "text",
-                    "align": "left",
-                    "baseline": "bottom",
-                    "dx": 4,
-                    "dy": -3,
-                    "limit": 420,
-                },
-                "encoding": {"x": x, "y": y, "text": {"field": "n", "type": "nominal"}},
-            },
-            {
-                "data": {"values": points},
-                "mark": {"type": "point", "size": 28, "opacity": 0.6, "aria": False},
-                "encoding": {
-                    "x": x,
-                    "y": y,
-                    "color": of_names([study.name for study in studies]),
-                    "tooltip": [
-                        field("s", "study"),
-                        field("y", "GFLOP/s"),
-                        field("o", "outcome"),
-                        field("c", "configuration"),
-                    ],
-                },
-            },
-        ],
-        "height": 380,
     }
 
 
@@ -247,7 +204,12 @@ def resource(studies: Sequence[Study], measure: Measure, name: str) -> Spec:
         "data": {"values": rows},
         "mark": {"type": "point", "size": 28, "opacity": 0.65, "aria": False},
         "encoding": {
-            "x": {"field": "x", "type": "quantitative", "title": RESOURCES[name]},
+            "x": {
+                "field": "x",
+                "type": "quantitative",
+                "title": RESOURCES[name],
+                "scale": {"zero": False, "padding": 12},
+            },
             "y": {
                 "field": "y",
                 "type": "quantitative",

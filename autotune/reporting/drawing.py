@@ -6,6 +6,7 @@ says becomes part of an expression. Colours and fonts are the page's, see ``asse
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -35,6 +36,14 @@ def of_names(names: Sequence[str]) -> Spec:
         "scale": {"domain": list(names)},
         **(legend if len(names) > 1 else {"legend": None}),
     }
+
+
+def powers(low: float, high: float) -> list[float]:
+    """Round numbers between two, for logarithmic axes: 1, 2 and 5 of a power, if they are few."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    digits = (1, 2, 5) if last - first <= 3 else (1,)
+    found = [float(f"{digit}e{power}") for power in range(first, last + 1) for digit in digits]
+    return [each for each in found if low <= each <= high]
 
 
 def field(name: str, title: str, format: str = "") -> Spec:

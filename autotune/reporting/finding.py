@@ -10,25 +10,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import AutotuneError, UnknownNameError
-from autotune.core.measurement import Outcome
 from autotune.core.paths import CacheLocations
 from autotune.core.printable import printable, shown
 from autotune.core.suggestions import did_you_mean
 from autotune.families.catalog import find_operation
 from autotune.recorded import open_recording
-from autotune.reporting.study import FAILED, UNFINISHED, Study, Trial
-from autotune.search.claims import INTERRUPTED
+from autotune.reporting.study import Study, Trial
+from autotune.reporting.trials import (
+    trial_of_measurement,
+    trial_of_recording,
+    trial_of_study,
+    was_begun,
+)
 from autotune.search.reading import read_study, study_names
 from autotune.store import TuningCache
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autotune.core.configuration import Candidate
-    from autotune.core.measurement import Measurement
     from autotune.operations.problem import Problem
-    from autotune.recorded import Entry, Recording
-    from autotune.search import TrialRecord
+    from autotune.recorded import Recording
     from autotune.search.reading import StoredStudy
     from autotune.store import StoredMeasurement, TuningRecord
 
@@ -102,8 +103,8 @@ class Finder:
 
     def _of_study(self, stored: StoredStudy) -> Study:
         begun = next((each.started for each in stored.trials if each.started), None)
-        made = filter(_was_begun, stored.trials)
-        trials = [_told(number, each, begun) for number, each in enumerate(made, start=1)]
+        made = filter(was_begun, stored.trials)
+        trials = [trial_of_study(number, each, begun) for number, each in enumerate(made, start=1)]
         subject = stored.subject
         return Study(
             name=printable(stored.name),
@@ -123,7 +124,7 @@ class Finder:
         first = rows[0]
         begun = datetime.fromisoformat(first.created)
         trials = [
-            _trial(
+            trial_of_measurement(
                 number,
                 row.candidate,
                 row.measurement,
@@ -153,7 +154,8 @@ class Finder:
         with open_recording(path) as recording:
             factor = SECONDS.get(recording.unit)
             trials = [
-                _entry(number, each, factor) for number, each in enumerate(recording.entries, 1)
+                trial_of_recording(number, each, factor)
+                for number, each in enumerate(recording.entries, 1)
             ]
             return self._of_recording(recording, trials, "s" if factor else "")
 
@@ -243,65 +245,3 @@ def _is_file(given: str) -> bool:
         return Path(given).is_file()
     except (OSError, ValueError):  # too long for a path, or with a null byte
         return False
-
-
-def _was_begun(told: TrialRecord[Candidate]) -> bool:
-    """Whether a trial was more than a proposal, which a run gives up when its time is over."""
-    given_up = told.measurement is None and told.reason == INTERRUPTED
-    return told.candidate is not None and not given_up
-
-
-def _told(number: int, told: TrialRecord[Candidate], begun: datetime | None) -> Trial:
-    """A trial of a study."""
-    assert told.candidate is not None  # or it was not begun
-    ended_s = None
-    if told.ended is not None and begun is not None:
-        ended_s = (told.ended - begun).total_seconds()
-    if told.measurement is None:
-        reason = told.reason or "still running, or its process was lost"
-        return Trial(
-            number,
-            told.candidate.family,
-            told.candidate.configuration,
-            UNFINISHED,
-            None,
-            reason=reason,
-            ended_s=ended_s,
-        )
-    return _trial(number, told.candidate, told.measurement, ended_s)
-
-
-def _trial(
-    number: int, candidate: Candidate, measurement: Measurement, ended_s: float | None
-) -> Trial:
-    return Trial(
-        number=number,
-        family=candidate.family,
-        configuration=candidate.configuration,
-        outcome=str(measurement.outcome),
-        value=measurement.median_s,
-        interval=measurement.interval_s,
-        repeats=measurement.repeats,
-        reason=measurement.reason,
-        details=measurement.details,
-        ended_s=ended_s,
-    )
-
-
-def _entry(number: int, entry: Entry, factor: float | None) -> Trial:
-    """A recorded configuration, its times in seconds where the unit is known."""
-    scale = factor or 1.0
-    # Rounded, since most units are no power of two.
-    value = None if entry.value is None else float(f"{entry.value * scale:.12g}")
-    low, high = entry.interval or (0.0, 0.0)
-    outcome = entry.outcome or (Outcome.OK if value is not None else FAILED)
-    return Trial(
-        number=number,
-        family=entry.family,
-        configuration=dict(entry.configuration),
-        outcome=str(outcome),
-        value=value,
-        interval=None if entry.interval is None else (low * scale, high * scale),
-        repeats=entry.repeats,
-        reason=entry.reason,
-    )

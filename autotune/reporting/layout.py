@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -122,3 +122,19 @@ class Page:
     sections: Sequence[Section]
     explored: dict[str, Any] = field(default_factory=dict)
     foot: str = ""
+
+
+def without_column(section: Section, name: str) -> Section:
+    """The section with tables that lack a column, where they had it."""
+
+    def less(table: Table) -> Table:
+        if name not in table.header:
+            return table
+        at = table.header.index(name)
+        header = [*table.header[:at], *table.header[at + 1 :]]
+        return replace(
+            table, header=header, rows=[[*row[:at], *row[at + 1 :]] for row in table.rows]
+        )
+
+    figures = [replace(figure, table=less(figure.table)) for figure in section.figures]
+    return replace(section, figures=figures, tables=[less(table) for table in section.tables])

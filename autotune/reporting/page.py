@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from autotune.core.errors import InputError
 from autotune.core.printable import printable
 from autotune.core.version import __version__
-from autotune.reporting import running, runtime, spaces, winning
+from autotune.reporting import running, runtime, spaces, surroundings, winning
 from autotune.reporting.amounts import Measure
 from autotune.reporting.explore import explored
 from autotune.reporting.funnel import funnel_of
-from autotune.reporting.layout import Cell, Page
+from autotune.reporting.layout import Cell, Page, without_column
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,8 +48,10 @@ def page_of(studies: Sequence[Study], extra_families: tuple[Path, ...] = ()) -> 
         running.failures(studies),
         running.roof(studies),
         running.resources(studies, measure),
-        running.environment(studies),
+        surroundings.environment(studies),
     ]
+    if len(studies) == 1:
+        sections = [without_column(section, "study") for section in sections]
     names = ", ".join(study.name for study in studies)
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return Page(

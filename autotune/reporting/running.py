@@ -1,16 +1,16 @@
-"""Sections about the runs: where the time went, what failed, how near the hardware, on what."""
+"""Sections about the runs: where the time went, what failed, how near the hardware."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from autotune.core.measurement import Outcome
-from autotune.reporting import charts, facts, roofline
+from autotune.reporting import charts, facts, roof_chart, roofline
 from autotune.reporting.amounts import duration_text, rate_text
 from autotune.reporting.layout import Cell, Figure, Section, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from autotune.reporting.amounts import Measure
     from autotune.reporting.study import Study
@@ -50,7 +50,7 @@ def times(studies: Sequence[Study]) -> Section:
         "time-chart",
         "Wall time of the runs",
         "A bar for each study, divided by what the time went into.",
-        [("", charts.shares(rows, order, "seconds"))],
+        [("", charts.shares(rows, order, order, "seconds"))],
         table,
     )
     text = []
@@ -104,7 +104,7 @@ def failures(studies: Sequence[Study]) -> Section:
         "outcomes-chart",
         "Trials by outcome",
         "A bar for each study, divided by how its trials ended.",
-        [("", charts.shares(rows, charts.OUTCOMES, "trials"))],
+        [("", charts.shares(rows, charts.OUTCOMES, charts.OUTCOME_COLORS, "trials"))],
         outcomes,
     )
     reasons = [
@@ -167,7 +167,7 @@ def roof(studies: Sequence[Study]) -> Section:
         "Every measured trial, and the roofs that are known",
         "Rates of all timed trials over the intensity of their problem, both on scales of powers "
         "of ten.",
-        [("", charts.roof(known))],
+        [("", roof_chart.roof(known))],
         table,
         note="The trials' rates are in the table of the fastest trials.",
     )
@@ -231,52 +231,6 @@ def resources(studies: Sequence[Study], measure: Measure) -> Section:
         choice="Resource",
     )
     return Section("resources", title, text, (), [figure])
-
-
-def environment(studies: Sequence[Study]) -> Section:
-    """What the times depend on besides: device, software, state, how it was searched."""
-    facts_of = {study.name: _surroundings(study) for study in studies}
-    names = list(dict.fromkeys(name for each in facts_of.values() for name in each))
-    rows = [[name, *(each.get(name, _UNKNOWN) for each in facts_of.values())] for name in names]
-    table = Table(
-        "environment-table",
-        "What was recorded with each study",
-        ("what", *(study.name for study in studies)),
-        rows,
-    )
-    return Section("environment", "Environment", (), (), (), [table])
-
-
-def _surroundings(study: Study) -> dict[str, str]:
-    found: dict[str, Any] = {
-        "source": study.source,
-        "problem": study.problem.label if study.problem else "",
-        "target": study.target,
-        "device": study.device,
-        "families": ", ".join(study.families),
-        "sampler": study.samplers,
-        "seed": ", ".join(dict.fromkeys(str(run["seed"]) for run in study.runs if "seed" in run)),
-        "runs": len(study.runs) or "",
-        "began": study.runs[0].get("started", "") if study.runs else "",
-        "autotune": study.runs[-1].get("version", "") if study.runs else "",
-        "space": study.space,
-    }
-    if study.record is not None:
-        found["record"] = study.record.id
-        found.setdefault("autotune", study.record.version)
-    fingerprint = study.noted("fingerprint").get("fields")
-    if fingerprint is None and study.record is not None:
-        fingerprint = study.record.fingerprint.fields
-    groups: Mapping[str, Any] = {
-        "device": fingerprint,
-        "limit": study.noted("limits"),
-        "software": study.noted("toolchain"),
-        "state": study.noted("state"),
-    }
-    for group, values in groups.items():
-        if isinstance(values, dict):
-            found |= {f"{group}: {name}": value for name, value in values.items()}
-    return {name: str(value) for name, value in found.items() if value not in ("", None)}
 
 
 def _seconds(seconds: float | None) -> Cell:

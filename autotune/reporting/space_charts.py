@@ -115,7 +115,7 @@ def parallel(measure: Measure) -> Spec:
         "layer": [
             {
                 "data": {"name": "lines"},
-                "mark": {"type": "line", "strokeWidth": 1.2, "opacity": 0.5, "aria": False},
+                "mark": {"type": "line", "strokeWidth": 1.2, "opacity": 0.55, "aria": False},
                 "encoding": {
                     "x": x,
                     "y": y,
@@ -125,20 +125,27 @@ def parallel(measure: Measure) -> Spec:
                         "type": "quantitative",
                         "title": measure.label,
                         "scale": ramp(measure),
-                        "legend": {"orient": "top", "gradientLength": 220},
+                        "legend": {
+                            "orient": "top",
+                            "gradientLength": 220,
+                            "gradientOpacity": 1,
+                        },
                     },
                 },
             },
             {
                 "data": {"name": "best"},
-                "mark": {"type": "line", "strokeWidth": 3.5, "style": "best", "point": True},
+                "mark": {"type": "line", "strokeWidth": 3.5, "style": "best"},
                 "encoding": {"x": x, "y": y, "detail": {"field": "n", "type": "nominal"}},
             },
-            {
-                "data": {"name": "values"},
-                "mark": {"type": "text", "align": "left", "dx": 6, "style": "halo"},
-                "encoding": {"x": x, "y": y, "text": {"field": "t", "type": "nominal"}},
-            },
+            *(
+                {
+                    "data": {"name": "values"},
+                    "mark": {"type": "text", "align": "left", "dx": 6, "aria": False, **style},
+                    "encoding": {"x": x, "y": y, "text": {"field": "t", "type": "nominal"}},
+                }
+                for style in ({"style": "halo"}, {})  # readable on whatever lines
+            ),
         ],
         "height": 380,
     }

@@ -68,7 +68,7 @@ def parallel(studies: Sequence[Study], measure: Measure) -> Section:
         "parallel-chart",
         "Parallel coordinates",
         "A line for each trial, through the value of each of its parameters, bright where it was "
-        "fast; the fastest is drawn thick.",
+        "fast; the fastest is drawn thick. Lines are spread a little where values are equal.",
         [("", space_charts.parallel(measure))],
         Table(
             "parallel-table",

@@ -49,7 +49,8 @@ def winner(studies: Sequence[Study], measure: Measure) -> Section:
         rows,
         ("rank", "trial", "time", "GFLOP/s"),
     )
-    text = [_verdict(study) for study in studies]
+    named = len(studies) > 1
+    text = [(f"{study.name}: " if named else "") + _verdict(study) for study in studies]
     figure = Figure(
         "winner-chart",
         "The fastest trials with their confidence intervals",
@@ -177,20 +178,20 @@ def _comparison(studies: Sequence[Study]) -> Table:
 def _verdict(study: Study) -> str:
     ranked, record = study.ranked, study.record
     if record is not None:
-        return f"{study.name}: {_stored(record)}"
+        return _stored(record)
     if not ranked:
-        return f"{study.name}: no trial was verified and timed to the end."
+        return "No trial was verified and timed to the end."
     tied = len(facts.ties(study))
     others = "no other trial" if not tied else "1 other trial" if tied == 1 else f"{tied} others"
     known = "ties with " + others if ranked[0].interval else "how sure that is was not recorded"
-    return f"{study.name}: fastest was {ranked[0]}, {_of(study, ranked[0])}; {known}."
+    return f"Fastest was {ranked[0]}, {_of(study, ranked[0])}; {known}."
 
 
 def _stored(record: TuningRecord) -> str:
     low, high = (time_text(end) for end in record.interval_s)
     others = "no other finalist" if not record.ties else f"{record.ties} of the finalists"
     text = (
-        f"record {record.id}, {record.candidate}. Measured again in turns with the other "
+        f"Record {record.id}, {record.candidate}. Measured again in turns with the other "
         f"finalists it takes {time_text(record.median_s)} ({low} to {high}), "
         f"{rate_text(record.gflops)}, and ties with {others}."
     )

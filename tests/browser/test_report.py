@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,12 @@ from watching import Watch
 from autotune.core.paths import CacheLocations
 from autotune.operations.problem import Gemm
 from autotune.reporting import Finder, write_page
+from autotune.targets.registry import rescan
+from autotune.tuning import sweep
+
+sys.path.append(str(Path(__file__).parents[1] / "toy"))
+
+from installed import install
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -20,20 +27,22 @@ WAIT_S = 60
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory, shared_programs: Any) -> Path:
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Of a sweep that was really made, beside a study with all that a GPU's trials say."""
-    from autotune.tuning import sweep
-
     folder = tmp_path_factory.mktemp("report")
-    with shared_programs.at(folder / "cache") as cache:
-        result = sweep(
-            Gemm(24, 20, 16, threads=1), target="cpu", families=["loops"], limit=2, cache=cache
-        )
+    (folder / "site").mkdir()
+    cache = folder / "cache"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(install(folder / "site")))
+        patch.delitem(sys.modules, "toy_target", raising=False)
+        rescan()
+        result = sweep(Gemm(40, 30, 20), target="toy", cache=cache)
         swept = Finder(CacheLocations.at(cache)).find(result.study)
-    assert len(swept.ranked) == len(result.measured) > 0
-    path = folder / "report <b>&.html"
-    write_page(path, [gpu_study("gpu </script>", 150), swept])
-    return path
+        assert len(swept.ranked) == len(result.measured) > 0
+        path = folder / "report <b>&.html"
+        write_page(path, [gpu_study("gpu </script>", 150), swept])
+        yield path
+    rescan()
 
 
 @pytest.fixture(scope="module")

@@ -82,7 +82,7 @@ def test_a_study_in_a_journal_is_read_as_it_was_made(place: CacheLocations) -> N
     assert study.counts == {"ok": 6, "compile_failed": 1}  # and not what was given up
     assert [trial.number for trial in study.trials] == list(range(1, 8))
     assert study.ranked[0].configuration == WINNER.configuration
-    assert study.ranked[0].interval == (0.9e-3, 1.1e-3)
+    assert study.ranked[0].interval == measurement(WINNER).interval_s
     assert study.ranked[0].detail("compile_s") == 0.5
     assert study.problem == PROBLEM
     assert (study.target, study.device) == ("cpu", FINGERPRINT.name)

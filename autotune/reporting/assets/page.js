@@ -33,14 +33,15 @@
         ...text, gridColor: color("grid"), domainColor: color("line"), tickColor: color("line"),
         labelFontSize: 12, titleFontSize: 12, titleFontWeight: 500, labelLimit: 260, titlePadding: 8,
       },
+      axisXQuantitative: { tickCount: 8, labelOverlap: true },
       legend: { ...text, labelFontSize: 12, titleFontSize: 12, orient: "top", labelLimit: 420 },
       text: { color: color("ink"), fontSize: 11 },
       mark: { color: color("c0") },
       range: { category: [0, 1, 2, 3, 4, 5, 6, 7, 8].map((n) => color(`c${n}`)) },
       style: {
-        interval: { stroke: color("ink") },
-        best: { stroke: color("c1"), fill: color("c1") },
-        halo: { fill: color("ink") },
+        interval: { color: color("ink") },
+        best: { color: color("c1") },
+        halo: { color: color("halo"), stroke: color("halo"), strokeWidth: 4, strokeJoin: "round" },
       },
     };
   };
@@ -79,7 +80,7 @@
   const SHARES = [["the fastest 30 trials", 30], ["the fastest 100 trials", 100],
     ["400 trials of all", 400]];
 
-  const parallelData = (figure) => {
+  const parallelData = (figure, spec) => {
     const subject = subjects[Number(chosen(figure, "study"))] || subjects[0];
     const most = SHARES[Number(chosen(figure, "share"))][1];
     let rows = [...subject.rows].sort((a, b) => (better(a[1], b[1]) ? -1 : 1));
@@ -87,11 +88,12 @@
     const step = Math.max(1, rows.length / 400);
     rows = rows.filter((_, place) => Math.floor(place / step) !== Math.floor((place - 1) / step));
     const place = (values, at) => (values.length > 1 ? at / (values.length - 1) : 0.5);
-    const line = (row) =>
+    // Trials of equal values would hide each other: lines are spread a little.
+    const line = (row, spread) =>
       subject.parameters
         .map((parameter, at) => ({
-          n: row[0], v: row[1], p: parameter.name, y: place(parameter.values, row[at + 2]),
-          at: row[at + 2],
+          n: row[0], v: row[1], p: parameter.name, at: row[at + 2],
+          y: place(parameter.values, row[at + 2]) + spread * (((row[0] * 0.618) % 1) - 0.5),
         }))
         .filter((point) => point.at >= 0);
     const labels = subject.parameters.flatMap((parameter) => {
@@ -107,7 +109,15 @@
         const best = own.reduce((a, b) => (better(a, b) ? a : b));
         return [[parameter.name, value, own.length, best]];
       })));
-    return { lines: rows.reverse().flatMap(line), best: line(rows[rows.length - 1]), values: labels };
+    const [best] = rows;
+    spec.layer.forEach(({ encoding }) => {
+      encoding.x.axis.labelAngle = subject.parameters.length > 8 ? -35 : 0;
+    });
+    // As much contrast as the page allows: neither dark on dark nor yellow on white.
+    const extent = isDark() ? [0.3, 1] : [0, 0.93];
+    spec.layer[0].encoding.color.scale.scheme = { name: "viridis", extent };
+    const lines = [...rows].reverse().flatMap((row) => line(row, 0.04));
+    return { lines, best: line(best, 0), values: labels };
   };
 
   const heatData = (figure, spec) => {
@@ -175,7 +185,7 @@
     order.set(place, turn);
     const variant = figures[figure.id][Number(chosen(figure, "variant") || 0)];
     const spec = structuredClone(variant);
-    if (figure.querySelector('[data-control="share"]')) spec.datasets = parallelData(figure);
+    if (figure.querySelector('[data-control="share"]')) spec.datasets = parallelData(figure, spec);
     if (figure.querySelector('[data-control="x"]')) spec.datasets = heatData(figure, spec);
     if (!window.vegaEmbed) return;
     spec.width = "container";
@@ -190,6 +200,8 @@
     });
     if (order.get(place) !== turn) return drawn.finalize();
     views.set(place, drawn);
+    const menu = place.querySelector("summary");
+    menu?.setAttribute("aria-label", `Save the chart: ${place.dataset.title}`);
     place.dataset.drawn = turn;
   };
   const redrawAll = () => views.forEach((_, place) => draw(place.closest("figure")));

@@ -17,7 +17,7 @@ from autotune.reporting.amounts import Measure, duration_text, time_text
 from autotune.reporting.explore import MOST_EXPLORED
 from autotune.reporting.funnel import funnel_of
 from autotune.reporting.page import page_of, render
-from autotune.reporting.study import Study, Trial
+from autotune.reporting.study import FAILED, Study, Trial
 
 LARGEST = 3_000_000
 """Bytes that a page may have beside Vega, whatever the studies have."""
@@ -144,7 +144,7 @@ def test_what_a_study_says_stays_text(text: str) -> None:
         reason=text,
         details={text: text, "registers": 32},
     )
-    failed = replace(first, number=99, outcome=text, value=None)
+    failed = replace(first, number=99, outcome=FAILED, value=None)
     run = {**study.runs[0], "sampler": text, "toolchain": {text: text}, "spent_s": {text: text}}
     hostile = replace(
         study, name=text, trials=[first, *study.trials[1:], failed], device=text, runs=(run,),
