@@ -6,10 +6,11 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.core.errors import AutotuneError, UnknownNameError
+from autotune.core.errors import AutotuneError, InputError, UnknownNameError
 from autotune.core.paths import CacheLocations
 from autotune.core.printable import printable, shown
 from autotune.core.suggestions import did_you_mean
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from autotune.recorded import Recording
     from autotune.search.reading import StoredStudy
     from autotune.store import StoredMeasurement, TuningRecord
+
+MOST_TRIALS = 500_000
+"""Trials of a file that a report is made of."""
 
 SECONDS: Mapping[str, float] = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 """Units of recorded times."""
@@ -153,10 +157,15 @@ class Finder:
     def _recorded(self, path: Path) -> Study:
         with open_recording(path) as recording:
             factor = SECONDS.get(recording.unit)
+            entries = islice(recording.entries, MOST_TRIALS + 1)
             trials = [
-                trial_of_recording(number, each, factor)
-                for number, each in enumerate(recording.entries, 1)
+                trial_of_recording(number, each, factor) for number, each in enumerate(entries, 1)
             ]
+            if len(trials) > MOST_TRIALS:
+                raise InputError(
+                    f"a report is made of {MOST_TRIALS:,} trials at most, and this file has more: "
+                    "leave out configurations"
+                )
             return self._of_recording(recording, trials, "s" if factor else "")
 
     def _of_recording(self, recording: Recording, trials: list[Trial], unit: str) -> Study:
