@@ -208,7 +208,7 @@ def resource(studies: Sequence[Study], measure: Measure, name: str) -> Spec:
                 "field": "x",
                 "type": "quantitative",
                 "title": RESOURCES[name],
-                "scale": {"zero": False, "padding": 12},
+                "scale": {"zero": False, "nice": False, "padding": 12},
             },
             "y": {
                 "field": "y",

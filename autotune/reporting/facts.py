@@ -80,10 +80,17 @@ def ties(study: Study) -> set[int]:
     }
 
 
-def importance(study: Study) -> list[Importance]:
-    """Importance of every parameter that took several values; names of families come first."""
+def importance_of(studies: Sequence[Study]) -> dict[str, list[Importance]]:
+    """By study, the importance of every parameter that took several values.
+
+    Parameters are named with their family where there are several, in whatever study.
+    """
+    several = len({trial.family for study in studies for trial in study.ranked}) > 1
+    return {study.name: _importance(study, several) for study in studies}
+
+
+def _importance(study: Study, several: bool) -> list[Importance]:
     timed = [trial for trial in study.trials if trial.ok and trial.value is not None]
-    several = len({trial.family for trial in timed}) > 1
     points = [_named(trial, several) for trial in timed]
     taken: defaultdict[str, set[Value]] = defaultdict(set)
     for point in points:

@@ -28,7 +28,8 @@ _CONFIG: dict[str, Any] = {
     "view": {"stroke": None},
     "axis": {"gridColor": "#e3e6ea", "domainColor": "#9aa3ad", "tickColor": "#9aa3ad"},
     "range": {"category": ["#2563c9", "#c2570c", "#0f8a6d", "#8b46c0", "#b3261e", "#6b7280"]},
-    "style": {"interval": {"stroke": "#333333"}},
+    "style": {"interval": {"color": "#333333"}},
+    "axisXQuantitative": {"tickCount": 8},
 }
 
 
@@ -53,7 +54,7 @@ def write_picture(path: Path, studies: Sequence[Study]) -> None:
     """
     check_picture(path)
     measure = Measure.of(studies)
-    found = {study.name: facts.importance(study) for study in studies}
+    found = facts.importance_of(studies)
     parts = [("Progress", charts.progress(studies, measure, by_time=False))]
     if any(found.values()):
         parts.append(("Parameter importance", space_charts.importance(found)))

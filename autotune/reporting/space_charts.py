@@ -23,7 +23,8 @@ def importance(found: Mapping[str, Sequence[Importance]]) -> Spec:
     for each in found.values():
         for one in each:
             totals[one.name] = totals.get(one.name, 0.0) + one.share
-    names = sorted(totals, key=lambda name: (-totals[name], name))[:MOST_PARAMETERS]
+    known = sorted(totals, key=lambda name: (-totals[name], name))
+    names = [name for name in known if totals[name] > 0][:MOST_PARAMETERS]
     rows = [
         {"s": study, "p": one.name, "v": round(one.share, 4), "a": round(one.low, 4),
          "b": round(one.high, 4)}
@@ -80,7 +81,7 @@ def funnel(found: Mapping[str, Funnel]) -> Spec:
             "type": "quantitative",
             "title": "configurations",
             "scale": {"type": "symlog", "domainMin": 0},
-            "axis": {"values": ticks, "format": "~s"},
+            "axis": {"values": ticks, "labelExpr": "format(datum.value, '~s')"},
         },
         "color": of_names(list(found)),
         "tooltip": [field("s", "study"), field("g", "stage"), field("n", "left", ",")],

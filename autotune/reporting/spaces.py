@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def importance(studies: Sequence[Study]) -> Section:
     """How much each parameter decides whether a configuration is a fast one."""
-    found = {study.name: facts.importance(study) for study in studies}
+    found = facts.importance_of(studies)
     known = {name: each for name, each in found.items() if each}
     share = percent_text(FAST_SHARE).replace(".0", "")
     text = [

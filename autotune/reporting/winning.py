@@ -98,7 +98,7 @@ def progress(studies: Sequence[Study], measure: Measure) -> Section:
         variants,
         table,
         choice="Along",
-        note=_sampled(studies),
+        note=" ".join(filter(None, (_ordered(studies), _sampled(studies)))),
     )
     return Section("progress", "Progress", (), (), [figure])
 
@@ -238,6 +238,12 @@ def _rate(study: Study, trial: Trial) -> Cell:
 def _seconds(trial: Trial) -> Cell:
     seconds = trial.ended_s
     return Cell(_UNKNOWN) if seconds is None else Cell(duration_text(seconds), seconds)
+
+
+def _ordered(studies: Sequence[Study]) -> str:
+    """Which studies were not made in the order that they are shown in, as far as is known."""
+    filed = [study.name for study in studies if all(each.ended_s is None for each in study.trials)]
+    return f"Trials of {', '.join(filed)} are in the order of their file." if filed else ""
 
 
 def _sampled(studies: Sequence[Study]) -> str:

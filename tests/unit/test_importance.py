@@ -71,6 +71,13 @@ def test_values_of_several_types_are_told_apart() -> None:
     assert only.share == 1.0
 
 
+def test_values_that_are_rare_are_no_warning() -> None:
+    found, times = points(60)
+    rare = [{**point, "more": 1} if number in (3, 9, 12) else point
+            for number, point in enumerate(found)]  # fmt: skip
+    assert {each.name for each in importances(rare, times)} >= {"strong", "weak", "none"}
+
+
 def test_too_few_points_say_nothing() -> None:
     assert importances(*points(FEWEST_POINTS - 1)) == []
     assert importances(*points(FEWEST_POINTS)) != []
