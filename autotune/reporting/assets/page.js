@@ -21,7 +21,7 @@
   });
   system.addEventListener("change", showTheme);
 
-  const config = () => {
+  const config = (width) => {
     const style = getComputedStyle(root);
     const color = (name) => style.getPropertyValue(`--${name}`).trim();
     const text = { labelColor: color("soft"), titleColor: color("ink") };
@@ -34,7 +34,9 @@
         labelFontSize: 12, titleFontSize: 12, titleFontWeight: 500, labelLimit: 260, titlePadding: 8,
       },
       axisXQuantitative: { tickCount: 8, labelOverlap: true },
-      legend: { ...text, labelFontSize: 12, titleFontSize: 12, orient: "top", labelLimit: 420 },
+      legend: { ...text, labelFontSize: 12, titleFontSize: 12, orient: "top", labelLimit: 420,
+        columns: Math.max(1, Math.floor(width / 190)),
+      },
       text: { color: color("ink"), fontSize: 11 },
       mark: { color: color("c0") },
       range: { category: [0, 1, 2, 3, 4, 5, 6, 7, 8].map((n) => color(`c${n}`)) },
@@ -193,7 +195,7 @@
     spec.description = place.dataset.title;
     views.get(place)?.finalize();
     const drawn = await vegaEmbed(place, spec, {
-      mode: "vega-lite", renderer: "svg", config: config(),
+      mode: "vega-lite", renderer: "svg", config: config(place.clientWidth),
       tooltip: { theme: isDark() ? "dark" : "light" },
       actions: { export: true, source: false, compiled: false, editor: false },
       downloadFileName: figure.id,
