@@ -85,7 +85,7 @@ def funnel_of(study: Study, extra_families: tuple[Path, ...] = ()) -> Funnel:
 _STAGES = (
     ("ended", (UNFINISHED,)),
     ("compiled", (Outcome.COMPILE_FAILED,)),
-    ("within the device's limits as compiled", (Outcome.REJECTED,)),
+    ("within limits as compiled", (Outcome.REJECTED,)),
     ("ran", (Outcome.LAUNCH_FAILED, Outcome.TIMEOUT, "failed")),
     ("right", (Outcome.WRONG_RESULT,)),
     ("timed to the end", (Outcome.ABANDONED,)),

@@ -31,7 +31,8 @@
       view: { stroke: null },
       axis: {
         ...text, gridColor: color("grid"), domainColor: color("line"), tickColor: color("line"),
-        labelFontSize: 12, titleFontSize: 12, titleFontWeight: 500, labelLimit: 260, titlePadding: 8,
+        labelFontSize: 12, titleFontSize: 12, titleFontWeight: 500, titlePadding: 8,
+        labelLimit: Math.min(260, 0.38 * width),
       },
       axisXQuantitative: { tickCount: 8, labelOverlap: true },
       legend: { ...text, labelFontSize: 12, titleFontSize: 12, orient: "top", labelLimit: 420,
