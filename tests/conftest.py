@@ -112,12 +112,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    for marker, missing in (("gpu", _missing_gpu), ("mpi", _missing_mpi)):
+    lacks = {"gpu": _missing_gpu, "mpi": _missing_mpi, "browser": _missing_browser}
+    for marker, missing in lacks.items():
         reason = missing() if item.get_closest_marker(marker) else None
         if reason is None:
             continue
-        if marker == "gpu" and os.environ.get("AUTOTUNE_REQUIRE_GPU") == "1":
-            pytest.fail(f"AUTOTUNE_REQUIRE_GPU=1, and {reason}", pytrace=False)
+        required = f"AUTOTUNE_REQUIRE_{marker.upper()}"
+        if marker in ("gpu", "browser") and os.environ.get(required) == "1":
+            pytest.fail(f"{required}=1, and {reason}", pytrace=False)
         pytest.skip(reason)
 
 
@@ -135,6 +137,19 @@ def _missing_gpu() -> str | None:
         return "there is no NVIDIA GPU"
     if importlib.util.find_spec("cuda") is None:
         return "cuda-bindings is not installed: pip install 'autotune-kernels[cuda]'"
+    return None
+
+
+@functools.cache
+def _missing_browser() -> str | None:
+    """Why tests that open a page in a browser cannot run, or None."""
+    for module in ("selenium", "vl_convert"):
+        if importlib.util.find_spec(module) is None:
+            return f"{module} is not installed: pip install 'autotune-kernels[test]'"
+    if not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))):
+        return "there is no Chromium: apt-get install chromium chromium-driver"
+    if shutil.which("chromedriver") is None:
+        return "there is no chromedriver: apt-get install chromium-driver"
     return None
 
 

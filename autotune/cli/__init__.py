@@ -40,6 +40,7 @@ _COMMANDS: Mapping[str, str] = {
     "cache": "list, show, export, import, verify and prune tuning records",
     "sweep": "measure every valid configuration, to study the space",
     "replay": "compare samplers on recorded spaces",
+    "report": "write a page about studies and sweeps",
     "doctor": "look at this machine, and say how to mend what is wrong",
     "completion": "print what has a shell complete all this",
 }

@@ -118,6 +118,7 @@ def document(result: SweepResult) -> dict[str, Any]:
     from autotune.recorded import sweeps
 
     return {
+        "operation": result.problem.operation,
         "problem": result.problem.key(),
         "target": result.target,
         "device": result.device,

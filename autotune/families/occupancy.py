@@ -42,6 +42,14 @@ def blocks_per_multiprocessor(
     return int(blocks)
 
 
+def occupancy(limits: CudaLimits, *, threads: int, registers: int, shared_bytes: int) -> float:
+    """Share of a multiprocessor's threads that are resident, the arguments as above."""
+    blocks = blocks_per_multiprocessor(
+        limits, threads=threads, registers=registers, shared_bytes=shared_bytes
+    )
+    return round(blocks * threads / limits.max_threads_per_multiprocessor, 4)
+
+
 def resident_blocks(
     limits: CudaLimits,
     *,

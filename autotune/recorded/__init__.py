@@ -1,17 +1,19 @@
 """Recorded spaces: measurements of whole search spaces, replayed to compare samplers."""
 
-from autotune.recorded.formats import read_recorded
+from autotune.recorded.formats import open_recording, read_recorded
 from autotune.recorded.replay import Run, replay, run_sampler
 from autotune.recorded.score import Summary, expected_random_best, run_score, summarise
-from autotune.recorded.space import Entry, RecordedSpace
+from autotune.recorded.space import Entry, RecordedSpace, Recording
 from autotune.recorded.sweeps import recorded_from_cache
 
 __all__ = [
     "Entry",
     "RecordedSpace",
+    "Recording",
     "Run",
     "Summary",
     "expected_random_best",
+    "open_recording",
     "read_recorded",
     "recorded_from_cache",
     "replay",

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.printable import shown
 from autotune.core.statistics import median
-from autotune.recorded.space import Entry, RecordedSpace
+from autotune.recorded.space import Entry, Recording
 from autotune.store import checks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 OBJECTIVE = "time"
 """What the benchmark hub's recordings minimise."""
@@ -38,7 +37,7 @@ def is_kernel_tuner(document: Mapping[str, Any]) -> bool:
     return "cache" in document and ("tune_params_keys" in document or "tune_params" in document)
 
 
-def read_kernel_tuner(document: Mapping[str, Any], name: str) -> RecordedSpace:
+def read_kernel_tuner(document: Mapping[str, Any], name: str) -> Recording:
     """A Kernel Tuner cache file, with errors in place of the time (older ones) or beside it.
 
     Raises:
@@ -49,7 +48,7 @@ def read_kernel_tuner(document: Mapping[str, Any], name: str) -> RecordedSpace:
     if keys is None:
         keys = list(checks.mapping("tune_params", document.get("tune_params")))
     parameters = checks.names("tune_params_keys", keys)
-    return RecordedSpace.of(
+    return Recording(
         _cached(cache, parameters),
         name=name,
         unit="ms",
@@ -72,7 +71,7 @@ def _cached(cache: Mapping[str, Any], parameters: list[str]) -> Iterator[Entry]:
         error = stored.get("__error__", stored.get(OBJECTIVE))
         if error in KERNEL_TUNER_ERRORS:
             if error != OUTSIDE:
-                yield Entry(configuration, None)
+                yield Entry(configuration, None, reason=error)
             continue
         if "__error__" in stored:
             raise checks.wrong(
@@ -89,25 +88,26 @@ def is_t4(document: Mapping[str, Any]) -> bool:
     )
 
 
-def read_t4(document: Mapping[str, Any], name: str) -> RecordedSpace:
+def read_t4(document: Mapping[str, Any], name: str) -> Recording:
     """Results in the auto-tuning community's T4 schema, 1.0.
 
     Raises:
         InputError: a key is missing or not what it should be.
     """
-    units = ["ms"]
-    recorded = RecordedSpace.of(
-        _results(checks.sequence("results", document["results"]), units),
+    results = checks.sequence("results", document["results"])
+    units = (unit for _, unit in _results(reversed(list(enumerate(results)))) if unit)
+    return Recording(
+        (entry for entry, _ in _results(enumerate(results))),
         name=name,
+        unit=checks.line("unit", next(units, "ms")),
         device=_label(checks.mapping("metadata", document.get("metadata", {})).get("device")),
         format="T4 results",
     )
-    return replace(recorded, unit=checks.line("unit", units[0]))
 
 
-def _results(results: list[Any], units: list[str]) -> Iterator[Entry]:
-    """The entries; `units` has the unit of the last time afterwards."""
-    for number, result in enumerate(results):
+def _results(results: Iterable[tuple[int, Any]]) -> Iterator[tuple[Entry, str]]:
+    """The entries of numbered results, and the unit of each one's time if it has one."""
+    for number, result in results:
         where = f"results[{number}]"
         checks.mapping(where, result)
         configuration = {
@@ -123,10 +123,8 @@ def _results(results: list[Any], units: list[str]) -> Iterator[Entry]:
             )
         if invalidity == "constraints":
             continue
-        value = None
-        if invalidity == "correct":
-            value, units[0] = _measured(result, where)
-        yield Entry(configuration, value)
+        value, unit = _measured(result, where) if invalidity == "correct" else (None, "")
+        yield Entry(configuration, value, reason="" if value else invalidity), unit
 
 
 def _label(value: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import InputError
@@ -10,9 +11,10 @@ from autotune.core.printable import printable, shown
 from autotune.recorded import foreign, sweeps
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from autotune.recorded.space import RecordedSpace
+    from autotune.recorded.space import RecordedSpace, Recording
 
 LARGEST_FILE = 1 << 28
 """Bytes that are read."""
@@ -39,6 +41,17 @@ def read_recorded(path: Path) -> RecordedSpace:
         InputError: the file cannot be read or is none of these; the message names file, key, and
             what was expected there.
     """
+    with open_recording(path) as recording:
+        return recording.space()
+
+
+@contextmanager
+def open_recording(path: Path) -> Iterator[Recording]:
+    """What a file holds, entry by entry, for a block that reads it.
+
+    Raises:
+        InputError: as `read_recorded`, wherever in the file the block has come to.
+    """
     try:
         with path.open("rb") as file:
             content = bytearray()  # `read` would make room for all that may come
@@ -49,7 +62,7 @@ def read_recorded(path: Path) -> RecordedSpace:
                 f"a recorded file may have {LARGEST_FILE >> 20} MiB, and this one has more: "
                 "split it, or leave out configurations"
             )
-        return _read(content.decode("utf-8-sig"), printable(path.stem))
+        yield _read(content.decode("utf-8-sig"), printable(path.stem))
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
@@ -60,7 +73,7 @@ def read_recorded(path: Path) -> RecordedSpace:
         raise InputError(f"cannot read {path}: {error}") from error
 
 
-def _read(content: str, name: str) -> RecordedSpace:
+def _read(content: str, name: str) -> Recording:
     if sweeps.is_csv(content):
         return sweeps.read_csv(content, name)
     values = sum(content.count(mark) for mark in ",[{")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from array import array
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -34,11 +34,46 @@ class Entry(NamedTuple):
         configuration: its parameters by name.
         value: what was measured, smaller being better; None where the configuration failed.
         family: the kernel family it is of; "" in a space of one unnamed kernel.
+        outcome: how it ended, where the recording says more than whether it failed.
+        reason: why it failed.
+        interval: confidence interval of the value.
+        repeats: calls behind the value.
     """
 
     configuration: Mapping[str, Value]
     value: float | None
     family: str = ""
+    outcome: str = ""
+    reason: str = ""
+    interval: tuple[float, float] | None = None
+    repeats: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recording:
+    """What a recorded file holds.
+
+    Attributes:
+        entries: what was measured, in the order of the file; to be read once.
+        name: what it is called in tables.
+        unit: of the values, see `RecordedSpace`.
+        device: where it was measured.
+        format: what kind of file it is.
+        subject: `operation`, `problem`, `target` and `study`, as far as the file says.
+    """
+
+    entries: Iterable[Entry]
+    name: str
+    unit: str = ""
+    device: str = ""
+    format: str = ""
+    subject: Mapping[str, Any] = field(default_factory=dict)
+
+    def space(self) -> RecordedSpace:
+        """The space of its entries, as `RecordedSpace.of` has it."""
+        return RecordedSpace.of(
+            self.entries, name=self.name, unit=self.unit, device=self.device, format=self.format
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import InputError
 from autotune.core.measurement import Outcome
-from autotune.recorded.space import Entry, RecordedSpace
+from autotune.recorded.space import Entry, RecordedSpace, Recording
 from autotune.store import TuningCache, checks
 
 if TYPE_CHECKING:
@@ -65,13 +65,13 @@ def is_csv(content: str) -> bool:
     return content.startswith(",".join(CSV_COLUMNS[:4]))
 
 
-def read_csv(content: str, name: str) -> RecordedSpace:
+def read_csv(content: str, name: str) -> Recording:
     """A sweep as `write_csv` writes it.
 
     Raises:
         InputError: a field is missing or not what it should be.
     """
-    return _recorded(_csv_rows(content), name, device="", format="sweep (CSV)")
+    return Recording(_csv_rows(content), name, unit="s", format="sweep (CSV)")
 
 
 def _csv_rows(content: str) -> Iterator[Entry]:
@@ -86,12 +86,16 @@ def _csv_rows(content: str) -> Iterator[Entry]:
             return
         try:
             configuration = json.loads(row["configuration"] or "")
-            median_s = float(row["median_s"]) if row["median_s"] else None
+            median_s, low_s, high_s = (
+                float(text) if (text := row.get(column)) else None
+                for column in ("median_s", "low_s", "high_s")
+            )
         except (ValueError, RecursionError) as error:
             raise InputError(
                 f"{where}: expected a configuration as JSON and a median in seconds ({error})"
             ) from error
-        yield _entry({**row, "configuration": configuration, "median_s": median_s}, where)
+        times = {"median_s": median_s, "interval_s": [low_s, high_s] if high_s else None}
+        yield _entry({**row, "configuration": configuration, **times}, where)
 
 
 def is_sweep(document: Mapping[str, Any]) -> bool:
@@ -99,7 +103,7 @@ def is_sweep(document: Mapping[str, Any]) -> bool:
     return "measurements" in document and "results" not in document
 
 
-def read_sweep(document: Mapping[str, Any], name: str) -> RecordedSpace:
+def read_sweep(document: Mapping[str, Any], name: str) -> Recording:
     """A sweep as `autotune sweep` writes it.
 
     Raises:
@@ -111,7 +115,12 @@ def read_sweep(document: Mapping[str, Any], name: str) -> RecordedSpace:
         for number, each in enumerate(measurements)
     )
     device = checks.line("device", document.get("device", ""))
-    return _recorded(rows, name, device=device, format="sweep")
+    subject = {
+        key: document[key]
+        for key in ("operation", "problem", "target", "study")
+        if key in document
+    }
+    return Recording(rows, name, unit="s", device=device, format="sweep", subject=subject)
 
 
 def recorded_from_cache(
@@ -157,7 +166,9 @@ def recorded_from_cache(
         _entry(document(candidate, measurement), str(candidate))
         for candidate, measurement in newest.items()
     ]
-    return _recorded(rows, study or wanted, device=found[0].fingerprint, format="cache")
+    return RecordedSpace.of(
+        rows, name=study or wanted, unit="s", device=found[0].fingerprint, format="cache"
+    )
 
 
 def is_replay(document: Mapping[str, Any]) -> bool:
@@ -165,7 +176,7 @@ def is_replay(document: Mapping[str, Any]) -> bool:
     return "configurations" in document
 
 
-def read_replay(document: Mapping[str, Any], name: str) -> RecordedSpace:
+def read_replay(document: Mapping[str, Any], name: str) -> Recording:
     """A replay file: `columns`, a row of values per configuration, and `times`, null if failed.
 
     Raises:
@@ -183,7 +194,7 @@ def read_replay(document: Mapping[str, Any], name: str) -> RecordedSpace:
             f"got {len(times)}"
         )
     objective = checks.line("objective", document.get("objective", ""))
-    return RecordedSpace.of(
+    return Recording(
         _replayed(columns, configurations, times),
         name=checks.line("name", document.get("name", name)),
         unit="ms" if "(ms)" in objective else "s" if "(s)" in objective else "",
@@ -224,8 +235,16 @@ def _entry(stored: Mapping[str, Any], where: str) -> Entry:
         if not checks.is_number(median_s) or not median_s > 0:
             raise checks.wrong(f"{where}.median_s", "positive seconds", median_s)
         value = float(median_s)
-    return Entry(configuration, value, checks.line(f"{where}.family", stored.get("family", "")))
+    return Entry(
+        configuration,
+        value,
+        checks.line(f"{where}.family", stored.get("family", "")),
+        outcome,
+        str(stored.get("reason") or ""),
+        _interval(stored.get("interval_s"), f"{where}.interval_s"),
+        repeats if type(repeats := stored.get("repeats")) is int else 0,
+    )
 
 
-def _recorded(entries: Iterable[Entry], name: str, *, device: str, format: str) -> RecordedSpace:
-    return RecordedSpace.of(entries, name=name, unit="s", device=device, format=format)
+def _interval(stored: object, where: str) -> tuple[float, float] | None:
+    return None if stored is None else checks.interval(where, stored)

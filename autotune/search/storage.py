@@ -53,9 +53,14 @@ def open_storage(url: str | None, name: str, folder: Path) -> BaseStorage:
             return open_database(url)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            return _open_journal(folder / f"{slug(name)}.log")
+            return _open_journal(journal_path(folder, name))
         except OSError as error:
             raise CacheError(f"cannot keep studies in {folder}: {error.strerror}") from error
+
+
+def journal_path(folder: Path, name: str) -> Path:
+    """The journal file of a study."""
+    return folder / f"{slug(name)}.log"
 
 
 def close_storage(storage: BaseStorage) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Self, cast
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Generic, Self, cast
 
 import optuna
 from optuna.storages import BaseStorage
@@ -23,13 +24,16 @@ from autotune.search.storage import StudyJournal, close_storage
 from autotune.search.study_space import PointT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from types import TracebackType
 
     from autotune.core.configuration import Value
 
 _HEARTBEAT = "autotune:heartbeat:"
 _HEARTBEAT_S = 60.0
+
+RUN = "autotune:run:"
+"""Begins the study attributes that say what its runs were, one each: sampler, machine, time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,7 @@ class TuningStudy(Generic[PointT]):
         self._storage: BaseStorage = storage
         self._running: dict[int, optuna.Trial] = {}
         self._heard: float = 0.0
+        self._run: dict[str, Any] = {}
         with self._storing():
             self._reclaim()
             sampler.refresh(study)
@@ -189,6 +194,18 @@ class TuningStudy(Generic[PointT]):
         if trial is not None:
             with self._storing():
                 fail(self.optuna, trial, INTERRUPTED)
+
+    def note_run(self, facts: Mapping[str, Any]) -> None:
+        """Keep what is to be known of this run beside its trials; later facts are added.
+
+        Args:
+            facts: JSON-able: sampler, seed, machine, seconds.
+        """
+        if not self._run:
+            self._run["started"] = datetime.now(UTC).isoformat()
+        self._run |= facts
+        with self._storing():
+            self.optuna.set_user_attr(f"{RUN}{self._run['started']}:{Owner.current()}", self._run)
 
     def close(self) -> None:
         """Give up what was not told, and let go of the storage; a study without trials goes."""

@@ -324,6 +324,11 @@ class TuningCache:
         except ValueError as error:
             raise CacheError(f"{self.path}: a measurement cannot be read: {error}") from error
 
+    def studies(self) -> list[str]:
+        """Names of the studies of which there are measurements, the newest last."""
+        query = "SELECT study FROM measurements GROUP BY study ORDER BY max(number)"
+        return [str(study) for (study,) in self._read(query, ())]
+
     def measured_problems(self, operation: str, target: str) -> list[MeasuredProblem]:
         """What there are measurements of, for one operation and target."""
         query = (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,7 @@ class TrialRun:
         results: every trial of this run, in order.
         baseline: the vendor library, as measured alone; None when there is none, or not yet.
         seconds: from the beginning of the run to the end of the search.
+        spent_s: wall time by what it went into, in seconds.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class TrialRun:
         self.results: list[TrialResult] = []
         self.baseline: Baseline | None = None
         self.seconds = 0.0
+        self.spent_s: defaultdict[str, float] = defaultdict(float)
         self._finals_s = 0.0
         self._baseline_s = 0.0
         self._workplace = workplace
@@ -82,6 +85,7 @@ class TrialRun:
         self._watch = progress or unwatched
         self._best: TrialResult | None = None
         self._waiting: deque[Proposal[Candidate]] = deque()
+        self._begun_s = self._deadline.elapsed_s
         evaluator.deadline = self._deadline
         evaluator.report = self._report
 
@@ -105,9 +109,9 @@ class TrialRun:
         try:
             # First: the baseline waits for operands, which are made while compilers work.
             self._refill(source, rungs)
-            begun_s = self._deadline.elapsed_s
-            self.baseline = self._evaluator.baseline()
-            self._baseline_s = self._deadline.elapsed_s - begun_s
+            with self._spending("library"):
+                self.baseline = self._evaluator.baseline()
+            self._baseline_s = self.spent_s["library"]
             while waiting and not self._spent:
                 self._report(Stage("trials", 0, 0))
                 self._trial(_first_ready(waiting, self._evaluator))
@@ -117,6 +121,7 @@ class TrialRun:
         for unused in waiting:
             self._study.release(unused)
         self.seconds = self._deadline.elapsed_s
+        self._note_spent()
 
     def finals(self, candidates: Sequence[Candidate]) -> Finals:
         """Measure candidates again, in turns with the baseline, as far as there is time.
@@ -134,7 +139,8 @@ class TrialRun:
         late = Measurement(Outcome.ABANDONED, reason="there was no time for it in the finals")
         try:
             if count:
-                finals = self._evaluator.finals(candidates[:count])
+                with self._spending("finals"):
+                    finals = self._evaluator.finals(candidates[:count])
                 missing = len(candidates) - count
                 return replace(
                     finals,
@@ -146,6 +152,7 @@ class TrialRun:
             pass
         finally:
             self._finals_s = self._deadline.elapsed_s - begun_s
+            self._note_spent()
         found = dict(self._study.measured())
         measurements = tuple(found.get(each, late) for each in candidates)
         ratios = tuple(relative_speed(each, self.baseline) for each in measurements)
@@ -202,7 +209,8 @@ class TrialRun:
         if count:
             some = max(1, self._evaluator.batch // 2) - self._study.enqueued
             self._study.enqueue(itertools.islice(rungs, max(0, some)))
-        batch = self._study.ask_batch(count)
+        with self._spending("proposing"):
+            batch = self._study.ask_batch(count)
         waiting.extend(batch)
         self._prepare([proposal.candidate for proposal in batch])
 
@@ -211,7 +219,10 @@ class TrialRun:
         run, begun_s = self._deadline, self._deadline.elapsed_s
         kept_s = self._pace.trial_s if self.results else FIRST_SHARE * run.remaining_s
         try:
-            with run.keeping(kept_s if math.isfinite(kept_s) else 0.0):
+            with (
+                self._spending("compiling"),
+                run.keeping(kept_s if math.isfinite(kept_s) else 0.0),
+            ):
                 self._evaluator.prepare(candidates)
         except OutOfTimeError:
             if run.over:
@@ -224,10 +235,13 @@ class TrialRun:
         best_s = self._best.measurement.median_s if self._best and self._racing else None
         begun_s = self._deadline.elapsed_s
         try:
-            measurement = self._evaluator.evaluate(proposal.candidate, best_s)
+            with self._spending("trials"):
+                measurement = self._evaluator.evaluate(proposal.candidate, best_s)
         except BaseException:
             self._study.release(proposal)
             raise
+        trial_s = round(self._deadline.elapsed_s - begun_s, 6)
+        measurement = replace(measurement, details={**measurement.details, "trial_s": trial_s})
         # First: whoever is killed in between loses nothing that was reported.
         self._workplace.store.add_measurements(
             self._study.name,
@@ -254,11 +268,27 @@ class TrialRun:
 
     def _check_baseline(self) -> None:
         """Compare a new best with a library that had as good a moment, where that costs little."""
-        begun_s = self._deadline.elapsed_s
-        if self.baseline is None or self._baseline_s > BASELINE_SHARE * begun_s:
+        elapsed_s = self._deadline.elapsed_s
+        if self.baseline is None or self._baseline_s > BASELINE_SHARE * elapsed_s:
             return
-        self.baseline = self._evaluator.check_baseline()
-        self._baseline_s += self._deadline.elapsed_s - begun_s
+        with self._spending("library"):
+            self.baseline = self._evaluator.check_baseline()
+        self._baseline_s = self.spent_s["library"]
+
+    @contextmanager
+    def _spending(self, what: str) -> Iterator[None]:
+        """Count the wall time of a block."""
+        begun_s = self._deadline.elapsed_s
+        try:
+            yield
+        finally:
+            self.spent_s[what] += self._deadline.elapsed_s - begun_s
+
+    def _note_spent(self) -> None:
+        """Keep with the study what the run has spent so far."""
+        spent_s = {what: round(seconds, 3) for what, seconds in self.spent_s.items()}
+        seconds = round(self._deadline.elapsed_s - self._begun_s, 3)
+        self._study.note_run({"seconds": seconds, "spent_s": spent_s})
 
     def _report(self, stage: Stage) -> None:
         best = self._best

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autotune.core.configuration import Candidate
 from autotune.core.errors import InputError
 from autotune.core.measurement import Measurement
 from autotune.core.paths import CacheLocations
+from autotune.core.version import __version__
 from autotune.families.catalog import load_families, select_families
 from autotune.families.offers import refusal
 from autotune.families.program_cache import ProgramCache
@@ -164,6 +165,7 @@ class Workplace:
                 beside,
             ) as evaluator,
         ):
+            opened.note_run({"sampler": sampler, "seed": seed, **self.surroundings})
             yield opened, evaluator
 
     @property
@@ -176,6 +178,17 @@ class Workplace:
             device=self.device.fingerprint.name,
             fingerprint=self.device.fingerprint.digest,
         )
+
+    @property
+    def surroundings(self) -> dict[str, Any]:
+        """What else the trials depend on, as JSON-able values: the machine and its software."""
+        return {
+            "version": __version__,
+            "fingerprint": self.device.fingerprint.key(),
+            "limits": self.device.limits.names(),
+            "toolchain": dict(self.device.toolchain),
+            "state": dict(self.device.state),
+        }
 
     @property
     def predictor(self) -> Predictor:

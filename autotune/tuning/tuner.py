@@ -264,6 +264,7 @@ def tune_at(
         run.search(rungs=_rungs(work))
         spent = EffortRecord(len(run.results), run.seconds, sampler, seed)
         decision = decide(work, opened.measured(), evaluator, run, spent, _incumbent(work))
+        opened.note_run({"record": decision.best.id})
     forget()
     return TuneResult(
         problem=work.problem,

@@ -18,8 +18,11 @@ from shared_programs import SharedPrograms
 from autotune import Gemm, Outcome, TuningCache, sweep
 from autotune.cli import main
 from autotune.core.errors import InputError
+from autotune.core.paths import CacheLocations
 from autotune.measuring.evaluator import Effort
 from autotune.recorded import read_recorded, recorded_from_cache
+from autotune.reporting import Finder
+from autotune.reporting.funnel import funnel_of
 from autotune.tuning.sweeper import LARGEST_SWEEP, SweepResult, shuffled_rows
 
 pytestmark = pytest.mark.slow
@@ -60,6 +63,24 @@ def test_everything_valid_is_measured_once(whole: SweepResult) -> None:
     assert sum(whole.counts.values()) == whole.size
     # Nothing races: however slow, all are timed to the end.
     assert set(whole.counts) == {Outcome.OK}
+
+
+def test_a_report_knows_where_and_how_it_was_swept(whole: SweepResult, cache: Path) -> None:
+    study = Finder(CacheLocations.at(cache)).find(whole.study)
+    assert [trial.configuration for trial in study.trials] == [
+        each.candidate.configuration for each in whole.measured
+    ]
+    assert (study.samplers, study.problem, study.device) == ("exhaustive", PROBLEM, whole.device)
+    run = study.runs[0]
+    spent = {name for name, seconds in run["spent_s"].items() if seconds > 0}
+    assert {"compiling", "trials"} <= spent
+    assert sum(run["spent_s"].values()) <= run["seconds"] + 0.01
+    assert all((trial.detail("trial_s") or 0) > 0 for trial in study.trials)
+    assert run["toolchain"]["python"]
+    # The space is built again from what was noted, and is the one that was swept.
+    funnel = funnel_of(study)
+    assert funnel.note == ""
+    assert dict(funnel.stages)["valid on the device"] == whole.size
 
 
 def test_a_complete_sweep_comes_back_at_once(whole: SweepResult, cache: Path) -> None:

@@ -37,4 +37,6 @@ def test_a_result_is_stored_before_it_is_told() -> None:
     )
     with pytest.raises(KilledError):
         run._trial(SimpleNamespace(candidate=candidate))
-    assert stored == [(candidate, measurement)]
+    [(tried, kept)] = stored
+    assert (tried, kept.outcome, kept.median_s) == (candidate, Outcome.OK, 1e-3)
+    assert kept.details["trial_s"] >= 0

@@ -15,6 +15,7 @@ from autotune.core.measurement import Measurement, Outcome
 from autotune.core.processors import usable_processors
 from autotune.families.bound import Bound
 from autotune.families.launch import Binary, kernel_layout, resident_blocks
+from autotune.families.occupancy import occupancy
 from autotune.families.planning import Planner
 from autotune.families.rendering import render
 from autotune.measuring.backend import Prepared, Processes, WorkerBackend
@@ -229,6 +230,13 @@ class CudaBackend(WorkerBackend):
             "registers": resources.registers,
             "shared_bytes": resources.shared_bytes + main.shared_bytes,
             "spill_bytes": compiled.spill_bytes.get(family.operation, 0),
+            "threads": main.threads,
+            "occupancy": occupancy(
+                self._limits,
+                threads=main.threads,
+                registers=max(1, resources.registers),
+                shared_bytes=resources.shared_bytes + main.shared_bytes,
+            ),
         }
         refusal = gate(
             compiled,

@@ -1,0 +1,122 @@
+"""``autotune report``: what studies and sweeps have found, as one page for a browser."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.cli.options import common
+from autotune.cli.result import CommandResult
+from autotune.core.errors import InputError
+
+if TYPE_CHECKING:
+    from autotune.reporting import Study
+
+_LONGEST_NAME = 80
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "report",
+        parents=[common()],
+        description="Writes one HTML page about a study or sweep, or about several side by side: "
+        "winner, progress, importance of parameters, what pruned the space, where the time went, "
+        "failures, roofline. The page needs no network.",
+    )
+    parser.add_argument(
+        "studies",
+        nargs="+",
+        metavar="STUDY",
+        help="a study's name, the beginning of a record's id, or a file of measurements (what "
+        "`autotune sweep -o` writes, or anything that `autotune replay` reads)",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="where to (default: the study's name with .html; report.html for several)",
+    )
+    parser.add_argument(
+        "--picture",
+        type=Path,
+        metavar="FILE",
+        help="also draw progress and importance: an .svg or a .png",
+    )
+    parser.add_argument(
+        "--storage", metavar="URL", help="Optuna storage (default: journals beside the cache)"
+    )
+    parser.add_argument(
+        "--families",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="DIR",
+        help="folder with families of your own, for the pruning funnel; may be given again",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> CommandResult:
+    """Read every study, then write what was asked for."""
+    from autotune.core.paths import CacheLocations
+    from autotune.reporting import Finder, write_page, write_picture
+    from autotune.reporting.picture import check_picture
+
+    if args.picture is not None:
+        check_picture(args.picture)
+    extra = tuple(args.families)
+    studies = Finder(CacheLocations.at(args.cache), args.storage, extra).find_all(args.studies)
+    output = args.output or Path(f"{_file_name(studies)}.html")
+    if args.picture is not None and args.picture.absolute() == output.absolute():
+        raise InputError(f"the page and the picture cannot both be {output}: choose another name")
+    size = write_page(output, studies, extra)
+    if args.picture is not None:
+        write_picture(args.picture, studies)
+    document = {
+        "output": str(output.absolute()),
+        "bytes": size,
+        "picture": None if args.picture is None else str(args.picture.absolute()),
+        "studies": [_document(study) for study in studies],
+    }
+    pictured = "" if args.picture is None else f"\npicture   {args.picture}"
+    told = "\n".join(f"study     {_line(study)}" for study in studies)
+    return CommandResult(document, f"{told}\nwritten   {output} ({size / 1e6:.1f} MB){pictured}")
+
+
+def _document(study: Study) -> dict[str, Any]:
+    best = study.ranked[0] if study.ranked else None
+    return {
+        "name": study.name,
+        "source": study.source,
+        "problem": None if study.problem is None else study.problem.key(),
+        "target": study.target or None,
+        "device": study.device or None,
+        "trials": len(study.trials),
+        "counts": study.counts,
+        "unit": study.unit,
+        "best": None
+        if best is None
+        else {
+            "family": best.family,
+            "configuration": dict(best.configuration),
+            "value": best.value,
+            "interval": None if best.interval is None else list(best.interval),
+        },
+        "record": None if study.record is None else study.record.id,
+    }
+
+
+def _line(study: Study) -> str:
+    counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(study.counts.items()))
+    return f"{study.name}: {len(study.trials):,} trials ({counts or 'none'}), {study.source}"
+
+
+def _file_name(studies: list[Study]) -> str:
+    if len(studies) > 1:
+        return "report"
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", studies[0].name).strip("-.")
+    return safe[:_LONGEST_NAME] or "report"

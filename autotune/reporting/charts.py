@@ -1,0 +1,229 @@
+"""The charts of trials: progress, contenders, shares of time, resources."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autotune.core.measurement import Outcome
+from autotune.reporting import facts
+from autotune.reporting.drawing import Spec, field, of_names, scale
+from autotune.reporting.study import FAILED, UNFINISHED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autotune.reporting.amounts import Measure
+    from autotune.reporting.study import Study
+
+MOST_DRAWN = 1500
+"""Trials that one chart shows of a study."""
+
+CONTENDERS = 15
+"""Trials whose intervals are shown."""
+
+OUTCOMES = (*map(str, Outcome), FAILED, UNFINISHED)
+"""In the order in which a trial may come to its end."""
+
+OUTCOME_COLORS = (
+    str(Outcome.REJECTED),
+    str(Outcome.COMPILE_FAILED),
+    str(Outcome.OK),
+    str(Outcome.LAUNCH_FAILED),
+    str(Outcome.WRONG_RESULT),
+    str(Outcome.TIMEOUT),
+    UNFINISHED,
+    str(Outcome.ABANDONED),
+    FAILED,
+)
+"""In the order of the page's colours: what is right is green, what is wrong red."""
+
+RESOURCES: Mapping[str, str] = {
+    "registers": "registers of a thread",
+    "occupancy": "occupancy (share of a multiprocessor's threads)",
+    "spill_bytes": "bytes of spill code",
+    "shared_bytes": "shared memory of a block (bytes)",
+    "compile_s": "seconds of compiling",
+}
+"""Details of a measurement that are compared with speed."""
+
+
+def progress(studies: Sequence[Study], measure: Measure, *, by_time: bool) -> Spec:
+    """Every trial, and the best so far, by the number of trials or by time."""
+    points, steps = [], []
+    for study in studies:
+        shown = {each.number for each in facts.sample(study.trials, MOST_DRAWN)}
+        last: float | None = None
+        for trial, best in facts.best_so_far(study):
+            place = trial.ended_s if by_time else trial.number
+            if place is None:
+                continue
+            at: dict[str, Any] = {"s": study.name, "x": round(place, 3)}
+            if trial.number in shown and trial.value is not None:
+                what = {"c": str(trial), "o": trial.outcome}
+                points.append({**at, "y": measure.at(study, trial.value), **what})
+            is_last = trial is study.trials[-1]
+            if best is not None and (best != last or is_last):
+                steps.append({**at, "y": measure.at(study, best)})
+                last = best
+    title = "seconds since the first trial began" if by_time else "trials"
+    x = {"field": "x", "type": "quantitative", "title": title, "scale": {"nice": False}}
+    y = {"field": "y", "type": "quantitative", "title": measure.label, "scale": scale(measure)}
+    return {
+        "layer": [
+            {
+                "data": {"values": points},
+                "mark": {
+                    "type": "point",
+                    "filled": True,
+                    "size": 16,
+                    "opacity": 0.4,
+                    "aria": False,
+                },
+                "encoding": {
+                    "x": x,
+                    "y": y,
+                    "color": of_names([study.name for study in studies]),
+                    "tooltip": [
+                        field("s", "study"),
+                        field("x", title),
+                        field("y", measure.label),
+                        field("o", "outcome"),
+                        field("c", "configuration"),
+                    ],
+                },
+            },
+            {
+                "data": {"values": steps},
+                "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 2.5},
+                "encoding": {"x": x, "y": y, "color": of_names([study.name for study in studies])},
+            },
+        ],
+        "height": 320,
+    }
+
+
+def contenders(study: Study, measure: Measure) -> Spec:
+    """The fastest trials with their confidence intervals."""
+    tied = facts.ties(study)
+    rows = []
+    for rank, trial in enumerate(study.ranked[:CONTENDERS], start=1):
+        value = trial.value or 0.0
+        ends = sorted(measure.at(study, end) for end in trial.interval or (value, value))
+        rows.append(
+            {
+                "n": f"{rank}. {trial.family or 'trial'} #{trial.number}",
+                "v": measure.at(study, value),
+                "a": ends[0],
+                "b": ends[1],
+                "k": "fastest" if rank == 1 else "tie" if trial.number in tied else "slower",
+                "c": str(trial),
+            }
+        )
+    y = {"field": "n", "type": "nominal", "sort": None, "title": None}
+    color = {
+        "field": "k",
+        "type": "nominal",
+        "title": None,
+        "scale": {"domain": ["fastest", "tie", "slower"]},
+        "legend": {"values": list(dict.fromkeys(row["k"] for row in rows))},
+    }
+    tooltip = [field("n", "trial"), field("v", measure.label), field("c", "configuration")]
+    x = {"type": "quantitative", "title": measure.label, "scale": {"zero": False}}
+    return {
+        "data": {"values": rows},
+        "layer": [
+            {
+                "mark": {"type": "rule", "strokeWidth": 2},
+                "encoding": {"x": {**x, "field": "a"}, "x2": {"field": "b"}},
+            },
+            {
+                "mark": {"type": "point", "filled": True, "size": 70},
+                "encoding": {"x": {**x, "field": "v"}},
+            },
+        ],
+        "encoding": {"y": y, "color": color, "tooltip": tooltip},
+        "height": 22 * len(rows),
+    }
+
+
+def shares(
+    rows: Sequence[Mapping[str, Any]], order: Sequence[str], colors: Sequence[str], title: str
+) -> Spec:
+    """Stacked bars, one a study.
+
+    Args:
+        rows: have the study `s`, the part `k` and its amount `v`.
+        order: of the parts.
+        colors: all parts, in the order of the page's colours.
+        title: of the axis.
+    """
+    parts = dict.fromkeys(row["k"] for row in rows)
+    known = [part for part in order if part in parts]
+    several = len({row["s"] for row in rows}) > 1
+    y: Spec = {"field": "s", "type": "nominal", "sort": None, "title": None}
+    if not several:
+        y["axis"] = None
+    ranked = [{**row, "r": known.index(row["k"])} for row in rows]
+    return {
+        "data": {"values": ranked},
+        "mark": {"type": "bar"},
+        "encoding": {
+            "y": y,
+            "x": {"field": "v", "type": "quantitative", "title": title, "stack": "zero"},
+            "color": {
+                "field": "k",
+                "type": "nominal",
+                "title": None,
+                "scale": {"domain": colors},
+                "legend": {"values": known},
+            },
+            "order": {"field": "r", "type": "quantitative"},
+            "tooltip": [field("s", "study"), field("k", "what"), field("v", title, ",.4~r")],
+        },
+        "height": 38 * len({row["s"] for row in rows}),
+    }
+
+
+def resource(studies: Sequence[Study], measure: Measure, name: str) -> Spec:
+    """One resource of every measured trial against its speed."""
+    rows = []
+    for study in studies:
+        timed = [t for t in study.trials if t.value is not None and t.detail(name) is not None]
+        for trial in facts.sample(timed, MOST_DRAWN):
+            rows.append(
+                {
+                    "s": study.name,
+                    "f": trial.family or "trial",
+                    "x": float(f"{trial.detail(name) or 0.0:.5g}"),
+                    "y": measure.at(study, trial.value or 1.0),
+                    "c": str(trial),
+                }
+            )
+    color = {"field": "f", "type": "nominal", "title": "family"}
+    return {
+        "data": {"values": rows},
+        "mark": {"type": "point", "size": 28, "opacity": 0.65, "aria": False},
+        "encoding": {
+            "x": {
+                "field": "x",
+                "type": "quantitative",
+                "title": RESOURCES[name],
+                "scale": {"zero": False, "nice": False, "padding": 12},
+            },
+            "y": {
+                "field": "y",
+                "type": "quantitative",
+                "title": measure.label,
+                "scale": scale(measure),
+            },
+            "color": color if len(studies) == 1 else of_names([study.name for study in studies]),
+            "tooltip": [
+                field("s", "study"),
+                field("f", "family"),
+                field("x", RESOURCES[name]),
+                field("y", measure.label),
+                field("c", "configuration"),
+            ],
+        },
+        "height": 320,
+    }

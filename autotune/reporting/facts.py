@@ -1,0 +1,216 @@
+"""What follows from a study's trials: progress, ties, where the time went, why trials failed."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autotune.core.measurement import Outcome
+from autotune.search.importance import Importance, importances
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from autotune.core.configuration import Value
+    from autotune.reporting.study import Study, Trial
+
+NEAR = 1.05
+"""A trial this near to the study's best counts as having found it."""
+
+SPENT: Mapping[str, str] = {
+    "compiling": "waiting for compilers",
+    "trials": "verifying and timing",
+    "library": "timing the vendor library",
+    "finals": "finals",
+    "proposing": "choosing what to try",
+}
+"""What runs note that their wall time went into, and how that is said."""
+
+REST = "starting, storing, other"
+
+_FASTEST_KEPT = 0.25
+_NUMBER = re.compile(r"\d[\d.,]*(?:e[+-]?\d+)?")
+
+
+def best_so_far(study: Study) -> Iterator[tuple[Trial, float | None]]:
+    """Every trial, and the smallest value of those that were OK until then."""
+    best: float | None = None
+    for trial in study.trials:
+        if trial.ok and trial.value is not None and (best is None or trial.value < best):
+            best = trial.value
+        yield trial, best
+
+
+def improvements(study: Study) -> list[Trial]:
+    """The trials that were faster than all before them."""
+    found: list[Trial] = []
+    for trial, best in best_so_far(study):
+        is_first = not found or trial.value != found[-1].value
+        if trial.ok and trial.value == best and is_first:
+            found.append(trial)
+    return found
+
+
+def trials_to_near(study: Study) -> int | None:
+    """Trials made until one was within 5 % of the study's best; None where none was OK."""
+    ranked = study.ranked
+    if not ranked:
+        return None
+    near = NEAR * (ranked[0].value or 0.0)
+    return next(
+        count
+        for count, trial in enumerate(study.trials, start=1)
+        if trial.ok and trial.value is not None and trial.value <= near
+    )
+
+
+def ties(study: Study) -> set[int]:
+    """Numbers of the trials that cannot be told from the fastest one: their intervals overlap."""
+    ranked = study.ranked
+    if not ranked or ranked[0].interval is None:
+        return set()
+    high = ranked[0].interval[1]
+    return {
+        trial.number
+        for trial in ranked[1:]
+        if trial.interval is not None and trial.interval[0] <= high
+    }
+
+
+def importance_of(studies: Sequence[Study]) -> dict[str, list[Importance]]:
+    """By study, the importance of every parameter that took several values.
+
+    Parameters are named with their family where there are several, in whatever study.
+    """
+    several = len({trial.family for study in studies for trial in study.ranked}) > 1
+    return {study.name: _importance(study, several) for study in studies}
+
+
+def _importance(study: Study, several: bool) -> list[Importance]:
+    timed = [trial for trial in study.trials if trial.ok and trial.value is not None]
+    points = [_named(trial, several) for trial in timed]
+    taken: defaultdict[str, set[Value]] = defaultdict(set)
+    for point in points:
+        for name, value in point.items():
+            taken[name].add(value)
+    varied = [{n: v for n, v in point.items() if len(taken[n]) > 1} for point in points]
+    if not any(varied):
+        return []
+    return importances(varied, [trial.value or 0.0 for trial in timed])
+
+
+def spent(study: Study) -> dict[str, float]:
+    """Seconds of wall time by what they went into; of trials alone where runs noted nothing."""
+    found: defaultdict[str, float] = defaultdict(float)
+    for run in study.runs:
+        noted = run.get("spent_s")
+        if not isinstance(noted, dict):
+            continue
+        known = {name: float(noted[name]) for name in SPENT if _is_number(noted.get(name))}
+        for name, seconds in known.items():
+            found[SPENT[name]] += seconds
+        if _is_number(run.get("seconds")):
+            found[REST] += max(0.0, float(run["seconds"]) - sum(known.values()))
+    if not found:
+        found[SPENT["trials"]] = sum(each.detail("trial_s") or 0.0 for each in study.trials)
+    return {name: seconds for name, seconds in found.items() if seconds > 0}
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyTime:
+    """What the trials of one family took, in seconds; None where that was not kept.
+
+    Attributes:
+        family: its name.
+        trials: how many there were.
+        compile_s: of all compiler processes together.
+        trial_s: of verifying and timing.
+        timed_s: of that, the calls behind the medians.
+    """
+
+    family: str
+    trials: int
+    compile_s: float | None
+    trial_s: float | None
+    timed_s: float
+
+
+def family_times(study: Study) -> list[FamilyTime]:
+    """What the trials of each family took, the longest first."""
+    families: defaultdict[str, list[Trial]] = defaultdict(list)
+    for trial in study.trials:
+        families[trial.family].append(trial)
+
+    def total(trials: Sequence[Trial], name: str) -> float | None:
+        known = [value for each in trials if (value := each.detail(name)) is not None]
+        return sum(known) if known else None
+
+    rows = [
+        FamilyTime(
+            family,
+            len(trials),
+            total(trials, "compile_s"),
+            total(trials, "trial_s"),
+            sum((each.value or 0.0) * each.repeats for each in trials if each.ok),
+        )
+        for family, trials in families.items()
+    ]
+    return sorted(rows, key=lambda row: -((row.compile_s or 0.0) + (row.trial_s or 0.0)))
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """Trials that ended alike.
+
+    Attributes:
+        outcome: how.
+        reason: of one of them; the others' differ in numbers only.
+        count: how many there are.
+        example: one of them.
+    """
+
+    outcome: str
+    reason: str
+    count: int
+    example: Trial
+
+
+def failures(study: Study) -> list[Failures]:
+    """Trials that were not timed to the end, by outcome and reason, the most frequent first."""
+    alike: defaultdict[tuple[str, str], list[Trial]] = defaultdict(list)
+    for trial in study.trials:
+        if trial.outcome != Outcome.OK:
+            alike[trial.outcome, _NUMBER.sub("#", trial.reason)].append(trial)
+    found = [
+        Failures(outcome, trials[0].reason or "no reason was recorded", len(trials), trials[0])
+        for (outcome, _), trials in alike.items()
+    ]
+    return sorted(found, key=lambda each: (-each.count, each.outcome, each.reason))
+
+
+def sample(trials: Sequence[Trial], most: int) -> list[Trial]:
+    """At most so many trials, in their order: a quarter the fastest, the rest drawn by lot."""
+    if len(trials) <= most:
+        return list(trials)
+    timed = sorted(
+        (each for each in trials if each.value is not None), key=lambda each: each.value or 0.0
+    )
+    kept = {each.number: each for each in timed[: int(_FASTEST_KEPT * most)]}
+    others = [each for each in trials if each.number not in kept]
+    drawn = random.Random(0).sample(others, most - len(kept))
+    return sorted([*kept.values(), *drawn], key=lambda each: each.number)
+
+
+def _named(trial: Trial, several: bool) -> dict[str, Value]:
+    """The values of a trial under names that say of which family they are."""
+    if not several:
+        return dict(trial.configuration)
+    own = {f"{trial.family}.{name}": value for name, value in trial.configuration.items()}
+    return {"family": trial.family, **own}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,256 @@
+"""From what a user calls a study to the study: by name, by a record's id, or from a file."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.core.errors import AutotuneError, InputError, UnknownNameError
+from autotune.core.paths import CacheLocations
+from autotune.core.printable import printable, shown
+from autotune.core.suggestions import did_you_mean
+from autotune.families.catalog import find_operation
+from autotune.recorded import open_recording
+from autotune.reporting.study import Study, Trial
+from autotune.reporting.trials import (
+    trial_of_measurement,
+    trial_of_recording,
+    trial_of_study,
+    was_begun,
+)
+from autotune.search.reading import read_study, study_names
+from autotune.store import TuningCache
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autotune.operations.problem import Problem
+    from autotune.recorded import Recording
+    from autotune.search.reading import StoredStudy
+    from autotune.store import StoredMeasurement, TuningRecord
+
+MOST_TRIALS = 500_000
+"""Trials of a file that a report is made of."""
+
+SECONDS: Mapping[str, float] = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+"""Units of recorded times."""
+
+_ID = re.compile("[0-9a-f]{4,12}")
+
+
+@dataclass(frozen=True, slots=True)
+class Finder:
+    """Finds studies.
+
+    Attributes:
+        place: the cache whose studies, measurements and records are looked at.
+        storage: an Optuna database URL; None for the journals beside the cache.
+        extra_families: folders with families of the user's own.
+    """
+
+    place: CacheLocations
+    storage: str | None = None
+    extra_families: tuple[Path, ...] = ()
+
+    def find_all(self, given: Sequence[str]) -> list[Study]:
+        """Several studies, each under a name of its own.
+
+        Raises:
+            InputError: as `find`.
+        """
+        found = [self.find(each) for each in dict.fromkeys(given)]
+        names = [study.name for study in found]
+        return [
+            replace(study, name=f"{study.name} ({printable(each)})")
+            if names.count(study.name) > 1
+            else study
+            for study, each in zip(found, dict.fromkeys(given), strict=True)
+        ]
+
+    def find(self, given: str) -> Study:
+        """The study of that name, the one behind a record, or what a file holds.
+
+        Args:
+            given: a study's name, the path of a recorded file, or the beginning of a record's id.
+
+        Raises:
+            UnknownNameError: there is none; the message has a near name.
+            InputError: a file cannot be read, or is none that is known.
+            CacheError: the cache cannot be read.
+        """
+        if _is_file(given):
+            return self._recorded(Path(given))
+        study = self._study(given)
+        if study is not None:
+            return study
+        if _ID.fullmatch(given) and (behind := self._behind(given)) is not None:
+            return behind
+        names = self._names()
+        where = "" if self.storage is None else f" or {self.storage.partition('://')[0]} storage"
+        raise UnknownNameError(
+            f"{shown(given)} must be a study or record in {self.place.database}{where}, or a file "
+            f"of measurements, and is neither{did_you_mean(given, names)}"
+            f"{'' if names else ': tune or sweep first'}"
+        )
+
+    def _study(self, name: str) -> Study | None:
+        stored = read_study(name, self.storage, self.place.studies)
+        if stored is not None:
+            return self._of_study(stored)
+        rows = self._cache.measurements(study=name)
+        return self._of_measurements(name, rows) if rows else None
+
+    def _of_study(self, stored: StoredStudy) -> Study:
+        begun = next((each.started for each in stored.trials if each.started), None)
+        made = filter(was_begun, stored.trials)
+        trials = [trial_of_study(number, each, begun) for number, each in enumerate(made, start=1)]
+        subject = stored.subject
+        return Study(
+            name=printable(stored.name),
+            trials=trials,
+            source="Optuna study" + (" in a database" if self.storage else " in a journal"),
+            device=str(subject.get("device", "")),
+            target=str(subject.get("target", "")),
+            problem=self._problem(subject),
+            families=stored.families,
+            space=stored.space,
+            runs=stored.runs,
+            record=self._record(subject, trials, stored),
+        )
+
+    def _of_measurements(self, name: str, rows: Sequence[StoredMeasurement]) -> Study:
+        """A study of which only the cache's measurements are left."""
+        first = rows[0]
+        begun = datetime.fromisoformat(first.created)
+        trials = [
+            trial_of_measurement(
+                number,
+                row.candidate,
+                row.measurement,
+                (datetime.fromisoformat(row.created) - begun).total_seconds(),
+            )
+            for number, row in enumerate(rows, start=1)
+        ]
+        subject = {
+            "operation": first.operation,
+            "problem": first.problem,
+            "target": first.target,
+            "fingerprint": first.fingerprint,
+        }
+        record = self._record(subject, trials, None)
+        return Study(
+            name=printable(name),
+            trials=trials,
+            source="measurements in the cache",
+            device="" if record is None else record.fingerprint.name,
+            target=first.target,
+            problem=self._problem(subject),
+            families=tuple(dict.fromkeys(trial.family for trial in trials)),
+            record=record,
+        )
+
+    def _recorded(self, path: Path) -> Study:
+        with open_recording(path) as recording:
+            factor = SECONDS.get(recording.unit)
+            entries = islice(recording.entries, MOST_TRIALS + 1)
+            trials = [
+                trial_of_recording(number, each, factor) for number, each in enumerate(entries, 1)
+            ]
+            if len(trials) > MOST_TRIALS:
+                raise InputError(
+                    f"a report is made of {MOST_TRIALS:,} trials at most, and this file has more: "
+                    "leave out configurations"
+                )
+            return self._of_recording(recording, trials, "s" if factor else "")
+
+    def _of_recording(self, recording: Recording, trials: list[Trial], unit: str) -> Study:
+        subject = {"operation": "gemm", **recording.subject}
+        return Study(
+            name=printable(str(subject.get("study") or recording.name)),
+            trials=trials,
+            unit=unit,
+            source=f"{recording.format} (file)",
+            device=recording.device,
+            target=str(subject.get("target") or ""),
+            problem=self._problem(subject),
+            families=tuple(dict.fromkeys(each.family for each in trials if each.family)),
+        )
+
+    def _behind(self, prefix: str) -> Study | None:
+        """The study that measured a record's winner last before the record was made."""
+        ids = [id_ for id_, _ in self._cache.documents() if id_.startswith(prefix)]
+        if not ids:
+            return None
+        record = self._cache.get(prefix)
+        rows = self._cache.measurements(
+            fingerprint_digest=record.fingerprint.digest,
+            problem=record.problem,
+            target=record.target,
+        )
+        before = [
+            row.study
+            for row in rows
+            if row.candidate == record.candidate and row.created <= record.created
+        ]
+        if not before:
+            raise UnknownNameError(
+                f"record {record.id} has no study in {self.place.database}: it was imported, or "
+                "its measurements were pruned"
+            )
+        return self._study(before[-1])
+
+    def _record(
+        self, subject: Mapping[str, Any], trials: Sequence[Trial], stored: StoredStudy | None
+    ) -> TuningRecord | None:
+        """The record that came of a study: the one that its last run noted, where runs note it.
+
+        Else the newest of its problem and device whose candidate it has tried.
+        """
+        runs = () if stored is None else stored.runs
+        ids = {id_ for id_, _ in self._cache.documents()} if runs else set()
+        for run in reversed(runs):
+            if (noted := run.get("record")) in ids:
+                return self._cache.get(str(noted))
+        if runs:
+            return None
+        tried = {(trial.family, tuple(sorted(trial.configuration.items()))) for trial in trials}
+        for record in self._cache.records(
+            fingerprint_digest=str(subject.get("fingerprint", "")),
+            operation=str(subject.get("operation", "")),
+            target=str(subject.get("target", "")),
+        ):
+            candidate = record.candidate
+            key = (candidate.family, tuple(sorted(candidate.configuration.items())))
+            if dict(record.problem) == subject.get("problem") and key in tried:
+                return record
+        return None
+
+    def _problem(self, subject: Mapping[str, Any]) -> Problem | None:
+        """The problem, where its operation is known here."""
+        with suppress(AutotuneError, KeyError, TypeError):
+            operation = find_operation(str(subject["operation"]), self.extra_families)
+            problem: Problem = operation.problem_from_key(subject["problem"])
+            return problem
+        return None
+
+    def _names(self) -> list[str]:
+        names = self._cache.studies()
+        if self.storage is not None:
+            names += study_names(self.storage)
+        return sorted({*names, *(id_ for id_, _ in self._cache.documents())})
+
+    @property
+    def _cache(self) -> TuningCache:
+        return TuningCache(self.place.database)
+
+
+def _is_file(given: str) -> bool:
+    try:
+        return Path(given).is_file()
+    except (OSError, ValueError):  # too long for a path, or with a null byte
+        return False

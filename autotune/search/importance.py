@@ -1,0 +1,135 @@
+"""Which parameters decide whether a configuration is among the fast ones, and how sure that is."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+from optuna.storages import InMemoryStorage
+from optuna.trial import create_trial
+
+from autotune.search.quiet import quiet
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Mapping, Sequence
+
+    from optuna.trial import FrozenTrial, TrialState
+
+    from autotune.core.configuration import Value
+
+FAST_SHARE = 0.1
+"""Of the points, the fastest that the importance is about."""
+
+FEWEST_POINTS = 20
+"""With fewer than two points among the fast ones, nothing can be said."""
+
+MOST_POINTS = 1000
+"""Of more, a random part is evaluated: the intervals are narrow by then."""
+
+RESAMPLES = 30
+"""Resampled studies that an interval comes from."""
+
+_CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Importance:
+    """How much a parameter matters.
+
+    Attributes:
+        name: of the parameter.
+        share: its part of all parameters' importance; they add up to 1.
+        low: lower end of the bootstrap interval (95 %) of that.
+        high: its upper end.
+    """
+
+    name: str
+    share: float
+    low: float
+    high: float
+
+
+def importances(
+    points: Sequence[Mapping[str, Value]], times: Sequence[float], *, seed: int = 0
+) -> list[Importance]:
+    """Importance of every parameter for being among the fastest tenth of the points.
+
+    By Optuna's PED-ANOVA: how much the values among the fast points differ from those among all.
+    Parameters need not be the same in all points. Intervals are of bootstrap resamples: the same
+    evaluation for points drawn again from these, with replacement.
+
+    Args:
+        points: values by parameter.
+        times: what each point took; smaller is better.
+        seed: draws the resamples.
+
+    Returns:
+        The most important first; none where there are fewer than `FEWEST_POINTS`.
+    """
+    if len(points) < FEWEST_POINTS:
+        return []
+    rng = np.random.default_rng(seed)
+    chosen = list(range(len(points)))
+    if len(points) > MOST_POINTS:
+        chosen = sorted(rng.choice(len(points), MOST_POINTS, replace=False).tolist())
+    with quiet(), warnings.catch_warnings():
+        # That values are rare is what the intervals say.
+        warnings.simplefilter("ignore", UserWarning)
+        study = _Study([points[row] for row in chosen], [times[row] for row in chosen])
+        found = study.importance(range(len(chosen)))
+        draws = rng.integers(0, len(chosen), size=(RESAMPLES, len(chosen))).tolist()
+        resampled = [study.importance(draw) for draw in draws]
+    tail = (1 - _CONFIDENCE) / 2
+    result = []
+    for name, share in found.items():
+        low, high = np.quantile([each.get(name, 0.0) for each in resampled], (tail, 1 - tail))
+        # A resample repeats points, which makes it a little more decided than the points are.
+        result.append(Importance(name, share, min(share, float(low)), max(share, float(high))))
+    return sorted(result, key=lambda each: (-each.share, each.name))
+
+
+class _Study(InMemoryStorage):
+    """A study of which any selection of trials can be evaluated, without copying them each time.
+
+    Args:
+        points: values by parameter.
+        times: what each took.
+    """
+
+    def __init__(self, points: Sequence[Mapping[str, Value]], times: Sequence[float]) -> None:
+        super().__init__()
+        self._selected: list[FrozenTrial] | None = None
+        self._study = optuna.create_study(storage=self)
+        self._evaluator = PedAnovaImportanceEvaluator(target_quantile=FAST_SHARE)
+        values: dict[str, dict[Value, None]] = {}
+        for point in points:
+            for name, value in point.items():
+                values.setdefault(name, {})[value] = None
+        distributions: dict[str, BaseDistribution] = {
+            name: CategoricalDistribution(tuple(own)) for name, own in values.items()
+        }
+        for point, time in zip(points, times, strict=True):
+            held = {name: distributions[name] for name in point}
+            self._study.add_trial(create_trial(params=dict(point), distributions=held, value=time))
+        self._all = self._study.get_trials(deepcopy=False)
+
+    def importance(self, rows: Iterable[int]) -> dict[str, float]:
+        """Importance by parameter, as these trials say; one may be given several times."""
+        self._selected = [self._all[row] for row in rows]
+        return get_param_importances(self._study, evaluator=self._evaluator)
+
+    def get_all_trials(
+        self,
+        study_id: int,
+        deepcopy: bool = True,
+        states: Container[TrialState] | None = None,
+    ) -> list[FrozenTrial]:
+        """The selected trials, all of which are complete."""
+        if self._selected is None:
+            return super().get_all_trials(study_id, deepcopy, states)
+        return self._selected
