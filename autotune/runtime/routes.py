@@ -43,7 +43,7 @@ def tell(caller: str, problem: Problem | None, target: str, way: str) -> None:
         return
     what = "" if problem is None else f" {problem.label}"
     where = f" on {target}" if target else ""
-    _tell(f"{caller}{what}{where}: {way}")
+    _tell(f"{caller}{what}{where}: {way}", os.environ.get(VARIABLE))
 
 
 def is_heard() -> bool:
@@ -62,7 +62,7 @@ def way_of(kernel: Kernel) -> str:
 
 
 @functools.lru_cache(maxsize=_TOLD)
-def _tell(line: str) -> None:
+def _tell(line: str, listener: str | None) -> None:
     _log.debug("%s", line)
 
 
@@ -85,3 +85,4 @@ def _listen(given: str) -> None:
     handler.setFormatter(logging.Formatter("autotune: %(message)s"))
     _log.addHandler(handler)
     _log.setLevel(logging.DEBUG)
+    _log.propagate = False  # a program's own handlers would tell it once more

@@ -12,12 +12,14 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.core.errors import AutotuneError, OperandError
+from autotune.core.errors import AutotuneError, NotTunedError, OperandError
+from autotune.families.catalog import catalog
+from autotune.families.offers import refusal
 from autotune.operations.problem import Gemm
-from autotune.runtime.multiplying import kernel_for
+from autotune.runtime.loading import load
+from autotune.runtime.multiplying import on_forgetting
 from autotune.runtime.routes import tell, way_of
 from autotune.runtime.shapes import products_of
-from autotune.store import MatchQuality
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
     from autotune.runtime.arrays.base import Library, Look
     from autotune.targets.kernel import BoundKernel, Kernel
 
-MEASURED = (MatchQuality.EXACT, MatchQuality.STALE, MatchQuality.PREDICTED)
-"""How a kernel must match to take the place of a framework's product."""
+_SHAPES = 4096
+"""Problems whose kernel is remembered."""
 
 _log = logging.getLogger(__name__)
 
@@ -104,24 +106,24 @@ def measured_kernel(problem: Gemm, target: str, caller: str) -> Kernel | None:
         target: where.
         caller: the function that was called, for the log.
     """
+    kernel, reason = _found(problem, target)
+    tell(caller, problem, target, f"{_LEFT}{reason}" if kernel is None else way_of(kernel))
+    return kernel
+
+
+@functools.lru_cache(maxsize=_SHAPES)
+def _found(problem: Gemm, target: str) -> tuple[Kernel | None, str]:
+    """The kernel that serves, or why none does."""
+    if (reason := refusal(catalog(target), problem)) is not None:
+        return None, reason
     try:
-        kernel = kernel_for(problem, target)
+        kernel = load(problem, target, match="predicted", fallback="library")
+    except NotTunedError as error:
+        return None, str(error)
     except AutotuneError as error:  # programs must not end for what they can do without
-        _warn(f"{target} kernels take no part: {error}")
-        return None
-    if kernel is None:
-        way = f"{_LEFT}no family can serve it"
-    elif kernel.library:
-        way = f"{_LEFT}{kernel.reason}"
-    elif kernel.match not in MEASURED:
-        way = f"{_LEFT}nothing was measured for it on this device ({kernel.match})"
-    else:
-        tell(caller, problem, target, way_of(kernel))
-        return kernel
-    tell(caller, problem, target, way)
-    return None
+        _log.warning("kernels of target %s take no part in a product: %s", target, error)
+        return None, str(error)
+    return (None, kernel.reason) if kernel.library else (kernel, "")
 
 
-@functools.cache
-def _warn(text: str) -> None:
-    _log.warning("%s", text)
+on_forgetting(_found.cache_clear)

@@ -20,7 +20,7 @@ from autotune.torch.products import plain_linear, plain_mm
 NAMESPACE = torch.library.Library("autotune", "DEF")
 NAMESPACE.define("mm(Tensor a, Tensor b) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
 NAMESPACE.define(
-    "linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor",
+    "linear(Tensor input, Tensor weight, Tensor? bias) -> Tensor",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 MM = torch.ops.autotune.mm.default
@@ -166,11 +166,21 @@ def many_linear(
     bias: Tensor | None,
 ) -> Tensor:
     """The same of layers: many inputs of one layer are one of more rows."""
-    if dims[1] is not None or dims[2] is not None:
-        stack: Tensor = torch.vmap(functional.linear, dims)(input, weight, bias)
-        return stack
-    made: Tensor = one(_first(input, dims[0]), weight, bias)
-    return made
+    along_input, along_weight, along_bias = dims
+    if along_weight is None and along_bias is None:
+        made: Tensor = one(_first(input, along_input), weight, bias)
+        return made
+    stack, weights = _first(input, along_input), _first(weight, along_weight)
+    lead = stack.shape[:-1] if along_input is None else stack.shape[1:-1]
+    if along_weight is None:
+        made = one(stack, weight, None)
+    else:
+        rows = stack.reshape(*stack.shape[: along_input is not None], -1, stack.shape[-1])
+        made = torch.matmul(rows, weights.mT).reshape(len(weights), *lead, weights.shape[1])
+    if bias is None or along_bias is None:
+        return made if bias is None else made + bias
+    each = bias.movedim(along_bias, 0)
+    return made + each.reshape(len(each), *[1] * len(lead), -1)
 
 
 def _first(tensor: Tensor, dimension: int | None) -> Tensor:

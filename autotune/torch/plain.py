@@ -11,12 +11,13 @@ from typing import Any
 import torch
 
 _C: Any = torch._C
+_STRIDED = torch.strided
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def is_plain(tensor: Any) -> bool:
-    """Whether something is a tensor of PyTorch's own class."""
-    return type(tensor) in _PLAIN
+    """Whether something is a tensor of PyTorch's own class, whose elements lie at strides."""
+    return type(tensor) in _PLAIN and tensor.layout is _STRIDED
 
 
 def _asked(module: Any, name: str, otherwise: Any) -> Callable[[], Any]:
