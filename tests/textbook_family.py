@@ -18,6 +18,7 @@ from autotune.store import TuningCache
 from autotune.targets.cpu.identity import read_cpu
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 FAMILY = """\
@@ -65,21 +66,34 @@ def gemm({{ arguments }}):
 '''
 
 
-def tune_textbook(folder: Path, cache: Path) -> None:
-    """Write the family into a folder, and records that say that it is the fastest to a cache."""
+def tune_textbook(
+    folder: Path,
+    cache: Path,
+    shapes: Iterable[tuple[int, int, int]] = ((4, 4, 4),),
+    mark: int = 0,
+) -> None:
+    """Write the family into a folder, and records that say that it is the fastest to a cache.
+
+    Args:
+        folder: where the family goes.
+        cache: where the records go.
+        shapes: of the problems that have records.
+        mark: what the family adds to every element of its results, so that they can be told.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "textbook.toml").write_text(FAMILY)
-    (folder / "textbook.py.j2").write_text(TEMPLATE)
+    marked = TEMPLATE.replace("alpha * total +", f"alpha * total + {mark} +")
+    (folder / "textbook.py.j2").write_text(marked)
     family = read_family(folder / "textbook.toml", (folder,))
     device = read_cpu()
     records = [
         record(
-            problem=Gemm(4, 4, 4, dtype, layout=layout),
+            problem=Gemm(*shape, dtype, layout=layout),
             candidate=Candidate("textbook", Configuration({"step": 1})),
             family_digest=family.digest,
             fingerprint=device.fingerprint,
             toolchain=dict(device.toolchain),
         )
-        for dtype, layout in itertools.product(("float32", "float64"), LAYOUTS)
+        for shape, dtype, layout in itertools.product(shapes, ("float32", "float64"), LAYOUTS)
     ]
     TuningCache(CacheLocations.at(cache).database).add(*records)

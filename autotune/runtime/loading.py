@@ -13,7 +13,7 @@ from autotune.runtime.usage import counted
 from autotune.targets.background import is_wanted
 from autotune.targets.base import Target
 from autotune.targets.kernel import FALLBACKS, Kernel, Request
-from autotune.targets.lookup import qualities
+from autotune.targets.lookup import LASTING, qualities
 from autotune.targets.registry import make_target
 
 
@@ -37,7 +37,8 @@ def load(
         match: "exact" takes only a record of this problem, device, toolchain and template, with
             fewer threads where the process may not use as many as it was tuned with (affinity,
             quota, NUMBA_NUM_THREADS, threadpoolctl);
-            "stale" also one whose toolchain or template has changed since; "nearest" takes the
+            "stale" also one whose toolchain or template has changed since; "predicted" also what a
+            model of this device chose from measurements of other problems; "nearest" takes the
             best there is and never fails for want of a record. `Kernel.match` says which it was.
         device: which one, by number or (part of) its name; None takes the first.
         cache: folder or database of the user's cache; None takes the default place.
@@ -46,11 +47,11 @@ def load(
             faster, that computes: NumPy on the CPU, on a GPU the library that the arrays are of,
             if it has a product (PyTorch and CuPy do). `Kernel.library` and `Kernel.reason` say
             so. None takes the tuned kernel in any case, and so does a target without a library.
-        background: whether match="nearest" may compile in the background what it finds and has no
-            binary of: something that is there, usually the vendor's library, computes meanwhile,
-            `Kernel.reason` says so, and calls take the kernel once it is compiled. False compiles
-            it now, as the other matches do; None does as AUTOTUNE_BACKGROUND says, which is 1
-            unless it is set to 0.
+        background: whether match="predicted" and "nearest" may compile in the background what they
+            find and have no binary of: something that is there, usually the vendor's library,
+            computes meanwhile, `Kernel.reason` says so, and calls take the kernel once it is
+            compiled. False compiles it now, as the other matches do; None does as
+            AUTOTUNE_BACKGROUND says, which is 1 unless it is set to 0.
         options: what the target can be told (its `OPTIONS`), where they are not None. "mpi" takes
             `comm`, an mpi4py communicator, every rank of which loads the kernel; `operands`,
             "root" (whole on rank 0, the default) or "distributed" (`MpiKernel.blocks`); and
@@ -80,6 +81,6 @@ def load(
         background=background,
         **options,
     )
-    lasting = match == "nearest" and is_wanted(background)
+    lasting = match in LASTING and is_wanted(background)
     request = Request(problem, match, device, cache, folders, fallback, lasting, again)
     return counted(make_target(target, options).load(request))

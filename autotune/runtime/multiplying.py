@@ -23,13 +23,19 @@ from autotune.runtime.products import (
     Product,
     staged,
 )
+from autotune.runtime.routes import tell, way_of
 from autotune.runtime.shapes import Products, Spread, products_of
 from autotune.targets import resident
 from autotune.targets.kernel import Kernel
 from autotune.targets.registry import home_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
+
+_NAME = "matmul"
+"""What the log calls it."""
 
 _SHAPES = 4096
 """Kinds of operands that `matmul` remembers the product of, at a few kilobytes each."""
@@ -110,6 +116,8 @@ def _made(library: Library, a: Look, b: Look) -> Product:
     target = library.target(a, b)
     dtype = None if target is None else library.dtype(a, b)
     if target is None or dtype is None:
+        kinds = f"of {a.dtype} and {b.dtype}, {a.shape} and {b.shape}"
+        tell(_NAME, None, "", f"{kinds}: the library, since no kernel has such operands")
         return LibraryProduct(library)
     products = products_of(library.spread(a, dtype), library.spread(b, dtype))
     m, n, k = products.sizes
@@ -131,16 +139,23 @@ def _by_kernels(
     if kernel is None:  # of what is stored transposed, perhaps
         products = products.row_major()
         kernel = _kernel_of(products, dtype, target)
-        if kernel is None:
-            return LibraryProduct(library)
+    problem = _problem_of(products, dtype)
+    if kernel is None:
+        tell(_NAME, problem, target, "the library, since no family can serve it")
+        return LibraryProduct(library)
+    tell(_NAME, problem, target, way_of(kernel))
     if direct and products.are_direct(a.shape, b.shape):
         return kernel.bound
     return PreparedProduct(library, products, dtype, kernel.bound, single)
 
 
 def _kernel_of(products: Products, dtype: str, target: str) -> Kernel | None:
+    return kernel_for(_problem_of(products, dtype), target)
+
+
+def _problem_of(products: Products, dtype: str) -> Gemm:
     m, n, k = products.sizes
-    return kernel_for(Gemm(m, n, k, dtype, layout=products.layout), target)
+    return Gemm(m, n, k, dtype, layout=products.layout)
 
 
 @functools.lru_cache(maxsize=_SHAPES)
@@ -214,6 +229,20 @@ def _host() -> str:
 
 def forget() -> None:
     """Drop what `matmul` and look-ups hold, so that they see what was tuned or edited since."""
-    for kept in (_of_arrays, _of_one_library, kernel_for):
-        kept.cache_clear()
+    for clear in (_of_arrays.cache_clear, _of_one_library.cache_clear, kernel_for.cache_clear):
+        clear()
+    for clear in _CLEARING:
+        clear()
     resident.forget()
+
+
+_CLEARING: list[Callable[[], None]] = []
+
+
+def on_forgetting(clear: Callable[[], None]) -> None:
+    """Have something else that was decided from kernels dropped by `forget`, too.
+
+    Args:
+        clear: drops it.
+    """
+    _CLEARING.append(clear)

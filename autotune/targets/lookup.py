@@ -28,12 +28,17 @@ if TYPE_CHECKING:
 _QUALITIES = {
     "exact": (MatchQuality.EXACT,),
     "stale": (MatchQuality.EXACT, MatchQuality.STALE),
+    "predicted": (MatchQuality.EXACT, MatchQuality.STALE, MatchQuality.PREDICTED),
     "nearest": tuple(MatchQuality),
 }
 
 MATCHES = tuple(_QUALITIES)
 """What `load` may settle for: the problem's own record, one made by another toolchain or
-template, or the best there is, down to a family's default configuration."""
+template, what a model of the device chose, or the best there is, down to a family's default
+configuration."""
+
+LASTING = ("predicted", "nearest")
+"""Those whose look-ups share what they read, and may ask a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,7 @@ def look_up(
 ) -> Lookup:
     """Find what `autotune.load` would load; arguments and errors are those of it."""
     allowed = qualities(match)
-    lasting = MatchQuality.NEAREST in allowed
+    lasting = match in LASTING
     shared = resident(problem, target, device, cache, extra_families, keep=lasting)
     fitting = shared.fits.at(problem)
     found, prediction = _find(problem, target, shared, fitting, predict=lasting)

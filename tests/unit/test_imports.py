@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -15,7 +16,19 @@ from autotune.core.paths import data_dir
 from autotune.runtime import emitted
 
 PACKAGE = Path(autotune.__file__).parent
-HEAVY = ("optuna", "jinja2", "numba", "cuda", "mpi4py", "pycuda", "numpy", "importlib.metadata")
+HEAVY = (
+    "optuna",
+    "jinja2",
+    "numba",
+    "cuda",
+    "mpi4py",
+    "pycuda",
+    "numpy",
+    "importlib.metadata",
+    "torch",
+    "jax",
+)
+FRAMEWORKS = {"autotune.jax": "jax", "autotune.torch": "torch"}
 FACES = sorted(
     ".".join(("autotune", *path.parent.relative_to(PACKAGE).parts))
     for path in PACKAGE.rglob("__init__.py")
@@ -37,13 +50,32 @@ def test_importing_autotune_is_light() -> None:
 
 @pytest.mark.parametrize("package", FACES)
 def test_a_package_says_what_it_is_for_and_has_what_it_names(package: str) -> None:
+    if package in FRAMEWORKS:
+        pytest.importorskip(FRAMEWORKS[package])
     script = (
         f"import {package} as face; assert face.__doc__; "
         "assert all(hasattr(face, name) for name in getattr(face, '__all__', ()))"
     )
-    subprocess.run(
-        [sys.executable, "-c", script], env={"PYTHONPATH": str(PACKAGE.parent)}, check=True
+    path = os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
+    subprocess.run([sys.executable, "-c", script], env={"PYTHONPATH": path}, check=True)
+
+
+@pytest.mark.parametrize(("package", "library"), FRAMEWORKS.items())
+def test_a_framework_that_is_missing_is_said(package: str, library: str) -> None:
+    script = (
+        f"import sys; sys.modules[{library!r}] = None\n"
+        "from autotune import AutotuneError\n"
+        f"try: import {package}\n"
+        "except (AutotuneError, ImportError) as error: print(error)"
     )
+    said = subprocess.run(
+        [sys.executable, "-c", script],
+        env={"PYTHONPATH": str(PACKAGE.parent)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"{package} needs" in said.stdout
 
 
 def test_imports_are_absolute() -> None:

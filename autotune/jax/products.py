@@ -1,0 +1,184 @@
+"""`matmul` of JAX's arrays: kernels as foreign functions, the rest XLA's own products.
+
+Which it is, is decided when a program is traced: shapes are known then. A program that was
+compiled before something was tuned keeps what it has until `jax.clear_caches()`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+from jax.custom_batching import custom_vmap
+
+from autotune.core.dtypes import DTYPES
+from autotune.core.errors import OperandTypeError
+from autotune.jax.foreign import Buffer, register
+from autotune.operations.problem import Gemm
+from autotune.runtime.multiplying import kernel_for, on_forgetting
+from autotune.runtime.serving import measured_kernel
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from autotune.targets.kernel import BoundKernel
+
+_PLATFORMS = {"cpu": "cpu", "cuda": "CUDA"}
+"""Targets, and what XLA's registry of foreign functions calls their platforms."""
+
+_LAYOUTS = ("nn", "nt", "tn")
+"""Of products and of those that their gradients are."""
+
+
+def matmul(a: Any, b: Any) -> jax.Array:
+    """`jax.numpy.matmul` by a tuned kernel where one was measured for the shapes.
+
+    Works under `jax.jit`, `jax.grad` and `jax.vmap`. A stack of A and one matrix B are one
+    product of all rows; stacks of B are XLA's batched product. Forward-mode derivatives
+    (`jax.jvp`, `jax.jacfwd`) are not supported where a kernel may serve.
+
+    Args:
+        a: A, ... x M x N or N, an array of JAX or what it makes one of.
+        b: B, ... x N x K or N.
+    """
+    made: jax.Array = _traced()(jnp.asarray(a), jnp.asarray(b))
+    return made
+
+
+@functools.cache
+def _traced() -> Any:
+    """The product, traced once for each shape, in programs and out of them."""
+    return jax.jit(_matmul)
+
+
+def _matmul(a: jax.Array, b: jax.Array) -> jax.Array:
+    fits = b.ndim == 2 and a.ndim >= 1 and a.dtype == b.dtype and a.shape[-1] == b.shape[0]
+    if not fits or a.dtype.name not in DTYPES or not a.size or not b.size:
+        return jnp.matmul(a, b)
+    rows = a.reshape(-1, a.shape[-1])
+    return _product("nn", rows, b).reshape(*a.shape[:-1], b.shape[1])
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _product(layout: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    """The product of two matrices as they are stored."""
+    return _stackable(layout)(a, b)
+
+
+def _forward(layout: str, a: jax.Array, b: jax.Array) -> Any:
+    return _product(layout, a, b), (a, b)
+
+
+def _backward(layout: str, kept: Any, grad: jax.Array) -> tuple[jax.Array, jax.Array]:
+    a, b = kept
+    if layout == "nn":
+        return _product("nt", grad, b), _product("tn", a, grad)
+    if layout == "nt":
+        return _product("nn", grad, b), _product("tn", grad, a)
+    return _product("nt", b, grad), _product("nn", a, grad)
+
+
+_product.defvjp(_forward, _backward)
+
+
+@functools.cache
+def _stackable(layout: str) -> Any:
+    """The product, and what `jax.vmap` makes of it."""
+    product = custom_vmap(lambda a, b: _by_platform(a, b, layout))
+
+    def many(size: int, stacked: list[bool], a: jax.Array, b: jax.Array) -> Any:
+        if stacked == [True, False] and layout[0] == "n":
+            made = product(a.reshape(-1, a.shape[-1]), b)
+            return made.reshape(size, -1, made.shape[-1]), True
+        return jnp.matmul(*_turned(a, b, layout)), True
+
+    product.def_vmap(many)
+    return product
+
+
+def _by_platform(a: jax.Array, b: jax.Array, layout: str) -> jax.Array:
+    """A kernel of the platform that a program is compiled for, or XLA's own product."""
+    left, right = _turned(a, b, layout)
+    (m, n), k = left.shape, right.shape[1]
+    problem = Gemm(m, n, k, a.dtype.name, layout=layout)
+    result = jax.ShapeDtypeStruct((m, k), a.dtype)
+    targets = ["cpu"] if jax.default_backend() == "cpu" else list(_PLATFORMS)
+    ways = {
+        target: jax.ffi.ffi_call(_name(target, layout), result)
+        for target in targets
+        if measured_kernel(problem, target, "jax matmul") is not None
+    }
+    if not ways:
+        return jnp.matmul(left, right)
+    return jax.lax.platform_dependent(
+        a, b, default=lambda a, b: jnp.matmul(*_turned(a, b, layout)), **ways
+    )
+
+
+def _turned(a: Any, b: Any, layout: str) -> tuple[Any, Any]:
+    """Operands as they are multiplied."""
+    return (
+        a.swapaxes(-1, -2) if layout[0] == "t" else a,
+        b.swapaxes(-1, -2) if layout[1] == "t" else b,
+    )
+
+
+def _name(target: str, layout: str) -> str:
+    return f"autotune_mm_{layout}_{target}"
+
+
+def _compute(
+    layout: str, target: str, inputs: list[Buffer], outputs: list[Buffer], stream: int | None
+) -> None:
+    """What XLA calls. The kernel is found by the buffers: compiled programs may be kept."""
+    a, b = inputs
+    (c,) = outputs
+    kernel = _kernel(*c.shape, a.shape[layout[0] == "n"], c.dtype, layout, target)
+    if stream is None:
+        kernel(_host(a), _host(b), _host(c))
+    else:
+        kernel(_Device(a), _Device(b), _Device(c), stream=stream)
+
+
+@functools.lru_cache(maxsize=4096)
+def _kernel(m: int, k: int, n: int, dtype: str, layout: str, target: str) -> BoundKernel:
+    kernel = kernel_for(Gemm(m, n, k, dtype, layout=layout), target)
+    if kernel is None:  # a program that another process compiled and kept
+        raise OperandTypeError(f"no kernel of target {target} multiplies elements of {dtype}")
+    return kernel.bound
+
+
+on_forgetting(_kernel.cache_clear)
+
+
+def _host(buffer: Buffer) -> NDArray[Any]:
+    """A buffer of the host as NumPy's array."""
+    dtype = DTYPES[buffer.dtype]
+    size = math.prod(buffer.shape) * dtype.itemsize
+    memory = (ctypes.c_char * size).from_address(buffer.address)
+    return np.ndarray(buffer.shape, dtype.numpy, memoryview(memory))
+
+
+class _Device:
+    """A buffer of a GPU, as libraries pass each other arrays."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        self.dtype = buffer.dtype
+        self.shape = buffer.shape
+        self.__cuda_array_interface__ = {
+            "data": (buffer.address, False),
+            "shape": buffer.shape,
+            "strides": None,
+            "typestr": DTYPES[buffer.dtype].typestrs[0],
+            "version": 3,
+        }
+
+
+for _target, _platform in _PLATFORMS.items():
+    for _layout in _LAYOUTS:
+        register(_name(_target, _layout), _platform, functools.partial(_compute, _layout, _target))

@@ -1,0 +1,133 @@
+"""NumPy's matrix products by tuned kernels: functions, and arrays whose ``@`` calls them.
+
+Nothing of NumPy's is replaced: ``@`` of its own arrays is compiled into NumPy and cannot be, and
+replacing `numpy.matmul` for all callers would change programs that never asked. An array that
+`tuned` made carries the choice with it instead, through whatever library it is passed to::
+
+    from autotune.numpy import tuned
+
+    weights = tuned(weights)  # a view
+    scores = features @ weights  # by a kernel where one was measured, else by NumPy
+
+Importing it is as cheap as importing NumPy.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.core.errors import OperandError
+from autotune.runtime.arrays.base import Look
+from autotune.runtime.arrays.kinds import NUMPY
+from autotune.runtime.multiplying import on_forgetting
+from autotune.runtime.serving import served
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["TunedArray", "dot", "matmul", "tuned"]
+
+_SHAPES = 4096
+"""Kinds of operands whose product is remembered."""
+
+
+def matmul(a: ArrayLike, b: ArrayLike, out: Any = None, **options: Any) -> Any:
+    """`numpy.matmul` by a tuned kernel where one was measured.
+
+    Two matrices that are plain arrays of one dtype are served; everything else is NumPy's, with
+    its results and errors.
+
+    Args:
+        a: A.
+        b: B.
+        out: C, as `numpy.matmul` takes it.
+        options: `numpy.matmul`'s others; with any of them it is NumPy's.
+    """
+    if not options and type(a) is np.ndarray and type(b) is np.ndarray:
+        product = _product(NUMPY.look(a), NUMPY.look(b))
+        if product is not None:
+            try:
+                return product(a, b, out)
+            except OperandError:  # an output or addresses that NumPy takes, or says what is wrong
+                pass
+    return np.matmul(a, b, out=out, **options)
+
+
+def dot(a: ArrayLike, b: ArrayLike, out: Any = None) -> Any:
+    """`numpy.dot`; of two matrices it is `matmul`."""
+    if type(a) is np.ndarray and type(b) is np.ndarray and a.ndim == b.ndim == 2 and out is None:
+        return matmul(a, b)
+    return np.dot(a, b, out=out)
+
+
+def tuned(array: ArrayLike) -> TunedArray:
+    """A view of an array, whose products go to tuned kernels; `numpy.asarray` takes it back."""
+    return np.asarray(array).view(TunedArray)
+
+
+class TunedArray(np.ndarray[Any, Any]):
+    """An array of NumPy's whose products, by ``@`` or a function, are those of this module.
+
+    What is computed from it is such an array, too. All other functions of NumPy take about a
+    microsecond longer.
+    """
+
+    def __array_ufunc__(
+        self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **options: Any
+    ) -> Any:
+        given = [_plain(each) for each in inputs]
+        if out is not None:
+            options["out"] = tuple(_plain(each) for each in out)
+        if ufunc is np.matmul and method == "__call__":
+            (options["out"],) = options.get("out", (None,))
+            result = matmul(*given, **options)
+        else:
+            result = getattr(ufunc, method)(*given, **options)
+        if out is not None and result is not NotImplemented:
+            return out[0] if len(out) == 1 else out
+        if isinstance(result, tuple):
+            return tuple(map(_tuned, result))
+        return _tuned(result)
+
+    def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
+        if function is np.dot and "out" not in options and len(arguments) == 2:
+            return _tuned(dot(*map(_plain, arguments)))
+        return super().__array_function__(function, types, arguments, options)
+
+    def dot(self, other: Any, out: Any = None) -> Any:
+        """As `numpy.dot`."""
+        return np.dot(self, other) if out is None else np.dot(self, other, out=out)
+
+
+def _plain(operand: Any) -> Any:
+    return operand.view(np.ndarray) if isinstance(operand, TunedArray) else operand
+
+
+def _tuned(result: Any) -> Any:
+    return result.view(TunedArray) if type(result) is np.ndarray else result
+
+
+@functools.lru_cache(maxsize=_SHAPES)
+def _product(a: tuple[Any, ...], b: tuple[Any, ...]) -> Callable[..., NDArray[Any]] | None:
+    """The product of plain arrays that lie like these by a kernel; None is NumPy's."""
+    found = served(NUMPY, Look(*a), Look(*b), "numpy matmul")
+    if found is None:
+        return None
+    kernel, layout = found.kernel, found.problem.layout
+    if layout == "nn":
+        return kernel
+
+    def turned(a: NDArray[Any], b: NDArray[Any], out: Any) -> NDArray[Any]:
+        left = a.T if layout[0] == "t" else a
+        made: NDArray[Any] = kernel(left, b.T if layout[1] == "t" else b, out)
+        return made
+
+    return turned
+
+
+on_forgetting(_product.cache_clear)

@@ -1,0 +1,88 @@
+"""Which product went where: ``AUTOTUNE_LOG=FILE``, or ``stderr``, has it told, once per shape.
+
+What is told are records of `logging`, of the logger `NAME` and of level DEBUG, so that a program
+may as well take them with handlers of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from autotune.operations.problem import Problem
+    from autotune.targets.kernel import Kernel
+
+VARIABLE = "AUTOTUNE_LOG"
+"""The environment variable that names the file, or says "stderr"."""
+
+NAME = "autotune.products"
+"""The logger's name."""
+
+_TOLD = 4096
+"""Lines that are remembered, so as not to be told again."""
+
+_log = logging.getLogger(NAME)
+_warnings = logging.getLogger(__name__)
+
+
+def tell(caller: str, problem: Problem | None, target: str, way: str) -> None:
+    """Say which way a product went, unless that was said before.
+
+    Args:
+        caller: the function that was called.
+        problem: what it computes; None where no problem says it.
+        target: where; may be empty.
+        way: what computes it, and why.
+    """
+    if not is_heard():
+        return
+    what = "" if problem is None else f" {problem.label}"
+    where = f" on {target}" if target else ""
+    _tell(f"{caller}{what}{where}: {way}", os.environ.get(VARIABLE))
+
+
+def is_heard() -> bool:
+    """Whether anybody listens."""
+    given = os.environ.get(VARIABLE)
+    if given:
+        _listen(given)
+    return _log.isEnabledFor(logging.DEBUG)
+
+
+def way_of(kernel: Kernel) -> str:
+    """What a kernel is, for `tell`: what computes, how well it fits, and why not better."""
+    what = kernel.library or str(kernel.candidate)
+    reason = f" ({kernel.reason})" if kernel.reason else ""
+    return f"{what}, {kernel.match}{reason}"
+
+
+@functools.lru_cache(maxsize=_TOLD)
+def _tell(line: str, listener: str | None) -> None:
+    _log.debug("%s", line)
+
+
+@functools.cache
+def _listen(given: str) -> None:
+    """Have a file written, or the standard error stream, from now on."""
+    handler: logging.Handler
+    try:
+        if given == "stderr":
+            handler = logging.StreamHandler(sys.stderr)
+        else:
+            path = Path(given).expanduser().absolute()
+            # Lines are appended at once and whole, so that processes may share a file.
+            handler = logging.FileHandler(path, encoding="utf-8")
+    except OSError as error:  # a program must not end for its log
+        _warnings.warning(
+            "%s=%s cannot be written (%s): nothing is told", VARIABLE, given, error.strerror
+        )
+        return
+    handler.setFormatter(logging.Formatter("autotune: %(message)s"))
+    _log.addHandler(handler)
+    _log.setLevel(logging.DEBUG)
+    _log.propagate = False  # a program's own handlers would tell it once more

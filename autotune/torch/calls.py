@@ -1,0 +1,119 @@
+"""Products of plain tensors by kernels: which there are, and calling them."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+
+from autotune.runtime.arrays.base import Look
+from autotune.runtime.arrays.kinds import library_of
+from autotune.runtime.multiplying import on_forgetting
+from autotune.runtime.serving import served
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autotune.operations.problem import Gemm
+    from autotune.runtime.serving import Served
+
+    Call: TypeAlias = Callable[..., Any]
+
+_SHAPES = 4096
+"""Kinds of operands whose product is remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorProduct:
+    """A product of two matrices by a kernel.
+
+    Both calls raise OperandError where they cannot compute where the tensors lie.
+
+    Attributes:
+        layout: which operands the kernel takes turned.
+        of_stored: ``of_stored(a, b, out=None, alpha=1.0, beta=0.0)`` of operands as the layout
+            says that they are stored: ``alpha a @ b + beta out``, in `out` or a new tensor.
+        call: the same of operands as they are multiplied.
+    """
+
+    layout: str
+    of_stored: Call
+    call: Call
+
+
+def product_of(
+    a: Any, b: Any, caller: str, accepts: Callable[[Gemm], bool] | None = None
+) -> TensorProduct | None:
+    """The product of two plain tensors by a kernel; None leaves it to PyTorch.
+
+    Args:
+        a: A.
+        b: B.
+        caller: the function that was called, for the log.
+        accepts: which problems may be served; None takes all.
+    """
+    return product_by_looks(look(a), look(b), caller, accepts)
+
+
+@functools.lru_cache(maxsize=_SHAPES)
+def product_by_looks(
+    a: tuple[Any, ...],
+    b: tuple[Any, ...],
+    caller: str,
+    accepts: Callable[[Gemm], bool] | None = None,
+) -> TensorProduct | None:
+    """The same by what `look` says of the operands."""
+    tensors = library_of(torch.Tensor)
+    assert tensors is not None
+    found = served(tensors, Look(*a), Look(*b), caller, accepts)
+    if found is None:
+        return None
+    layout = found.problem.layout
+    stored = _of_host(found) if a[3][0].type == "cpu" else found.kernel
+    return TensorProduct(layout, stored, stored if layout == "nn" else _turning(stored, layout))
+
+
+def look(tensor: Any) -> tuple[Any, ...]:
+    """What decides how a plain tensor is multiplied, as `Look` has it.
+
+    Whether gradients are wanted is not for kernels to know, which are called below all that.
+    """
+    return tensor.shape, tensor.stride(), tensor.dtype, (tensor.device, False, False)
+
+
+def turned(look: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The look of a matrix turned, which need not be made for that."""
+    (rows, columns), (row, column), dtype, place = look
+    return (columns, rows), (column, row), dtype, place
+
+
+def _of_host(found: Served) -> Call:
+    """Calls of a kernel that takes NumPy's arrays."""
+    kernel, shape = found.kernel, found.problem.c_shape
+    dtype = getattr(torch, found.problem.dtype)
+    empty = torch.empty
+
+    def of_stored(a: Any, b: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0) -> Any:
+        if out is None:
+            out = empty(shape, dtype=dtype)
+        left = a.detach().numpy() if a.requires_grad else a.numpy()
+        right = b.detach().numpy() if b.requires_grad else b.numpy()
+        kernel(left, right, out.numpy(), alpha, beta)
+        return out
+
+    return of_stored
+
+
+def _turning(of_stored: Call, layout: str) -> Call:
+    """Calls with operands as they are multiplied."""
+    turn_a, turn_b = (each == "t" for each in layout)
+
+    def call(a: Any, b: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0) -> Any:
+        return of_stored(a.t() if turn_a else a, b.t() if turn_b else b, out, alpha, beta)
+
+    return call
+
+
+on_forgetting(product_by_looks.cache_clear)

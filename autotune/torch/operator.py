@@ -1,0 +1,234 @@
+"""The operators ``autotune::mm`` and ``autotune::linear``, and functions that call them.
+
+Operators are what `torch.compile`, autocast and `torch.func` know. A function of the same name
+calls the kernel straight away where nothing of PyTorch's has a say: through the dispatcher, an
+operator whose gradient is Python's costs 5 us more.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn import functional
+
+from autotune.torch.plain import casts, is_plain, is_transformed, is_watched
+from autotune.torch.products import plain_linear, plain_mm
+
+NAMESPACE = torch.library.Library("autotune", "DEF")
+NAMESPACE.define("mm(Tensor a, Tensor b) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+NAMESPACE.define(
+    "linear(Tensor input, Tensor weight, Tensor? bias) -> Tensor",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+MM = torch.ops.autotune.mm.default
+LINEAR = torch.ops.autotune.linear.default
+
+
+def mm(a: Tensor, b: Tensor) -> Tensor:
+    """`torch.mm`, by a tuned kernel where one was measured for the matrices.
+
+    Results have its shapes, dtypes and strides, and its errors are raised. It is differentiable
+    any number of times, with `torch.func` as well; forward-mode derivatives are `torch.mm`'s.
+
+    Args:
+        a: A, M x N.
+        b: B, N x K.
+    """
+    if torch.compiler.is_compiling():
+        return MM(a, b)
+    if forward_ad._current_level >= 0:
+        return torch.mm(a, b)
+    if casts() and torch.is_autocast_enabled(a.device.type):
+        return under_autocast(a.device.type, mm, a, b)
+    if is_transformed():
+        return Mm.apply(a, b)
+    if is_watched() or not is_plain(a) or not is_plain(b):
+        return MM(a, b)
+    if (a.requires_grad or b.requires_grad) and torch.is_grad_enabled():
+        return _EagerMm.apply(a, b)
+    return plain_mm(a, b)
+
+
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`torch.nn.functional.linear`, by a tuned kernel where one was measured for the matrices.
+
+    Args:
+        input: ... x N.
+        weight: K x N.
+        bias: K; None adds nothing.
+    """
+    if torch.compiler.is_compiling():
+        return LINEAR(input, weight, bias)
+    if forward_ad._current_level >= 0:
+        return functional.linear(input, weight, bias)
+    if casts() and torch.is_autocast_enabled(input.device.type):
+        return under_autocast(input.device.type, linear, input, weight, bias)
+    if is_transformed():
+        return Linear.apply(input, weight, bias)
+    plain = is_plain(input) and is_plain(weight) and (bias is None or is_plain(bias))
+    if is_watched() or not plain:
+        return LINEAR(input, weight, bias)
+    wanted = input.requires_grad or weight.requires_grad
+    if (wanted or (bias is not None and bias.requires_grad)) and torch.is_grad_enabled():
+        return _EagerLinear.apply(input, weight, bias)
+    return plain_linear(input, weight, bias)
+
+
+class Mm(torch.autograd.Function):  # type: ignore[misc]
+    """`mm` for `torch.func`."""
+
+    @staticmethod
+    def forward(a: Tensor, b: Tensor) -> Tensor:
+        """The product."""
+        return mm(a, b)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        """Keep what gradients need, and nothing that only an unwanted one would."""
+        a, b = inputs
+        of_a, of_b = ctx.needs_input_grad[:2]
+        ctx.save_for_backward(a if of_b else None, b if of_a else None)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Gradients of a and b, which are products of matrices as they are stored."""
+        a, b = ctx.saved_tensors
+        return None if b is None else mm(grad, b.t()), None if a is None else mm(a.t(), grad)
+
+    @staticmethod
+    def vmap(info: Any, dims: tuple[int | None, int | None], a: Tensor, b: Tensor) -> Any:
+        """See `many_mm`."""
+        return many_mm(mm, dims, a, b), 0
+
+
+class Linear(torch.autograd.Function):  # type: ignore[misc]
+    """`linear` for `torch.func`."""
+
+    @staticmethod
+    def forward(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The layer's output."""
+        return linear(input, weight, bias)
+
+    @staticmethod
+    def setup_context(
+        ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor
+    ) -> None:
+        """Keep what gradients need, and nothing that only an unwanted one would."""
+        input, weight, _ = inputs
+        of_input, of_weight = ctx.needs_input_grad[:2]
+        ctx.save_for_backward(input if of_weight else None, weight if of_input else None)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of input, weight and bias."""
+        input, weight = ctx.saved_tensors
+        rows = grad.reshape(-1, grad.shape[-1])
+        of_input = of_weight = None
+        if weight is not None:
+            of_input = mm(rows, weight).reshape(*grad.shape[:-1], weight.shape[1])
+        if input is not None:
+            of_weight = mm(rows.t(), input.reshape(-1, input.shape[-1]))
+        return of_input, of_weight, rows.sum(0) if ctx.needs_input_grad[2] else None
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        dims: tuple[int | None, int | None, int | None],
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+    ) -> Any:
+        """See `many_linear`."""
+        return many_linear(linear, dims, input, weight, bias), 0
+
+
+class _EagerMm(torch.autograd.Function):  # type: ignore[misc]
+    """`Mm` of plain tensors: a context set up apart costs three times as much."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        made = plain_mm(a, b)
+        Mm.setup_context(ctx, (a, b), made)
+        return made
+
+    backward = Mm.backward
+
+
+class _EagerLinear(torch.autograd.Function):  # type: ignore[misc]
+    """`Linear` of plain tensors."""
+
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        made = plain_linear(input, weight, bias)
+        Linear.setup_context(ctx, (input, weight, bias), made)
+        return made
+
+    backward = Linear.backward
+
+
+def many_mm(one: Any, dims: tuple[int | None, int | None], a: Tensor, b: Tensor) -> Tensor:
+    """A stack of products along dimensions of a and b, None for those that are repeated.
+
+    Many A and one B are one product of all rows, which `one` computes; what else there is, is
+    PyTorch's batched product. The stack's dimension comes first.
+    """
+    if dims[1] is not None:
+        return torch.matmul(_first(a, dims[0]), _first(b, dims[1]))
+    stack = _first(a, dims[0])
+    made: Tensor = one(stack.reshape(-1, stack.shape[-1]), b)
+    return made.reshape(*stack.shape[:-1], b.shape[-1])
+
+
+def many_linear(
+    one: Any,
+    dims: tuple[int | None, int | None, int | None],
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+) -> Tensor:
+    """The same of layers: many inputs of one layer are one of more rows."""
+    along_input, along_weight, along_bias = dims
+    if along_weight is None and along_bias is None:
+        made: Tensor = one(_first(input, along_input), weight, bias)
+        return made
+    stack, weights = _first(input, along_input), _first(weight, along_weight)
+    lead = stack.shape[:-1] if along_input is None else stack.shape[1:-1]
+    if along_weight is None:
+        made = one(stack, weight, None)
+    else:
+        rows = stack.reshape(*stack.shape[: along_input is not None], -1, stack.shape[-1])
+        made = torch.matmul(rows, weights.mT).reshape(len(weights), *lead, weights.shape[1])
+    if bias is None or along_bias is None:
+        return made if bias is None else made + bias
+    each = bias.movedim(along_bias, 0)
+    return made + each.reshape(len(each), *[1] * len(lead), -1)
+
+
+def _first(tensor: Tensor, dimension: int | None) -> Tensor:
+    """A tensor with the dimension that is vectorised along first, if it has that one."""
+    return tensor if dimension is None else tensor.movedim(dimension, 0)
+
+
+def under_autocast(device: str, operation: Any, *tensors: Tensor | None) -> Tensor:
+    """An operation under autocast: in the dtype that is set there, as PyTorch's own products.
+
+    `torch.library.register_autocast` would have to know that dtype once for all.
+
+    Args:
+        device: the kind of device that autocast is on for.
+        operation: what is computed.
+        tensors: its operands.
+    """
+    dtype = torch.get_autocast_dtype(device)
+    with torch.autocast(device, enabled=False):
+        made: Tensor = operation(*(_as(each, dtype, device) for each in tensors))
+        return made
+
+
+def _as(tensor: Tensor | None, dtype: torch.dtype, device: str) -> Tensor | None:
+    if tensor is None or tensor.dtype is torch.float64 or tensor.device.type != device:
+        return tensor
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor

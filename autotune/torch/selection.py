@@ -1,0 +1,73 @@
+"""Which products are to be tuned kernels' at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from autotune.core.dtypes import DTYPES
+from autotune.core.errors import InputError
+from autotune.core.suggestions import must_be
+
+if TYPE_CHECKING:
+    from autotune.operations.problem import Gemm
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What the switch may give to kernels; of that, kernels get what was measured.
+
+    Attributes:
+        shapes: rows, reduction and columns of products; None takes all.
+        predicate: says it of a problem as well; None takes all.
+        dtypes: names of element types; None takes all.
+        rounded: whether float32 goes to kernels, which do not round it, where PyTorch is set to.
+    """
+
+    shapes: frozenset[tuple[int, int, int]] | None = None
+    predicate: Callable[[Gemm], bool] | None = None
+    dtypes: frozenset[str] | None = None
+    rounded: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        shapes: Iterable[tuple[int, int, int]] | Callable[[Gemm], bool] | None,
+        dtypes: Iterable[Any] | None,
+        *,
+        rounded: bool,
+    ) -> Self:
+        """A selection as users say it: shapes or a predicate, and dtypes by name or PyTorch's.
+
+        Raises:
+            InputError: a shape is not three sizes, or a dtype none that kernels have.
+        """
+        predicate = shapes if callable(shapes) else None
+        listed = None if shapes is None or callable(shapes) else frozenset(map(_sizes, shapes))
+        names = None if dtypes is None else frozenset(map(_name, dtypes))
+        return cls(listed, predicate, names, rounded)
+
+    def takes(self, problem: Gemm) -> bool:
+        """Whether a problem is selected."""
+        return (
+            (self.shapes is None or problem.shape in self.shapes)
+            and (self.dtypes is None or problem.dtype in self.dtypes)
+            and (self.predicate is None or bool(self.predicate(problem)))
+        )
+
+
+def _sizes(shape: Any) -> tuple[int, int, int]:
+    sizes = tuple(shape)
+    if len(sizes) != 3 or not all(isinstance(size, int) and size > 0 for size in sizes):
+        raise InputError(
+            f"a shape must be three positive sizes (rows, reduction, columns), got {shape!r:.60}"
+        )
+    return sizes
+
+
+def _name(dtype: Any) -> str:
+    name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise InputError(must_be("a dtype of kernels", name, list(DTYPES)))
+    return name

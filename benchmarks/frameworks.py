@@ -1,0 +1,257 @@
+"""Tuned kernels inside PyTorch: ``python benchmarks/frameworks.py`` on a GPU.
+
+An MLP and a transformer block in strict FP32, forward and in training, with PyTorch's products and
+with the switch on, in turns within one run; what of it is products; and calls of the operator,
+the switch and `torch.mm` on small squares: one by one, and as nodes of a captured CUDA graph.
+Shapes are tuned first with ``--tune SECONDS``. What the switch puts before PyTorch's kernels stays
+until the process ends, so the operator is measured before it is first on, and PyTorch's products
+in models include some microseconds of it, but for captured ones. Prints Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from gpu_environment import GpuWatch, describe_gpu, read_gpu
+from torch.nn import functional
+
+from autotune import Gemm, tune
+from autotune.runtime.multiplying import forget
+from autotune.torch import mm, use_tuned
+
+Call = Callable[[], Any]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tokens", type=int, default=2048, help="rows of the products")
+    parser.add_argument("--width", type=int, default=1024, help="of the model; its layers have 4x")
+    parser.add_argument("--heads", type=int, default=16)
+    parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--seconds", type=float, default=0.2, help="of each turn")
+    parser.add_argument(
+        "--small", type=int, default=256, help="side of the squares that are called"
+    )
+    parser.add_argument("--calls", type=int, default=2000, help="of each turn on small squares")
+    parser.add_argument("--tune", type=float, default=0, help="seconds for each shape")
+    args = parser.parse_args()
+    os.environ.setdefault("AUTOTUNE_BACKGROUND", "0")
+    torch.set_float32_matmul_precision("highest")
+    device = read_gpu()
+    print(f"# Products in PyTorch\n\n{describe_gpu(device)}\n- PyTorch {torch.__version__}\n")
+    models = {
+        "MLP": Mlp(args.width).cuda(),
+        "transformer block": Block(args.width, args.heads).cuda(),
+    }
+    x = torch.randn(1, args.tokens, args.width, device="cuda")
+    side = args.small
+    a, b, out = (torch.randn(side, side, device="cuda") for _ in range(3))
+    operator = torch.ops.autotune.mm.default
+    with GpuWatch(device) as watch:
+        tune_all([Gemm(side, side, side)], args.tune)
+        print(f"## Calls at {side} x {side} x {side}\n")
+        print_calls(
+            {
+                "torch.mm": lambda: torch.mm(a, b),
+                "autotune.torch.mm": lambda: mm(a, b),
+                "torch.ops.autotune.mm": lambda: operator(a, b),
+            },
+            args,
+        )
+        print("\nOnce the switch has been on:\n")
+        print_calls(
+            {
+                "torch.mm, off": lambda: torch.mm(a, b),
+                "torch.mm, on": lambda: torch.mm(a, b),
+                "torch.mm(out=), on": lambda: torch.mm(a, b, out=out),
+            },
+            args,
+        )
+        tune_all(products_of(models, x), args.tune)
+        print_models(models, x, args)
+    print(f"\n- meanwhile: {watch.summary()}")
+
+
+def tune_all(problems: list[Gemm], seconds: float) -> None:
+    """Tune some problems for so long each; for no time, leave what there is."""
+    if seconds:
+        for problem in problems:
+            tune(problem, target="cuda", timeout=seconds)
+        forget()
+
+
+class Mlp(torch.nn.Module):
+    """Two layers and what is between them."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up = torch.nn.Linear(width, 4 * width)
+        self.down = torch.nn.Linear(4 * width, width)
+
+    def forward(self, x: Any) -> Any:
+        return self.down(functional.gelu(self.up(x)))
+
+
+class Block(torch.nn.Module):
+    """Attention and an MLP, each normalised before and added after."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before = torch.nn.LayerNorm(width)
+        self.between = torch.nn.LayerNorm(width)
+        self.into = torch.nn.Linear(width, 3 * width)
+        self.out = torch.nn.Linear(width, width)
+        self.mlp = Mlp(width)
+
+    def forward(self, x: Any) -> Any:
+        parts = self.into(self.before(x)).chunk(3, -1)
+        query, key, value = (
+            each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in parts
+        )
+        attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).flatten(-2))
+        return x + self.mlp(self.between(x))
+
+
+def products_of(models: dict[str, Any], x: Any) -> list[Gemm]:
+    """The problems that forward and backward passes are made of."""
+    seen: dict[Gemm, None] = {}
+
+    def note(problem: Gemm) -> bool:
+        seen[problem] = None
+        return False
+
+    with use_tuned(note):
+        for model in models.values():
+            model(x).square().mean().backward()
+    return list(seen)
+
+
+def passes(model: Any, x: Any) -> Iterator[tuple[str, Call, Call]]:
+    """What is timed of a model: with PyTorch's products, and with tuned ones."""
+
+    def forward() -> None:
+        with torch.no_grad():
+            model(x)
+
+    def training() -> None:
+        model.zero_grad(set_to_none=True)
+        model(x).square().mean().backward()
+
+    yield "forward", forward, switched(forward)
+    yield "forward and backward", training, switched(training)
+    yield "forward, captured", captured(forward), captured(switched(forward))
+
+
+def switched(call: Call) -> Call:
+    """The same with the switch on."""
+
+    def tuned() -> None:
+        with use_tuned():
+            call()
+
+    return tuned
+
+
+def captured(call: Call) -> Call:
+    """A call as a CUDA graph, replayed."""
+    call()  # what is loaded and allocated once is no part of it
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    replay: Call = graph.replay
+    return replay
+
+
+def elapsed(call: Call, count: int) -> float:
+    """Seconds of each of some calls, by events of the GPU; enqueueing is part of it."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    begin.record()
+    for _ in range(count):
+        call()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) * 1e-3 / count
+
+
+def in_turns(calls: list[Call], count: int, turns: int) -> list[list[float]]:
+    """Times of calls that take turns, a list for each."""
+    times: list[list[float]] = [[] for _ in calls]
+    for call in calls:
+        elapsed(call, max(count // 10, 1))
+    for turn in range(turns):
+        order = range(len(calls)) if turn % 2 else reversed(range(len(calls)))
+        for place in order:
+            times[place].append(elapsed(calls[place], count))
+    return times
+
+
+def ratio(others: list[float], ours: list[float]) -> str:
+    """How many times as long others take: the median of turns and its quartiles."""
+    each = [other / own for other, own in zip(others, ours, strict=True)]
+    low, middle, high = statistics.quantiles(each, n=4)
+    return f"{middle:.3f} ({low:.3f}-{high:.3f})"
+
+
+def print_models(models: dict[str, Any], x: Any, args: argparse.Namespace) -> None:
+    """Whole models; results agree to what float32 leaves open."""
+    print(f"\n## Models, {args.tokens} tokens of width {args.width}, strict float32\n")
+    print("| model | pass | PyTorch, ms | tuned, ms | PyTorch / tuned (quartiles) |")
+    print("|---|---|---|---|---|")
+    for name, model in models.items():
+        with torch.no_grad():
+            wanted = model(x)
+            with use_tuned():
+                torch.testing.assert_close(model(x), wanted, rtol=1e-3, atol=1e-3)
+        for label, plain, tuned in passes(model, x):
+            count = max(int(args.seconds / elapsed(plain, 3)), 3)
+            others, ours = in_turns([plain, tuned], count, args.turns)
+            shown = " | ".join(f"{1e3 * statistics.median(each):.3f}" for each in (others, ours))
+            print(f"| {name} | {label} | {shown} | {ratio(others, ours)} |")
+
+
+def print_calls(ways: dict[str, Call], args: argparse.Namespace) -> None:
+    """Calls one after the other: the host's time, or the GPU's where that is more."""
+    print(
+        "| call | one by one, us | of the first's (quartiles) | in a graph, us | of the first's |"
+    )
+    print("|---|---|---|---|---|")
+    with torch.no_grad():
+        eager = [many(call, on=name.endswith(" on")) for name, call in ways.items()]
+        graphs = [captured(call) for call in eager]
+        count = max(args.calls // IN_A_GRAPH, 1)
+        columns = [in_turns(calls, count, args.turns) for calls in (eager, graphs)]
+    for place, name in enumerate(ways):
+        cells = []
+        for times in columns:
+            cells.append(f"{1e6 * statistics.median(times[place]) / IN_A_GRAPH:.2f}")
+            cells.append(ratio(times[place], times[0]))
+        print(f"| {name} | {' | '.join(cells)} |")
+
+
+IN_A_GRAPH = 50
+"""Calls that a graph is captured of, and that the switch is on for at a time."""
+
+
+def many(call: Call, *, on: bool) -> Call:
+    """Some calls, with the switch on or not touched."""
+
+    def repeated() -> None:
+        with use_tuned() if on else nullcontext():
+            for _ in range(IN_A_GRAPH):
+                call()
+
+    return repeated
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""A cache in which a few shapes have been measured, for tests of what frameworks are given."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from typing import TYPE_CHECKING
+
+import pytest
+from textbook_family import tune_textbook
+
+from autotune.runtime import routes
+from autotune.runtime.multiplying import forget
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SHAPES = tuple(itertools.permutations((5, 6, 7)))
+"""Of a product, and of those that its gradients are."""
+
+MARK = 1000
+"""What is added to results by a family that marks them."""
+
+
+@contextlib.contextmanager
+def measured(factory: pytest.TempPathFactory, mark: int = 0) -> Iterator[Path]:
+    """While this is entered, the shapes have records of a family of textbook loops.
+
+    Gives the file of the log.
+    """
+    cache, families, log = (factory.mktemp(name) for name in ("cache", "families", "log"))
+    tune_textbook(families, cache, SHAPES, mark)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AUTOTUNE_CACHE", str(cache))
+        patch.setenv("AUTOTUNE_FAMILIES", str(families))
+        patch.setenv("AUTOTUNE_BACKGROUND", "0")
+        patch.setenv(routes.VARIABLE, str(log / "log.txt"))
+        forget()
+        yield log / "log.txt"
+        forget()

@@ -1,0 +1,164 @@
+"""`autotune.jax.matmul` beside JAX's own, in programs that JAX compiles."""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from measured_shapes import SHAPES, measured
+
+from autotune.core.errors import AutotuneError
+
+jax: Any = pytest.importorskip("jax")
+
+from jax import numpy as jnp  # noqa: E402
+
+from autotune.jax import foreign, matmul  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+M, N, K = SHAPES[0]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One for the module; gives its log."""
+    with measured(tmp_path_factory) as log:
+        yield log
+
+
+def whole(*shape: int, dtype: str = "float32") -> Any:
+    """Small whole numbers: sums are exact in any order."""
+    numbers = np.random.default_rng(sum(shape)).integers(-4, 5, shape)
+    return jnp.asarray(numbers.astype(dtype))
+
+
+def same(got: Any, wanted: Any) -> None:
+    assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
+    np.testing.assert_array_equal(got, wanted)
+
+
+def calls(function: Any, *inputs: Any) -> list[str]:
+    """The foreign functions that a compiled program calls."""
+    text = jax.jit(function).lower(*inputs).compile().as_text()
+    return sorted(re.findall(r'custom_call_target="autotune_(\w+)"', text))
+
+
+def test_products_that_go_to_kernels(own_cache: Path) -> None:
+    a, b = whole(M, N), whole(N, K)
+    assert calls(matmul, a, b) == ["mm_nn_cpu"]
+    for multiply in (matmul, jax.jit(matmul)):
+        same(multiply(a, b), a @ b)
+    same(matmul(np.asarray(a).tolist(), b), a @ b)
+    assert calls(matmul, a[0:1], b) == []
+    same(matmul(a[0:1], b), a[0:1] @ b)
+    told = own_cache.read_text()
+    assert f"jax matmul {M}x{N}x{K}-float32 on cpu: textbook: step=1, EXACT" in told
+    assert f"jax matmul 1x{N}x{K}-float32 on cpu: left to the library: " in told
+
+
+def test_products_of_float64() -> None:
+    with jax.enable_x64(True):
+        a, b = whole(M, N, dtype="float64"), whole(N, K, dtype="float64")
+        assert a.dtype == "float64"
+        assert calls(matmul, a, b) == ["mm_nn_cpu"]
+        same(matmul(a, b), a @ b)
+        assert calls(matmul, a, b.astype("float32")) == []
+
+
+OTHERS: dict[str, Callable[[], tuple[Any, Any]]] = {
+    "vectors": lambda: (whole(N), whole(N)),
+    "a row": lambda: (whole(N), whole(N, K)),
+    "a column": lambda: (whole(M, N), whole(N)),
+    "stacks": lambda: (whole(2, M, N), whole(2, N, K)),
+    "a stack and a matrix": lambda: (whole(2, 3, M, N), whole(N, K)),
+    "whole numbers": lambda: (whole(M, N, dtype="int32"), whole(N, K, dtype="int32")),
+    "bfloat16": lambda: (whole(M, N).astype("bfloat16"), whole(N, K).astype("bfloat16")),
+    "several dtypes": lambda: (whole(M, N), whole(N, K, dtype="int32")),
+    "no rows": lambda: (whole(0, N), whole(N, K)),
+    "no reduction": lambda: (whole(M, 0), whole(0, K)),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_whatever_jax_multiplies(what: str) -> None:
+    a, b = OTHERS[what]()
+    same(matmul(a, b), jnp.matmul(a, b))
+    same(jax.jit(matmul)(a, b), jnp.matmul(a, b))
+
+
+def test_what_jax_refuses_it_refuses_itself() -> None:
+    for a, b in ((whole(M, N), whole(K, N)), (whole(M, N), whole())):
+        with pytest.raises((TypeError, ValueError)) as wanted:
+            jnp.matmul(a, b)
+        with pytest.raises((TypeError, ValueError)) as got:
+            matmul(a, b)
+        assert str(got.value) == str(wanted.value)
+
+
+def test_transforms() -> None:
+    a, b, stack = whole(M, N), whole(N, K), whole(3, M, N)
+
+    def cost(multiply: Any) -> Any:
+        return lambda x: (multiply(x, b) ** 2).sum()
+
+    for transform in (
+        lambda f: jax.grad(f)(a),
+        lambda f: jax.jit(jax.grad(f))(a),
+        lambda f: jax.jacrev(jax.grad(f))(a),
+        lambda f: jax.vmap(f)(stack),
+        lambda f: jax.vmap(jax.grad(f))(stack),
+        lambda f: jax.grad(lambda x: jax.vmap(f)(x).sum())(stack),
+        lambda f: jax.jit(jax.checkpoint(jax.grad(f)))(a),
+    ):
+        same(transform(cost(matmul)), transform(cost(jnp.matmul)))
+    for dims in ((0, None), (None, 0), (0, 0), (1, 2)):
+        inputs = [
+            each if along is None else jnp.stack([each] * 3, along)
+            for each, along in zip((a, b), dims, strict=True)
+        ]
+        same(jax.vmap(matmul, dims)(*inputs), jax.vmap(jnp.matmul, dims)(*inputs))
+
+
+def test_gradients_are_kernels_products() -> None:
+    a, b = whole(M, N), whole(N, K)
+    gradients = jax.grad(lambda a, b: matmul(a, b).sum(), (0, 1))
+    assert calls(gradients, a, b) == ["mm_nt_cpu", "mm_tn_cpu"]
+
+
+def test_loops_and_threads() -> None:
+    a, b = whole(M, N), whole(N, K)
+
+    def step(carried: Any, _: Any) -> Any:
+        return carried + matmul(a, b), None
+
+    total, _ = jax.lax.scan(step, jnp.zeros((M, K)), None, length=10)
+    same(total, 10 * (a @ b))
+    multiply, wanted, wrong = jax.jit(matmul), np.asarray(a @ b), []
+
+    def work() -> None:
+        for _ in range(50):
+            if not np.array_equal(multiply(a, b), wanted):
+                wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_what_a_foreign_function_raises_is_an_error_of_the_call() -> None:
+    def fail(inputs: Any, outputs: Any, stream: int | None) -> None:
+        raise AutotuneError(f"refused {inputs[0].shape} {inputs[0].dtype} {stream}")
+
+    foreign.register("autotune_test_fail", "cpu", fail)
+    call = jax.ffi.ffi_call("autotune_test_fail", jax.ShapeDtypeStruct((2,), "float32"))
+    with pytest.raises(Exception, match=r"AutotuneError: refused \(3, 2\) float32 None"):
+        jax.block_until_ready(call(whole(3, 2)))

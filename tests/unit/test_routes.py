@@ -1,0 +1,90 @@
+"""``AUTOTUNE_LOG``: which product of `matmul` went where, once per shape."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from measured_shapes import SHAPES, measured
+
+from autotune import Gemm, NotTunedError, load, matmul
+from autotune.runtime import routes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+M, N, K = SHAPES[0]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One for the module; gives its log."""
+    with measured(tmp_path_factory) as log:
+        yield log
+
+
+def ones(*shape: int, dtype: Any = np.float32) -> Any:
+    return np.ones(shape, dtype)
+
+
+def test_each_way_is_told_once(own_cache: Path) -> None:
+    for _ in range(3):
+        matmul(ones(M, N), ones(N, K))
+        matmul(ones(2, M, N)[1], ones(N, K))
+        matmul(ones(3, 4), ones(4, 9))
+        matmul(ones(M, N, dtype=int), ones(N, K, dtype=int))
+    lines = own_cache.read_text().splitlines()
+    assert [each for each in lines if f"matmul {M}x{N}x{K}" in each] == [
+        f"autotune: matmul {M}x{N}x{K}-float32 on cpu: textbook: step=1, EXACT"
+    ]
+    (nearest,) = [each for each in lines if "matmul 3x4x9" in each]
+    assert "on cpu: textbook: step=1, NEAREST (tuned for" in nearest
+    (left,) = [each for each in lines if "int64" in each]
+    assert left.endswith(
+        f"({M}, {N}) and ({N}, {K}): the library, since no kernel has such operands"
+    )
+
+
+def test_programs_may_listen_themselves(own_cache: Path) -> None:
+    heard: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger(routes.NAME)
+    logger.addHandler(handler)
+    try:
+        matmul(ones(M, K), ones(K, N))
+    finally:
+        logger.removeHandler(handler)
+    assert heard == [f"matmul {M}x{K}x{N}-float32 on cpu: textbook: step=1, EXACT"]
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        ("stderr", f"autotune: matmul {M}x{N}x{K}-float32 on cpu: textbook: step=1, EXACT\n"),
+        ("/missing/folder/log", "AUTOTUNE_LOG=/missing/folder/log cannot be written (No such"),
+        ("", ""),
+    ],
+)
+def test_where_it_is_told(log: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(routes.VARIABLE, log)
+    script = (
+        "import numpy, autotune\n"
+        f"a, b = numpy.ones(({M}, {N}), 'f4'), numpy.ones(({N}, {K}), 'f4')\n"
+        "for _ in range(3): autotune.matmul(a, b)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert said in done.stderr
+    assert done.stderr.count("\n") == bool(said)
+
+
+def test_what_a_model_may_choose_is_no_nearest_record() -> None:
+    assert load(Gemm(M, N, K), "cpu", match="predicted").match.name == "EXACT"
+    with pytest.raises(NotTunedError, match="autotune tune --shape 3x4x9 --target cpu"):
+        load(Gemm(3, 4, 9), "cpu", match="predicted")
