@@ -9,10 +9,10 @@ import numpy as np
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.errors import SpaceError
 from autotune.families.bound import Bound
-from autotune.model import free_parameters, program_of
+from autotune.model import program_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from autotune.core.device import Device
     from autotune.families.family import KernelFamily
@@ -61,26 +61,6 @@ def worth_knowing(
                 for configuration in _favoured(family, problem, target, device, rng):
                     found[Candidate(family.name, program_of(family, configuration))] = None
     return list(found)
-
-
-def neighbours(
-    programs: Iterable[Candidate], families: Mapping[str, KernelFamily]
-) -> Iterator[Candidate]:
-    """Programs that differ from one of these in one parameter, by one step of its values.
-
-    Some of them may be valid nowhere.
-    """
-    for each in programs:
-        family = families[each.family]
-        free = free_parameters(family)
-        for parameter in family.parameters:
-            if parameter.name in free:
-                continue
-            values = parameter.values
-            place = values.index(each.configuration[parameter.name])
-            for value in (*values[max(place - 1, 0) : place], *values[place + 1 : place + 2]):
-                changed = {**each.configuration, parameter.name: value}
-                yield Candidate(each.family, Configuration(changed))
 
 
 def _own(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from autotune.core.configuration import Candidate
 from autotune.core.deadline import Deadline
-from autotune.core.errors import OutOfTimeError, SpaceError
+from autotune.core.errors import OutOfTimeError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.families.planning import planner_of
 from autotune.measuring.evaluator import Effort
@@ -34,7 +34,7 @@ from autotune.model import (
 )
 from autotune.operations.problem import Gemm
 from autotune.targets.base import Work
-from autotune.tuning.pool import neighbours, worth_knowing
+from autotune.tuning.pool import worth_knowing
 
 if TYPE_CHECKING:
     from autotune.core.device import Device
@@ -54,9 +54,6 @@ VISITS = (14, 14, 10)
 
 DRAFTED = 112
 """Programs that are compiled in a turn, of all that might be worth knowing."""
-
-LEADERS = 16
-"""Programs whose neighbours are considered at the next visits."""
 
 CURIOSITY = 0.15
 """Of two programs with equal expectations the one that was timed less often is tried: what counts
@@ -199,7 +196,6 @@ class Survey:
         for turn in itertools.count():
             if turn:
                 self._keep_the_best()
-                self._consider(neighbours(self._pool[:LEADERS], place.families))
             new = self._compile(self._draft(), deadline, stopped)
             tried = self._turn(turn, problems, deadline, stopped, watch)
             if stopped() or deadline.over or not (new or tried):
@@ -233,13 +229,11 @@ class Survey:
         return tried
 
     def _consider(self, programs: Iterable[Candidate]) -> None:
-        """Have programs wait for their turn, each once; some may not be any."""
+        """Have programs wait for their turn, each once."""
         for each in programs:
             if each not in self._considered:
                 self._considered.add(each)
-                with suppress(SpaceError):
-                    self.book.program(each, AHEAD)
-                    self._waiting[each] = None
+                self._waiting[each] = None
 
     def _draft(self) -> list[Candidate]:
         """The programs to be compiled next: those expected to be good.

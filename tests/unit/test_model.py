@@ -24,6 +24,7 @@ from autotune.model import (
     places_of,
     program_of,
 )
+from autotune.model.choosing import strangeness
 from autotune.model.fitting import fit
 from autotune.model.selecting import select
 from autotune.model.terms import TERMS, Programs
@@ -194,6 +195,37 @@ def test_what_is_built_chooses_well(pipelined: KernelFamily) -> None:
     ranked = list(chooser.ranked(shapes[0]))
     count = sum(len(each.configurations) for each in offered)
     assert len(ranked) == len({(c.entry, c.configuration) for c in ranked}) == count
+
+
+def test_what_was_timed_on_small_problems_alone_is_not_chosen_for_large_ones(
+    pipelined: KernelFamily,
+) -> None:
+    near, far = Sizes(100, 100, 100, 4), Sizes(8000, 8000, 8000, 4)
+    book = PriceBook({"pipelined": pipelined}, "float32", LIMITS)
+    space = pipelined.space(Gemm(1024, 1024, 1024), LIMITS)
+    programs = list(
+        dict.fromkeys(program_of(pipelined, space[row]) for row in range(0, 9000, 700))
+    )
+    small, large = (Candidate("pipelined", each) for each in programs[:2])
+    # Where both were timed the first one is faster; how it does on the large one, nobody knows.
+    for scale in (1, 2, 3):
+        sizes = Sizes(100 * scale, 100 * scale, 100, 4)
+        book.note(Timed(small, sizes, 1e-6 * scale**2, resident=1))
+        book.note(Timed(large, sizes, 1.3e-6 * scale**2, resident=1))
+    book.note(Timed(large, far, 1.3e-6 * 512_000, resident=1))
+    book.learn()
+    entries = [book.program(each, "nn").entry(pipelined) for each in (small, large)]  # type: ignore[union-attr]
+    assert [each.largest for each in entries] == [9e6, 512e9 / 1]
+    offered = []
+    for each in entries:
+        units = Units(pipelined, each.configuration, "float32", LIMITS)
+        offered.append(Calls(each, *units.variants()))
+    chooser = Chooser(offered, places_of(LIMITS))
+    assert next(chooser.ranked(far)).entry == entries[1]
+    assert strangeness(far, 1 / entries[1].largest) == 1
+    assert strangeness(near, 1 / entries[0].largest) == 1
+    assert strangeness(far, 1 / entries[0].largest) > 100
+    assert strangeness(far, 0.0) == 1  # where nothing is known of it, nothing is held against it
 
 
 def test_programs_that_were_never_timed_have_expectations(pipelined: KernelFamily) -> None:

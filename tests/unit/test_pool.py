@@ -14,7 +14,7 @@ from autotune.families.bound import Bound
 from autotune.families.catalog import load_families
 from autotune.operations.problem import Gemm
 from autotune.targets.registry import make_target
-from autotune.tuning.pool import neighbours, worth_knowing
+from autotune.tuning.pool import worth_knowing
 
 FAMILIES = load_families(target="cpu", operation="gemm")
 SIZES = (
@@ -52,21 +52,3 @@ def test_threads_that_presets_leave_open_are_those_there_are() -> None:
     assert {each.configuration["threads"] for each in alone} == {1}
     stated = {each for family in FAMILIES.values() for each in family.presets}
     assert len(alone) >= 15, stated
-
-
-def test_neighbours_differ_in_one_parameter_by_one_step() -> None:
-    goto = FAMILIES["goto"]
-    origin = Candidate("goto", goto.default(Gemm(2000, 2000, 2000), AVX512))
-    found = list(neighbours([origin], FAMILIES))
-    assert len(found) == len(set(found)) > 10
-    assert origin not in found
-    values = {each.name: each.values for each in goto.parameters}
-    for each in found:
-        changed = [
-            name
-            for name, value in each.configuration.items()
-            if value != origin.configuration[name]
-        ]
-        assert len(changed) == 1
-        places = [values[changed[0]].index(of.configuration[changed[0]]) for of in (each, origin)]
-        assert abs(places[0] - places[1]) == 1
