@@ -213,6 +213,8 @@ class Peer:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=entry, args=(theirs, library), daemon=True)
+        # Nor may idle threads hold a core in somebody else's turn: these sleep after 2**20 cycles.
+        counts["OPENBLAS_THREAD_TIMEOUT"] = "20"
         with environment({**counts, **library.environment}):
             self._process.start()
         theirs.close()

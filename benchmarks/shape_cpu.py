@@ -31,8 +31,8 @@ TURN_S = 0.01
 ROUNDS = (3, 15)
 """Rounds, at least and at most."""
 
-PAUSE_S = 0.03
-"""Before a turn of several threads: those of the turn before wait on the cores for a while."""
+PAUSE_S = 0.003
+"""Before a turn of several threads: those of the turn before wait on the cores for a moment."""
 
 TRIAL = Shape(512, 512, 512)
 """What the variants of a library are compared at."""

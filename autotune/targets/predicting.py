@@ -247,7 +247,8 @@ class Predictor:
             (usual, family.space(usual, limits))
             for usual in (replace(problem, m=m, n=n, k=k) for m, n, k in _USUAL)
         ]
-        yield family.default(spaces[0][0], limits)
+        able = [usual for usual, space in spaces if space.size]
+        yield from (family.default(usual, limits) for usual in able[:1])
         for preset in family.presets.values():
             for usual, space in spaces:
                 placed = preset.placed(space) if space.size else preset.configuration

@@ -96,6 +96,7 @@ def largest_sizes(
     return 2 * tile("sm", 32) + 9, 3 * tile("sn", 16) + 9, 2 * tile("sk", 32) + 9
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize(
     ("name", "layout", "dtype", "out_dtype"),
     [

@@ -31,6 +31,7 @@ MISALIGNED = (0, 0, 1, 3)
 PADDING = (0, 4, 3, 1)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", LARGE)
 def test_random_configurations_compute_the_formula(name: str, dtype: str, tmp_path: Path) -> None:

@@ -66,3 +66,43 @@ def test_what_a_strange_plugin_says_of_itself_stops_nothing(tmp_path: Path) -> N
         check=False,
     )
     assert found.returncode == 0, found.stdout + found.stderr
+
+
+CASES = """
+import pytest
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("second", range(5))
+@pytest.mark.parametrize("first", "abcd")
+def test_many(first, second):
+    print("ran", first, second)
+
+@pytest.mark.sampled(9)
+@pytest.mark.parametrize("first", "ab")
+def test_few(first):
+    print("ran", first)
+"""
+
+
+def test_a_sample_of_cases_has_every_value_and_is_the_same_again(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    for path in (TESTS.parent / "pyproject.toml", *TESTS.glob("*.py")):
+        shutil.copy(path, tmp_path / path.relative_to(TESTS.parent))
+    (tmp_path / "tests" / "test_cases.py").write_text(CASES)
+    kept = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
+
+    def ran(*options: str) -> list[str]:
+        command = [sys.executable, "-m", "pytest", "-q", "-s", "-n", "0", *options]
+        done = subprocess.run(command, cwd=tmp_path, env=kept, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return [line for line in done.stdout.splitlines() if "ran " in line]
+
+    sample = ran()
+    assert sample == ran()
+    drawn = [line.split("ran ")[1].split() for line in sample]
+    many = [each for each in drawn if len(each) == 2]
+    assert len(many) == 4
+    assert {first for first, _ in many} == set("abcd")
+    assert len({second for _, second in many}) == 4
+    assert [each for each in drawn if len(each) == 1] == [["a"], ["b"]]
+    assert len(ran("--thorough")) == 22

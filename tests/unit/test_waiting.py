@@ -25,7 +25,7 @@ print(environment.get("GOMP_SPINCOUNT"), os.environ.get("GOMP_SPINCOUNT"))
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({}, "300 None"),
+        ({}, "3000 None"),
         ({"GOMP_SPINCOUNT": "7"}, "7 7"),
         ({"OMP_WAIT_POLICY": "active"}, "None None"),
     ],
