@@ -41,6 +41,27 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="session")
+def shipped_for_gpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is shipped, but for processors."""
+    from autotune.core.paths import data_dir
+
+    folder = tmp_path_factory.mktemp("shipped")
+    for device in data_dir("cache").glob("cuda-*"):
+        (folder / device.name).symlink_to(device)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_known_of_processors(
+    shipped_for_gpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Portfolios that are shipped leave products alone that tests mean to be served otherwise."""
+    from autotune.store import sources
+
+    monkeypatch.setattr(sources, "data_dir", lambda name: shipped_for_gpus)
+
+
+@pytest.fixture(scope="session")
 def shared_programs(tmp_path_factory: pytest.TempPathFactory) -> SharedPrograms:
     """What was compiled in other tests of this run; processes that share the tests share it."""
     folder = tmp_path_factory.getbasetemp()

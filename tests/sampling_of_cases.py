@@ -36,7 +36,9 @@ def left_out_of_samples(items: Sequence[pytest.Item]) -> set[pytest.Item]:
 
 def _covering(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     """The same, those first that bring the most values that none before them has."""
-    left, seen, ordered = list(items), set[tuple[str, str]](), list[pytest.Item]()
+    left = list(items)
+    seen: set[tuple[str, str]] = set()
+    ordered: list[pytest.Item] = []
     while left:
         best = max(left, key=lambda item: len(_values(item) - seen))
         seen |= _values(best)

@@ -11,9 +11,11 @@ from records import DEVICE, FINGERPRINT
 from autotune.core.configuration import Candidate
 from autotune.core.device import Device
 from autotune.core.limits import CpuLimits
+from autotune.core.paths import data_dir
 from autotune.families.catalog import load_families
 from autotune.model import Portfolio, PriceBook, on_all_threads, threads_of
 from autotune.operations.problem import Gemm
+from autotune.store.sources import RecordFiles
 from autotune.targets.predicting import Predictor
 from autotune.targets.registry import make_target
 from autotune.tuning.pool import worth_knowing
@@ -76,7 +78,6 @@ def test_a_set_for_wider_vectors_is_none_for_narrower() -> None:
     assert Predictor([portfolio_of(wide)], FAMILIES, narrow).choose(problem) is None
     own = Predictor([portfolio_of(wide), portfolio_of(narrow)], FAMILIES, narrow)
     assert own.choose(problem) is not None
-    assert own.by_limits(problem, "goto") is not None
 
 
 @pytest.mark.parametrize(("most", "expected"), [(1, 1), (2, 2), (5, 4), (64, 64), (1000, 128)])
@@ -95,3 +96,19 @@ def test_what_has_no_threads_is_left_as_it_is() -> None:
     candidate = Candidate("naive", naive.default(Gemm(64, 64, 64), limits))
     assert on_all_threads(naive, candidate.configuration, limits) == candidate.configuration
     assert threads_of(candidate.configuration) == 1
+
+
+def test_what_is_shipped_chooses_for_this_processor_or_leaves_it_alone() -> None:
+    files = RecordFiles(data_dir("cache"), "cpu", trusted=True)
+    portfolios = list(files.portfolios("gemm", "cpu"))
+    assert {(each.dtype, each.threads) for each in portfolios} == {
+        (dtype, threads) for dtype in ("float32", "float64") for threads in (1, None)
+    }
+    here = make_target("cpu").device(None)
+    predictor = Predictor(portfolios, FAMILIES, here)
+    for shape in SHAPES:
+        problem = Gemm(*shape)
+        chosen = predictor.choose(problem)
+        if chosen is not None:
+            space = FAMILIES[chosen.candidate.family].space(problem, here.limits)
+            assert space.rejection(chosen.candidate.configuration) is None
