@@ -35,6 +35,7 @@ _COMMANDS: Mapping[str, str] = {
     "bench": "measure tuned kernels beside the vendor library",
     "space": "count configurations and show what prunes them",
     "emit": "print the source that a configuration generates",
+    "export": "write a record's kernel to a folder, for programs without this package",
     "device": "show the device's fingerprint, limits, toolchain and state",
     "families": "list the kernel families and their parameters",
     "cache": "list, show, export, import, verify and prune tuning records",

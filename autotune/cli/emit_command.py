@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from autotune.core.device import Device, DeviceLimits
     from autotune.families.family import KernelFamily
     from autotune.operations.problem import Problem
-    from autotune.store import TuningRecord
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -155,7 +154,7 @@ _OF_RECORDS = (
 
 def _of_record(args: argparse.Namespace) -> _Choice:
     """The winner of a record, for its own problem."""
-    from autotune.families.catalog import load_families
+    from autotune.exporting import device_of, family_of
     from autotune.targets.registry import all_options
 
     for option in (*_OF_RECORDS, *all_options()):
@@ -165,38 +164,21 @@ def _of_record(args: argparse.Namespace) -> _Choice:
                 f"--record says itself what is printed, got {given} too: leave one of them out"
             )
     record = find_record(user_cache(args.cache), args.record)
-    name = record.candidate.family
-    families = load_families(target=record.target, operation=record.operation, extra=args.families)
-    if name not in families:
-        raise UnknownNameError(
-            f"record {record.id} is of family {name!r} for {record.operation} on "
-            f"{record.target}, which is not here: --families names its folder"
-        )
-    family = families[name]
+    family = family_of(record, args.families)
     problem = family.defined.problem_from_key(record.problem)
     notes = []
     if family.digest != record.family_digest:
         notes.append(
-            f"the files of family {name!r} have changed since record {record.id} was made: this "
-            "is what they generate now"
+            f"the files of family {family.name!r} have changed since record {record.id} was made: "
+            "this is what they generate now"
         )
     device: Device | None = None
     try:
-        device = _device_of(record, args, problem)
+        device = device_of(record, problem, args.device)
     except AutotuneError as error:
         notes.append(f"its resources are not known here: {error}")
     configuration = family.conform(record.candidate.configuration)
     return _Choice(family, configuration, problem, device, tuple(notes), record.id)
-
-
-def _device_of(record: TuningRecord, args: argparse.Namespace, problem: Problem) -> Device:
-    """The device that a record was tuned on, or one like it."""
-    from autotune.targets.registry import target_class
-
-    target = target_class(record.target)
-    placement = target.placement(record.fingerprint)
-    device = args.device or placement.device
-    return target.of(placement.options).device(problem, device)
 
 
 def _nearest_with(

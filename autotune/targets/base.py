@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from autotune.measuring.evaluator import Effort, Evaluator
     from autotune.operations.problem import Problem
     from autotune.targets.background import Job
+    from autotune.targets.exporting import Exportable, Exported
     from autotune.targets.kernel import BoundKernel, Kernel, Request
     from autotune.targets.reports import Forecast, Found, HostCalls, Model, Resources
 
@@ -273,6 +274,23 @@ class Target(ABC):
             tuned: makes the tuned kernel, for calls that the library has nothing for.
         """
         return None
+
+    def export(self, exportable: Exportable, form: str) -> Exported:
+        """Files with which programs run a kernel without this package.
+
+        Args:
+            exportable: the kernel.
+            form: one of `autotune.targets.exporting.FORMATS`.
+
+        Raises:
+            InputError: such a kernel cannot be exported; the message says why.
+            CompileError: the compiler refuses the source.
+            MissingDependencyError: the compiler is missing.
+        """
+        raise InputError(
+            f"target {self.name} exports no kernels: `autotune emit --record "
+            f"{exportable.record.id}` prints the program"
+        )
 
     @contextmanager
     def joined(self, options: Mapping[str, str]) -> Iterator[Joined]:

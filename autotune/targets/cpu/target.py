@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from autotune.operations.problem import Problem
     from autotune.targets.background import Job
     from autotune.targets.base import Work
+    from autotune.targets.exporting import Exportable, Exported
     from autotune.targets.kernel import BoundKernel, Kernel, Request
 
 
@@ -138,6 +139,12 @@ class CpuTarget(Target):
         from autotune.targets.cpu.call import numpy_kernel
 
         return numpy_kernel(problem).__call__
+
+    def export(self, exportable: Exportable, form: str) -> Exported:
+        """The emitted module, or what LLVM makes of it."""
+        from autotune.targets.cpu.exporting import export
+
+        return export(exportable, form)
 
     @classmethod
     def examine(cls) -> Iterator[Check]:

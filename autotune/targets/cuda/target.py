@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from autotune.targets.base import Work
     from autotune.targets.cuda.arrays.kernel import Launch
     from autotune.targets.cuda.device.known_gpus import KnownGpu
+    from autotune.targets.exporting import Exportable, Exported
     from autotune.targets.kernel import BoundKernel, Kernel, Request
     from autotune.targets.reports import HostCalls, Model, Resources
 
@@ -194,6 +195,12 @@ class CudaTarget(Target):
         if not isinstance(problem, Gemm) or not multiplies(problem.defined):
             return None
         return DeviceLibrary(problem, tuned)
+
+    def export(self, exportable: Exportable, form: str) -> Exported:
+        """Source, binary, and a launcher for the driver's API."""
+        from autotune.targets.cuda.exporting import export
+
+        return export(exportable, form)
 
     def resources(
         self,

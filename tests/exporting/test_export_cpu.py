@@ -1,0 +1,167 @@
+"""Exported kernels for processors: in programs of C, and of Python without this package."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from records import record
+
+from autotune.cli import main
+from autotune.core.configuration import Candidate
+from autotune.core.errors import InputError
+from autotune.core.paths import CacheLocations
+from autotune.exporting import exportable
+from autotune.families.catalog import load_families
+from autotune.operations.problem import Gemm
+from autotune.store import TuningCache
+from autotune.targets.registry import make_target, target_class
+
+if TYPE_CHECKING:
+    from autotune.store import TuningRecord
+
+needs_cmake = pytest.mark.skipif(
+    shutil.which("cmake") is None or shutil.which("cc") is None,
+    reason="there is no CMake, or no C",
+)
+WITHOUT_AUTOTUNE = "import sys; sys.modules['autotune'] = None\n"
+
+
+def stored(name: str, problem: Gemm, **values: Any) -> TuningRecord:
+    """A record of a family's default on this processor, in the user's cache."""
+    family = load_families(target="cpu")[name]
+    device = make_target("cpu").device(problem)
+    configuration = family.conform({**family.default(problem, device.limits), **values})
+    made = record(
+        problem=problem,
+        fingerprint=device.fingerprint,
+        candidate=Candidate(name, configuration),
+        family_digest=family.digest,
+    )
+    TuningCache(CacheLocations.at().create().database).add(made)
+    return made
+
+
+def export(made: TuningRecord, folder: Path, *options: str) -> Path:
+    assert main(["export", made.id, str(folder), "--quiet", *options]) == 0
+    return folder
+
+
+@needs_cmake
+@pytest.mark.parametrize(("family", "dtype"), [("goto", "float32"), ("unrolled", "float64")])
+def test_a_program_in_c_checks_itself(tmp_path: Path, family: str, dtype: str) -> None:
+    made = stored(family, Gemm(33, 29, 41, dtype=dtype, threads=1))
+    folder = export(made, tmp_path / "out")
+    assert ("NRT_MemInfo" in next(folder.glob("gemm*.c")).read_text()) == (family == "unrolled")
+    build = folder / "build"
+    flags = "-DCMAKE_C_FLAGS=-Wall -Wextra"
+    for command in (["cmake", "-S", folder, "-B", build, flags], ["cmake", "--build", build]):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "warning" not in done.stderr
+    (program,) = build.glob("*_check")
+    done = subprocess.run([program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "right" in done.stdout
+    (library,) = build.glob("*.so")
+    for shape in ((33, 29, 41), (1, 1, 1), (70, 3, 130)):
+        check_library(library, shape, np.dtype(dtype))
+
+
+def check_library(path: Path, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> None:
+    """Call the function on matrices whose rows are apart."""
+    m, n, k = shape
+    random = np.random.default_rng(0)
+    a, b, c = (random.random(each).astype(dtype) for each in ((m, n + 3), (n, k + 1), (m, k + 2)))
+    real = ctypes.c_float if dtype == np.float32 else ctypes.c_double
+    sizes = [ctypes.c_int64(each) for each in shape]
+    places = [
+        each
+        for matrix in (a, b, c)
+        for each in (ctypes.c_void_p(matrix.ctypes.data), ctypes.c_int64(matrix.shape[1]))
+    ]
+    expected = c.copy()
+    expected[:, :k] = 1.5 * (a[:, :n] @ b[:, :k]) - 0.5 * c[:, :k]
+    function = ctypes.CDLL(str(path))[path.stem.removeprefix("lib")]
+    assert function(*sizes, real(1.5), *places[:4], real(-0.5), *places[4:]) == 0
+    np.testing.assert_allclose(c, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_module_needs_no_autotune(tmp_path: Path, threads: int) -> None:
+    made = stored("loops", Gemm(20, 30, 10, threads=threads), threads=threads, order="ikj")
+    folder = export(made, tmp_path / "out", "--format", "python")
+    (module,) = folder.glob("*.py")
+    script = f"""{WITHOUT_AUTOTUNE}
+import numpy as np
+import {module.stem} as exported
+assert exported.check() <= 1
+a, b = np.ones((20, 33), np.float32)[:, :30], np.ones((30, 10), np.float32)
+assert (exported.{module.stem}(a, b) == 30).all()
+out = np.ones((20, 10), np.float32)
+assert exported.{module.stem}(a, b, out, alpha=2, beta=3) is out
+assert (out == 63).all()
+for wrong in (a.T, a.astype(float), np.asfortranarray(a), a.tolist()):
+    try:
+        exported.{module.stem}(wrong, b)
+    except ValueError:
+        continue
+    raise AssertionError(wrong)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(folder), "NUMBA_NUM_THREADS": "2"}
+    subprocess.run([sys.executable, "-c", script], env=environment, check=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [((), "--threads 1"), (("--format", "fortran"), "cpp, python")],
+)
+def test_what_cannot_be_exported_is_said(tmp_path, options, told, capsys) -> None:
+    made = stored("loops", Gemm(20, 30, 10, threads=2), threads=2)
+    try:
+        code = main(["export", made.id, str(tmp_path / "out"), *options])
+    except SystemExit as exit_:
+        code = exit_.code
+    assert code == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert len(error.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_is_written_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch, capsys) -> None:
+    made = stored("loops", Gemm(20, 30, 10, threads=1), threads=1)
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "mine").write_text("mine")
+    for folder in (kept, kept / "mine", kept / "mine" / "below"):
+        assert main(["export", made.id, str(folder), "--format", "python"]) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
+    assert (kept / "mine").read_text() == "mine"
+    monkeypatch.setattr(Path, "replace", _fail)
+    assert main(["export", made.id, str(tmp_path / "new"), "--format", "python"]) == 2
+    assert {each.name for each in tmp_path.iterdir()} <= {"kept", "autotune-cache"}
+    monkeypatch.undo()
+    monkeypatch.setenv("AUTOTUNE_CACHE", str(tmp_path / "autotune-cache"))
+    (tmp_path / "empty").mkdir()
+    export(made, tmp_path / "empty", "--format", "python")
+    export(made, tmp_path / "deep" / "er", "--format", "python")
+
+
+def test_programs_of_several_processes_are_refused() -> None:
+    made = stored("loops", Gemm(20, 30, 10, threads=1), threads=1)
+    kernel = exportable(made, CacheLocations.at().database)
+    for target in ("mpi", "hybrid"):
+        with pytest.raises(InputError, match=f"emit --record {made.id}"):
+            target_class(target)().export(kernel, "cpp")
+
+
+def _fail(*_: object) -> None:
+    raise OSError(28, "No space left on device")

@@ -1,0 +1,213 @@
+"""Exported kernels for GPUs: built for real, and run on a stand-in for the driver."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from records import record
+
+from autotune.cli import main
+from autotune.cli.records import shipped
+from autotune.core.configuration import Candidate
+from autotune.core.device import DeviceFingerprint
+from autotune.core.paths import CacheLocations
+from autotune.families.catalog import load_families
+from autotune.families.launch import LaunchPlan, LaunchStep
+from autotune.operations.problem import Gemm
+from autotune.store import BinaryRecord, TuningCache
+from autotune.targets.registry import make_target
+
+if TYPE_CHECKING:
+    from autotune.store import TuningRecord
+
+NVCC = shutil.which("nvcc")
+NAME = "gemm_40x70x50_float32"
+PROBLEM = Gemm(40, 70, 50)
+RUNTIME = (4, 1, 0)
+CUBIN = b"\x7fELF one"
+CALLS = f"""
+import numpy as np
+import {NAME} as exported
+
+class Array:
+    def __init__(self, array):
+        self.array, self.__cuda_array_interface__ = array, array.__array_interface__
+
+random = np.random.default_rng(0)
+a = random.random((40, 96), np.float32)[:, :70]
+b, c = random.random((70, 50), np.float32), random.random((40, 50), np.float32)
+expected = 2 * (a @ b) + 3 * c
+kernel = exported.load()
+kernel(Array(a), Array(b), Array(c), alpha=2, beta=3)
+np.testing.assert_allclose(c, expected, rtol=1e-5)
+for wrong in (a.T, a.astype(float), np.asfortranarray(a)):
+    try:
+        kernel(Array(wrong), Array(b), Array(c))
+    except ValueError as error:
+        assert "a " in str(error)
+    else:
+        raise AssertionError(wrong.strides)
+"""
+
+needs_toolkit = pytest.mark.skipif(
+    NVCC is None or shutil.which("cmake") is None, reason="there is no CUDA toolkit, or no CMake"
+)
+needs_nvrtc = pytest.mark.skipif(
+    importlib.util.find_spec("cuda") is None,
+    reason="NVRTC is not installed: pip install 'autotune-kernels[compile]'",
+)
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a library that stands in for NVIDIA's driver."""
+    assert NVCC is not None
+    folder = tmp_path_factory.mktemp("driver")
+    includes = Path(NVCC).resolve().parents[1] / "include"
+    if not (includes / "cuda.h").exists():
+        includes = Path("/usr/local/cuda/include")
+    library = folder / "libcuda.so.1"
+    source = Path(__file__).with_name("driver.c")
+    options = ["-O2", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", f"-I{includes}"]
+    subprocess.run(["cc", *options, "-o", library, source], check=True)
+    (folder / "libcuda.so").symlink_to(library)
+    return folder
+
+
+def stored(**changes: Any) -> TuningRecord:
+    """A record of a GPU kernel, in the user's cache with its binary."""
+    steps = (
+        LaunchStep("before", (1, 1, 1), (32, 1, 1)),
+        LaunchStep("gemm", (2, 1, 1), (64, 1, 1), 50000),
+    )
+    launch = LaunchPlan(PROBLEM.shape, steps, 4096, RUNTIME, 64)
+    family = load_families(target="cuda")["naive"]
+    fingerprint = DeviceFingerprint("cuda", "NVIDIA H200", {"compute_capability": 90})
+    limits = make_target("cuda").device(PROBLEM, "h200").limits
+    fields: dict[str, Any] = {
+        "problem": PROBLEM,
+        "target": "cuda",
+        "fingerprint": fingerprint,
+        "candidate": Candidate("naive", family.default(PROBLEM, limits)),
+        "family_digest": family.digest,
+        "binary": BinaryRecord(hashlib.sha256(CUBIN).hexdigest(), "sm_90", launch),
+    }
+    made = record(**(fields | changes))
+    TuningCache(CacheLocations.at().create().database).add(made, binaries=[CUBIN])
+    return made
+
+
+def export(made: TuningRecord, folder: Path, *options: str) -> Path:
+    assert main(["export", made.id, str(folder), "--quiet", *options]) == 0
+    return folder
+
+
+def build(folder: Path, driver: Path) -> Path:
+    """Build an exported folder; its program."""
+    options = [f"-DCUDA_cuda_driver_LIBRARY={driver / 'libcuda.so'}", "-DCMAKE_CXX_FLAGS=-Wall"]
+    for command in (
+        ["-S", folder, "-B", folder / "build", *options],
+        ["--build", folder / "build"],
+    ):
+        done = subprocess.run(["cmake", *command], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "warning" not in done.stderr
+    (program,) = (folder / "build").glob("*_check")
+    return program
+
+
+def run(command: list[Any], driver: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        env={
+            "PATH": os.environ["PATH"],
+            "LD_LIBRARY_PATH": str(driver),
+            "STAND_IN_EXPECTS": ",".join(map(str, RUNTIME)),
+            **environment,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@needs_toolkit
+def test_a_program_in_cpp_checks_itself(tmp_path: Path, driver: Path) -> None:
+    folder = export(stored(), tmp_path / "out")
+    program = build(folder, driver)
+    cubin = folder / f"{NAME}.cubin"
+    assert cubin.read_bytes() == CUBIN
+    right = run([program, cubin], driver)
+    assert (right.returncode, right.stderr) == (0, "")
+    assert f"{NAME}: right" in right.stdout
+    wrong = run([program, cubin], driver, STAND_IN_WRONG="1")
+    assert wrong.returncode == 1
+    assert "WRONG" in wrong.stdout
+    assert run([program, folder / "main.cpp"], driver).returncode == 1
+    refused = run([program, cubin], driver, STAND_IN_EXPECTS="4,2")
+    assert (refused.returncode, refused.stderr) == (1, f"{NAME}: cuLaunchKernel: REFUSED\n")
+
+
+@needs_nvrtc
+def test_what_is_not_kept_is_compiled_again(tmp_path: Path) -> None:
+    folder = export(stored(binary=None), tmp_path / "out")
+    assert (folder / f"{NAME}.cubin").read_bytes()[:4] == b"\x7fELF"
+    assert "void" in (folder / f"{NAME}_source.cu").read_text()
+
+
+@needs_toolkit
+def test_a_module_launches_on_arrays(tmp_path: Path, driver: Path) -> None:
+    folder = export(stored(), tmp_path / "out", "--format", "python")
+    done = run([sys.executable, "-c", CALLS], driver, PYTHONPATH=str(folder))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("form", ["cpp", "python"])
+def test_shipped_records_are_exported_with_their_binaries(
+    tmp_path: Path, form: str, capsys
+) -> None:
+    for number, made in enumerate(shipped()[::8]):
+        folder = export(made, tmp_path / str(number), "--format", form, "--json")
+        told = json.loads(capsys.readouterr().out)
+        assert sorted(each.name for each in folder.iterdir()) == told["files"]
+        (cubin,) = folder.glob("*.cubin")
+        assert made.binary is not None
+        assert hashlib.sha256(cubin.read_bytes()).hexdigest() == made.binary.digest
+        assert json.loads((folder / "record.json").read_text())["id"] == made.id
+
+
+HOSTILE = '*/ #include "evil" """ \\ import evil; <img src=evil> `evil` [evil](evil) ??/'
+
+
+@pytest.mark.parametrize("form", ["cpp", "python"])
+def test_what_strangers_wrote_stays_in_the_record(tmp_path: Path, form: str) -> None:
+    made = stored(fingerprint=DeviceFingerprint("cuda", HOSTILE, {"compute_capability": 90}))
+    folder = export(made, tmp_path / "out", "--format", form)
+    for file in folder.iterdir():
+        if file.name != "record.json" and file.suffix != ".cubin":
+            text = file.read_text()
+            for piece in ('"evil"', "evil;", "<img", "`evil`", "[evil]", "??/", "*/ "):
+                assert piece not in text, (file, piece)
+    if form == "python":
+        compile((folder / f"{NAME}.py").read_text(), NAME, "exec")
+
+
+@pytest.mark.parametrize("name", ['gemm"); system("x', "gemm x", "a" * 65])
+def test_kernels_that_are_no_names_are_refused(tmp_path: Path, name: str, capsys) -> None:
+    launch = LaunchPlan(PROBLEM.shape, (LaunchStep(name, (2, 1, 1), (64, 1, 1)),))
+    made = stored()
+    assert made.binary is not None
+    made = stored(binary=replace(made.binary, launch=launch), median_s=2e-3)
+    assert main(["export", made.id, str(tmp_path / "out")]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert not (tmp_path / "out").exists()

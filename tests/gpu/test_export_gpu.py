@@ -1,0 +1,59 @@
+"""Exported kernels on a GPU: the programs that come with them say that they are right."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from records import record
+
+from autotune import Gemm
+from autotune.cli import main
+from autotune.core.configuration import Candidate
+from autotune.core.paths import CacheLocations
+from autotune.families.catalog import load_families
+from autotune.store import TuningCache
+from autotune.targets.registry import make_target
+
+pytestmark = pytest.mark.gpu
+
+CASES = {
+    "naive": Gemm(129, 200, 67),
+    "pipelined": Gemm(256, 2048, 192),
+    "skinny": Gemm(512, 4096, 4, dtype="bfloat16", out_dtype="float32"),
+}
+
+
+@pytest.mark.parametrize("form", ["cpp", "python"])
+@pytest.mark.parametrize("name", CASES)
+def test_the_check_of_an_exported_kernel_passes(tmp_path: Path, name: str, form: str) -> None:
+    problem = CASES[name]
+    family = load_families(target="cuda")[name]
+    device = make_target("cuda").device(problem)
+    made = record(
+        problem=problem,
+        target="cuda",
+        fingerprint=device.fingerprint,
+        candidate=Candidate(name, family.default(problem, device.limits)),
+        family_digest=family.digest,
+    )
+    TuningCache(CacheLocations.at().create().database).add(made)
+    folder = tmp_path / "out"
+    assert main(["export", made.id, str(folder), "--format", form, "--quiet"]) == 0
+    if form == "python":
+        if importlib.util.find_spec("torch") is None:
+            pytest.skip("PyTorch is not installed: the module checks itself with it")
+        (module,) = folder.glob("*.py")
+        subprocess.run([sys.executable, module], check=True)
+        return
+    if shutil.which("nvcc") is None or shutil.which("cmake") is None:
+        pytest.skip("there is no CUDA toolkit, or no CMake")
+    subprocess.run(["cmake", "-S", folder, "-B", folder / "build"], check=True)
+    subprocess.run(["cmake", "--build", folder / "build"], check=True)
+    (program,) = (folder / "build").glob("*_check")
+    (cubin,) = folder.glob("*.cubin")
+    subprocess.run([program, cubin], check=True)
