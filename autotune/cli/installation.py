@@ -15,17 +15,29 @@ if TYPE_CHECKING:
 
     from packaging.requirements import Requirement
 
-DISTRIBUTION = "autotune-kernels"
+DISTRIBUTIONS = ("autotune-kernels", "autotune-kernels-slim")
+"""The names that this package is installed under."""
+
 _DATA = ("templates", "search_spaces", "cache")
-_REINSTALL = f"pip install --force-reinstall {DISTRIBUTION}"
 
 
 def installation_checks() -> Iterator[Check]:
     """Look at each of them."""
     yield attempt("Python", _python)
     yield attempt("dependencies", _dependencies)
-    yield attempt("data", _data, remedy=_REINSTALL)
+    yield attempt("data", _data, remedy=f"pip install --force-reinstall {_distribution()}")
     yield attempt("families", _families)
+
+
+def _distribution() -> str:
+    """The name that the package is installed under: the slim one needs less."""
+    for name in DISTRIBUTIONS:
+        try:
+            metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+        return name
+    return DISTRIBUTIONS[0]
 
 
 def _python() -> Check:
@@ -34,7 +46,7 @@ def _python() -> Check:
 
     here = platform.python_version()
     try:
-        wanted = metadata.metadata(DISTRIBUTION)["Requires-Python"]
+        wanted = metadata.metadata(_distribution())["Requires-Python"]
     except metadata.PackageNotFoundError:
         return Check.ok("Python", here)
     if not SpecifierSet(wanted).contains(here, prereleases=True):
@@ -45,18 +57,18 @@ def _python() -> Check:
 def _dependencies() -> Check:
     """Whether what is installed is in the ranges that the package names."""
     try:
-        lines = metadata.requires(DISTRIBUTION) or []
+        lines = metadata.requires(_distribution()) or []
     except metadata.PackageNotFoundError:
         return Check.note(
             "dependencies",
-            f"{DISTRIBUTION} is used without being installed: versions are not checked",
+            f"{_distribution()} is used without being installed: versions are not checked",
             "pip install . in its checkout",
         )
     needed, optional = _requirements(lines)
     wrong = [text for each in needed for text in _differences([each], needed=True)]
     doubtful = [text for group in optional.values() for text in _differences(group, needed=False)]
     if wrong:
-        return Check.problem("dependencies", "; ".join(wrong), f"pip install {DISTRIBUTION}")
+        return Check.problem("dependencies", "; ".join(wrong), f"pip install {_distribution()}")
     if doubtful:
         return Check.note("dependencies", "; ".join(doubtful), "install one in the range")
     return Check.ok("dependencies", f"{len(needed)} installed, in the ranges that are named")
@@ -72,7 +84,7 @@ def _requirements(lines: list[str]) -> tuple[list[Requirement], dict[str, list[R
         requirement = Requirement(line)
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
             needed.append(requirement)
-        elif requirement.name != DISTRIBUTION:
+        elif requirement.name not in DISTRIBUTIONS:
             optional[requirement.name].append(requirement)
     always = {each.name for each in needed}
     return needed, {name: group for name, group in optional.items() if name not in always}

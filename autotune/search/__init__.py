@@ -1,12 +1,22 @@
 """Optuna studies over search spaces, in which no trial is infeasible and none a duplicate."""
 
-from autotune.search.feasible import FeasibleSampler, Proposer, SpaceExhaustedError
-from autotune.search.records import TrialRecord
-from autotune.search.samplers import make_sampler, sampler_names
-from autotune.search.searcher import Searcher
-from autotune.search.study import open_study
-from autotune.search.subject import Subject
-from autotune.search.tuning_study import Proposal, TuningStudy
+from autotune.core.errors import MissingDependencyError
+
+try:
+    from autotune.search.feasible import FeasibleSampler, Proposer, SpaceExhaustedError
+    from autotune.search.records import TrialRecord
+    from autotune.search.samplers import make_sampler, sampler_names
+    from autotune.search.searcher import Searcher
+    from autotune.search.study import open_study
+    from autotune.search.subject import Subject
+    from autotune.search.tuning_study import Proposal, TuningStudy
+except ImportError as error:
+    if (error.name or "").partition(".")[0] not in ("optuna", "scipy"):
+        raise
+    raise MissingDependencyError(
+        f"tuning and searching need {error.name}, which is not installed: "
+        "pip install autotune-kernels, in place of autotune-kernels-slim"
+    ) from error
 
 __all__ = [
     "FeasibleSampler",

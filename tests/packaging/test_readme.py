@@ -72,17 +72,6 @@ def test_the_first_command_tunes(checkout: Path, tmp_path: Path) -> None:
     assert loaded.returncode == 0, loaded.stderr
 
 
-def test_the_examples_run(warm_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) == 2
-    monkeypatch.setenv("AUTOTUNE_CACHE", str(warm_cache))
-    assert "trials=20, timeout=20" in blocks[0]
-    for block in blocks:
-        # Twenty trials are over sooner, but not on a machine that is busy with other tests.
-        block = block.replace("timeout=20", "timeout=60")
-        exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
-
-
 def test_the_second_command_finds_every_test(checkout: Path) -> None:
     # Running the tests from inside the tests would never end: it is enough that the environment
     # installs and that everything is collected without an error.

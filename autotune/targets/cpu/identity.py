@@ -15,14 +15,20 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import llvmlite.binding as llvm
-
 from autotune.core.device import Device, DeviceFingerprint
+from autotune.core.errors import MissingDependencyError
 from autotune.core.limits import CpuLimits
 from autotune.core.processors import affinity_count, integer_of, own_quota, text_of
 from autotune.core.version import __version__
 from autotune.targets.cpu.baseline import Blas, numpy_blas
 from autotune.targets.cpu.thread_limits import pool_limit, usable_threads
+
+try:
+    import llvmlite.binding as llvm
+except ImportError as error:
+    raise MissingDependencyError(
+        f"the target cpu needs Numba ({error}): pip install numba, or 'autotune-kernels-slim[cpu]'"
+    ) from error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
