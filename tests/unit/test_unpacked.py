@@ -176,7 +176,10 @@ SHAPES = (
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_every_problem_has_a_space_of_searchable_size(dtype: str, limits: CpuLimits) -> None:
     for m, n, k in SHAPES:
-        assert 1 <= FAMILY.space(Gemm(m, n, k, dtype=dtype), limits).size <= 50_000
+        problem = Gemm(m, n, k, dtype=dtype)
+        # With many rows a B beyond the caches is other families'.
+        is_large = n * k * problem.itemsize > 4 * limits.l2_bytes and m > 24
+        assert (not is_large) <= FAMILY.space(problem, limits).size <= 50_000
 
 
 def test_every_restriction_restricts_something() -> None:
