@@ -23,7 +23,7 @@ from autotune.core.errors import OperandError
 from autotune.runtime.arrays.base import Look
 from autotune.runtime.arrays.kinds import NUMPY
 from autotune.runtime.multiplying import on_forgetting
-from autotune.runtime.serving import served
+from autotune.runtime.serving import served, turning
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,16 +118,7 @@ def _product(a: tuple[Any, ...], b: tuple[Any, ...]) -> Callable[..., NDArray[An
     found = served(NUMPY, Look(*a), Look(*b), "numpy matmul")
     if found is None:
         return None
-    kernel, layout = found.kernel, found.problem.layout
-    if layout == "nn":
-        return kernel
-
-    def turned(a: NDArray[Any], b: NDArray[Any], out: Any) -> NDArray[Any]:
-        left = a.T if layout[0] == "t" else a
-        made: NDArray[Any] = kernel(left, b.T if layout[1] == "t" else b, out)
-        return made
-
-    return turned
+    return turning(found.kernel, found.problem.layout)
 
 
 on_forgetting(_product.cache_clear)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from autotune.cli.options import common
 from autotune.cli.records import find_record, user_cache
 from autotune.cli.result import CommandResult
+from autotune.cli.targets import families_option
 
 if TYPE_CHECKING:
     from autotune.targets.exporting import Exported
@@ -35,14 +36,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="what the programs are written in: C++, of CPU kernels C too; or Python "
         "(default: cpp)",
     )
-    parser.add_argument(
-        "--families",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="DIR",
-        help="folder with families of your own; may be given again",
-    )
+    families_option(parser)
     parser.set_defaults(run=run)
 
 

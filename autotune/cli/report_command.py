@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.cli.options import common
 from autotune.cli.result import CommandResult
+from autotune.cli.targets import families_option
 from autotune.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -49,14 +50,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--storage", metavar="URL", help="Optuna storage (default: journals beside the cache)"
     )
-    parser.add_argument(
-        "--families",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="DIR",
-        help="folder with families of your own, for the pruning funnel; may be given again",
-    )
+    families_option(parser)
     parser.set_defaults(run=run)
 
 

@@ -40,7 +40,15 @@ def target_options(*, device: bool = True) -> argparse.ArgumentParser:
             help="which GPU; where nothing is run also one that is not here, such as h200 "
             "(default: the first)",
         )
-    group.add_argument(
+    families_option(group)
+    if device:
+        _add_own_options(parser)
+    return parser
+
+
+def families_option(parser: argparse._ActionsContainer) -> None:
+    """Add ``--families``."""
+    parser.add_argument(
         "--families",
         action="append",
         type=Path,
@@ -48,9 +56,6 @@ def target_options(*, device: bool = True) -> argparse.ArgumentParser:
         metavar="DIR",
         help="a folder with kernel families of your own; may be given again",
     )
-    if device:
-        _add_own_options(parser)
-    return parser
 
 
 def _add_own_options(parser: argparse.ArgumentParser) -> None:

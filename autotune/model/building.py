@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.model.choosing import strangeness
+from autotune.model.choosing import inverse, strangeness
 from autotune.model.portfolio import LARGEST
 from autotune.model.selecting import select
 
@@ -83,7 +83,7 @@ def build(
             if sizes.layout == program.key.layout:
                 known = observed[sizes].get(program.key)
                 if known is None:  # what is not known well is no reason to leave out what is
-                    far = strangeness(sizes, 1 / program.largest if program.largest else 0.0)
+                    far = strangeness(sizes, inverse(program.largest))
                     doubt = math.exp(DOUBT * program.spread) * float(far)
                     known = program.expected(sizes)[1] * doubt
                 seconds[row, column] = known

@@ -67,9 +67,14 @@ def strangeness(sizes: Sizes, known: NDArray[np.float64] | float) -> NDArray[np.
 
     Args:
         sizes: the problem's.
-        known: one divided by the products of the largest problem timed; 0 where nothing is known.
+        known: `inverse` of the products of the largest problem timed.
     """
     return np.sqrt(np.maximum(sizes.products * known * (1 / FAR), 1.0))
+
+
+def inverse(largest: float) -> float:
+    """One divided by so many products; 0 where they are not known, and are 0 themselves."""
+    return 1 / largest if largest else 0.0
 
 
 class Chooser:
@@ -99,8 +104,7 @@ class Chooser:
         prices = np.array([each.prices for each in entries], dtype=np.float64)
         self._prices = np.ascontiguousarray(np.repeat(prices, counts, axis=0).T)
         self._doubt = np.exp(CAUTION * np.repeat([each.spread for each in entries], counts))
-        known = [1 / each.largest if each.largest else 0.0 for each in entries]
-        self._known = np.repeat(known, counts)
+        self._known = np.repeat([inverse(each.largest) for each in entries], counts)
 
     def ranked(self, sizes: Sizes) -> Iterator[Choice]:
         """All choices, the most promising first."""

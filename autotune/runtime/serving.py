@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import AutotuneError, NotTunedError, OperandError
 from autotune.families.catalog import catalog
@@ -78,6 +78,23 @@ def served(
         return None
     kernel = measured_kernel(problem, target, caller)
     return None if kernel is None else Served(problem, kernel.bound)
+
+
+def turning(kernel: Callable[..., Any], layout: str) -> Callable[..., Any]:
+    """A kernel that takes operands as they are multiplied, by turning those that it wants turned.
+
+    Args:
+        kernel: ``kernel(a, b, out, alpha, beta)`` of operands as they are stored.
+        layout: how those are stored.
+    """
+    if layout == "nn":
+        return kernel
+    turn_a, turn_b = (each == "t" for each in layout)
+
+    def call(a: Any, b: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0) -> Any:
+        return kernel(a.T if turn_a else a, b.T if turn_b else b, out, alpha, beta)
+
+    return call
 
 
 def _problem_of(library: Library, a: Look, b: Look) -> tuple[Gemm, str] | None:

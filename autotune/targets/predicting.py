@@ -181,11 +181,18 @@ class Predictor:
     def _chooser(self, problem: Gemm) -> _Ranked | None:
         for portfolio in self._fitting(problem):
             calls = list(self._calls(portfolio.entries, problem))
-            able = sum(self._runs(each, problem) for each in calls)
-            # What is left of a set for wider vectors, say, is no set for this device.
-            if calls and able >= _MOST * len(calls):
+            if calls and self._suits(portfolio, calls, problem):
                 return _Ranked(portfolio, Chooser(calls, places_of(self._device.limits)))
         return None
+
+    def _suits(self, portfolio: Portfolio, calls: Sequence[Calls], problem: Gemm) -> bool:
+        """Whether a portfolio is one for this device: its own, or one of which most runs here.
+
+        What is left of a set for wider vectors, say, is no set for narrower ones.
+        """
+        if portfolio.fingerprint.digest == self._device.fingerprint.digest:
+            return True
+        return sum(self._runs(each, problem) for each in calls) >= _MOST * len(calls)
 
     def _runs(self, calls: Calls, problem: Gemm) -> bool:
         """Whether a program is valid here for any of the usual sizes."""

@@ -11,7 +11,7 @@ import torch
 from autotune.runtime.arrays.base import Look
 from autotune.runtime.arrays.kinds import library_of
 from autotune.runtime.multiplying import on_forgetting
-from autotune.runtime.serving import served
+from autotune.runtime.serving import served, turning
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,7 +72,7 @@ def product_by_looks(
         return None
     layout = found.problem.layout
     stored = _of_host(found) if a[3][0].type == "cpu" else found.kernel
-    return TensorProduct(layout, stored, stored if layout == "nn" else _turning(stored, layout))
+    return TensorProduct(layout, stored, turning(stored, layout))
 
 
 def look(tensor: Any) -> tuple[Any, ...]:
@@ -104,16 +104,6 @@ def _of_host(found: Served) -> Call:
         return out
 
     return of_stored
-
-
-def _turning(of_stored: Call, layout: str) -> Call:
-    """Calls with operands as they are multiplied."""
-    turn_a, turn_b = (each == "t" for each in layout)
-
-    def call(a: Any, b: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0) -> Any:
-        return of_stored(a.t() if turn_a else a, b.t() if turn_b else b, out, alpha, beta)
-
-    return call
 
 
 on_forgetting(product_by_looks.cache_clear)

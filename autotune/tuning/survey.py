@@ -12,7 +12,7 @@ import itertools
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
@@ -147,7 +147,6 @@ class Survey:
         self.book = PriceBook(place.families, dtype, place.device.limits)
         self.binaries: dict[Key, Binary] = {}
         self.taken: list[Entry] = []
-        self._considered: set[Candidate] = set()
         self._waiting: dict[Candidate, None] = {}
         self._pool: list[Candidate] = []
         self._visits = 0
@@ -171,9 +170,8 @@ class Survey:
                 self.taken.append(entry)
                 limits = self._place.device.limits
                 wider = on_all_threads(family, entry.configuration, limits)
-                self._consider(
-                    Candidate(entry.family, each) for each in (entry.configuration, wider)
-                )
+                for configuration in (entry.configuration, wider):
+                    self._waiting[Candidate(entry.family, configuration)] = None
 
     def hold(
         self, deadline: Deadline, stopped: Callable[[], bool], watch: Watch | None = None
@@ -189,7 +187,7 @@ class Survey:
         known = worth_knowing(
             self._problems, place.target, place.device, place.families, place.seed
         )
-        self._consider(known)
+        self._waiting |= dict.fromkeys(known)
         self.book.learn()
         # Those come first for which programs are compiled ahead.
         problems = sorted(self._problems, key=lambda each: each.layout != AHEAD)
@@ -227,13 +225,6 @@ class Survey:
                 self._visit(problem, chosen, deadline, stopped)
         self.book.learn()
         return tried
-
-    def _consider(self, programs: Iterable[Candidate]) -> None:
-        """Have programs wait for their turn, each once."""
-        for each in programs:
-            if each not in self._considered:
-                self._considered.add(each)
-                self._waiting[each] = None
 
     def _draft(self) -> list[Candidate]:
         """The programs to be compiled next: those expected to be good.
