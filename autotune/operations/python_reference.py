@@ -41,8 +41,12 @@ class PythonReference:
     def text(self) -> str:
         """The function's head and a digest of its module: equal texts compute the same."""
         digest = hashlib.sha256(self.source.encode()).hexdigest()[:16]
-        head = f"{self.function}({', '.join(_taken(self.source, self.function))})"
-        return f"{head} of Python, digest {digest}"
+        return f"{self.head} in Python, digest {digest}"
+
+    @property
+    def head(self) -> str:
+        """The function and what it takes."""
+        return f"{self.function}({', '.join(_taken(self.source, self.function))})"
 
     @property
     def names(self) -> frozenset[str]:

@@ -146,7 +146,7 @@ def cuda_template(definition: Definition, text: CudaText) -> str:
         lines += ["using T = {{ ctype }};", ""]
     lines.append("// --- What is tuned ---")
     lines += [f"#define {name} {_macro(definition, name)}" for name in definition.compiled]
-    return "\n".join([*lines, "", *raw(text.text)]) + "\n"
+    return "\n".join([*lines, "", *raw(text.text.strip("\n"))]) + "\n"
 
 
 def _macro(definition: Definition, name: str) -> str:

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from autotune.core.errors import InputError
-from autotune.own.cuda_text import cuda_template, cuda_text, kernel_arguments
-from autotune.own.definition import Shape, Values, define
-from autotune.own.function_text import function_text
+from autotune.own.cuda_text import CudaText, cuda_template, cuda_text, kernel_arguments
+from autotune.own.definition import Definition
+from autotune.own.description import Description, Shape, Values
+from autotune.own.function_text import FunctionText, function_text
 from autotune.own.numba_template import check_arguments, numba_template
 from autotune.own.own_kernel import OwnKernel
 
@@ -102,93 +103,88 @@ def kernel(
     given = [each for each in (function, source, template) if each is not None]
     if len(given) > 1:
         raise InputError("a kernel is a function, or a source, or a template: give one of them")
-    if not given:
-        rest = {key: value for key, value in locals().items() if key not in _ITSELF}
-        return functools.partial(kernel, **rest, **options)
-
-    def defined(called: str, where: str, kinds: Sequence[Any], about: str) -> Any:
-        launch = None
-        if where == "cuda":
-            if grid is None or block is None:
-                raise InputError(
-                    f"kernel {called}: grid and block must say how it is launched, like "
-                    'grid=["ceildiv(M, ROWS)"], block=["THREADS"]'
-                )
-            launch = (grid, block, shared_bytes)
-        return define(
-            called,
-            where,
-            operands=operands,
-            out=out,
-            reference=reference,
-            parameters=parameters,
-            scalars=scalars or {},
-            restrictions=restrictions,
-            derived=derived or {},
-            flops=flops,
-            dtypes=dtypes or kinds,
-            cases=cases,
-            summary=summary or about,
-            launch=launch,
-        )
-
-    if function is not None:
-        text = function_text(function)
-        _only(target, "cpu", "a function for Numba")
-        definition = defined(name or text.name, "cpu", (), text.summary)
-        check_arguments(definition, text)
-        definition = definition.taking(
-            [
-                *(each.lower() for each in definition.operation.sizes),
-                *(each for each, _ in definition.operation.scalars),
-                *(each.name.lower() for each in definition.operation.operands),
-            ]
-        )
-
-        def make() -> str:
-            return numba_template(definition, text)
-
-    elif source is not None:
-        _only(target, "cuda", "a source of CUDA C++")
-        found = cuda_text(_text(source), name)
-        definition = defined(found.name, "cuda", found.dtypes(), "")
-        order = kernel_arguments(found, definition.operation, definition.dtypes)
-        definition = definition.taking(order)
-
-        def make() -> str:
-            return cuda_template(definition, found)
-
-    else:
-        body = _text(template or "")
-        where = target or ("cuda" if "__global__" in body else "cpu")
-        if name is None:
-            raise InputError("name must be given with a template: it is the entry's")
-        if where not in _SUFFIXES:
-            raise InputError(f"target must be cpu or cuda, got {where!r}")
-        definition = defined(name, where, (), "")
-
-        def make() -> str:
-            return body
-
-    made = OwnKernel(
-        definition,
-        lambda: definition.files(make(), _SUFFIXES[definition.target]),
-        options={"trials": trials, "timeout": timeout, **options},
-        may_tune=tune,
-        device=device,
-        cache=cache,
+    said = Description(
+        operands=operands,
+        out=out,
+        reference=reference,
+        parameters=parameters,
+        scalars=scalars or {},
+        restrictions=restrictions,
+        derived=derived or {},
+        grid=grid,
+        block=block,
+        shared_bytes=shared_bytes,
+        name=name,
+        target=target,
+        dtypes=dtypes,
+        flops=flops,
+        cases=cases,
+        summary=summary,
     )
-    if function is not None:
-        functools.update_wrapper(made, getattr(function, "py_func", function), updated=())
-    return made
+
+    def made(definition: Definition, write: Callable[[], str]) -> OwnKernel:
+        return OwnKernel(
+            definition,
+            lambda: definition.files(write(), _SUFFIXES[definition.target]),
+            options={"trials": trials, "timeout": timeout, **options},
+            may_tune=tune,
+            device=device,
+            cache=cache,
+        )
+
+    def decorated(plain: Callable[..., Any]) -> OwnKernel:
+        result = made(*_of_function(said, function_text(plain)))
+        functools.update_wrapper(result, getattr(plain, "py_func", plain), updated=())
+        return result
+
+    if source is not None:
+        return made(*_of_source(said, cuda_text(_text(source), name)))
+    if template is not None:
+        return made(*_of_template(said, _text(template)))
+    return decorated if function is None else decorated(function)
 
 
-_ITSELF = ("function", "given", "options")
+def _of_function(said: Description, text: FunctionText) -> tuple[Definition, Callable[[], str]]:
+    """A function for Numba: what it defines, and what writes its template."""
+    said.on("cpu", "a function for Numba")
+    if said.name not in (None, text.name):
+        raise InputError(f"name must be left out: the function is called {text.name}")
+    definition = said.define(text.name, "cpu", summary=text.summary)
+    check_arguments(definition, text)
+    defined = definition.operation
+    definition = definition.taking(
+        [
+            *(each.lower() for each in defined.sizes),
+            *(each for each, _ in defined.scalars),
+            *(each.name.lower() for each in defined.operands),
+        ]
+    )
+    return definition, lambda: numba_template(definition, text)
 
 
-def _only(target: str | None, only: str, what: str) -> None:
-    if target not in (None, only):
-        raise InputError(f"target must be {only} for {what}, got {target!r}")
+def _of_source(said: Description, text: CudaText) -> tuple[Definition, Callable[[], str]]:
+    """A source of CUDA C++."""
+    said.on("cuda", "a source of CUDA C++")
+    definition = said.define(text.name, "cuda", dtypes=text.dtypes())
+    for name, entry in definition.parameters.items():
+        if entry.get("runtime"):
+            raise InputError(
+                f"kernel {text.name}: parameters.{name} must not be runtime: parameters of a "
+                "source are macros"
+            )
+    order = kernel_arguments(text, definition.operation, definition.dtypes)
+    definition = definition.taking(order)
+    return definition, lambda: cuda_template(definition, text)
+
+
+def _of_template(said: Description, text: str) -> tuple[Definition, Callable[[], str]]:
+    """A template of either."""
+    if said.name is None:
+        raise InputError("name must be given with a template: it is that of the entry")
+    target = said.target or ("cuda" if "__global__" in text else "cpu")
+    if target not in _SUFFIXES:
+        raise InputError(f"target must be one of {', '.join(_SUFFIXES)}, got {target!r}")
+    return said.define(said.name, target), lambda: text
 
 
 def _text(given: str | Path) -> str:

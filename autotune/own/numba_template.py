@@ -78,7 +78,7 @@ def numba_template(definition: Definition, text: FunctionText) -> str:
     if not definition.threads:
         lines.append("{% set threads = 1 %}")
     lines.append('{% include "_lib/numba_prelude.py.j2" %}')
-    lines += _before(around)
+    lines += _before(definition, around)
     if constants:
         lines += ["", "", "# ---- What is tuned"]
         lines += [_constant(definition, name) for name in constants]
@@ -108,17 +108,20 @@ def _inner(name: str) -> str:
     return f"{name}_of_arrays"
 
 
-def _before(around: Surroundings) -> Iterator[str]:
+def _before(definition: Definition, around: Surroundings) -> Iterator[str]:
     """Imports and constants that the functions need."""
     imports = [text for name, text in around.imports.items() if _GIVEN.get(name) != text]
-    if around.parallel:
-        imports.append("from numba import prange")
-    if imports:
-        yield from ("", *sorted(set(imports)))
-    if around.constants:
-        yield from ("", "", "# ---- Constants")
-        for name, text in around.constants.items():
-            yield from raw(f"{name} = {text}")
+    shared = definition.threads and around.parallel
+    if around.parallel and not shared:
+        imports.append(_GIVEN["prange"])
+    if not (imports or shared or around.constants):
+        return
+    yield from ("", "", "# ---- What the function uses")
+    yield from sorted(set(imports))
+    if shared:  # with several threads the opening has imported it
+        yield from ("{% if threads == 1 %}", _GIVEN["prange"], "{% endif %}")
+    for name, text in around.constants.items():
+        yield from raw(f"{name} = {text}")
 
 
 def _check_names(text: FunctionText, around: Surroundings, others: Sequence[str]) -> None:

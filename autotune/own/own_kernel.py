@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.core.dtypes import DTYPES, dtype_name
-from autotune.core.errors import InputError, NotTunedError, OperandError, TuningFailedError
+from autotune.core.dtypes import dtype_name
+from autotune.core.errors import NotTunedError, OperandError, TuningFailedError
 from autotune.core.interrupt import Interrupt
 from autotune.families.catalog import catalog, find_operation
 from autotune.families.compiled_files import alone
@@ -22,7 +22,6 @@ from autotune.own.folder import write_folder
 from autotune.own.shapes import sizes_of_call
 from autotune.runtime.loading import load
 from autotune.runtime.routes import tell, way_of
-from autotune.tuning.tuner import tune
 
 if TYPE_CHECKING:
     from autotune.own.definition import Definition
@@ -89,17 +88,8 @@ class OwnKernel:
             NotTunedError: nothing is tuned for these shapes, and tuning is forbidden.
             TuningFailedError: tuning found no kernel that is right.
         """
-        try:
-            first = inputs[0]
-            out = options.get("out")
-            key = (
-                first.dtype,
-                getattr(first, "device", None),
-                *[each.shape for each in inputs],
-                None if out is None else out.shape,
-            )
-            kernel = self._kernels[key]
-        except (KeyError, IndexError, AttributeError, TypeError):
+        kernel = self._kernels.get(_key(inputs, options.get("out")))
+        if kernel is None:
             kernel = self._first(inputs, options.get("out"))
         return kernel(*inputs, **options)
 
@@ -149,6 +139,8 @@ class OwnKernel:
             TuningFailedError: no candidate compiled, ran and was right.
             InputError: something cannot be used.
         """
+        from autotune.tuning.tuner import tune  # late: a program that only loads does not search
+
         options = {**self._options, "device": self._device}
         if problem is None:
             known = {*self.operation.sizes, "dtype", "out_dtype", "accuracy", "threads"}
@@ -206,87 +198,99 @@ class OwnKernel:
     def _first(self, inputs: tuple[Any, ...], out: Any) -> Kernel:
         """The kernel for operands of these shapes, of which there was none in this process."""
         sizes = sizes_of_call(self._definition.operation, inputs, out)
-        first = inputs[0]
-        dtype = _dtype_of(first.dtype)
+        dtype = _dtype_of(inputs[0].dtype)
         if dtype not in self._definition.dtypes:
             raise OperandError(
                 f"{self.name} takes {' or '.join(self._definition.dtypes)}, got {dtype}: convert "
                 "the operands, or name the type in dtypes"
             )
-        place = getattr(first, "device", None)
-        shapes = [each.shape for each in inputs]
-        key = (first.dtype, place, *shapes, None if out is None else out.shape)
+        problem = self.problem(**sizes, dtype=dtype)
+        device = self._device_of(inputs[0])
+        key = _key(inputs, out)
         with self._lock:
-            kernel = self._kernels.get(key) if _is_hashable(place) else None
+            kernel = self._kernels.get(key)
             if kernel is None:
-                kernel = self._made(self.problem(**sizes, dtype=dtype), self._device_of(place))
-                if _is_hashable(place):
-                    self._kernels[key] = kernel
+                kernel = self._kernels[key] = self._made(problem, device)
         return kernel
 
-    def _device_of(self, place: Any) -> int | str | None:
-        """Which device operands are on, where they say."""
+    def _device_of(self, operand: Any) -> int | str | None:
+        """Which device an operand is on, where it says so."""
         if self._device is not None or self.target == "cpu":
             return self._device
-        number = getattr(place, "index", getattr(place, "id", None))
-        return number if isinstance(number, int) else None
+        return _ordinal(getattr(operand, "device", None))
 
     def _made(self, problem: Any, device: int | str | None) -> Kernel:
         """The tuned kernel of a problem; tuned now if there is none, by one process at a time."""
-        get = functools.partial(
-            load,
-            problem,
-            self.target,
-            device=device,
-            cache=self._cache,
-            extra_families=[self.folder],
-        )
-        try:
-            kernel = get()
-        except NotTunedError as error:
-            if not self._may_tune or os.environ.get(VARIABLE) == "0":
-                raise NotTunedError(f"{error} (tuning at a call is forbidden)") from None
+        kernel = self._found(problem, device)
+        if kernel is None:
             with alone(self.folder / OPERATION_FILE):
-                try:
-                    kernel = get()
-                except NotTunedError:
-                    kernel = self._tuned(problem, device)
+                kernel = self._found(problem, device) or self._tuned(problem, device)
         tell(self.name, problem, self.target, way_of(kernel))
         return kernel
+
+    def _found(self, problem: Any, device: int | str | None) -> Kernel | None:
+        """What is in the cache; None where it is to be tuned."""
+        try:
+            return load(
+                problem,
+                self.target,
+                device=device,
+                cache=self._cache,
+                extra_families=[self.folder],
+            )
+        except NotTunedError as error:
+            reason = str(error)
+        if self._may_tune and os.environ.get(VARIABLE) != "0":
+            return None
+        raise NotTunedError(f"{reason}; tuning at a call is forbidden here")
 
     def _tuned(self, problem: Any, device: int | str | None) -> Kernel:
         tell(self.name, problem, self.target, "not tuned yet: tuning now")
         what = f"tuning {self.name} for {problem.label}"
+        result, failure = None, None
         with Interrupt() as asked:
             try:
                 result = self.tune(problem, device=device)
-            except TuningFailedError:
-                if asked.requested:
-                    raise KeyboardInterrupt(f"{what} was stopped, nothing was found") from None
-                raise
-        if asked.requested or result.interrupted:
+            except TuningFailedError as error:
+                failure = error
+        if asked.requested:
+            kept = "the best so far is stored, and the next call takes it"
             raise KeyboardInterrupt(
-                f"{what} was stopped: the best so far is stored, and the next call takes it"
+                f"{what} was stopped: {'nothing was found yet' if result is None else kept}"
             )
+        if result is None:
+            raise TuningFailedError(f"{self.name}: {failure}")
         return result.kernel
+
+
+def _key(inputs: tuple[Any, ...], out: Any) -> Any:
+    """What operands have in common that one kernel serves: types, shapes, device."""
+    try:
+        first = inputs[0]
+        device = getattr(first, "device", None)
+        return (
+            first.dtype,
+            device if device == "cpu" else _ordinal(device),
+            tuple([each.shape for each in inputs]),
+            None if out is None else out.shape,
+        )
+    except (AttributeError, IndexError):
+        return None
+
+
+def _ordinal(device: Any) -> int | None:
+    """The number of a device of PyTorch or CuPy; None where it has none."""
+    number = getattr(device, "index", None)
+    if not isinstance(number, int):  # a text's is a function
+        number = getattr(device, "id", None)
+    return number if isinstance(number, int) else None
 
 
 def _dtype_of(dtype: Any) -> str:
     """The name of a dtype of any library: ``torch.float32`` is float32."""
     text = str(dtype if isinstance(dtype, str) else getattr(dtype, "name", dtype))
     name = dtype_name(getattr(dtype, "__name__", text) if isinstance(dtype, type) else text)
-    plain = name.rpartition(".")[2]
-    if plain not in DTYPES:
-        raise InputError(f"dtype must be one of {', '.join(DTYPES)}, got {text}")
-    return plain
-
-
-def _is_hashable(place: Any) -> bool:
-    try:
-        hash(place)
-    except TypeError:
-        return False
-    return True
+    return name.rpartition(".")[2]
 
 
 _ALL: weakref.WeakSet[OwnKernel] = weakref.WeakSet()
