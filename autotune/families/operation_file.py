@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import ExpressionError, FamilyError, InputError
 from autotune.core.printable import shown
+from autotune.operations.epilogue import epilogue_of
 from autotune.operations.formula import Formula
 from autotune.operations.operation import Operation
 from autotune.operations.parts import Operand
@@ -52,7 +53,9 @@ def read_operation(top: Table) -> Operation:
             summary=top.text("summary"),
             baselines=tuple((target, baselines.text(target)) for target in baselines),
             entry=_texts(top, "entry") if "entry" in top else (),
+            product=top.text("product") if "product" in top else "",
         )
+        epilogue_of(operation)
         if "cases" in top:
             shapes = _texts(top, "cases", _MOST_CASES)
             operation = replace(operation, cases=tuple(map(operation.parse_shape, shapes)))

@@ -41,6 +41,8 @@ class Operation:
         baselines: by target, what its kernels are compared with, as the target calls it.
         entry: names of sizes, scalars and operands in the order of the kernels' arguments; empty
             where that is this one.
+        product: the operation whose families compute it, with what follows their product as an
+            epilogue (`autotune.operations.epilogue`); empty where it has families of its own only.
 
     Raises:
         InputError: the parts do not fit together; the message begins with the part's name.
@@ -56,6 +58,7 @@ class Operation:
     cases: tuple[tuple[int, ...], ...] = ()
     baselines: tuple[tuple[str, str], ...] = ()
     entry: tuple[str, ...] = ()
+    product: str = ""
 
     def __post_init__(self) -> None:
         check_names(self.sizes, self.operands, self.scalars)
