@@ -48,7 +48,9 @@ def run(args: argparse.Namespace) -> CommandResult:
     families.sort(key=lambda family: (family.name, targets.index(family.target)))
     named = select_families({family.name: family for family in families}, args.family)
     shown = [family for family in families if family.name in named]
-    texts = [_text(family, limits) for family in shown]
+    own = [family for family in shown if not family.adopted]
+    texts = [_text(family, limits) for family in own]
+    texts += _adopted([family for family in shown if family.adopted])
     if not args.family:
         others = [name for name in target_names() if name not in targets]
         texts.append(f"other targets have families of their own: --target {', '.join(others)}")
@@ -75,6 +77,7 @@ def _document(family: KernelFamily, limits: DeviceLimits | None) -> dict[str, An
             }
             for parameter in family.parameters
         ],
+        "epilogue": family.epilogue,
         "presets": [
             {
                 "name": preset.name,
@@ -85,6 +88,26 @@ def _document(family: KernelFamily, limits: DeviceLimits | None) -> dict[str, An
         ],
         "unavailable": None if limits is None else _unavailable(family, limits),
     }
+
+
+def _adopted(families: Sequence[KernelFamily]) -> list[str]:
+    """Operations that gemm's families compute: what they are, and which families those are."""
+    names: dict[tuple[str, str], list[str]] = {}
+    defined = {}
+    for family in families:
+        names.setdefault((family.operation, family.target), []).append(family.name)
+        defined[family.operation] = family.defined
+    return [
+        "\n".join(
+            [
+                f"{styled(operation, Style.BOLD)}  (gemm with an epilogue, on {target}: "
+                f"{defined[operation].result.text})",
+                folded("  ", defined[operation].summary),
+                folded("  families of gemm: ", ", ".join(able)),
+            ]
+        )
+        for (operation, target), able in names.items()
+    ]
 
 
 def _unavailable(family: KernelFamily, limits: DeviceLimits) -> str | None:

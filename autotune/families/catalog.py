@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,8 @@ from autotune.core.suggestions import must_be
 from autotune.families.index import Families, FamilyEntry, FamilyFile, entries_of
 from autotune.families.languages import language_of, target_names
 from autotune.families.operation_file import OPERATION_FILE
-from autotune.operations.problem import OPERATIONS
+from autotune.families.product_files import product_files
+from autotune.operations.problem import GEMM, OPERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,13 +39,18 @@ def find_families(extra: Iterable[str | os.PathLike[str]] = ()) -> list[KernelFa
     or simply both kinds of file side by side. Its files may include the shipped partials and
     fragments. What is in a folder `FRAGMENTS` of a tree is there for including, not a family.
 
+    An operation that is gemm with an epilogue has the families of gemm that compute such ones,
+    beside those of its own.
+
     Raises:
         FamilyError: a file does not fit the format, a folder holds no family, or two files
             define the same one.
     """
     brought = [folder for each in target_names() for folder in language_of(each).folders]
-    files = [*_shipped("*", "*"), *_own([*brought, *extra])]
-    return [entry.read() for entry in _unique(entries_of(files))]
+    folders = [*brought, *extra]
+    entries = entries_of([*_shipped("*", "*"), *_own(folders)])
+    entries += _with_epilogue(entries, _products(folders))
+    return [entry.read() for entry in _unique(entries)]
 
 
 def catalog(
@@ -63,11 +70,17 @@ def catalog(
     Raises:
         FamilyError: as `find_families`; of the shipped families only these are looked at.
     """
-    files = [*_shipped(operation, target), *_own([*language_of(target).folders, *extra])]
+    folders = [*language_of(target).folders, *extra]
+    own = [*_own(folders)]
+    entries = entries_of([*_shipped(operation, target), *own], keep)
+    products = {} if operation in OPERATIONS else _products(folders, operation)
+    if products:
+        factors = entries_of([*_shipped(GEMM.name, target), *own], keep)
+        entries += _with_epilogue(factors, products, keep)
     return Families(
         {
             entry.name: entry
-            for entry in _unique(entries_of(files, keep))
+            for entry in _unique(entries)
             if (entry.target, entry.operation) == (target, operation)
         }
     )
@@ -92,7 +105,11 @@ def operation_of(families: Mapping[str, KernelFamily], name: str) -> Operation:
     """
     if name in OPERATIONS:
         return OPERATIONS[name]
-    defined = {family.defined for family in families.values()}
+    return _only({family.defined for family in families.values()}, name)
+
+
+def _only(defined: set[Operation], name: str) -> Operation:
+    """The one definition that there is of an operation."""
     if len(defined) != 1:
         state = "no family" if not defined else "families that disagree"
         raise UnknownNameError(
@@ -121,7 +138,9 @@ def find_operation(
         return OPERATIONS[name]
     entries = _unique(entries_of([*_own(folders)]))
     wanted = [e for e in entries if e.operation == name and target in (None, e.target)]
-    return operation_of({f"{each.target} {each.name}": each.read() for each in wanted}, name)
+    return _only(
+        {each.read().defined for each in wanted} | {*_products(folders, name).values()}, name
+    )
 
 
 def select_families(
@@ -169,13 +188,33 @@ def _own(extra: Iterable[str | os.PathLike[str]]) -> Iterator[FamilyFile]:
     for folder in _folders(extra):
         tree = folder / _SPACES
         paths = _family_files(tree if tree.is_dir() else folder)
-        if not paths:
+        if not paths and not product_files(folder):
             raise FamilyError(f"{folder} must be a folder with kernel families (*.toml), has none")
         own = (folder / "templates", tree) if tree.is_dir() else (folder, folder)
         # A new file may be found before one that was: any change in there counts.
         around = stamps_of(path for path in sorted(_around(folder)) if path.is_file())
         for path in paths:
             yield FamilyFile(path, (own[0], templates), (own[1], spaces), around)
+
+
+def _products(
+    extra: Iterable[str | os.PathLike[str]], name: str | None = None
+) -> Mapping[Path, Operation]:
+    """The user's operations that are gemm with an epilogue, by file: one by name, or all."""
+    return {
+        path: operation
+        for folder in _folders(extra)
+        for path, operation in product_files(folder).items()
+        if name in (None, operation.name)
+    }
+
+
+def _with_epilogue(
+    entries: Iterable[FamilyEntry], products: Iterable[Path], keep: Path | None = None
+) -> list[FamilyEntry]:
+    """Families of gemm as those of operations that they compute with an epilogue."""
+    able = [entry.file for entry in entries if entry.operation == GEMM.name and entry.epilogue]
+    return entries_of([replace(file, operation=path) for path in products for file in able], keep)
 
 
 def _around(folder: Path) -> Iterator[Path]:

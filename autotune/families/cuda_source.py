@@ -8,8 +8,10 @@ from typing import Any
 from autotune.core.dtypes import DTYPES, Dtype
 from autotune.core.errors import FamilyError
 from autotune.families.c_expression import c_text
+from autotune.families.epilogue_text import EpilogueText, cuda_epilogue
 from autotune.families.family import KernelFamily
 from autotune.operations.entry import Argument, Kind
+from autotune.operations.epilogue import Epilogue
 from autotune.operations.operation import Operation
 from autotune.space.restriction import whole_divisions
 
@@ -41,7 +43,7 @@ def names(family: KernelFamily, dtype: str, out_dtype: str) -> dict[str, Any]:
         "ctype": row.c_type,
         "acc_ctype": sums.c_type,
         "out_ctype": result.c_type,
-        "operand": "T" if row is sums else "Operand",
+        "operand": _operand(dtype),
         "result": "T" if result is sums else "Result",
         "includes": includes(row, result),
         "static_asserts": static_asserts(family, dtype),
@@ -54,6 +56,15 @@ def names(family: KernelFamily, dtype: str, out_dtype: str) -> dict[str, Any]:
     typed = (f"{kind.format(**c_types)} {name}" for kind, name in arguments)
     scope["arguments"] = ", ".join(typed)
     return scope
+
+
+def epilogue(following: Epilogue, dtype: str) -> EpilogueText | None:
+    """What templates are given of an epilogue for operands of a dtype."""
+    return cuda_epilogue(following, _operand(dtype))
+
+
+def _operand(dtype: str) -> str:
+    return "T" if DTYPES[dtype].accumulation == dtype else "Operand"
 
 
 def _parameter(argument: Argument) -> tuple[str, str]:

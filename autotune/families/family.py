@@ -151,6 +151,7 @@ class KernelFamily:
         accuracy: the accuracy class of its results.
         summary: one line for listings.
         dtypes: element types it can be rendered for.
+        epilogue: whether it computes operations of one's own too that are gemm with an epilogue.
         out_dtypes: element types its results may have beside the operands' own, where those are
             summed in them.
         layouts: operand layouts it reads without a transposing copy.
@@ -199,6 +200,12 @@ class KernelFamily:
     files: tuple[Path, ...] = ()
     template_files: tuple[Stamp, ...] = ()
     out_dtypes: tuple[str, ...] = ()
+    epilogue: bool = False
+
+    @property
+    def adopted(self) -> bool:
+        """Whether it is one of gemm's, as it computes another operation with an epilogue."""
+        return self.epilogue and self.operation != GEMM.name
 
     @property
     def runtime_parameters(self) -> tuple[str, ...]:

@@ -29,18 +29,30 @@ class FamilyFile:
         templates: folders of templates, first match wins.
         fragments: folders of fragments, first match wins.
         around: further files that decide what is found, as they are now.
+        operation: the file of an operation that the family computes with an epilogue; None where
+            it is the family of its own operation.
     """
 
     path: Path
     templates: tuple[Path, ...]
     fragments: tuple[Path, ...]
     around: tuple[Stamp, ...] = ()
+    operation: Path | None = None
 
     @property
     def key(self) -> str:
         """What is kept of the file on disk is kept under this."""
         folders = [list(map(str, each)) for each in (self.templates, self.fragments)]
-        return json.dumps(["family", __version__, str(self.path), folders, self.around])
+        about = str(self.path) if self.operation is None else f"{self.path} {self.operation}"
+        return json.dumps(["family", __version__, about, folders, self.around])
+
+    def read(self) -> KernelFamily:
+        """The family.
+
+        Raises:
+            FamilyError: a file does not fit the format.
+        """
+        return read_family(self.path, self.templates, self.fragments, self.operation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +67,7 @@ class FamilyEntry:
         digest: of the family file and its templates.
         template: the template's path.
         template_digest: of the template and what it includes.
+        epilogue: whether it computes operations with an epilogue too.
         files: the family file and its fragments, as they were.
         template_files: the template and what it includes, as they were.
     """
@@ -66,6 +79,7 @@ class FamilyEntry:
     digest: str
     template: str
     template_digest: str
+    epilogue: bool
     files: tuple[Stamp, ...]
     template_files: tuple[Stamp, ...]
 
@@ -76,17 +90,17 @@ class FamilyEntry:
 
     def read(self) -> KernelFamily:
         """The family, read once a process; its template is not digested again."""
-        known = _FAMILIES.get(self.file.path)
+        key = self.file.path, self.file.operation
+        known = _FAMILIES.get(key)
         if known is None or known[0] != self:
             digested = Digested(self.template_digest, self.template_files)
             remember(self.template, self.file.templates, digested)
-            known = self, read_family(self.file.path, self.file.templates, self.file.fragments)
-            _FAMILIES[self.file.path] = known
+            known = _FAMILIES[key] = self, self.file.read()
         return known[1]
 
 
 _ENTRIES: dict[FamilyFile, FamilyEntry] = {}
-_FAMILIES: dict[Path, tuple[FamilyEntry, KernelFamily]] = {}
+_FAMILIES: dict[tuple[Path, Path | None], tuple[FamilyEntry, KernelFamily]] = {}
 
 
 class Families(Mapping[str, "KernelFamily"]):
@@ -140,7 +154,7 @@ def entries_of(files: Sequence[FamilyFile], folder: Path | None = None) -> list[
 
 
 def _read(file: FamilyFile) -> FamilyEntry:
-    family = read_family(file.path, file.templates, file.fragments)
+    family = file.read()
     entry = FamilyEntry(
         file=file,
         name=family.name,
@@ -149,10 +163,11 @@ def _read(file: FamilyFile) -> FamilyEntry:
         digest=family.digest,
         template=family.template,
         template_digest=family.template_digest,
+        epilogue=family.epilogue,
         files=stamps_of(family.files),
         template_files=family.template_files,
     )
-    _FAMILIES[file.path] = entry, family
+    _FAMILIES[file.path, file.operation] = entry, family
     return entry
 
 
@@ -177,19 +192,21 @@ def _parse(file: FamilyFile, text: str | None) -> FamilyEntry | None:
             tuple((str(path), int(changed), int(size)) for path, changed, size in kept[name])
             for name in ("files", "template_files")
         )
-        words = {name: str(kept[name]) for name in _KEPT if not name.endswith("files")}
+        words = {name: str(kept[name]) for name in _WORDS}
+        epilogue = kept["epilogue"] is True
     except (ValueError, TypeError, KeyError):
         return None
-    return FamilyEntry(file=file, **words, files=files, template_files=templates)
+    return FamilyEntry(
+        file=file, **words, epilogue=epilogue, files=files, template_files=templates
+    )
 
 
-_KEPT = (
+_WORDS = (
     "name",
     "operation",
     "target",
     "digest",
     "template",
     "template_digest",
-    "files",
-    "template_files",
 )
+_KEPT = (*_WORDS, "epilogue", "files", "template_files")

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from autotune.families.epilogue_text import EpilogueText
     from autotune.families.family import KernelFamily
+    from autotune.operations.epilogue import Epilogue
     from autotune.operations.operation import Operation
 
 
@@ -39,6 +41,8 @@ class Language:
         launched: whether families say how they are launched and what one block needs ([launch]).
         runtime: whether kernels take parameters at the call (`runtime = true`).
         own_operations: whether a family may compute an operation that its user defines.
+        epilogue: what templates are given of an epilogue for operands of a dtype; None where
+            families compute no epilogues.
         threaded: whether families may say how many threads of the host they use (`threads`).
         local: for programs that leave a product to a kernel of another target ([local]): which
             targets that may be, each with what it demands of the device, texts with reasons.
@@ -53,6 +57,7 @@ class Language:
     launched: bool = False
     runtime: bool = True
     own_operations: bool = False
+    epilogue: Callable[[Epilogue, str], EpilogueText | None] | None = None
     threaded: bool = False
     local: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     folders: tuple[Path, ...] = ()

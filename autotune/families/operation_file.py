@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.core.errors import ExpressionError, FamilyError, InputError
 from autotune.core.printable import shown
 from autotune.core.toml_table import LARGEST_FILE
+from autotune.operations.epilogue import epilogue_of
 from autotune.operations.formula import Formula
 from autotune.operations.operation import Operation
 from autotune.operations.parts import Operand
@@ -55,7 +56,9 @@ def read_operation(top: Table) -> Operation:
             baselines=tuple((target, baselines.text(target)) for target in baselines),
             entry=_texts(top, "entry") if "entry" in top else (),
             takes=_texts(top, "arguments", _MOST_ARGUMENTS) if "arguments" in top else (),
+            product=top.text("product") if "product" in top else "",
         )
+        epilogue_of(operation)
         if "cases" in top:
             shapes = _texts(top, "cases", _MOST_CASES)
             operation = replace(operation, cases=tuple(map(operation.parse_shape, shapes)))

@@ -196,7 +196,14 @@ def _renderer() -> list[object]:
     package = Path(__file__).parent
     stamps = [
         (package / name).stat()
-        for name in ("rendering.py", "templating.py", "python_source.py", "cuda_source.py")
+        for name in (
+            "rendering.py",
+            "templating.py",
+            "python_source.py",
+            "cuda_source.py",
+            "epilogue_text.py",
+            "../operations/epilogue.py",
+        )
     ]
     return [__version__, *([stamp.st_mtime_ns, stamp.st_size] for stamp in stamps)]
 

@@ -6,10 +6,13 @@ import ast
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import FamilyError
+from autotune.families.epilogue_text import EpilogueText
+from autotune.families.epilogue_text import numba_epilogue as epilogue_in_numba
 from autotune.operations.entry import Argument, Kind
 
 if TYPE_CHECKING:
     from autotune.families.family import KernelFamily
+    from autotune.operations.epilogue import Epilogue
     from autotune.operations.operation import Operation
 
 
@@ -42,6 +45,11 @@ def numba_names(family: KernelFamily, dtype: str, out_dtype: str) -> dict[str, A
     }
 
 
+def numba_epilogue(following: Epilogue, dtype: str) -> EpilogueText | None:
+    """What templates are given of an epilogue; it is the same for all element types."""
+    return epilogue_in_numba(following)
+
+
 def check_module(family: KernelFamily, text: str) -> None:
     """Refuse emitted text that is not a Python module with the entry in it.
 
@@ -52,9 +60,14 @@ def check_module(family: KernelFamily, text: str) -> None:
         module = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise FamilyError(f"template {family.template} emits invalid Python: {error}") from error
-    functions = {node.name for node in module.body if isinstance(node, ast.FunctionDef)}
+    functions = [node.name for node in module.body if isinstance(node, ast.FunctionDef)]
     if family.operation not in functions:
         raise FamilyError(
             f"template {family.template} must emit a function {family.operation!r}, "
             f"and emits {', '.join(sorted(functions)) or 'none'}"
+        )
+    if functions.count(family.operation) > 1:
+        raise FamilyError(
+            f"template {family.template} emits a function {family.operation!r} of its own: call "
+            "the operation something else"
         )

@@ -26,6 +26,7 @@ from autotune.families.operation_file import OPERATION_FILE, read_operation
 from autotune.families.rendering import WORD, reserved_names
 from autotune.families.scope import Scope
 from autotune.families.templating import template_digest, template_exists
+from autotune.operations.entry import operand_arguments
 from autotune.operations.formula import Formula
 from autotune.operations.problem import ACCURACIES, LAYOUTS, OPERATIONS, element_sizes
 from autotune.operations.product import product_operation
@@ -47,7 +48,10 @@ _BLOCK_NEEDS = ("threads", "registers", "shared_bytes")
 
 
 def read_family(
-    path: Path, template_folders: tuple[Path, ...], fragment_folders: tuple[Path, ...] = ()
+    path: Path,
+    template_folders: tuple[Path, ...],
+    fragment_folders: tuple[Path, ...] = (),
+    operation_file: Path | None = None,
 ) -> KernelFamily:
     """Read one family.
 
@@ -55,6 +59,8 @@ def read_family(
         path: the TOML file.
         template_folders: where its template and their partials are looked up, first match wins.
         fragment_folders: where the fragments it includes are looked up, first match wins.
+        operation_file: of an operation whose product it computes, with an epilogue; None reads
+            it as the family of its own operation.
 
     Raises:
         FamilyError: the file cannot be read or does not fit the format; the message names the
@@ -70,7 +76,12 @@ def read_family(
             f"must be {' or '.join(OPERATIONS)} on {target}: others are for {', '.join(able)}, "
             f"got {shown(operation)}",
         )
-    defined, definition = _defined(top, operation)
+    offered = _offered(top, operation, language)
+    if operation_file is None:
+        defined, definition = _defined(top, operation)
+    else:
+        definition = [Table.read(operation_file)]
+        defined = read_operation(definition[0])
     scope = Scope(
         frozenset({*defined.sizes, *element_sizes(DEFAULT_DTYPE)}) | language.limits,
         reserved_names(defined, target),
@@ -78,6 +89,8 @@ def read_family(
     fragments = tuple(_fragments(top, fragment_folders))
     # A family's expressions may use a fragment's parameters, and a fragment's all of the family's.
     parts = (top, *fragments)
+    if operation_file is not None:
+        _check_apart(definition[0], defined, parts, target)
     parameters = tuple(each for part in parts for each in _parameters(part, scope))
     derived = {name: text for part in parts for name, text in _derived(part, scope)}
     restrictions = tuple(each for part in parts for each in _restrictions(part, scope))
@@ -103,7 +116,7 @@ def read_family(
     templates = template_digest(template, template_folders)
     family = KernelFamily(
         name=top.name("family"),
-        operation=operation,
+        operation=defined.name,
         target=target,
         template=template,
         accuracy=top.choice("accuracy", ACCURACIES),
@@ -133,6 +146,7 @@ def read_family(
         threads=_threads(top, parameters, derived) if language.threaded else None,
         work=work,
         any_sizes=language.launched and top.flag("any_sizes"),
+        epilogue=offered,
     )
     for part in parts:
         part.close()
@@ -147,6 +161,43 @@ def _target(top: Table) -> tuple[str, Language]:
     except UnknownNameError:
         top.choice("target", target_names())  # says which there are
         raise
+
+
+def _offered(top: Table, operation: str, language: Language) -> bool:
+    """Whether a family computes operations too that are gemm with an epilogue."""
+    offered = top.flag("epilogue")
+    if offered and (operation not in OPERATIONS or language.epilogue is None):
+        able = [each for each in target_names() if language_of(each).epilogue is not None]
+        top.fail(
+            "epilogue", f"must be false, but for families of gemm on {' or '.join(able)}, got true"
+        )
+    return offered
+
+
+def _check_apart(
+    definition: Table, defined: Operation, parts: Iterable[Table], target: str
+) -> None:
+    """Refuse an operation that calls something as a family calls a parameter or a derived name."""
+    taken = {
+        name
+        for part in parts
+        for key in ("parameters", "derived")
+        if key in part
+        for name in part.table(key)
+    }
+    keys: dict[str, tuple[str, ...]] = {"operation": (defined.name,)}
+    for operand in defined.operands:
+        arguments = operand_arguments(operand.name, len(operand.shape), written=operand.written)
+        keys[f"operands.{operand.name}"] = tuple(each.name for each in arguments)
+    keys |= {f"scalars.{name}": (name,) for name, _ in defined.scalars}
+    for key, names in keys.items():
+        for name in names:
+            if name in taken:
+                definition.fail(
+                    key,
+                    f"must have another name: families of gemm on {target} have a parameter or a "
+                    f"derived name {name!r}",
+                )
 
 
 def _defined(top: Table, name: str) -> tuple[Operation, list[Table]]:

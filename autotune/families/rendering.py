@@ -14,6 +14,7 @@ from autotune.core.errors import FamilyError, ProblemError
 from autotune.core.printable import shown
 from autotune.families.languages import language_of
 from autotune.families.templating import expand
+from autotune.operations.epilogue import epilogue_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +25,17 @@ if TYPE_CHECKING:
 WORD = re.compile(r"(?=.{1,64}$)[A-Za-z]\w*(-\w+)*", re.ASCII)
 """What a parameter's text must be: a word, or words with single hyphens between them."""
 
-_RESERVED = ("dtype", "layout", "banner", "program", "signature", "arguments")
+_RESERVED = (
+    "dtype",
+    "layout",
+    "banner",
+    "program",
+    "signature",
+    "arguments",
+    "entry",
+    "absent",
+    "epilogue",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +98,7 @@ def render(
     names: dict[str, object] = {
         **_checked(family, family.constants(compiled, dtype)),
         **language.names(family, dtype, out_dtype or dtype),
+        **_epilogue(family, dtype),
         "dtype": dtype,
         "layout": layout,
         "banner": banner,
@@ -128,6 +140,19 @@ def _checked(family: KernelFamily, known: dict[str, Value]) -> dict[str, Value]:
                 f"parameter declares, to be put into source text, got {shown(value)}"
             )
     return known
+
+
+def _epilogue(family: KernelFamily, dtype: str) -> dict[str, object]:
+    """What is emitted under which name, and what follows the product that it computes."""
+    following, language = epilogue_of(family.defined), language_of(family.target)
+    given = None
+    if following is not None and language.epilogue is not None:
+        given = language.epilogue(following, dtype)
+    return {
+        "entry": family.operation,
+        "absent": [] if following is None else [*following.absent],
+        "epilogue": given,
+    }
 
 
 def _banner(

@@ -102,20 +102,25 @@ class Formula:
         try:
             if len(self.text) > _LONGEST:
                 raise ExpressionError(f"a formula has at most {_LONGEST} characters")
-            _check(self._tree())
+            _check(self.tree)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             if isinstance(error, ExpressionError):
                 raise
             raise ExpressionError(f"{self.text!r} is not a formula: {error}") from error
 
     @property
+    def tree(self) -> ast.expr:
+        """What was parsed; whoever has it changes nothing of it."""
+        return _parsed(self.text)
+
+    @property
     def names(self) -> frozenset[str]:
         """The operands and scalars that it mentions."""
-        return frozenset(_names(self._tree()))
+        return frozenset(_names(self.tree))
 
     def factors_of(self, name: str) -> tuple[frozenset[str], ...]:
         """For each place of a name, the names that multiply it there."""
-        return tuple(_factors(self._tree(), name, frozenset()))
+        return tuple(_factors(self.tree, name, frozenset()))
 
     def evaluate(self, values: Mapping[str, Any]) -> Any:
         """What the output becomes, in the precision of the operands.
@@ -126,7 +131,7 @@ class Formula:
         Raises:
             ExpressionError: shapes do not fit together.
         """
-        return self._computed(lambda: _evaluate(self._tree(), values))
+        return self._computed(lambda: _evaluate(self.tree, values))
 
     def magnitude(self, values: Mapping[str, Any]) -> Any:
         """The same with every term's absolute value: what rounding errors are relative to.
@@ -137,7 +142,7 @@ class Formula:
         Raises:
             ExpressionError: shapes do not fit together.
         """
-        return self._computed(lambda: _magnitude(self._tree(), values))
+        return self._computed(lambda: _magnitude(self.tree, values))
 
     def _computed(self, compute: Callable[[], Any]) -> Any:
         try:
@@ -146,9 +151,6 @@ class Formula:
             if isinstance(error, ExpressionError):
                 raise
             raise ExpressionError(f"{self.text!r} does not fit together: {error}") from error
-
-    def _tree(self) -> ast.expr:
-        return _parsed(self.text)
 
 
 @functools.lru_cache(maxsize=256)

@@ -45,6 +45,8 @@ class Operation:
         takes: names of the kernels' arguments themselves, strides among them, in any order; empty
             where `entry` says. Sizes may be left out, and so may strides: then the rows of the
             operand follow each other.
+        product: the operation whose families compute it, with what follows their product as an
+            epilogue (`autotune.operations.epilogue`); empty where it has families of its own only.
 
     Raises:
         InputError: the parts do not fit together; the message begins with the part's name.
@@ -61,6 +63,7 @@ class Operation:
     baselines: tuple[tuple[str, str], ...] = ()
     entry: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
+    product: str = ""
 
     def __post_init__(self) -> None:
         check_names(self.sizes, self.operands, self.scalars)

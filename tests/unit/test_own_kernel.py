@@ -20,7 +20,13 @@ from hypothesis import strategies as st
 from own_kernels import DOTS, FLAT, damping, dots, gemv
 
 import autotune
-from autotune.core.errors import AutotuneError, CacheError, InputError, OperandError
+from autotune.core.errors import (
+    AutotuneError,
+    CacheError,
+    FamilyError,
+    InputError,
+    OperandError,
+)
 from autotune.families.catalog import catalog, find_operation
 from autotune.families.modules import load_module
 from autotune.families.program_cache import ProgramCache
@@ -373,6 +379,31 @@ def test_rows_that_must_follow_each_other_are_asked_for_on_a_gpu() -> None:
     assert check_place("a", padded, (4, 3), "float32", written=False) == (4096, (5,))
     with pytest.raises(OperandError, match=r"must have rows that follow each other.*take lda"):
         check_place("a", padded, (4, 3), "float32", written=False, packed=True)
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ('result = "relu(A @ B)"\narguments = ["a", "b", "c"]', "arguments must be left out"),
+        ('reference = "f.py:f"', "reference must be left out with product"),
+        ('reference = "f.py:f"\nresult = "A @ B"', "reference must be left out where result"),
+        ('reference = "../f.py:f"', 'must be like "reference.py:function"'),
+        ('reference = "none.py:f"', "reference must be a function in .*none.py"),
+        ('reference = "f.py:g"', "there is no function 'g'"),
+    ],
+)
+def test_what_an_operation_file_says_twice_is_refused(
+    said: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "f.py").write_text("def f(A, B):\n    return A @ B\n")
+    (tmp_path / "operation.toml").write_text(
+        f'operation = "relu_gemm"\nproduct = "gemm"\nsummary = "s"\n{said}\n'
+        'sizes = ["M", "N", "K"]\nflops = "M"\n[operands]\n'
+        'A = { shape = ["M", "N"] }\nB = { shape = ["N", "K"] }\n'
+        'C = { shape = ["M", "K"], role = "out" }\n'
+    )
+    with pytest.raises(FamilyError, match=message):
+        find_operation("relu_gemm", [tmp_path])
 
 
 # ---- References

@@ -37,7 +37,12 @@ class CpuTarget(Target):
     def language(cls) -> Language:
         """Python for Numba; operations of a user's own, too."""
         from autotune.families.languages import Language
-        from autotune.families.python_source import check_module, numba_names, numba_reserved
+        from autotune.families.python_source import (
+            check_module,
+            numba_epilogue,
+            numba_names,
+            numba_reserved,
+        )
 
         return Language(
             limits=frozenset(each.name for each in fields(CpuLimits)),
@@ -45,6 +50,7 @@ class CpuTarget(Target):
             names=numba_names,
             reserved=numba_reserved,
             own_operations=True,
+            epilogue=numba_epilogue,
             threaded=True,
         )
 

@@ -58,6 +58,7 @@ class CudaTarget(Target):
             reserved=cuda_source.reserved,
             suffix=".cu",
             own_operations=True,
+            epilogue=cuda_source.epilogue,
             launched=True,
         )
 
