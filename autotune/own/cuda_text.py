@@ -22,6 +22,7 @@ _WHOLE = frozenset({"int", "unsigned", "unsigned int", "signed int", "int32_t", 
 _LONG = frozenset(
     {"long long", "long long int", "int64_t", "size_t", "unsigned long long", "uint64_t", "long"}
 )
+_ELEMENTS = {row.c_type: row.name for row in DTYPES.values()} | {"half": "float16"}
 _QUALIFIERS = re.compile(r"\b(const|volatile|__restrict__|__restrict|restrict|std::)(\b|(?<=:))")
 
 
@@ -68,12 +69,11 @@ class CudaText:
         types = list(dict.fromkeys(each.type for each in self.taken if each.pointer))
         if types == ["T"]:
             return USUAL_DTYPES
-        names = {row.c_type: row.name for row in DTYPES.values()} | {"half": "float16"}
-        found = [names[each] for each in types if each in names]
+        found = [_ELEMENTS[each] for each in types if each in _ELEMENTS]
         if len(types) != 1 or not found:
             raise InputError(
                 f"kernel {self.name} must have operands of one type, T or one of "
-                f"{', '.join(names)}, got {', '.join(types)}"
+                f"{', '.join(_ELEMENTS)}, got {', '.join(types)}"
             )
         return tuple(found)
 
@@ -158,7 +158,12 @@ def _macro(definition: Definition, name: str) -> str:
 def _mismatch(taken: Taken, kind: Kind, dtypes: Sequence[str]) -> str | None:
     """What an argument must be, where it is not."""
     if kind is Kind.ADDRESS:
-        return None if taken.pointer else "a pointer"
+        if not taken.pointer:
+            return "a pointer"
+        of_one = all(_ELEMENTS.get(taken.type) == dtype for dtype in dtypes)
+        if taken.type == "T" or of_one:
+            return None
+        return f"a pointer to T, the element type, for {', '.join(dtypes)}, got {taken.type}"
     if taken.pointer:
         return f"a number, and no pointer: it is a {kind.value}"
     if kind is Kind.BATCH:

@@ -51,7 +51,7 @@ def check_arguments(definition: Definition, text: FunctionText) -> None:
         if name not in text.arguments and name != "threads":
             raise InputError(f"kernel {text.name} must take {name} as an argument, and does not")
     for name in definition.compiled:
-        if name in text.bound & {*text.arguments} and _assigns(text, name):
+        if name in text.bound:
             raise InputError(f"kernel {text.name} assigns {name}, which is a constant in it")
     if text.name in text.outside:
         raise InputError(f"kernel {text.name} calls itself: let it call a function that does")
@@ -67,13 +67,13 @@ def numba_template(definition: Definition, text: FunctionText) -> str:
         InputError: the function uses what cannot be taken along.
     """
     constants = [name for name in definition.compiled if name in text.arguments]
-    around = surroundings(text, KERNEL_MODULES, frozenset(text.arguments))
+    around = surroundings(text, KERNEL_MODULES)
     if definition.threads and not around.parallel:
         raise InputError(
             f"kernel {text.name} has a parameter threads and no loop that they share: "
             "use prange (from numba import prange), or leave the parameter out"
         )
-    _check_names(text, around, (*constants, *definition.operation.sizes))
+    _check_names(definition, text, around, constants)
     lines = [f"{{# {text.name}: a function of arrays, and the entry that calls it. #}}"]
     if not definition.threads:
         lines.append("{% set threads = 1 %}")
@@ -97,13 +97,6 @@ def numba_template(definition: Definition, text: FunctionText) -> str:
     return "\n".join([*lines, "    )"]) + "\n"
 
 
-def _assigns(text: FunctionText, name: str) -> bool:
-    return any(
-        isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load)
-        for node in ast.walk(ast.parse(text.text))
-    )
-
-
 def _inner(name: str) -> str:
     return f"{name}_of_arrays"
 
@@ -124,16 +117,21 @@ def _before(definition: Definition, around: Surroundings) -> Iterator[str]:
         yield from raw(f"{name} = {text}")
 
 
-def _check_names(text: FunctionText, around: Surroundings, others: Sequence[str]) -> None:
-    """Refuse names that the module has for something else."""
+def _check_names(
+    definition: Definition, text: FunctionText, around: Surroundings, constants: Sequence[str]
+) -> None:
+    """Refuse names that the module, or its entry, has for something else."""
+    defined = definition.operation
+    given = [*(each.lower() for each in defined.sizes), *(name for name, _ in defined.scalars)]
     taken = {*_GIVEN, text.name, _inner(text.name)}
-    for name in (*around.names, *others):
-        same = around.imports.get(name) == _GIVEN.get(name)
-        if name in taken and not (name in around.imports and same):
-            raise InputError(
-                f"kernel {text.name} uses the name {name}, which the emitted module has for "
-                "something of its own: rename it"
-            )
+    same = {name for name, told in around.imports.items() if _GIVEN.get(name) == told}
+    wrong = [name for name in (*around.names, *constants, *given) if name in taken - same]
+    wrong += [name for name in around.names if name in constants]
+    for name in wrong:
+        raise InputError(
+            f"kernel {text.name} uses the name {name}, which the emitted module has for "
+            "something else: rename it"
+        )
 
 
 def _constant(definition: Definition, name: str) -> str:

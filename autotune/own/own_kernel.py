@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.dtypes import dtype_name
-from autotune.core.errors import NotTunedError, OperandError, TuningFailedError
+from autotune.core.errors import InputError, NotTunedError, OperandError, TuningFailedError
 from autotune.core.interrupt import Interrupt
 from autotune.families.catalog import catalog, find_operation
 from autotune.families.compiled_files import alone
@@ -66,12 +66,20 @@ class OwnKernel:
         self._cache = cache
         self._kernels: dict[Any, Kernel] = {}
         self._lock = threading.RLock()
-        self.__name__ = definition.name
+        self.__name__ = self.__qualname__ = definition.name
         self.__doc__ = definition.operation.summary
         _ALL.add(self)
 
     def __repr__(self) -> str:
         return f"<autotune kernel {self.name} on {self.target}>"
+
+    def __reduce__(self) -> str:
+        """A decorated function is pickled by its name, as functions are."""
+        if "__wrapped__" not in vars(self):
+            raise InputError(
+                f"kernel {self.name} has no function to be pickled by: make it in every process"
+            )
+        return self.__qualname__
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """Compute; tune first where nothing was tuned for these shapes.

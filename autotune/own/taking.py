@@ -48,35 +48,29 @@ class Surroundings:
         return any(text.endswith("import prange") for text in self.imports.values())
 
 
-def surroundings(
-    text: FunctionText, modules: tuple[str, ...], known: frozenset[str] = frozenset()
-) -> Surroundings:
+def surroundings(text: FunctionText, modules: tuple[str, ...]) -> Surroundings:
     """What a function uses from outside, as it is now.
 
     Args:
         text: the function.
         modules: those that it may use.
-        known: names that its module has anyway.
 
     Raises:
         InputError: something is used that cannot be written into a module; the message names it.
     """
     found = Surroundings()
     objects: dict[str, Any] = {text.name: text.function}
-    _take(text, modules, known, found, objects)
+    _take(text, modules, found, objects)
     return found
 
 
 def _take(
     text: FunctionText,
     modules: tuple[str, ...],
-    known: frozenset[str],
     found: Surroundings,
     objects: dict[str, Any],
 ) -> None:
     for name in text.outside:
-        if name in known:
-            continue
         inner = text.function.__globals__.keys() | {*text.function.__code__.co_freevars}
         if name not in inner and hasattr(builtins, name):
             continue
@@ -99,7 +93,7 @@ def _take(
                 raise InputError(
                     f"{text.name} calls {helper.name} by the name {name}: call it {helper.name}"
                 )
-            _take(helper, modules, known, found, objects)
+            _take(helper, modules, found, objects)
             found.functions[name] = helper
         else:
             raise InputError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -144,6 +145,24 @@ def no_loop(A, x, y, rows, threads):
     pass
 
 
+view = 3.0
+
+
+def of_the_module(A, x, y, rows):
+    y[0] = view
+
+
+rows = 7.0
+
+
+def helping():
+    return rows
+
+
+def helped(A, x, y, rows):
+    y[0] = helping()
+
+
 THREADED = {"parameters": {"rows": [1], "threads": [1, 2]}}
 
 
@@ -154,6 +173,9 @@ THREADED = {"parameters": {"rows": [1], "threads": [1, 2]}}
         (of_module, {}, r"os is the module os, which cannot be taken along"),
         (unknown, {}, r"uses not_there, which is defined neither in it nor in its module"),
         (assigning, {}, r"assigns rows, which is a constant"),
+        (of_the_module, {}, r"uses the name view, which the emitted module has for something"),
+        (helped, {}, r"uses the name rows, which the emitted module has for something"),
+        (product, {"operands": {"A": "MxNP", "x": "NP"}}, r"uses the name np, which"),
         (too_few, {}, r"too_few must take x as an argument"),
         (stranger, {}, r"an argument must be one of A, x, y, M, N, rows, got 'columns'"),
         (with_default, {}, r"must take plain arguments"),
@@ -184,6 +206,18 @@ def test_what_does_not_fit_is_one_line(
         autotune.kernel(function, **{**BASIC, **changed}, cache=tmp_path).emit()
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.glob("own/.*"))
+
+
+@autotune.kernel(**BASIC)
+def pickled(A, x, y, rows):
+    y[0] = rows
+
+
+def test_kernels_are_pickled_as_functions_are() -> None:
+    assert pickle.loads(pickle.dumps(pickled)) is pickled
+    assert pickled.__module__ == __name__
+    with pytest.raises(InputError, match="make it in every process"):
+        pickle.dumps(dots())
 
 
 def test_a_function_without_a_file_is_refused(tmp_path: Path) -> None:
@@ -246,6 +280,7 @@ def test_heads_are_found_among_comments_declarations_and_attributes() -> None:
         ("int lda", "int pitch", {}, r"an argument must be one of .* got 'pitch'"),
         ("__global__", "template <int K> __global__", {}, r"must not be a C\+\+ template"),
         ("__global__", "__device__", {}, r"source must have one kernel.*and has none"),
+        ("", "", {"dtypes": ["float16"]}, r"beta must be float for float16, got T"),
         ("T beta", "T* beta", {}, r"beta must be a number, and no pointer"),
         ("", "", {"grid": None}, r"grid and block must say how it is launched"),
         ("", "", {"grid": ["M", "1", "1", "1"]}, r"grid must be one to three expressions"),
@@ -272,6 +307,14 @@ def test_a_source_that_does_not_fit_is_one_line(
     }
     with pytest.raises(InputError, match=message):
         autotune.kernel(source=DOTS.replace(old, new, 1), **{**options, **changed})
+
+
+def test_a_source_of_one_type_is_for_one_type() -> None:
+    source = re.sub(r"\bT\b", "float", DOTS)
+    assert dots(source).problem(M=2, N=2).dtype == "float32"
+    assert "using T" not in dots(source).emit()
+    with pytest.raises(InputError, match="A must be a pointer to T.*for float32, float64"):
+        dots(source, dtypes=["float32", np.float64])
 
 
 def test_a_template_is_taken_as_it_is(tmp_path: Path) -> None:
