@@ -145,6 +145,7 @@ def read_family(
         work=work,
         any_sizes=language.launched and top.flag("any_sizes"),
         epilogue=offered,
+        default_for=_default_for(top, language),
     )
     for part in parts:
         part.close()
@@ -442,6 +443,15 @@ def _threads(
     if "threads" not in top:
         return Expression.parse("threads") if "threads" in known else None
     return _size(top, "threads", Scope(frozenset(known), frozenset()))
+
+
+def _default_for(top: Table, language: Language) -> Expression | None:
+    """On what devices it is the default, in terms of their limits alone."""
+    if "default_for" not in top:
+        return None
+    text = top.text("default_for")
+    scope = Scope(language.limits, frozenset())
+    return scope.expression(top, "default_for", text, exact_division=False)
 
 
 def _plain(values: Iterable[Value]) -> str:

@@ -98,10 +98,6 @@ class CudaTarget(Target):
         """Each GPU is one."""
         return True
 
-    def default_family(self, device: Device) -> str:
-        """Tiles fed by asynchronous copies, where the device has those."""
-        return "pipelined" if _cuda_limits(device).compute_capability >= 80 else "block"
-
     def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:
         """One of the GPUs here; one named that is not here is looked up among the known ones."""
         from autotune.targets.cuda.device.identity import read_gpu
@@ -257,10 +253,6 @@ class NumbaCudaTarget(CudaTarget):
         from autotune.families.python_source import check_module
 
         return Language(limits=_LIMITS, check=check_module, launched=True, runtime=False)
-
-    def default_family(self, device: Device) -> str:
-        """Tiles of several elements per thread."""
-        return "block"
 
     def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:
         """As for CUDA, with this target's compiler beside the other."""
