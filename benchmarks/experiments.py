@@ -7,7 +7,7 @@ schedules    schedules, chunks and threads, for rows of equal and of growing cos
 strassen     from which size on seven products beat eight
 
 Kernels are those of the families; every one is verified, then all take turns in one process, as
-finalists of a tuning run do. Prints Markdown; ``--plot FILE`` draws it too (extra: report).
+finalists of a tuning run do. Prints Markdown; ``--plot FILE`` draws it too (extra: bench).
 """
 
 from __future__ import annotations
@@ -256,8 +256,17 @@ def table(experiment: Experiment, points: Sequence[Point]) -> str:
     return "\n".join(lines)
 
 
-def draw(path: Path, name: str, drawn: Sequence[tuple[Experiment, Sequence[Point]]]) -> None:
-    """GFLOP/s of every line, one panel for each part of the experiment."""
+def draw(
+    path: Path, name: str, taken: str, drawn: Sequence[tuple[Experiment, Sequence[Point]]]
+) -> None:
+    """GFLOP/s of every line, one panel for each part of the experiment.
+
+    Args:
+        path: PNG or SVG.
+        name: the experiment's.
+        taken: where, when and of which commit.
+        drawn: its parts.
+    """
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -302,6 +311,7 @@ def draw(path: Path, name: str, drawn: Sequence[tuple[Experiment, Sequence[Point
         else:
             axes.set_ylim(bottom=0)
         axes.legend(fontsize="small")
+    figure.suptitle(taken, fontsize="small")
     figure.savefig(path, dpi=110)
 
 
@@ -317,14 +327,16 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, metavar="FILE", help="PNG or SVG")
     args = parser.parse_args()
 
-    print(describe())
+    text = describe()
+    print(text)
     drawn = []
     for experiment in EXPERIMENTS[args.name]:
         points = measure(experiment, args.sizes or experiment.sizes, args.seconds)
         print(f"\n{table(experiment, points)}", flush=True)
         drawn.append((experiment, points))
     if args.plot is not None:
-        draw(args.plot, args.name, drawn)
+        taken = "; ".join(line.removeprefix("- ") for line in text.splitlines()[:2])
+        draw(args.plot, args.name, taken, drawn)
 
 
 if __name__ == "__main__":

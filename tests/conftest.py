@@ -116,7 +116,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    help_ = "run all cases of tests that otherwise run a sample of them (marked `sampled`)"
+    help_ = "run all cases of tests marked `sampled`, and tests marked `thorough`"
     parser.addoption("--thorough", action="store_true", help=help_)
 
 

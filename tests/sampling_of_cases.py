@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import hashlib
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
@@ -15,23 +15,32 @@ if TYPE_CHECKING:
 def left_out_of_samples(items: Sequence[pytest.Item]) -> set[pytest.Item]:
     """Cases that are not drawn; see the marker `sampled`.
 
-    The lot is the same in every process and every run, and another one for each test. Of every
-    value of every argument there is a case as long as there are enough: where a case brings a
-    value that none before it had, it is preferred.
+    The lot is the same in every process and every run. Tests of a module that have cases in
+    common draw the same ones, so that what is compiled for one serves the others. Of every value
+    of every argument there is a case as long as there are enough: where a case brings a value
+    that none before it had, it is preferred.
+
+    A test marked `thorough` is left out altogether.
     """
     cases: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     counts: dict[str, int] = {}
+    left_out = {item for item in items if item.get_closest_marker("thorough")}
     for item in items:
         mark = item.get_closest_marker("sampled")
         if mark is not None:
             test = item.nodeid.partition("[")[0]
             cases[test].append(item)
             counts[test] = mark.args[0]
-    left_out: set[pytest.Item] = set()
     for test, found in cases.items():
-        random.Random(test).shuffle(found)
+        found.sort(key=_lot)
         left_out |= set(_covering(found)[counts[test] :])
     return left_out
+
+
+def _lot(item: pytest.Item) -> str:
+    """What a case draws: the same in all tests of a module."""
+    case = item.nodeid.partition("[")[2]
+    return hashlib.sha256(f"{item.path.name} {case}".encode()).hexdigest()
 
 
 def _covering(items: Sequence[pytest.Item]) -> list[pytest.Item]:

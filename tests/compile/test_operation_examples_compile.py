@@ -15,6 +15,7 @@ from autotune.targets.cuda.device.known_gpus import find_gpu
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("device", ["t4", "a100", "h200"])
 @pytest.mark.parametrize("name", LARGE)
 def test_valid_configurations_compile_and_need_what_was_predicted(name: str, device: str) -> None:

@@ -85,6 +85,7 @@ class EvaluatorConformance:
         assert measurement.error is not None
         assert "times the best" in measurement.reason
 
+    @pytest.mark.sampled(8)
     @pytest.mark.parametrize(("fault", "outcome"), FAULTS.items())
     def test_a_fault_is_an_outcome_and_the_study_goes_on(
         self,
@@ -184,7 +185,7 @@ class TestCpuEvaluator(EvaluatorConformance):
             {family.name: family, "meddler": write_meddlers(folder)},
             read_cpu(),
             ProgramCache(folder / "programs"),
-            effort=Effort(budget_s=0.02, timeout_s=8.0, finals_s=0.2),
+            effort=Effort(budget_s=0.02, timeout_s=15.0, finals_s=0.2),
         ) as evaluator:
             yield evaluator
 

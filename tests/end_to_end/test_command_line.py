@@ -28,7 +28,7 @@ def document(capsys: pytest.CaptureFixture[str], *arguments: str):
 def test_tune_then_list_then_bench(capsys, warm_cache: Path) -> None:
     cache = ["--cache", str(warm_cache)]
     shape = ["--shape", "48x33x57", "--dtype", "float64"]
-    [tuned] = document(capsys, "tune", *shape, "--trials", "3", *cache)
+    [tuned] = document(capsys, "tune", *shape, "--trials", "3", "--workers", "1", *cache)
     assert tuned["problem"]["m"] == 48
     assert tuned["target"] == "cpu"
     assert set(tuned["best"]) == {
@@ -62,7 +62,7 @@ def test_tune_then_list_then_bench(capsys, warm_cache: Path) -> None:
 
 
 def test_summary_says_what_matters(capsys, warm_cache: Path) -> None:
-    arguments = ["--shape", "40x40x40", "--trials", "3", "--family", "loops"]
+    arguments = ["--shape", "40x40x40", "--trials", "2", "--family", "loops", "--workers", "1"]
     code, out, err = run(capsys, "tune", *arguments, "--cache", str(warm_cache))
     assert code == 0, err
     told = (
@@ -78,7 +78,7 @@ def test_summary_says_what_matters(capsys, warm_cache: Path) -> None:
 
 
 def test_a_family_of_a_looser_class_may_be_asked_for(capsys, warm_cache: Path) -> None:
-    arguments = ["--family", "strassen", "--shape", "96x96x96", "--trials", "1"]
+    arguments = ["--family", "strassen", "--shape", "96x96x96", "--trials", "1", "--workers", "1"]
     [tuned] = document(capsys, "tune", *arguments, "--cache", str(warm_cache))
     assert tuned["problem"]["accuracy"] == "strassen"
     assert tuned["best"]["family"] == "strassen"

@@ -39,7 +39,16 @@ def cache(
 
 @pytest.fixture(scope="module")
 def result(cache: Path):
-    return tune(PROBLEM, target="cpu", trials=10, timeout=250, cache=cache, study="first")
+    return tune(
+        PROBLEM,
+        target="cpu",
+        trials=6,
+        timeout=250,
+        cache=cache,
+        study="first",
+        effort=BRIEF,
+        workers=1,
+    )
 
 
 def operands(problem: Gemm) -> tuple[np.ndarray, np.ndarray]:
@@ -54,7 +63,7 @@ def test_the_winner_is_verified_and_stored(result, cache: Path) -> None:
     assert result.best.baseline is not None
     assert result.best.baseline.name.startswith("NumPy")
     assert result.best.interval_s[0] <= result.best.median_s <= result.best.interval_s[1]
-    assert len(result.trials) == 10 == sum(result.counts.values())
+    assert len(result.trials) == 6 == sum(result.counts.values())
     assert result.counts[Outcome.OK] >= 1
     assert [r.id for r in TuningCache(cache / "tuning.sqlite").records()] == [result.best.id]
 
@@ -138,14 +147,14 @@ def test_a_named_study_goes_on(result, cache: Path) -> None:
     more = tune(
         PROBLEM,
         target="cpu",
-        trials=4,
+        trials=2,
         timeout=250,
         cache=cache,
         study="first",
         effort=BRIEF,
         workers=1,
     )
-    assert len(more.trials) == 4
+    assert len(more.trials) == 2
     tried = {trial.candidate for trial in result.trials}
     assert not tried & {trial.candidate for trial in more.trials}
 

@@ -53,6 +53,7 @@ def test_there_are_two_commands() -> None:
     assert COMMANDS[1].endswith(".venv/bin/pytest")
 
 
+@pytest.mark.thorough
 def test_the_first_command_tunes(checkout: Path, tmp_path: Path) -> None:
     cache = str(tmp_path / "cache")
     # In less than its minute, which on a machine that is busy with other tests is enough.
@@ -72,6 +73,7 @@ def test_the_first_command_tunes(checkout: Path, tmp_path: Path) -> None:
     assert loaded.returncode == 0, loaded.stderr
 
 
+@pytest.mark.thorough
 def test_the_second_command_finds_every_test(checkout: Path) -> None:
     # Running the tests from inside the tests would never end: it is enough that the environment
     # installs and that everything is collected without an error.

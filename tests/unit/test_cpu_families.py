@@ -203,7 +203,7 @@ def test_the_families_are_those_documented() -> None:
     assert set(NAMES) <= set(FAMILIES)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(10)
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_products_are_right_at_every_size(case: Case, program: Program) -> None:
@@ -216,6 +216,7 @@ def test_products_are_right_at_every_size(case: Case, program: Program) -> None:
         _assert_close(case, _multiply(case, module, a, b, alpha, beta), n)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "case",
     [case for case in CASES if case.dtype == "float32" and case.layout == "nn"],
@@ -318,7 +319,7 @@ problem = Gemm(150, 131, 170, accuracy="strassen", threads=1)
 limits = target.device(problem).limits
 rng = np.random.default_rng(0)
 a, b = (rng.random(shape, np.float32) for shape in (problem.a_shape, problem.b_shape))
-for name in ("goto", "packed", "simd", "strassen", "unrolled"):
+for name in ("goto", "packed", "strassen"):
     family = load_families(target="cpu")[name]
     candidate = Candidate(name, family.default(problem, limits))
     out = np.empty(problem.c_shape, np.float32)

@@ -77,6 +77,16 @@ import pytest
 def test_many(first, second):
     print("ran", first, second)
 
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("second", range(5))
+@pytest.mark.parametrize("first", "abc")
+def test_fewer(first, second):
+    print("ran", "fewer", first, second)
+
+@pytest.mark.thorough
+def test_long():
+    print("ran long")
+
 @pytest.mark.sampled(9)
 @pytest.mark.parametrize("first", "ab")
 def test_few(first):
@@ -105,4 +115,6 @@ def test_a_sample_of_cases_has_every_value_and_is_the_same_again(tmp_path: Path)
     assert {first for first, _ in many} == set("abcd")
     assert len({second for _, second in many}) == 4
     assert [each for each in drawn if len(each) == 1] == [["a"], ["b"]]
-    assert len(ran("--thorough")) == 22
+    fewer = [each[1:] for each in drawn if len(each) == 3]
+    assert len(fewer) == 3
+    assert len(ran("--thorough")) == 38

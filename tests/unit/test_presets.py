@@ -148,7 +148,7 @@ def statuses(results: list[PresetResult]) -> list[PresetStatus]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("brief", "undisturbed")
 def test_an_interrupted_run_goes_on_and_what_is_finished_is_kept(
-    tiny: TuningPreset, tmp_path: Path
+    tiny: TuningPreset, warm_cache: Path
 ) -> None:
     sent: list[Progress] = []
 
@@ -160,41 +160,39 @@ def test_an_interrupted_run_goes_on_and_what_is_finished_is_kept(
 
         return progress
 
-    cache = tmp_path / "cache"
-    store = TuningCache(cache / "tuning.sqlite")
-    interrupted = run(tiny, cache, watch=interrupt_after_one)
+    store = TuningCache(warm_cache / "tuning.sqlite")
+    interrupted = run(tiny, warm_cache, watch=interrupt_after_one)
     assert statuses(interrupted) == [PresetStatus.TUNED, PresetStatus.NOT_REACHED]
     assert interrupted[0].result.interrupted
     assert "run it again" in interrupted[1].reason
 
-    finished = run(tiny, cache)
+    finished = run(tiny, warm_cache)
     assert statuses(finished) == [PresetStatus.TUNED] * 2
     by_study = {result.study: result for result in finished}
     tuned, untuned = (by_study[result.study] for result in interrupted)
-    assert load(Gemm(24, 24, 24), "cpu", cache=cache).record == tuned.record
+    assert load(Gemm(24, 24, 24), "cpu", cache=warm_cache).record == tuned.record
     # The study went on: nothing was measured twice.
     tried = [row.candidate for row in store.measurements(study=tuned.study)]
     assert len(tried) == len(set(tried)) == 1 + 3
 
-    kept = run(tiny, cache)
+    kept = run(tiny, warm_cache)
     assert statuses(kept) == [PresetStatus.KEPT] * 2
     assert [result.record for result in kept] == [tuned.record, untuned.record]
 
     store.delete([untuned.record.id])
-    assert statuses(run(tiny, cache)) == [PresetStatus.KEPT, PresetStatus.TUNED]
+    assert statuses(run(tiny, warm_cache)) == [PresetStatus.KEPT, PresetStatus.TUNED]
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("brief", "undisturbed")
 def test_only_records_of_this_preset_and_effort_are_kept(
-    tiny: TuningPreset, tmp_path: Path
+    tiny: TuningPreset, warm_cache: Path
 ) -> None:
-    cache = tmp_path / "cache"
     one = replace(tiny, problems=tiny.problems[:1])
-    tune(Gemm(24, 24, 24), target="cpu", families=["loops"], trials=1, cache=cache, workers=1)
+    tune(Gemm(24, 24, 24), target="cpu", families=["loops"], trials=1, cache=warm_cache, workers=1)
     for trials in (3, 2):
-        assert statuses(run(one, cache, trials=trials)) == [PresetStatus.TUNED]
-        assert statuses(run(one, cache, trials=trials)) == [PresetStatus.KEPT]
+        assert statuses(run(one, warm_cache, trials=trials)) == [PresetStatus.TUNED]
+        assert statuses(run(one, warm_cache, trials=trials)) == [PresetStatus.KEPT]
 
 
 def test_no_search_is_begun_without_time_for_it(tiny: TuningPreset, tmp_path: Path) -> None:

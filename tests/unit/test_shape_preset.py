@@ -63,15 +63,13 @@ def test_a_list_that_grows_is_the_same_run(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("undisturbed")
 def test_what_was_tuned_is_kept_when_shapes_are_added(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, warm_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preset_run, "EFFORT", Effort(budget_s=0.01, finals_s=0.05))
 
     def statuses(*lines: dict[str, object]) -> dict[str, PresetStatus]:
         preset = preset_of_shapes(listed(tmp_path, *lines), target="cpu", seconds=120)
-        results = run_preset(
-            preset, cache=tmp_path / "cache", families=["loops"], workers=1, trials=2
-        )
+        results = run_preset(preset, cache=warm_cache, families=["loops"], workers=1, trials=2)
         return {each.problem.label: each.status for each in results}
 
     old = {"shape": "24x24x24", "layout": "nn", "weight": 3}
@@ -84,11 +82,14 @@ def test_what_was_tuned_is_kept_when_shapes_are_added(
 
 @pytest.mark.slow
 def test_the_command_tunes_a_list(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    warm_cache: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(preset_run, "EFFORT", Effort(budget_s=0.01, finals_s=0.05))
     path = listed(tmp_path, {"shape": "24x16x8", "target": "cpu", "dtype": "float64"})
-    where = ["--cache", str(tmp_path / "cache"), "--family", "loops", "--workers", "1"]
+    where = ["--cache", str(warm_cache), "--family", "loops", "--workers", "1"]
     command = ["tune", "--shapes", str(path), "--timeout", "60", "--trials", "2", *where]
     assert main([*command, "--json", "--quiet"]) == 0
     (document,) = json.loads(capsys.readouterr().out)

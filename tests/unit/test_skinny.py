@@ -112,6 +112,7 @@ RUNTIME = st.tuples(st.integers(1, 9), st.integers(1, 300), st.integers(1, 5), s
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("program", [*PROGRAMS, *SHARED], ids=str)
 @settings(max_examples=40)
 @given(data=st.data())
