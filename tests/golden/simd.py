@@ -1,7 +1,8 @@
 """gemm for cpu: family simd, float32, layout nn.
 
 template: gemm/cpu/simd.py.j2, digest 6f1cab91ccc63002
-configuration: {"row": "registers", "schedule": "static", "threads": 1, "unroll": 2, "vector": 256}
+configuration: {"row": "registers", "schedule": "static", "threads": 1, "unroll": 2,
+    "vector": 256}
 """
 
 import numpy as np

@@ -1,7 +1,8 @@
 """gemm for cpu: family skinny, float32, layout nn.
 
 template: gemm/cpu/skinny.py.j2, digest a3b8144f56e02532
-configuration: {"schedule": "static", "side": "rows", "threads": 1, "ty": 8, "vector": 512, "vectors": 2}
+configuration: {"schedule": "static", "side": "rows", "threads": 1, "ty": 8, "vector": 512,
+    "vectors": 2}
 """
 
 import numpy as np
@@ -13,7 +14,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "ef110887e64bac1d"
+PROGRAM = "f8f57725581334e6"
 REAL = np.float32
 ITEMSIZE = 4
 OPTIONS = {"nogil": True, "error_model": "numpy"}

@@ -1,7 +1,8 @@
 """gemm for cpu: family skinny, float64, layout nn.
 
 template: gemm/cpu/skinny.py.j2, digest a3b8144f56e02532
-configuration: {"schedule": "guided", "side": "columns", "threads": 2, "ty": 4, "vector": 256, "vectors": 2}
+configuration: {"schedule": "guided", "side": "columns", "threads": 2, "ty": 4, "vector": 256,
+    "vectors": 2}
 """
 
 import numpy as np
@@ -13,7 +14,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "aba7bf04cf35dd82"
+PROGRAM = "166623d138f32b67"
 REAL = np.float64
 ITEMSIZE = 8
 # Threads that share the work.

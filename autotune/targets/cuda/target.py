@@ -49,6 +49,8 @@ class CudaTarget(Target):
     def language(cls) -> Language:
         """CUDA C++."""
         from autotune.families import cuda_source
+        from autotune.families.cuda_kernels import kernels_of
+        from autotune.families.cuda_layout import laid_out
         from autotune.families.languages import Language
 
         return Language(
@@ -59,6 +61,8 @@ class CudaTarget(Target):
             suffix=".cu",
             own_operations=True,
             epilogue=cuda_source.epilogue,
+            lay_out=laid_out,
+            kernels=kernels_of,
             launched=True,
         )
 
