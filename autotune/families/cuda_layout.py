@@ -35,10 +35,12 @@ def _parameters(line: str, arguments: str) -> list[str]:
     head, _, tail = line.partition(arguments)
     first = head
     column = len(head)
-    if column > _DEEPEST:  # hardly a parameter would fit beside it
+    parts = arguments.split(", ")
+    longest = max(map(len, parts)) + len(tail)
+    if column > _DEEPEST or column + longest >= WIDTH:  # they would not fit beside it
         column = len(head) - len(head.lstrip()) + 4
         first = " " * column
-    lines = _filled(first, column, arguments.split(", "), ", ", len(tail))
+    lines = _filled(first, column, parts, ", ", len(tail))
     lines[-1] += tail
     return lines if first is head else [head, *lines]
 
