@@ -12,22 +12,26 @@ if TYPE_CHECKING:
 
     from autotune.core.device import DeviceLimits
     from autotune.families.family import KernelFamily
+    from autotune.operations.problem import Problem
 
 
-def default_family(families: Mapping[str, KernelFamily], limits: DeviceLimits) -> str | None:
-    """The family whose default configuration serves problems that nothing was tuned for.
+def default_family(
+    families: Mapping[str, KernelFamily], problem: Problem, limits: DeviceLimits
+) -> str | None:
+    """The family whose default configuration serves a problem that nothing was tuned for.
 
-    That is the first one whose `default_for` holds on a device: of the user's own, if any of
-    those does, else of those that came with the target, of which one does at most.
+    That is the first one whose `default_for` holds: of the user's own, if any of those does, else
+    of those that came with the target, of which one does at most.
 
     Args:
         families: those that can serve, by name.
+        problem: what is to be computed.
         limits: of the device.
 
     Returns:
         Its name; None where none says so.
     """
-    known = limits.names()
+    known = {**problem.sizes, **limits.names()}
     claiming = [
         (name, family)
         for name, family in families.items()

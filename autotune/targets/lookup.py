@@ -199,7 +199,7 @@ def _candidate(
         if (reason := refusal(families, problem)) is not None:
             raise InputError(reason)
         able = {n: each for n, each in families.items() if each.unsupported(problem) is None}
-        default = default_family(able, shared.device.limits) or next(iter(able))
+        default = default_family(able, problem, shared.device.limits) or next(iter(able))
         if (chosen := shared.predictor.by_limits(problem, default)) is not None:
             return chosen
         return fitting.default(able[default])

@@ -337,7 +337,7 @@ def _known_good(work: Workplace) -> Iterable[Candidate]:
 def _default_of(work: Workplace) -> str | None:
     """The default among the families that are searched."""
     searched = {name: work.families[name] for name in work.union.spaces}
-    return default_family(searched, work.device.limits)
+    return default_family(searched, work.problem, work.device.limits)
 
 
 def _rungs(work: Workplace) -> Iterable[Candidate]:

@@ -11,6 +11,7 @@ import pytest
 from cpu_machines import AVX2, AVX512, SINGLE
 from epilogue_families import write_families
 
+from autotune import Gemm
 from autotune.core.device import DeviceLimits
 from autotune.core.errors import FamilyError
 from autotune.core.limits import HybridLimits, MpiLimits
@@ -33,17 +34,22 @@ def every_limits() -> Iterator[tuple[str, DeviceLimits]]:
         yield "hybrid", HybridLimits(count, *three)
 
 
-def test_one_shipped_family_and_no_other_is_the_default_on_every_device() -> None:
+SHAPES = ((1, 1, 1), (1, 512, 512), (300, 9, 8), (9, 1, 700), (512, 512, 512))
+SQUARE = Gemm(512, 512, 512)
+
+
+def test_one_shipped_family_and_no_other_is_the_default_everywhere() -> None:
     families = {target: dict(catalog(target)) for target, _ in every_limits()}
-    for target, limits in every_limits():
-        known = limits.names()
+    for (target, limits), shape in itertools.product(every_limits(), SHAPES):
+        problem = Gemm(*shape)
+        known = {**problem.sizes, **limits.names()}
         claiming = [
             name
             for name, family in families[target].items()
             if family.default_for is not None and family.default_for.holds(known)
         ]
-        assert len(claiming) == 1, (target, limits, claiming)
-        assert default_family(families[target], limits) == claiming[0]
+        assert len(claiming) == 1, (target, limits, shape, claiming)
+        assert default_family(families[target], problem, limits) == claiming[0]
 
 
 def test_what_the_defaults_are() -> None:
@@ -53,7 +59,10 @@ def test_what_the_defaults_are() -> None:
         (MpiLimits(4, 1, 4, distributed=1, gpus=4), "gpu_summa"),
         (MpiLimits(4, 1, 4, gpus=4), "gpu_summa"),
     ):
-        assert default_family(catalog("mpi"), limits) == name
+        assert default_family(catalog("mpi"), Gemm(512, 512, 512), limits) == name
+    for shape in SHAPES:
+        name = "skinny" if min(shape[0], shape[2]) <= 8 else "goto"
+        assert default_family(catalog("cpu"), Gemm(*shape), AVX2) == name
 
 
 def test_a_family_of_the_user_comes_before_the_shipped_ones(tmp_path: Path) -> None:
@@ -68,20 +77,22 @@ def test_a_family_of_the_user_comes_before_the_shipped_ones(tmp_path: Path) -> N
         file.write_text(line + text)
         families = catalog("cpu", extra=[tmp_path])
         for limits, name in expected.items():
-            assert default_family(families, limits) == name
-    assert default_family({}, AVX2) is None
-    assert default_family({"plain": families["plain"]}, AVX2) is None
+            assert default_family(families, SQUARE, limits) == name
+    assert default_family({}, SQUARE, AVX2) is None
+    assert default_family({"plain": families["plain"]}, SQUARE, AVX2) is None
 
 
 @pytest.mark.parametrize(
     ("expression", "message"),
     [
         ("vector_bits >=", "default_for is not an expression"),
-        ("M >= 512", "default_for = 'M >= 512' uses 'M'; the names there are: l1_bytes"),
+        ("m >= 512", "default_for = 'm >= 512' uses 'm'; the names there are: K, M, N"),
         ("threads == 1", "uses 'threads'"),
     ],
 )
-def test_it_speaks_of_limits_alone(expression: str, message: str, tmp_path: Path) -> None:
+def test_it_speaks_of_sizes_and_limits_alone(
+    expression: str, message: str, tmp_path: Path
+) -> None:
     write_families(tmp_path)
     file = tmp_path / "plain_cpu.toml"
     file.write_text(f'default_for = "{expression}"\n{file.read_text()}')
