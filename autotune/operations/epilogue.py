@@ -82,6 +82,8 @@ def epilogue_of(operation: Operation) -> Epilogue | None:
             f"got {', '.join(operation.sizes)}"
         )
     _check_factors(operation)
+    if operation.baselines:
+        raise InputError("baseline must be left out with product = 'gemm': libraries compute none")
     operands = tuple(_along(each) for each in operation.operands if each not in FACTORS)
     scalars = [name for name, _ in operation.scalars]
     formula = Formula(ast.unparse(_Splitter(operation).split()))
