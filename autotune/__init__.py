@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from autotune.families.catalog import find_operation as find_operation
     from autotune.operations.problem import Gemm as Gemm
     from autotune.operations.product import Product as Product
+    from autotune.own import OwnKernel as OwnKernel
+    from autotune.own import kernel as kernel
     from autotune.runtime.loading import load as load
     from autotune.runtime.multiplying import matmul as matmul
     from autotune.search import Searcher as Searcher
@@ -59,6 +61,7 @@ _HOME = {
     "Measurement": "core.measurement",
     "NotTunedError": "core.errors",
     "Outcome": "core.measurement",
+    "OwnKernel": "own",
     "Product": "operations.product",
     "SearchSpace": "space",
     "Searcher": "search",
@@ -68,6 +71,7 @@ _HOME = {
     "TuningCache": "store",
     "TuningRecord": "store",
     "find_operation": "families.catalog",
+    "kernel": "own",
     "load": "runtime",
     "matmul": "runtime",
     "sweep": "tuning.sweeper",

@@ -16,9 +16,11 @@ VARIABLES: Mapping[str, str] = {
     "AUTOTUNE_CACHE": "folder or .sqlite file of the user's cache",
     "AUTOTUNE_FAMILIES": "folders with families of one's own",
     "AUTOTUNE_GPUS": "files that describe GPUs of one's own",
+    "AUTOTUNE_LOG": "a file, or stderr, that is told which kernel computes what",
     "AUTOTUNE_MPI_TIMEOUT": "seconds that ranks wait for each other",
     "AUTOTUNE_RECORD": "a file that a program writes the shapes to that it computes",
     "AUTOTUNE_RECORDS": "read-only layers of records under the cache",
+    "AUTOTUNE_TUNE": "0 forbids kernels of one's own to tune at a call",
 }
 """What each is; `docs/commands.md` says more."""
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import ExpressionError, FamilyError, InputError
 from autotune.core.printable import shown
+from autotune.core.toml_table import LARGEST_FILE
 from autotune.operations.epilogue import epilogue_of
 from autotune.operations.formula import Formula
 from autotune.operations.operation import Operation
 from autotune.operations.parts import Operand
+from autotune.operations.python_reference import PythonReference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +25,8 @@ OPERATION_FILE = "operation.toml"
 
 _ROLES = ("in", "out")
 _MOST_CASES = 64
+_MOST_ARGUMENTS = 40
+_REFERENCE = re.compile(r"([A-Za-z_]\w*\.py):([A-Za-z_]\w*)", re.ASCII)
 
 
 def read_operation(top: Table) -> Operation:
@@ -36,10 +41,7 @@ def read_operation(top: Table) -> Operation:
     """
     name = top.name("operation")
     sizes = _texts(top, "sizes")
-    try:
-        formula = Formula(top.text("result"))
-    except ExpressionError as error:
-        top.fail("result", f"must say what the output becomes: {error}")
+    result = _result(top)
     scalars = top.table("scalars", {})
     baselines = top.table("baseline", {})
     try:
@@ -47,12 +49,13 @@ def read_operation(top: Table) -> Operation:
             name=name,
             sizes=sizes,
             operands=tuple(_operands(top.table("operands"))),
-            result=formula,
+            result=result,
             flops=top.text("flops"),
             scalars=tuple((each, _number(scalars, each)) for each in scalars),
             summary=top.text("summary"),
             baselines=tuple((target, baselines.text(target)) for target in baselines),
             entry=_texts(top, "entry") if "entry" in top else (),
+            takes=_texts(top, "arguments", _MOST_ARGUMENTS) if "arguments" in top else (),
             product=top.text("product") if "product" in top else "",
         )
         epilogue_of(operation)
@@ -66,6 +69,32 @@ def read_operation(top: Table) -> Operation:
     for table in (scalars, baselines, top):
         table.close()
     return operation
+
+
+def _result(top: Table) -> Formula | PythonReference:
+    """What the output becomes: a formula, or a function in a file beside this one.
+
+    The function is found by reading; nothing is executed before a kernel is verified.
+    """
+    if "reference" not in top:
+        try:
+            return Formula(top.text("result"))
+        except ExpressionError as error:
+            top.fail("result", f"must say what the output becomes: {error}")
+    if "result" in top:
+        top.fail("reference", "must be left out where result is there: either says it all")
+    match = _REFERENCE.fullmatch(top.text("reference"))
+    if match is None:
+        top.fail("reference", 'must be like "reference.py:function", a file beside this one')
+    path = top.path.parent / match[1]
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+        if len(content) > LARGEST_FILE:
+            top.fail("reference", f"must be in a file of at most {LARGEST_FILE} bytes")
+        return PythonReference(match[2], content.decode("utf-8"))
+    except (OSError, UnicodeDecodeError, ExpressionError) as error:
+        top.fail("reference", f"must be a function in {path}: {error}")
 
 
 def _operands(table: Table) -> Iterator[Operand]:

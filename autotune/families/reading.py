@@ -30,6 +30,7 @@ from autotune.operations.entry import operand_arguments
 from autotune.operations.formula import Formula
 from autotune.operations.problem import ACCURACIES, LAYOUTS, OPERATIONS, element_sizes
 from autotune.operations.product import product_operation
+from autotune.operations.python_reference import PythonReference
 from autotune.space import Expression, Restriction, TunableParameter
 from autotune.space.restriction import whole_divisions
 
@@ -135,6 +136,7 @@ def read_family(
             templates.digest,
             *(fragment.source for fragment in fragments),
             *(each.source for each in definition),
+            *([defined.result.text] if isinstance(defined.result, PythonReference) else []),
         ),
         files=tuple(part.path for part in (*parts, *definition)),
         template_files=templates.stamps,

@@ -81,6 +81,8 @@ def epilogue_of(operation: Operation) -> Epilogue | None:
             f"sizes must be {', '.join(GEMM.sizes)}, gemm's, with product = 'gemm', "
             f"got {', '.join(operation.sizes)}"
         )
+    if operation.takes:
+        raise InputError("arguments must be left out with product = 'gemm': kernels are gemm's")
     _check_factors(operation)
     if operation.baselines:
         raise InputError("baseline must be left out with product = 'gemm': libraries compute none")
@@ -139,7 +141,12 @@ class _Splitter:
         Raises:
             InputError: there is not one such product, or what is around it is not elementwise.
         """
-        tree = self._operation.result.tree
+        result = self._operation.result
+        if not isinstance(result, Formula):
+            raise InputError(
+                "reference must be left out with product: the formula, result, says it"
+            )
+        tree = result.tree
         products = sum(map(_is_product, ast.walk(tree)))
         if products != 1:
             self._fail(f"must have one product A @ B, and has {products}")

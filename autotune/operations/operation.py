@@ -20,6 +20,7 @@ from autotune.operations.fields import check_common, element_sizes, label_of, po
 from autotune.operations.formula import Formula
 from autotune.operations.misfit import misfit, shape_text
 from autotune.operations.parts import Array, Operand, check_expression, check_names, parsed
+from autotune.operations.python_reference import PythonReference
 from autotune.space import UndefinedError
 
 _DIMENSIONS = 3
@@ -42,6 +43,9 @@ class Operation:
         baselines: by target, what its kernels are compared with, as the target calls it.
         entry: names of sizes, scalars and operands in the order of the kernels' arguments; empty
             where that is this one.
+        takes: names of the kernels' arguments themselves, strides among them, in any order; empty
+            where `entry` says. Sizes may be left out, and so may strides: then the rows of the
+            operand follow each other.
         product: the operation whose families compute it, with what follows their product as an
             epilogue (`autotune.operations.epilogue`); empty where it has families of its own only.
 
@@ -52,13 +56,14 @@ class Operation:
     name: str
     sizes: tuple[str, ...]
     operands: tuple[Operand, ...]
-    result: Formula
+    result: Formula | PythonReference
     flops: str
     scalars: tuple[tuple[str, float], ...] = ()
     summary: str = ""
     cases: tuple[tuple[int, ...], ...] = ()
     baselines: tuple[tuple[str, str], ...] = ()
     entry: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
     product: str = ""
 
     def __post_init__(self) -> None:
@@ -90,6 +95,8 @@ class Operation:
                 raise InputError(
                     "entry must name every size, in order, and then every scalar and operand once"
                 )
+        if self.takes:
+            _check_takes(self)
         _check_arguments(self)
         _check_result(self)
 
@@ -118,6 +125,11 @@ class Operation:
     def arguments(self) -> tuple[Argument, ...]:
         """What kernels take, in order; parameters that are passed at the call come after."""
         return _arguments(self)
+
+    @property
+    def packed(self) -> frozenset[str]:
+        """The operands of which kernels take no strides, though they have some."""
+        return _packed(self)
 
     def reads_output(self, scalars: Mapping[str, float]) -> bool:
         """Whether the output is read too: where no zero multiplies it in the formula.
@@ -347,26 +359,67 @@ def arrays_of(
             tuple(defined.evaluated(text, sizes) for text in operand.shape),
             result_dtype if operand.written else dtype,
             operand.written,
+            operand.name in defined.packed,
         )
         for operand in defined.operands
     )
 
 
 @functools.lru_cache(maxsize=256)
-def _factors(formula: Formula, name: str) -> tuple[frozenset[str], ...]:
+def _factors(formula: Formula | PythonReference, name: str) -> tuple[frozenset[str], ...]:
     return formula.factors_of(name)
 
 
 @functools.lru_cache(maxsize=256)
 def _arguments(operation: Operation) -> tuple[Argument, ...]:
+    every = _all_arguments(operation)
+    if operation.takes:
+        named = {each.name: each for each in every}
+        return tuple(named[name] for name in operation.takes)
+    return every
+
+
+@functools.lru_cache(maxsize=256)
+def _packed(operation: Operation) -> frozenset[str]:
+    taken = {each.name for each in operation.arguments}
+    return frozenset(
+        each.name
+        for each in operation.operands
+        if not {part.name for part in _parts(each)} <= taken
+    )
+
+
+def _parts(operand: Operand) -> tuple[Argument, ...]:
+    return operand_arguments(operand.name, len(operand.shape), written=operand.written)
+
+
+def _all_arguments(operation: Operation) -> tuple[Argument, ...]:
+    """What kernels take where nothing is left out."""
     parts: dict[str, tuple[Argument, ...]] = {}
     for size in operation.sizes:
         parts[size] = (Argument(size.lower(), Kind.SIZE),)
     for scalar, _ in operation.scalars:
         parts[scalar] = (Argument(scalar, Kind.SCALAR),)
     for each in operation.operands:
-        parts[each.name] = operand_arguments(each.name, len(each.shape), written=each.written)
+        parts[each.name] = _parts(each)
     return tuple(itertools.chain(*(parts[name] for name in operation.order)))
+
+
+def _check_takes(operation: Operation) -> None:
+    """Every operand and every scalar is an argument, and nothing is one twice."""
+    if operation.entry:
+        raise InputError("arguments must be left out where entry gives their order")
+    known = {each.name: each.kind for each in _all_arguments(operation)}
+    for number, name in enumerate(operation.takes):
+        if name not in known:
+            raise InputError(must_be("arguments", name, list(known)))
+        if name in operation.takes[:number]:
+            raise InputError(f"arguments must not repeat {name!r}")
+    for name, kind in known.items():
+        if kind in (Kind.ADDRESS, Kind.SCALAR) and name not in operation.takes:
+            raise InputError(
+                f"arguments must name all operands and scalars, and {name} is missing"
+            )
 
 
 def _check_arguments(operation: Operation) -> None:
@@ -387,6 +440,8 @@ def _check_result(operation: Operation) -> None:
     known = [each.name for each in operation.operands] + [name for name, _ in operation.scalars]
     for name in sorted(operation.result.names - {*known}):
         raise InputError(f"result must mention operands and scalars: {must_be('it', name, known)}")
+    if isinstance(operation.result, PythonReference):
+        return  # it is run to verify, and not before
     for sizes in _examples(operation):
         arrays = arrays_of(operation, sizes, DEFAULT_DTYPE, DEFAULT_DTYPE)
         if sum(math.prod(each.shape) for each in arrays) > _LARGEST_EXAMPLE:

@@ -46,12 +46,14 @@ class Array:
         shape: elements along each dimension.
         dtype: element type.
         written: whether it is what is computed.
+        packed: whether its rows follow each other: kernels are not told how far apart they are.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     written: bool = False
+    packed: bool = False
 
     @property
     def nbytes(self) -> int:

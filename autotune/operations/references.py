@@ -15,6 +15,7 @@ from autotune.core.errors import InputError
 from autotune.operations.cases import Case
 from autotune.operations.formula import Formula
 from autotune.operations.problem import Problem, multiplies
+from autotune.operations.python_reference import PythonReference
 
 Matrix: TypeAlias = NDArray[Any]
 
@@ -157,7 +158,13 @@ class Drawn:
             # No rows, columns or identity stand for all of it: it is computed whole.
             known = np.zeros(output.shape) if before is None else before
             values = {**named, output.name: known, **scalars}
-            return cls(inputs, before, FullReference.of_formula(defined.result, values))
+            whole = FullReference.of_formula(defined.result, values)
+            if whole.expected.shape != output.shape:
+                raise InputError(
+                    f"{defined.result.text} must give the shape {output.shape} of {output.name} "
+                    f"at {case}, and gives {whole.expected.shape}"
+                )
+            return cls(inputs, before, whole)
         factors, alpha, beta = (named["A"], named["B"]), scalars["alpha"], scalars["beta"]
         if math.prod(case.sizes) <= FULL_PRODUCTS and math.prod(output.shape) <= FULL_ELEMENTS:
             reference = FullReference.of_product(*factors, before, alpha, beta)
@@ -200,8 +207,10 @@ class FullReference:
         return cls(expected, scale)
 
     @classmethod
-    def of_formula(cls, formula: Formula, values: Mapping[str, Any]) -> FullReference:
-        """That of a formula.
+    def of_formula(
+        cls, formula: Formula | PythonReference, values: Mapping[str, Any]
+    ) -> FullReference:
+        """That of a formula, or of a function of Python.
 
         Args:
             formula: what the output becomes.

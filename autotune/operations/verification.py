@@ -128,7 +128,7 @@ class Check:
         self._contents = [Drawn.of(each, problem, rng) for each in self._cases]
         self._turn = 0
         self.guarded = {
-            each.name: GuardedArray(each.shape, each.dtype, case.padding)
+            each.name: GuardedArray(each.shape, each.dtype, 0 if each.packed else case.padding)
             for each in self.problem.operands
         }
         self._written = next(each for each in self.problem.operands if each.written)

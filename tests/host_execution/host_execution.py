@@ -52,7 +52,11 @@ class HostProgram:
     def __init__(self, source: str, folder: Path) -> None:
         # Bounds are no part of a kernel's arguments; without them a kernel reads like a function.
         plain = re.sub(r"__(launch_bounds|maxnreg)__\(.*?\)(?=\s+\w+\()", "", source)
-        self._kernels = {m[1]: _arguments(m[2]) for m in _KERNEL.finditer(plain)}
+        element = re.search(r"using T = (\w+);", plain)
+        heads = re.sub(r"\bT\b", element[1], plain) if element else plain
+        self._kernels = {
+            m[1]: _arguments(re.sub(r"/\*.*?\*/", "", m[2])) for m in _KERNEL.finditer(heads)
+        }
         text = "\n".join([_host_source(plain), *map(_entry, self._kernels.items())])
         path = _compile(text, folder)
         self._library = ctypes.CDLL(str(path))

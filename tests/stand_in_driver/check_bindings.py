@@ -20,6 +20,9 @@ from autotune.core.errors import InputError, LaunchError
 from autotune.families.catalog import load_families
 from autotune.families.launch import Binary, LaunchPlan, LaunchStep
 from autotune.families.program_cache import ProgramCache
+from autotune.operations.formula import Formula
+from autotune.operations.operation import Operation
+from autotune.operations.parts import Operand
 from autotune.operations.problem import Gemm
 from autotune.targets.cuda.device.identity import load_driver
 from autotune.targets.cuda.device.known_gpus import find_gpu
@@ -281,6 +284,22 @@ def test_a_binary_that_is_refused_is_tried_again() -> None:
     with pytest.raises(LaunchError, match="INVALID_VALUE"):
         resident_launch(program(b"\x7fELF", 8, 8, 8, shared_bytes=2**20), 0)
     resident_launch(program(b"\x7fELF", 8, 8, 8), 0)
+
+
+def test_arguments_are_packed_in_the_order_of_the_kernel() -> None:
+    # What `add` takes: an address, what to add, to how many. Of rows that follow each other it is
+    # told nothing.
+    operands = (Operand("x", ("count", "by"), True),)
+    takes = ("x", "by", "count")
+    defined = Operation("add", ("count", "by"), operands, Formula("x + 1"), "count", takes=takes)
+    step = LaunchStep("add", (1, 1, 1), (32, 1, 1))
+    cubin = b"\x7fELF of add"
+    launch = CudaKernel(
+        CudaProgram(cubin, LaunchPlan((3, 7), (step,)), "float32", defined=defined)
+    ).launch
+    memory = np.arange(5, dtype=np.uint32)
+    launch(memory.ctypes.data, 7)
+    assert memory.tolist() == [7, 8, 9, 3, 4]
 
 
 def test_launchers_go_with_those_who_hold_them() -> None:

@@ -127,7 +127,12 @@ def _names(program: CpuProgram) -> dict[str, Any]:
         "threaded": program.threads > 1,
         "sizes": [name.lower() for name in defined.sizes],
         "operands": [
-            {"name": each.name.lower(), "dimensions": len(each.shape), "written": each.written}
+            {
+                "name": each.name.lower(),
+                "dimensions": len(each.shape),
+                "written": each.written,
+                "packed": each.name in defined.packed,
+            }
             for each in defined.operands
         ],
         "scalars": [name for name, _ in defined.scalars],

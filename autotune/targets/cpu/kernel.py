@@ -15,6 +15,7 @@ from autotune.core.configuration import Configuration
 from autotune.core.facts import unchanged
 from autotune.core.forking import LOADING, WORKQUEUE
 from autotune.families.modules import load_module
+from autotune.operations.entry import operand_arguments
 from autotune.operations.problem import GEMM
 from autotune.targets.cpu.waiting import start_threads
 from autotune.targets.host_operands import element_strides
@@ -218,6 +219,7 @@ class CpuKernel:
         defined = program.defined
         self._count = len(defined.operands)
         self._output = defined.operands.index(defined.output)
+        self._packed = [each.name in defined.packed for each in defined.operands]
         # Layouts are those of the first operands, where the operation leaves that open.
         layouts = zip(program.layout, program.kernel_layout, strict=True)
         self._flips = [stored != wanted for stored, wanted in layouts]
@@ -258,13 +260,15 @@ class CpuKernel:
     ) -> tuple[float, ...]:
         """What the entry takes, for operands whose rows are contiguous."""
         defined = self.program.defined
-        parts: dict[str, tuple[float, ...]] = {}
+        values: dict[str, float] = {}
         for (name, default), value in itertools.zip_longest(defined.scalars, scalars):
-            parts[name] = (float(default if value is None else value),)
+            values[name] = float(default if value is None else value)
         for operand, array in zip(defined.operands, arrays, strict=True):
             strides = element_strides(array)
             assert strides is not None
-            parts[operand.name] = (array.ctypes.data, *strides[:-1])
+            parts = operand_arguments(operand.name, array.ndim, written=operand.written)
+            spread = (array.ctypes.data, *strides[:-1])
+            values.update(zip((each.name for each in parts), spread, strict=True))
         more = itertools.repeat("n")
         shapes = [
             array.shape[::-1] if layout == "t" else array.shape
@@ -273,9 +277,8 @@ class CpuKernel:
             )
         ]
         sizes = defined.sizes_of(shapes)
-        for name in defined.sizes:
-            parts[name] = (sizes[name],)
-        return (*itertools.chain(*(parts[name] for name in defined.order)), *self.program.runtime)
+        values.update((name.lower(), sizes[name]) for name in defined.sizes)
+        return (*(values[each.name] for each in defined.arguments), *self.program.runtime)
 
     def _enter(self, *arguments: float) -> None:
         if self.threads == 1:
@@ -299,8 +302,8 @@ class CpuKernel:
             for array, flip in zip(operands, itertools.chain(self._flips, more), strict=False)
         ]
         return [
-            np.ascontiguousarray(array) if element_strides(array) is None else array
-            for array in flipped
+            np.ascontiguousarray(array) if packed or element_strides(array) is None else array
+            for array, packed in zip(flipped, self._packed, strict=True)
         ]
 
 

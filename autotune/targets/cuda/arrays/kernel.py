@@ -65,7 +65,12 @@ class DeviceKernel:
             found = library_of(array).describe(name, array, handle)
             described.append((array, found))
             address, strides = check_place(
-                name, found, wanted.shape, wanted.dtype, written=wanted.written
+                name,
+                found,
+                wanted.shape,
+                wanted.dtype,
+                written=wanted.written,
+                packed=wanted.packed,
             )
             return _Spread(name, address, strides, found.device, wanted)
 

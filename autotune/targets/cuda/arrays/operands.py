@@ -85,7 +85,13 @@ def refuse_host(name: str, array: object) -> NoReturn:
 
 
 def check_place(
-    name: str, array: DeviceArray, shape: tuple[int, ...], dtype: str, *, written: bool
+    name: str,
+    array: DeviceArray,
+    shape: tuple[int, ...],
+    dtype: str,
+    *,
+    written: bool,
+    packed: bool = False,
 ) -> tuple[int, tuple[int, ...]]:
     """Address and strides of an operand, all but the last, once it fits.
 
@@ -95,6 +101,7 @@ def check_place(
         shape: what it must have.
         dtype: what it must have.
         written: whether the kernel writes it.
+        packed: whether its rows must follow each other.
 
     Raises:
         OperandError: a wrong shape, dtype or memory layout, or a read-only array to be written.
@@ -112,6 +119,12 @@ def check_place(
             f"{name} must be row-major with contiguous rows, got strides {array.strides} in "
             "elements: pass a contiguous copy"
             + ("" if written else ", or for a transposed view a problem with that layout")
+        )
+    if packed and strides != contiguous(shape):
+        raise OperandError(
+            f"{name} must have rows that follow each other, got strides {array.strides} in "
+            "elements: pass a contiguous copy, or have the kernel take ld"
+            f"{name}, its leading dimension"
         )
     if len(shape) > 1 and strides[-2] >= LEADING_LIMIT:
         raise OperandError(f"{name} must have rows less than {LEADING_LIMIT} elements apart")
@@ -158,7 +171,7 @@ def _from_dlpack(name: str, array: Any, stream: int) -> DeviceArray:
     return DeviceArray(
         address=exported.address,
         shape=exported.shape,
-        strides=exported.strides or _contiguous(exported.shape),
+        strides=exported.strides or contiguous(exported.shape),
         dtype=exported.dtype,
         device=exported.device,
         read_only=exported.read_only or _is_immutable(array),
@@ -175,7 +188,7 @@ def _from_interface(
     dtype = from_typestr(typestr)
     strides = interface.get("strides")
     if strides is None:
-        elements = _contiguous(shape)
+        elements = contiguous(shape)
     else:
         itemsize = int(typestr[2:])
         if any(stride % itemsize for stride in strides):
@@ -189,7 +202,8 @@ def _from_interface(
     )
 
 
-def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Elements from one to the next along every dimension, where nothing lies between rows."""
     strides: list[int] = []
     step = 1
     for size in reversed(shape):

@@ -176,23 +176,24 @@ class CudaKernel:
         taken = defined.arguments
         last = ("" if workspace_bytes is None else "P") + "i" * len(plan.runtime)
         pack = struct.Struct("".join(formats[each.kind] for each in taken) + last).pack
-        given = [name for each in defined.operands for name in _names_of(each)]
+        given = [name.lower() for name in defined.sizes]
+        given += [name for each in defined.operands for name in _names_of(each)]
         given += [name for name, _ in defined.scalars]
-        places = [given.index(each.name) for each in taken if each.kind is not Kind.SIZE]
+        places = [given.index(each.name) for each in taken]
         defaults = [default for _, default in defined.scalars]
-        count = len(given)
+        count = len(given) - len(defined.sizes)
         run = self._modules[0].runner(plan.steps)
         sizes, runtime = plan.sizes, plan.runtime
         last_of_all = runtime if workspace_bytes is None else (0, *runtime)
 
         def ordered(values: Sequence[Any]) -> list[Any]:
-            """The arguments after the sizes; scalars that are left out have their defaults."""
-            full = (*values, *defaults[len(values) - count + len(defaults) :])
+            """The arguments; scalars that are left out have their defaults."""
+            full = (*sizes, *values, *defaults[len(values) - count + len(defaults) :])
             return [full[place] for place in places]
 
         def plain(*arguments: Any) -> None:
             *values, stream = arguments
-            run(pack(*sizes, *ordered(values), *last_of_all), stream)
+            run(pack(*ordered(values), *last_of_all), stream)
 
         def general(*arguments: Any) -> None:
             *values, stream = arguments
@@ -200,7 +201,7 @@ class CudaKernel:
             def enqueue(allocate: Allocate) -> None:
                 size, zeroed = workspace_bytes or 0, plan.zeroed_bytes
                 workspace = allocate(stream, "workspace", size, zeroed)
-                run(pack(*sizes, *ordered(values), workspace, *runtime), stream)
+                run(pack(*ordered(values), workspace, *runtime), stream)
 
             self._scratch.lend(stream, enqueue)
 

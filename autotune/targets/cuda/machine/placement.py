@@ -88,16 +88,16 @@ def lay_out(arrays: Sequence[Array], padding: int) -> SlabLayout:
 
     Args:
         arrays: the operands.
-        padding: elements after every row, and after every matrix of several.
+        padding: elements after every row, and after every matrix of several, of those that are
+            not packed.
     """
     placements: dict[str, Placement] = {}
     start = 0
     for array in arrays:
         itemsize = DTYPES[array.dtype].itemsize
         shift = itemsize if padding else 0
-        placed = Placement(
-            array.shape, strides_of(array.shape, padding), itemsize, start + GUARD_BYTES + shift
-        )
+        strides = strides_of(array.shape, 0 if array.packed else padding)
+        placed = Placement(array.shape, strides, itemsize, start + GUARD_BYTES + shift)
         placements[array.name] = placed
         start = -(-placed.end // _ALIGNMENT) * _ALIGNMENT
     return SlabLayout(placements, start)

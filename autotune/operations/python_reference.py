@@ -1,0 +1,136 @@
+"""References in Python: a function over NumPy arrays that says what an output becomes."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from autotune.core.errors import ExpressionError
+
+
+@dataclass(frozen=True, slots=True)
+class PythonReference:
+    """What an operation's output becomes, by a function of its operands and scalars.
+
+    Its text is parsed to learn what it takes, and run only to compute: to verify a kernel, or to
+    time NumPy beside it. It has the methods of `Formula`.
+
+    Attributes:
+        function: its name.
+        source: the module that it is in.
+
+    Raises:
+        ExpressionError: the source is no Python, has no such function, or that takes anything but
+            plain arguments.
+    """
+
+    function: str
+    source: str
+
+    def __post_init__(self) -> None:
+        _ = self.names
+
+    @property
+    def text(self) -> str:
+        """The function's head and a digest of its module: equal texts compute the same."""
+        digest = hashlib.sha256(self.source.encode()).hexdigest()[:16]
+        return f"{self.head} in Python, digest {digest}"
+
+    @property
+    def head(self) -> str:
+        """The function and what it takes."""
+        return f"{self.function}({', '.join(_taken(self.source, self.function))})"
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The operands and scalars that it takes."""
+        return frozenset(_taken(self.source, self.function))
+
+    def factors_of(self, name: str) -> tuple[frozenset[str], ...]:
+        """For each place of a name, the names that multiply it there: none are known."""
+        return (frozenset(),) if name in self.names else ()
+
+    def evaluate(self, values: Mapping[str, Any]) -> Any:
+        """What the output becomes, in the precision of the operands.
+
+        Args:
+            values: of every name that it takes, an array or a number.
+
+        Raises:
+            ExpressionError: the function raised something, or gave no array of numbers.
+        """
+        given = {name: _read_only(values[name]) for name in self.names}
+        try:
+            with np.errstate(all="ignore"):
+                result = np.asarray(_loaded(self.source, self.function)(**given))
+        except Exception as error:  # whatever a user's function may raise
+            raise ExpressionError(
+                f"reference {self.function!r} fails: {type(error).__name__}: {error}"
+            ) from error
+        if result.dtype.kind not in "fiub":
+            raise ExpressionError(
+                f"reference {self.function!r} must give an array of numbers, got {result.dtype}"
+            )
+        return result
+
+    def magnitude(self, values: Mapping[str, Any]) -> Any:
+        """What rounding errors are relative to.
+
+        Nothing is known of what is added up inside. Where all is sums of products, the function of
+        absolute values is what a formula would say; terms that cancel leave the result, or its
+        root mean square, whichever is larger.
+
+        Args:
+            values: of every name that it takes, an array or a number.
+
+        Raises:
+            ExpressionError: as `evaluate`.
+        """
+        result = np.abs(self.evaluate(values).astype(np.float64))
+        plain = {name: np.abs(value) for name, value in values.items()}
+        terms = np.abs(self.evaluate(plain).astype(np.float64))
+        typical = float(np.sqrt(np.mean(np.square(result)))) if result.size else 0.0
+        if terms.shape != result.shape or not np.isfinite(terms).all():
+            terms = result
+        return np.maximum(np.maximum(result, terms), typical)
+
+
+@functools.lru_cache(maxsize=64)
+def _taken(source: str, function: str) -> tuple[str, ...]:
+    """The names of a function's arguments; the function is looked for, and not run."""
+    try:
+        module = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ExpressionError(f"no Python: {error}") from error
+    for node in module.body:
+        if isinstance(node, ast.FunctionDef) and node.name == function:
+            arguments = node.args
+            if arguments.vararg or arguments.kwarg or arguments.posonlyargs:
+                raise ExpressionError(f"function {function!r} must take plain arguments")
+            return tuple(each.arg for each in (*arguments.args, *arguments.kwonlyargs))
+    raise ExpressionError(f"there is no function {function!r}")
+
+
+@functools.lru_cache(maxsize=16)
+def _loaded(source: str, function: str) -> Callable[..., Any]:
+    names: dict[str, Any] = {"__name__": "autotune_reference", "__builtins__": __builtins__}
+    exec(compile(source, "reference.py", "exec"), names)
+    found = names[function]
+    assert inspect.isfunction(found)
+    return found
+
+
+def _read_only(value: Any) -> Any:
+    """The same, which the function cannot write: other checks read it too."""
+    if not isinstance(value, np.ndarray):
+        return value
+    view = value.view()
+    view.flags.writeable = False
+    return view

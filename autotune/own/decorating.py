@@ -1,0 +1,197 @@
+"""`autotune.kernel`: a kernel of one's own from a function, a source or a template."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from autotune.core.errors import InputError
+from autotune.own.cuda_text import CudaText, cuda_template, cuda_text, kernel_arguments
+from autotune.own.definition import Definition
+from autotune.own.description import Description, Shape, Values
+from autotune.own.function_text import FunctionText, function_text
+from autotune.own.numba_template import check_arguments, numba_template
+from autotune.own.own_kernel import OwnKernel
+
+_SUFFIXES = {"cpu": ".py.j2", "cuda": ".cu.j2"}
+
+
+def kernel(
+    function: Callable[..., Any] | None = None,
+    *,
+    operands: Mapping[str, Shape],
+    out: Mapping[str, Shape],
+    reference: str | Callable[..., Any],
+    parameters: Mapping[str, Values],
+    scalars: Mapping[str, float] | None = None,
+    restrictions: Sequence[str] | Mapping[str, str] = (),
+    derived: Mapping[str, str] | None = None,
+    source: str | Path | None = None,
+    template: str | Path | None = None,
+    grid: Sequence[str] | None = None,
+    block: Sequence[str] | None = None,
+    shared_bytes: str = "0",
+    name: str | None = None,
+    target: str | None = None,
+    dtypes: Sequence[Any] = (),
+    flops: str | None = None,
+    cases: Sequence[Shape | Sequence[int]] = (),
+    summary: str = "",
+    tune: bool = True,
+    trials: int = 200,
+    timeout: float = 60.0,
+    device: int | str | None = None,
+    cache: str | Path | None = None,
+    **options: Any,
+) -> Any:
+    """A kernel of one's own, tuned when it is first called with operands of some shapes.
+
+    As a decorator it takes a function for Numba, whose arguments are the operands, scalars and
+    parameters, in any order, and which stores the result in the operand that is written. Operands
+    are contiguous arrays, and parameters are constants: their values are written into the source.
+    With ``from numba import prange`` and a parameter `threads`, threads share its loops.
+
+    With `source`, it is CUDA C++ with a ``__global__`` function, before which every parameter is
+    defined as a macro. The function takes pointers called as the operands are, sizes as int,
+    scalars, and for operands whose rows may be apart ``ld<name>``, whatever case they are in, in
+    any order; ``T`` is the element type. With `template` it is a Jinja template
+    of either (``templates/README.md``).
+
+    Whatever it is becomes the files of an ordinary family, in a folder of the cache
+    (`OwnKernel.folder`): candidates are pruned, run in a process of their own and verified against
+    the reference, and winners are stored and loaded, as those of all families are.
+
+    Args:
+        function: what is decorated.
+        operands: shapes of the inputs by name, in the order of a call: ``"MxN"``, or expressions
+            ``("M", "N + 1")``. Every size is a dimension of some operand.
+        out: name and shape of the one that is written.
+        reference: what that becomes: a formula (``"alpha * A @ x"``, see `Formula`), or a function
+            of NumPy arrays, run in float64 where kernels are verified.
+        parameters: what is tuned: values by name, or tables with ``values``, and ``default``,
+            ``summary`` or ``runtime``.
+        scalars: their defaults by name.
+        restrictions: expressions that must hold, over parameters, sizes and limits of the device;
+            a mapping gives each its reason.
+        derived: names for expressions, to be used in others.
+        source: CUDA C++: a path, or the text.
+        template: a path, or the text.
+        grid: thread blocks along x, y and z, expressions; on a GPU.
+        block: threads of a block.
+        shared_bytes: dynamic shared memory of a block.
+        name: what it is called; None takes the function's own name.
+        target: "cpu" or "cuda"; None follows from the rest.
+        dtypes: element types that it is for; None takes those that the source leaves open.
+        flops: how many operations it takes, an expression over sizes; one an element if left out.
+        cases: further shapes to verify candidates at.
+        summary: one line for listings; None takes the function's docstring.
+        tune: whether a call may tune; AUTOTUNE_TUNE=0 forbids it to all kernels.
+        trials: the most candidates to try.
+        timeout: seconds that tuning may take.
+        device: which one; None takes that of the operands, or the first.
+        cache: the user's cache; None takes the default place.
+        options: more of `autotune.tune`: sampler, seed, workers, effort, progress.
+
+    Returns:
+        An `OwnKernel`; without function, source and template a decorator that makes one.
+
+    Raises:
+        InputError: something does not fit; the message begins with the kernel's name.
+    """
+    given = [each for each in (function, source, template) if each is not None]
+    if len(given) > 1:
+        raise InputError("a kernel is a function, or a source, or a template: give one of them")
+    said = Description(
+        operands=operands,
+        out=out,
+        reference=reference,
+        parameters=parameters,
+        scalars=scalars or {},
+        restrictions=restrictions,
+        derived=derived or {},
+        grid=grid,
+        block=block,
+        shared_bytes=shared_bytes,
+        name=name,
+        target=target,
+        dtypes=dtypes,
+        flops=flops,
+        cases=cases,
+        summary=summary,
+    )
+
+    def made(definition: Definition, write: Callable[[], str]) -> OwnKernel:
+        return OwnKernel(
+            definition,
+            lambda: definition.files(write(), _SUFFIXES[definition.target]),
+            options={"trials": trials, "timeout": timeout, **options},
+            may_tune=tune,
+            device=device,
+            cache=cache,
+        )
+
+    def decorated(plain: Callable[..., Any]) -> OwnKernel:
+        result = made(*_of_function(said, function_text(plain)))
+        functools.update_wrapper(result, getattr(plain, "py_func", plain), updated=())
+        return result
+
+    if source is not None:
+        return made(*_of_source(said, cuda_text(_text(source), name)))
+    if template is not None:
+        return made(*_of_template(said, _text(template)))
+    return decorated if function is None else decorated(function)
+
+
+def _of_function(said: Description, text: FunctionText) -> tuple[Definition, Callable[[], str]]:
+    """A function for Numba: what it defines, and what writes its template."""
+    said.on("cpu", "a function for Numba")
+    if said.name not in (None, text.name):
+        raise InputError(f"name must be left out: the function is called {text.name}")
+    definition = said.define(text.name, "cpu", summary=text.summary)
+    check_arguments(definition, text)
+    defined = definition.operation
+    definition = definition.taking(
+        [
+            *(each.lower() for each in defined.sizes),
+            *(each for each, _ in defined.scalars),
+            *(each.name.lower() for each in defined.operands),
+        ]
+    )
+    return definition, lambda: numba_template(definition, text)
+
+
+def _of_source(said: Description, text: CudaText) -> tuple[Definition, Callable[[], str]]:
+    """A source of CUDA C++."""
+    said.on("cuda", "a source of CUDA C++")
+    definition = said.define(text.name, "cuda", dtypes=text.dtypes())
+    for name, entry in definition.parameters.items():
+        if entry.get("runtime"):
+            raise InputError(
+                f"kernel {text.name}: parameters.{name} must not be runtime: parameters of a "
+                "source are macros"
+            )
+    order = kernel_arguments(text, definition.operation, definition.dtypes)
+    definition = definition.taking(order)
+    return definition, lambda: cuda_template(definition, text)
+
+
+def _of_template(said: Description, text: str) -> tuple[Definition, Callable[[], str]]:
+    """A template of either."""
+    if said.name is None:
+        raise InputError("name must be given with a template: it is that of the entry")
+    target = said.target or ("cuda" if "__global__" in text else "cpu")
+    if target not in _SUFFIXES:
+        raise InputError(f"target must be one of {', '.join(_SUFFIXES)}, got {target!r}")
+    return said.define(said.name, target), lambda: text
+
+
+def _text(given: str | Path) -> str:
+    """A text, or that of the file at a path."""
+    if isinstance(given, str) and ("\n" in given or not given.endswith((".cu", ".j2", ".cuh"))):
+        return given
+    try:
+        return Path(given).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"source {given} cannot be read: {error}") from error

@@ -1,0 +1,278 @@
+"""What a user says of a kernel of their own, checked and made a definition."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from autotune.core.dtypes import DTYPES, USUAL_DTYPES, dtype_name
+from autotune.core.errors import ExpressionError, InputError
+from autotune.core.suggestions import must_be
+from autotune.core.toml_table import NAME
+from autotune.operations.formula import Formula
+from autotune.operations.operation import Operation
+from autotune.operations.parts import Operand, parsed
+from autotune.operations.problem import OPERATIONS
+from autotune.operations.python_reference import PythonReference
+from autotune.own.definition import Definition, Grid
+from autotune.own.function_text import function_text
+from autotune.own.toml_text import Entry
+from autotune.space import Expression
+
+Shape: TypeAlias = "str | Sequence[str]"
+"""Of an operand: ``"MxN"``, or its dimensions, ``("M", "N + 1")``."""
+
+Values: TypeAlias = "Sequence[Any] | Mapping[str, Any]"
+"""Of a parameter: a list, or a table with ``values`` and ``default``, ``summary``, ``runtime``."""
+
+_BETWEEN = re.compile(r"\s+x\s+|(?<=[A-Z0-9)])x(?=[A-Z0-9(])")
+_SMALL = re.compile(r"[a-z](x[a-z])*")
+_PARAMETER_KEYS = ("values", "default", "summary", "runtime")
+_ASKED = "as the kernel's restrictions ask"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What `autotune.kernel` is told of a kernel, whatever its source; see there."""
+
+    operands: Mapping[str, Shape]
+    out: Mapping[str, Shape]
+    reference: str | Callable[..., Any]
+    parameters: Mapping[str, Values]
+    scalars: Mapping[str, float]
+    restrictions: Sequence[str] | Mapping[str, str]
+    derived: Mapping[str, str]
+    grid: Sequence[str] | None
+    block: Sequence[str] | None
+    shared_bytes: str
+    name: str | None
+    target: str | None
+    dtypes: Sequence[Any]
+    flops: str | None
+    cases: Sequence[Shape | Sequence[int]]
+    summary: str
+
+    def on(self, only: str, what: str) -> None:
+        """Refuse another target than the only one there is for a kind of source.
+
+        Raises:
+            InputError: it was asked for.
+        """
+        if self.target not in (None, only):
+            raise InputError(f"target must be {only} for {what}, got {self.target!r}")
+
+    def define(
+        self, name: str, target: str, *, dtypes: Sequence[str] = (), summary: str = ""
+    ) -> Definition:
+        """The definition of a kernel.
+
+        Args:
+            name: what it is called.
+            target: where it runs.
+            dtypes: element types that its source leaves open, where none were named.
+            summary: what its source says of it, where nothing else was.
+
+        Raises:
+            InputError: something does not fit; the message begins with the kernel's name.
+        """
+        if name in OPERATIONS or not NAME.fullmatch(name):
+            raise InputError(
+                f"a kernel's name must be letters, digits and underscores, and none of "
+                f"{', '.join(OPERATIONS)}, got {name!r}"
+            )
+        try:
+            return self._defined(name, target, dtypes, summary)
+        except InputError as error:
+            raise InputError(f"kernel {name}: {error}") from error
+
+    def _defined(self, name: str, target: str, dtypes: Sequence[str], summary: str) -> Definition:
+        defined = self._operation(name, summary)
+        tuned = {each: dict(_parameter(each, values)) for each, values in self.parameters.items()}
+        if not tuned:
+            raise InputError("parameters must name at least one parameter to tune")
+        asked = dict(_restrictions(self.restrictions))
+        if target == "cpu" and "threads" in tuned:
+            asked.setdefault("threads <= max_threads", "the process may use no more threads")
+        names = dict(self.derived)
+        launch = None
+        if target == "cuda":
+            launch = _grid(self.grid, self.block, self.shared_bytes)
+            names |= _needs(launch, tuned, names)
+        return Definition(
+            operation=defined,
+            target=target,
+            parameters=tuned,
+            restrictions=asked,
+            derived=names,
+            dtypes=tuple(_dtypes(self.dtypes or dtypes)) or USUAL_DTYPES,
+            launch=launch,
+            reference=self.reference if callable(self.reference) else None,
+        )
+
+    def _operation(self, name: str, summary: str) -> Operation:
+        if len(self.out) != 1:
+            raise InputError(f"out must name one operand, with its shape, got {len(self.out)}")
+        parts = tuple(
+            Operand(each, _shape(each, shape), written)
+            for given, written in ((self.operands, False), (self.out, True))
+            for each, shape in given.items()
+        )
+        sizes = dict.fromkeys(
+            size for each in parts for text in each.shape for size in parsed(text).ordered_names
+        )
+        result = _result(self.reference)
+        what = result.text if isinstance(result, Formula) else result.head
+        elements = " * ".join(f"({each})" if " " in each else each for each in parts[-1].shape)
+        defined = Operation(
+            name=name,
+            sizes=tuple(sizes),
+            operands=parts,
+            result=result,
+            flops=self.flops or elements,
+            scalars=tuple((each, float(value)) for each, value in self.scalars.items()),
+            summary=self.summary or summary or f"{parts[-1].name} = {what}",
+        )
+        if defined.reads_output({}):
+            raise InputError(
+                f"the reference reads {defined.output.name} unless a scalar is zero, and kernels "
+                "are timed with the scalars' defaults, one call after the other: give the scalar "
+                "that multiplies it the default 0, or make what is read an operand of its own"
+            )
+        if not self.cases:
+            return defined
+        texts = [
+            each if isinstance(each, str) else "x".join(map(str, each)) for each in self.cases
+        ]
+        return replace(defined, cases=tuple(map(defined.parse_shape, texts)))
+
+
+def _result(reference: str | Callable[..., Any]) -> Formula | PythonReference:
+    """What the output becomes; of a function without what it uses."""
+    if callable(reference):
+        text = function_text(reference)
+        return PythonReference(text.name, text.text)
+    if isinstance(reference, str):
+        return Formula(reference)
+    raise InputError(
+        f"reference must be a formula like 'A @ x' or a function, got {reference!r:.40}"
+    )
+
+
+def _shape(name: str, shape: Shape) -> tuple[str, ...]:
+    """The dimensions of an operand."""
+    if isinstance(shape, str):
+        text = shape.strip()
+        found = tuple(text.split("x") if _SMALL.fullmatch(text) else _BETWEEN.split(text))
+    else:
+        found = tuple(map(str, shape))
+    for text in found:
+        try:
+            parsed(text)
+        except ExpressionError as error:
+            raise InputError(
+                f'{name} must have a shape like "MxN" or ("M", "N + 1"), got {shape!r}: {error}'
+            ) from error
+    return found
+
+
+def _parameter(name: str, values: Values) -> Iterator[tuple[str, Entry]]:
+    """The table of a parameter."""
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+        raise InputError(f"parameters.{name} must be a list of values, got {values!r:.40}")
+    table = values if isinstance(values, Mapping) else {"values": values}
+    for key in table:
+        if key not in _PARAMETER_KEYS:
+            raise InputError(must_be(f"a key of parameters.{name}", str(key), _PARAMETER_KEYS))
+    listed = [_plain(each) for each in table.get("values", ())]
+    if not listed:
+        raise InputError(f"parameters.{name} must have at least one value")
+    yield "values", listed
+    for key in _PARAMETER_KEYS[1:]:
+        if key in table:
+            yield key, _plain(table[key])
+
+
+def _plain(value: Any) -> bool | int | float | str:
+    """A number of Python for one of NumPy."""
+    item = getattr(value, "item", None)
+    plain = item() if callable(item) else value
+    if not isinstance(plain, (bool, int, float, str)):
+        raise InputError(f"values must be integers, floats, booleans or words, got {value!r:.40}")
+    return plain
+
+
+def _restrictions(given: Sequence[str] | Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    pairs: Sequence[tuple[Any, str]] = (
+        list(given.items()) if isinstance(given, Mapping) else [(each, _ASKED) for each in given]
+    )
+    if isinstance(given, str):
+        raise InputError(f"restrictions must be a list of expressions, got {given!r}")
+    for text, reason in pairs:
+        if not isinstance(text, str):
+            raise InputError(
+                f'restrictions must be expressions like "rows <= M", got {text!r:.60}'
+            )
+        try:
+            Expression.parse(text)
+        except ExpressionError as error:
+            raise InputError(f"restriction {text!r}: {error}") from error
+        yield text, reason
+
+
+def _dtypes(given: Sequence[Any]) -> Iterator[str]:
+    for each in (given,) if isinstance(given, str) else given:
+        name = dtype_name(str(each if isinstance(each, str) else getattr(each, "__name__", each)))
+        if name not in DTYPES:
+            raise InputError(must_be("dtypes", str(each), DTYPES))
+        yield name
+
+
+def _grid(grid: Sequence[str] | None, block: Sequence[str] | None, shared_bytes: str) -> Grid:
+    if grid is None or block is None:
+        raise InputError(
+            'grid and block must say how it is launched, like grid=["ceildiv(M, ROWS)"], '
+            'block=["THREADS"]'
+        )
+    return Grid(_extents("grid", grid), _extents("block", block), str(shared_bytes))
+
+
+def _extents(key: str, given: Sequence[str]) -> tuple[str, str, str]:
+    """Three expressions, of which the last may be left out."""
+    texts = [given] if isinstance(given, (str, int)) else list(given)
+    if not 1 <= len(texts) <= 3:
+        raise InputError(
+            f'{key} must be one to three expressions, like ["ceildiv(M, ROWS)"], got {texts}'
+        )
+    for text in texts:
+        try:
+            Expression.parse(str(text), exact_division=True)
+        except ExpressionError as error:
+            raise InputError(f"{key}: {error}") from error
+    x, y, z = (*map(str, texts), "1", "1")[:3]
+    return x, y, z
+
+
+def _needs(
+    grid: Grid, parameters: Mapping[str, object], derived: Mapping[str, str]
+) -> dict[str, str]:
+    """What a block needs, against which limits of the device are checked.
+
+    Registers are known once a kernel is compiled, and are checked then: a warp has 8 of each
+    thread at least.
+    """
+    sides = [text for text in grid.block if text != "1"] or ["1"]
+    needed = {
+        "threads": sides[0] if len(sides) == 1 else " * ".join(f"({each})" for each in sides),
+        "registers": "8",
+        "shared_bytes": grid.shared_bytes,
+    }
+    for name, text in needed.items():
+        if name in parameters and text != name:
+            raise InputError(
+                f"parameters must not be called {name}, which is what a block needs ({text}): "
+                f"call it {name.upper()}"
+            )
+    known = {*parameters, *derived}
+    return {name: text for name, text in needed.items() if name not in known}

@@ -1,0 +1,598 @@
+"""Kernels of one's own before they are tuned: what is read, written and refused."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import own_kernels
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from own_kernels import DOTS, FLAT, damping, dots, gemv
+
+import autotune
+from autotune.core.errors import (
+    AutotuneError,
+    CacheError,
+    FamilyError,
+    InputError,
+    OperandError,
+)
+from autotune.families.catalog import catalog, find_operation
+from autotune.families.modules import load_module
+from autotune.families.program_cache import ProgramCache
+from autotune.families.rendering import render
+from autotune.operations.cases import Case, cases_of
+from autotune.operations.formula import Formula
+from autotune.operations.operation import Operation
+from autotune.operations.parts import Operand
+from autotune.operations.python_reference import PythonReference
+from autotune.operations.references import FullReference
+from autotune.operations.verification import Check
+from autotune.own.cuda_text import cuda_text
+from autotune.own.folder import write_folder
+from autotune.own.shapes import sizes_of_call
+from autotune.own.toml_text import toml_lines
+from autotune.targets.cpu.direct import direct_call
+from autotune.targets.cpu.kernel import CpuKernel, CpuProgram
+from autotune.targets.cuda.arrays.operands import DeviceArray, check_place
+from autotune.targets.cuda.compile.nvrtc import compile_cuda
+
+BASIC: dict[str, Any] = {
+    "operands": {"A": "MxN", "x": "N"},
+    "out": {"y": "M"},
+    "reference": "A @ x",
+    "parameters": {"rows": [1, 2]},
+}
+
+
+def product(A, x, y, rows):
+    for i in range(A.shape[0]):
+        y[i] = (A[i] * x).sum() * (rows // rows)
+
+
+# ---- Functions
+
+
+def test_a_function_becomes_an_ordinary_family(tmp_path: Path) -> None:
+    kernel = damping(cache=tmp_path)
+    assert kernel.folder.parent == tmp_path / "own"
+    names = {path.name for path in kernel.folder.iterdir()}
+    assert names == {"operation.toml", "damped_rows.toml", "damped_rows.py.j2", "reference.py"}
+    family = catalog("cpu", "damped_rows", [kernel.folder])["damped_rows"]
+    assert family.runtime_parameters == ("tile",)
+    assert [each.text for each in family.restrictions] == ["threads <= max_threads"]
+    assert family.summary == "Every element damped."
+    assert damping(cache=tmp_path).folder == kernel.folder
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_text_of_a_function_is_emitted_as_it_was_written(tmp_path: Path, threads: int) -> None:
+    text = damping(cache=tmp_path).emit(threads=threads, order="rooted", dtype="float64")
+    written = Path(own_kernels.__file__).read_text()
+    body = written[written.index('        """Every element damped."""') :]
+    lines = body[: body.index("    return damped_rows")].rstrip().splitlines()
+    assert "\n".join(line.removeprefix("    ") for line in lines) in text
+    for part in (
+        'order = "rooted"\n',
+        "EPSILON = 1e-06\n",
+        "import math\n",
+        "from math import sqrt\n",
+        "def square(value: float) -> float:\n    return value * value\n",
+        '@njit(**{**CALLED, "fastmath": True, "error_model": "python"})\ndef damped(',
+        "def damped_rows_of_arrays(A, B, bias, alpha, tile):\n",
+        "view(np.int64(a_address), m * n).reshape((m, n)),\n",
+    ):
+        assert part in text
+    assert ("@njit(parallel=True, **CALLED)" in text) == (threads == 2)
+    assert len(re.findall(r"import.* prange", text)) == 1
+
+
+def test_a_reference_is_taken_along(tmp_path: Path) -> None:
+    kernel = damping(cache=tmp_path)
+    result = kernel.operation.result
+    assert isinstance(result, PythonReference)
+    assert result.names == {"A", "bias", "alpha"}
+    values = {"A": np.array([[3.0]]), "bias": np.array([1.0]), "alpha": 2.0}
+    expected = own_kernels.damp(**values)
+    assert np.array_equal(result.evaluate(values), expected)
+
+
+def outer_scope() -> Callable[..., None]:
+    table = np.arange(3.0)
+
+    def kernel(A, x, y, rows):
+        y[0] = table[0]
+
+    return kernel
+
+
+def of_module(A, x, y, rows):
+    y[0] = os.getpid()
+
+
+def unknown(A, x, y, rows):
+    y[0] = not_there  # noqa: F821
+
+
+def assigning(A, x, y, rows):
+    rows = 3  # noqa: F841
+
+
+def too_few(A, y, rows):
+    pass
+
+
+def stranger(A, x, y, rows, columns):
+    pass
+
+
+def with_default(A, x, y, rows=2):
+    pass
+
+
+def no_loop(A, x, y, rows, threads):
+    pass
+
+
+view = 3.0
+
+
+def of_the_module(A, x, y, rows):
+    y[0] = view
+
+
+rows = 7.0
+
+
+def helping():
+    return rows
+
+
+def helped(A, x, y, rows):
+    y[0] = helping()
+
+
+THREADED = {"parameters": {"rows": [1], "threads": [1, 2]}}
+
+
+@pytest.mark.parametrize(
+    ("function", "changed", "message"),
+    [
+        (outer_scope(), {}, r"uses table, a ndarray, which cannot be taken along"),
+        (of_module, {}, r"os is the module os, which cannot be taken along"),
+        (unknown, {}, r"uses not_there, which is defined neither in it nor in its module"),
+        (assigning, {}, r"assigns rows, which is a constant"),
+        (of_the_module, {}, r"uses the name view, which the emitted module has for something"),
+        (helped, {}, r"uses the name rows, which the emitted module has for something"),
+        (product, {"operands": {"A": "MxNP", "x": "NP"}}, r"uses the name np, which"),
+        (too_few, {}, r"too_few must take x as an argument"),
+        (stranger, {}, r"an argument must be one of A, x, y, M, N, rows, got 'columns'"),
+        (with_default, {}, r"must take plain arguments"),
+        (no_loop, THREADED, r"no loop that they share: use prange"),
+        (lambda A: None, {}, r"must be a function made with def"),
+        (product, {"reference": "A @ z"}, r"kernel product: result must mention .* got 'z'"),
+        (product, {"reference": "y + A @ x"}, r"give the scalar that multiplies it the default 0"),
+        (product, {"reference": 3}, r"reference must be a formula like"),
+        (product, {"parameters": {}}, r"at least one parameter"),
+        (product, {"parameters": {"rows": []}}, r"rows must have at least one value"),
+        (product, {"parameters": {"rows": 4}}, r"rows must be a list of values, got 4"),
+        (product, {"parameters": {"rows": {"value": [1]}}}, r"did you mean 'values'"),
+        (product, {"restrictions": [lambda p: True]}, r'must be expressions like "rows <= M"'),
+        (product, {"restrictions": ["rows <"]}, r"kernel product: restriction 'rows <'"),
+        (product, {"restrictions": ["lines <= M"]}, r"uses 'lines'; the names there are: .*rows"),
+        (product, {"operands": {"A": "MxN", "x": "N N"}}, r'x must have a shape like "MxN"'),
+        (product, {"out": {}}, r"out must name one operand"),
+        (product, {"dtypes": ["int8"]}, r"dtypes must be one of float32"),
+        (product, {"target": "cuda"}, r"target must be cpu for a function"),
+        (product, {"name": "other"}, r"name must be left out"),
+        (product, {"source": DOTS}, r"give one of them"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(
+    function: Callable[..., Any], changed: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(AutotuneError, match=message) as caught:
+        autotune.kernel(function, **{**BASIC, **changed}, cache=tmp_path).emit()
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.glob("own/.*"))
+
+
+@autotune.kernel(**BASIC)
+def pickled(A, x, y, rows):
+    y[0] = rows
+
+
+def test_kernels_are_pickled_as_functions_are() -> None:
+    assert pickle.loads(pickle.dumps(pickled)) is pickled
+    assert pickled.__module__ == __name__
+    with pytest.raises(InputError, match="make it in every process"):
+        pickle.dumps(dots())
+
+
+def test_a_function_without_a_file_is_refused(tmp_path: Path) -> None:
+    names: dict[str, Any] = {}
+    exec("def product(A, x, y, rows): pass", names)
+    with pytest.raises(InputError, match="define the function in a file"):
+        autotune.kernel(names["product"], **BASIC)
+
+
+# ---- Sources of CUDA C++
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("source", [DOTS, FLAT], ids=["padded", "packed"])
+def test_a_source_compiles_as_it_was_written(source: str, dtype: str, tmp_path: Path) -> None:
+    kernel = dots(source, cache=tmp_path)
+    text = kernel.emit(THREADS=64, ROWS=2, dtype=dtype)
+    head = "__global__ void __launch_bounds__(THREADS)"
+    assert source.strip("\n").replace(head, f'extern "C" {head}') in text
+    assert "#define THREADS 64\n#define ROWS 2\n#define USE_BETA 1\n" in text
+    compiled = compile_cuda(text, "sm_80")
+    assert compiled.kernels["dots"].max_threads == 64
+    assert kernel.operation.packed == ({"A"} if source is FLAT else set())
+
+
+@given(st.permutations(["const float* A", "float *y", "float const* x", "int n", "int LDA"]))
+def test_arguments_are_read_in_any_order(declared: list[str]) -> None:
+    text = cuda_text(f"__global__ void f({', '.join(declared)}) {{}}", None)
+    assert [each.name for each in text.taken] == [
+        re.split(r"[ *]+", each)[-1] for each in declared
+    ]
+    assert text.dtypes() == ("float32",)
+    assert {each.type for each in text.taken} == {"float", "int"}
+    assert [each.pointer for each in text.taken] == ["*" in each for each in declared]
+
+
+def test_heads_are_found_among_comments_declarations_and_attributes() -> None:
+    source = """
+    // __global__ void not_this(int n) {}
+    __global__ void late(const float *x, int n);
+    extern "C" { __global__ void __launch_bounds__(64, (2)) late(
+        const float* __restrict__ x /* , int k */, float y[], int n) { f(")"); } }
+    __global__ void other(float* y) {}
+    """
+    late = cuda_text(source, "late")
+    assert [each.name for each in late.taken] == ["x", "y", "n"]
+    assert late.text.count('extern "C"') == 1
+    assert cuda_text(source, "other").text.count('extern "C"') == 2
+    with pytest.raises(InputError, match=r"one kernel, or name= .* has late, other"):
+        cuda_text(source, None)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changed", "message"),
+    [
+        ("int N", "size_t N", {}, r"N must be an int, got size_t"),
+        ("T alpha", "double alpha", {}, r"alpha must be float for float32, got double"),
+        ("const T* A", "const double* A", {}, r"operands of one type, T or one of .* got double"),
+        (", T alpha", "", {}, r"must take every operand and scalar, and alpha is missing"),
+        ("int lda", "int pitch", {}, r"an argument must be one of .* got 'pitch'"),
+        ("__global__", "template <int K> __global__", {}, r"must not be a C\+\+ template"),
+        ("__global__", "__device__", {}, r"source must have one kernel.*and has none"),
+        ("", "", {"dtypes": ["float16"]}, r"beta must be float for float16, got T"),
+        ("T beta", "T* beta", {}, r"beta must be a number, and no pointer"),
+        ("", "", {"grid": None}, r"grid and block must say how it is launched"),
+        ("", "", {"grid": ["M", "1", "1", "1"]}, r"grid must be one to three expressions"),
+        ("", "", {"name": "sums"}, r"must have a kernel 'sums'.* has dots"),
+        (
+            "",
+            "",
+            {"parameters": {"threads": [32]}, "block": ["threads", "2"]},
+            r"must not be called threads, .* call it THREADS",
+        ),
+    ],
+)
+def test_a_source_that_does_not_fit_is_one_line(
+    old: str, new: str, changed: dict[str, Any], message: str
+) -> None:
+    options = {
+        "operands": {"A": "MxN", "x": "N"},
+        "out": {"y": "M"},
+        "scalars": {"alpha": 1.0, "beta": 0.0},
+        "reference": "alpha * A @ x + beta * y",
+        "parameters": {"THREADS": [32], "ROWS": [1], "USE_BETA": [True]},
+        "grid": ["M"],
+        "block": ["THREADS"],
+    }
+    with pytest.raises(InputError, match=message):
+        autotune.kernel(source=DOTS.replace(old, new, 1), **{**options, **changed})
+
+
+def test_a_source_of_one_type_is_for_one_type() -> None:
+    source = re.sub(r"\bT\b", "float", DOTS)
+    assert dots(source).problem(M=2, N=2).dtype == "float32"
+    assert "using T" not in dots(source).emit()
+    with pytest.raises(InputError, match="A must be a pointer to T.*for float32, float64"):
+        dots(source, dtypes=["float32", np.float64])
+
+
+def test_a_template_is_taken_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "scaled.py.j2"
+    path.write_text(
+        "{% set threads = 1 %}\n"
+        '{% include "_lib/numba_prelude.py.j2" %}\n\n\n'
+        '{% include "_lib/numba_entry.py.j2" %}\n'
+        "def scaled({{ arguments }}):\n"
+        "    x, y = view(np.int64(x_address), n), view(np.int64(y_address), n)\n"
+        "    for i in range(0, n, {{ step }}):\n"
+        "        y[i : i + {{ step }}] = 2 * x[i : i + {{ step }}]\n"
+    )
+    kernel = autotune.kernel(
+        template=path,
+        name="scaled",
+        operands={"x": "N"},
+        out={"y": "N"},
+        reference="2 * x",
+        parameters={"step": [1, 4]},
+        cache=tmp_path,
+    )
+    assert kernel.target == "cpu"
+    assert "range(0, n, 4)" in kernel.emit(step=4)
+
+
+# ---- Arguments in any order
+
+
+@pytest.mark.parametrize("takes", [("x", "n", "b", "m", "c"), ("c", "ldc", "x", "b", "ldb", "n")])
+def test_kernels_take_what_their_operation_says(takes: tuple[str, ...], tmp_path: Path) -> None:
+    operation = Operation(
+        "scale",
+        ("M", "N"),
+        (Operand("B", ("M", "N")), Operand("x", ("N",)), Operand("C", ("M", "N"), True)),
+        Formula("B - x"),
+        "M * N",
+        summary="s",
+        takes=takes,
+    )
+    packed = "ldb" not in takes
+    assert operation.packed == ({"B", "C"} if packed else set())
+    problem = operation.at((5, 3), dtype="float64")
+    assert [each.packed for each in problem.operands] == [packed, False, packed]
+    path = tmp_path / "scale.py.j2"
+    rows = "m" if packed else "5"  # the other does not take it
+    path.write_text(
+        "{% set threads = 1 %}\n"
+        '{% include "_lib/numba_prelude.py.j2" %}\n\n\n'
+        '{% include "_lib/numba_entry.py.j2" %}\n'
+        "def scale({{ arguments }}):\n"
+        f"    for i in range({rows}):\n"
+        f"        b = view(np.int64(b_address) + i * {'n' if packed else 'ldb'} * ITEMSIZE, n)\n"
+        f"        c = view(np.int64(c_address) + i * {'n' if packed else 'ldc'} * ITEMSIZE, n)\n"
+        "        c[:] = b - view(np.int64(x_address), n)\n"
+    )
+    (tmp_path / "operation.toml").write_text(
+        'operation = "scale"\nsummary = "s"\nsizes = ["M", "N"]\nresult = "B - x"\n'
+        f'flops = "M * N"\narguments = {list(takes)}\n[operands]\nB = {{ shape = ["M", "N"] }}\n'
+        'x = { shape = ["N"] }\nC = { shape = ["M", "N"], role = "out" }\n'
+    )
+    (tmp_path / "scale.toml").write_text(
+        'family = "scale"\noperation = "scale"\ntarget = "cpu"\ntemplate = "scale.py.j2"\n'
+        'accuracy = "ieee"\nsummary = "s"\n[parameters]\nstep = { values = [1] }\n'
+    )
+    assert find_operation("scale", [tmp_path]) == operation
+    family = catalog("cpu", "scale", [tmp_path])["scale"]
+    programs = ProgramCache(tmp_path / "programs")
+    source = render(family, {"step": 1}, dtype="float64")
+    program = CpuProgram(
+        programs.write(source, "scale"), "scale", "float64", "nn", "nn", (), 1, operation
+    )
+    assert load_module(program.path)
+    kernel = CpuKernel(program)
+    direct = direct_call(kernel, problem, programs)
+    assert direct is not None
+    case = Case(5, 3, padding=2)
+    check = Check(case, problem, np.random.default_rng(1), sealed=True)
+    assert check.run(kernel, "ieee").right
+    assert check.run(direct, "ieee").right  # operands lie as they must
+    wide = np.random.default_rng(2).random((5, 8))
+    x, c = wide[0, :3].copy(), np.zeros((5, 8))
+    assert direct(wide[:, :3], x, c[:, :3]) is not packed
+    kernel(wide[:, :3], x, c[:, :3])  # what must be copied is
+    assert np.array_equal(c[:, :3], wide[:, :3] - x)
+    assert not c[:, 3:].any()
+
+
+@pytest.mark.parametrize(
+    ("takes", "message"),
+    [
+        (("x", "y", "k"), r"arguments must be one of n, x, y"),
+        (("x", "y", "y"), r"must not repeat 'y'"),
+        (("x", "n"), r"must name all operands and scalars, and y is missing"),
+    ],
+)
+def test_arguments_are_the_operations(takes: tuple[str, ...], message: str) -> None:
+    operands = (Operand("x", ("N",)), Operand("y", ("N",), True))
+    with pytest.raises(InputError, match=message):
+        Operation("copy", ("N",), operands, Formula("x"), "N", takes=takes)
+
+
+def test_rows_that_must_follow_each_other_are_asked_for_on_a_gpu() -> None:
+    padded = DeviceArray(4096, (4, 3), (5, 1), "float32", 0)
+    assert check_place("a", padded, (4, 3), "float32", written=False) == (4096, (5,))
+    with pytest.raises(OperandError, match=r"must have rows that follow each other.*take lda"):
+        check_place("a", padded, (4, 3), "float32", written=False, packed=True)
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ('result = "relu(A @ B)"\narguments = ["a", "b", "c"]', "arguments must be left out"),
+        ('reference = "f.py:f"', "reference must be left out with product"),
+        ('reference = "f.py:f"\nresult = "A @ B"', "reference must be left out where result"),
+        ('reference = "../f.py:f"', 'must be like "reference.py:function"'),
+        ('reference = "none.py:f"', "reference must be a function in .*none.py"),
+        ('reference = "f.py:g"', "there is no function 'g'"),
+    ],
+)
+def test_what_an_operation_file_says_twice_is_refused(
+    said: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "f.py").write_text("def f(A, B):\n    return A @ B\n")
+    (tmp_path / "operation.toml").write_text(
+        f'operation = "relu_gemm"\nproduct = "gemm"\nsummary = "s"\n{said}\n'
+        'sizes = ["M", "N", "K"]\nflops = "M"\n[operands]\n'
+        'A = { shape = ["M", "N"] }\nB = { shape = ["N", "K"] }\n'
+        'C = { shape = ["M", "K"], role = "out" }\n'
+    )
+    with pytest.raises(FamilyError, match=message):
+        find_operation("relu_gemm", [tmp_path])
+
+
+# ---- References
+
+
+def test_reading_a_reference_runs_nothing(tmp_path: Path) -> None:
+    kernel = damping(cache=tmp_path)
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for path in kernel.folder.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    ran = tmp_path / "ran"
+    text = f"open({str(ran)!r}, 'w').close()\n\ndef damp(A, bias, alpha):\n    return A + bias\n"
+    (folder / "reference.py").write_text(text)
+    operation = find_operation("damped_rows", [folder])
+    before = catalog("cpu", "damped_rows", [folder])["damped_rows"].digest
+    assert not ran.exists()
+    problem = operation.problem(M=4, N=4)
+    Check(cases_of(problem)[0], problem, np.random.default_rng(0))
+    assert ran.exists()
+    (folder / "reference.py").write_text(text + "\n")
+    assert catalog("cpu", "damped_rows", [folder])["damped_rows"].digest != before
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("raise ValueError('no')", r"reference 'f' fails: ValueError: no"),
+        ("A *= 2", r"reference 'f' fails: ValueError: .*read-only"),
+        ("return 'text'", r"must give an array of numbers"),
+        ("return A[:, 0]", r"must give the shape \(3, 2\) of C at 3x2, and gives \(3,\)"),
+    ],
+)
+def test_what_is_wrong_with_a_reference_is_one_line(body: str, message: str) -> None:
+    reference = PythonReference("f", f"def f(A):\n    {body}\n")
+    operands = (Operand("A", ("M", "N")), Operand("C", ("M", "N"), True))
+    operation = Operation("copy", ("M", "N"), operands, reference, "M")
+    with pytest.raises(InputError, match=message):
+        Check(Case(3, 2), operation.at((3, 2)), np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("f = 3", "there is no function 'f'"),
+        ("def f(*A): pass", "must take plain arguments"),
+        ("def f(A:", "no Python"),
+    ],
+)
+def test_a_reference_is_a_plain_function(source: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        PythonReference("f", source)
+
+
+def test_references_in_python_are_as_strict_as_formulas_of_products() -> None:
+    rng = np.random.default_rng(3)
+    values = {"A": rng.uniform(-1, 1, (40, 300)), "B": rng.uniform(-1, 1, (300, 20))}
+    formula = FullReference.of_formula(Formula("A @ B"), values)
+    function = FullReference.of_formula(PythonReference("f", "def f(A, B): return A @ B"), values)
+    assert np.allclose(formula.expected, function.expected, rtol=1e-14)
+    assert np.allclose(formula.scale, function.scale)
+    # Where terms cancel, errors are not relative to what is left.
+    values = {"A": np.array([[1.0, 0.7]]), "B": np.array([[1.0, 0.1]])}
+    reference = PythonReference("f", "def f(A, B): return A - B")
+    assert FullReference.of_formula(reference, values).scale.min() > 0.1
+
+
+# ---- Folders, sizes, files
+
+
+def test_folders_are_written_once_and_are_what_was_written(tmp_path: Path) -> None:
+    folder = write_folder("one", {"a.toml": "x = 1\n"}, tmp_path)
+    assert write_folder("one", {"a.toml": "x = 1\n"}, tmp_path) == folder
+    assert write_folder("one", {"a.toml": "x = 2\n"}, tmp_path) != folder
+    assert sorted(path.name[:4] for path in (tmp_path / "own").iterdir()) == ["one-", "one-"]
+    (folder / "a.toml").write_text("x = 3\n")
+    with pytest.raises(CacheError, match="was changed after it was written: remove"):
+        write_folder("one", {"a.toml": "x = 1\n"}, tmp_path)
+    (folder / "a.toml").write_text("x = 1\n")
+    folder.chmod(0o777)
+    with pytest.raises(CacheError, match="everybody may write"):
+        write_folder("one", {"a.toml": "x = 1\n"}, tmp_path)
+
+
+def test_processes_that_write_one_folder_agree(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from autotune.own.folder import write_folder;"
+        "files = {f'{i}.toml': 'x' * 10000 for i in range(20)};"
+        "print(write_folder('one', files, Path(sys.argv[1])))"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    found = {process.communicate(timeout=120)[0] for process in running}
+    assert [process.returncode for process in running] == [0] * 4
+    assert len(found) == 1
+    assert len(list((tmp_path / "own").iterdir())) == 1
+
+
+@given(
+    st.dictionaries(
+        st.text(min_size=1, max_size=8),
+        st.one_of(
+            st.booleans(),
+            st.integers(-(2**63), 2**63 - 1),
+            st.floats(allow_nan=False, allow_infinity=False),
+            st.text(st.characters(exclude_categories=["Cs"])),
+            st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=3),
+            st.dictionaries(st.text("ab", min_size=1), st.integers(0, 9), max_size=2),
+        ),
+        max_size=5,
+    ).filter(
+        lambda table: all(char < "\ud800" or char > "\udfff" for key in table for char in key)
+    )
+)
+def test_what_is_written_as_toml_is_read_back(entries: dict[str, Any]) -> None:
+    assert tomllib.loads("\n".join(toml_lines(entries))) == entries
+
+
+@pytest.mark.parametrize(("m", "n"), [*itertools.product((1, 5), (2, 7))])
+def test_sizes_follow_from_shapes(m: int, n: int, tmp_path: Path) -> None:
+    operands = (Operand("A", ("M", "N + 1")), Operand("x", ("N",)), Operand("y", ("M",), True))
+    operation = Operation("f", ("M", "N"), operands, PythonReference("g", "def g(): pass"), "M")
+    a, x = np.ones((m, n + 1)), np.ones(n)
+    assert sizes_of_call(operation, (a, x), None) == {"M": m, "N": n}
+    assert sizes_of_call(operation, (a, x), np.ones(m)) == {"M": m, "N": n}
+    for inputs, out, message in (
+        ((a[:, 1:], x), None, rf"A must be M x N \+ 1, which is {m} x {n + 1} here"),
+        ((a, x), np.ones(m + 1), rf"y has M = {m + 1}, and A has M = {m}"),
+        ((a[0], x), None, r"A must be M x N \+ 1, got shape"),
+        (([1.0], x), None, r"A must be an array M x N \+ 1, got list"),
+        ((a,), None, r"f takes 2 inputs, A, x, got 1"),
+    ):
+        with pytest.raises(OperandError, match=message):
+            sizes_of_call(operation, inputs, out)
+
+
+def test_calls_that_cannot_be_are_one_line(tmp_path: Path) -> None:
+    kernel = gemv(cache=tmp_path, tune=False)
+    a, x = np.ones((4, 3), np.float32), np.ones(3, np.float32)
+    with pytest.raises(OperandError, match="takes float32 or float64, got int64"):
+        kernel(a.astype(np.int64), x)
+    with pytest.raises(OperandError, match="takes 2 inputs"):
+        kernel()
+    with pytest.raises(autotune.NotTunedError, match=r"autotune tune gemv --shape 4x3.*forbidden"):
+        kernel(a, x)
+    with pytest.raises(autotune.NotTunedError, match=r"--families \S+own/gemv-"):
+        kernel.load(M=4, N=3)
+    with pytest.raises(InputError, match="N is missing"):
+        kernel.problem(M=4)
