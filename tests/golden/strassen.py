@@ -1,6 +1,6 @@
 """gemm for cpu: family strassen, float32, layout nn.
 
-template: gemm/cpu/strassen.py.j2, digest 0de2b030b254821d
+template: gemm/cpu/strassen.py.j2, digest 00ce9946c871edf6
 configuration: {"threads": 1, "ty": 4, "unroll": 4}
 """
 
@@ -10,7 +10,7 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
 # ---- Element type, threads and compiler options
-REAL = np.float32
+REAL = types.float32
 ITEMSIZE = 4
 # Contraction to FMA and reordering of sums are allowed; NaN and infinity keep their meaning.
 OPTIONS = {
@@ -29,7 +29,7 @@ KERNEL = {**CALLED, "forceinline": True}
 @intrinsic
 def view(typing_context, address, count):
     """`count` contiguous elements at an integer address, as an array that owns nothing."""
-    array_type = types.Array(types.float32, 1, "C")
+    array_type = types.Array(REAL, 1, "C")
 
     def codegen(context, builder, signature, arguments):
         array = make_array(array_type)(context, builder)
@@ -266,7 +266,7 @@ def scratch(m, n, k, cutoff):
     return elements
 
 
-@njit(types.void(*[types.int64] * 3, types.float32, *[types.int64] * 8), **CALLED)
+@njit(types.void(*[types.int64] * 3, REAL, *[types.int64] * 8), **CALLED)
 def multiply_directly(m, n, k, alpha, a, lda, b, ldb, c, ldc, sn, sk):
     """C[m x k] += alpha * A[m x n] @ B[n x k] through packed panels."""
     deep = even_block(n, sn, UNROLL)
@@ -280,7 +280,7 @@ def multiply_directly(m, n, k, alpha, a, lda, b, ldb, c, ldc, sn, sk):
     keep(buffer)
 
 
-@njit(types.void(*[types.int64] * 3, types.float32, *[types.int64] * 10), **CALLED)
+@njit(types.void(*[types.int64] * 3, REAL, *[types.int64] * 10), **CALLED)
 def strassen(m, n, k, alpha, a, lda, b, ldb, c, ldc, cutoff, sn, sk, space):
     """C[m x k] += alpha * A[m x n] @ B[n x k]; sizes up to `cutoff` are multiplied directly."""
     if min(m, n, k) <= cutoff:
