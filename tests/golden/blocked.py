@@ -1,6 +1,6 @@
 """gemm for cpu: family blocked, float32, layout nn.
 
-template: gemm/cpu/blocked.py.j2, digest cf243ba62fa990bd
+template: gemm/cpu/blocked.py.j2, digest dcce0b1ed36fa123
 configuration: {"threads": 1, "unroll": 4}
 """
 
@@ -74,7 +74,7 @@ def add_block(alpha, a, lda, b, ldb, c, ldc, rows, depth, columns):
 
 
 @njit(**INLINE)
-def scale(beta, c, ldc, rows, columns):
+def scale_c(beta, c, ldc, rows, columns):
     """C[rows x columns] = beta * C; where beta is 0, C is not read: it may hold NaN."""
     for i in range(rows):
         row = view(c + i * ldc * ITEMSIZE, columns)
@@ -110,5 +110,5 @@ def multiply(m, n, k, alpha, a, lda, b, ldb, c, ldc, sm, sn, sk):
 def gemm(m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc, sm, sn, sk):
     """C[m x k] = alpha * A[m x n] @ B[n x k] + beta * C; sm, sn, sk are the blocks' sizes."""
     a, b, c = np.int64(a_address), np.int64(b_address), np.int64(c_address)
-    scale(beta, c, ldc, m, k)
+    scale_c(beta, c, ldc, m, k)
     multiply(m, n, k, alpha, a, lda, b, ldb, c, ldc, sm, sn, sk)

@@ -1,6 +1,6 @@
 """gemm for cpu: family divide, float32, layout nn.
 
-template: gemm/cpu/divide.py.j2, digest 38ead8dddfe0f088
+template: gemm/cpu/divide.py.j2, digest 3d353d1d1099f197
 configuration: {"threads": 1, "unroll": 2}
 """
 
@@ -72,7 +72,7 @@ def add_block(alpha, a, lda, b, ldb, c, ldc, rows, depth, columns):
 
 
 @njit(**INLINE)
-def scale(beta, c, ldc, rows, columns):
+def scale_c(beta, c, ldc, rows, columns):
     """C[rows x columns] = beta * C; where beta is 0, C is not read: it may hold NaN."""
     for i in range(rows):
         row = view(c + i * ldc * ITEMSIZE, columns)
@@ -114,5 +114,5 @@ def divide(m, n, k, alpha, a, lda, b, ldb, c, ldc, cutoff):
 def gemm(m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc, cutoff):
     """C[m x k] = alpha * A[m x n] @ B[n x k] + beta * C; blocks are at most `cutoff` a side."""
     a, b, c = np.int64(a_address), np.int64(b_address), np.int64(c_address)
-    scale(beta, c, ldc, m, k)
+    scale_c(beta, c, ldc, m, k)
     divide(m, n, k, alpha, a, lda, b, ldb, c, ldc, cutoff)

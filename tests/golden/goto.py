@@ -1,6 +1,6 @@
 """gemm for cpu: family goto, float32, layout nn.
 
-template: gemm/cpu/goto.py.j2, digest e38118f08325b60d
+template: gemm/cpu/goto.py.j2, digest cee767956b89c71f
 configuration: {"schedule": "static", "threads": 1, "tx": 32, "ty": 14, "vector": 512}
 """
 
@@ -13,7 +13,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "53673ddb9033ec46"
+PROGRAM = "7575ded12e5b3ad7"
 REAL = types.float32
 ITEMSIZE = 4
 OPTIONS = {"nogil": True, "error_model": "numpy"}

@@ -1,6 +1,6 @@
 """gemm for cpu: family loops, float32, layout nn.
 
-template: gemm/cpu/loops.py.j2, digest a60ec600d0f502df
+template: gemm/cpu/loops.py.j2, digest 7783a16fd699fd70
 configuration: {"order": "ikj", "threads": 1}
 """
 
@@ -70,7 +70,7 @@ def matrix(typing_context, address, rows, leading):
 
 
 @njit(**INLINE)
-def scale(beta, c, ldc, rows, columns):
+def scale_c(beta, c, ldc, rows, columns):
     """C[rows x columns] = beta * C; where beta is 0, C is not read: it may hold NaN."""
     for i in range(rows):
         row = view(c + i * ldc * ITEMSIZE, columns)
@@ -100,5 +100,5 @@ def multiply(m, n, k, alpha, a, lda, b, ldb, c, ldc):
 def gemm(m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc):
     """C[m x k] = alpha * A[m x n] @ B[n x k] + beta * C."""
     a, b, c = np.int64(a_address), np.int64(b_address), np.int64(c_address)
-    scale(beta, c, ldc, m, k)
+    scale_c(beta, c, ldc, m, k)
     multiply(m, n, k, alpha, a, lda, b, ldb, c, ldc)

@@ -1,6 +1,6 @@
 """gemm for cpu: family loops, float64, layout nn.
 
-template: gemm/cpu/loops.py.j2, digest a60ec600d0f502df
+template: gemm/cpu/loops.py.j2, digest 7783a16fd699fd70
 configuration: {"order": "jik", "threads": 2}
 """
 
@@ -72,7 +72,7 @@ def matrix(typing_context, address, rows, leading):
 
 
 @njit(**INLINE)
-def scale(beta, c, ldc, rows, columns):
+def scale_c(beta, c, ldc, rows, columns):
     """C[rows x columns] = beta * C; where beta is 0, C is not read: it may hold NaN."""
     for i in range(rows):
         row = view(c + i * ldc * ITEMSIZE, columns)
@@ -109,5 +109,5 @@ def gemm(m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc):
         columns = k * (thread + 1) // THREADS - first
         b_columns = b + first * ITEMSIZE
         c_columns = c + first * ITEMSIZE
-        scale(beta, c_columns, ldc, m, columns)
+        scale_c(beta, c_columns, ldc, m, columns)
         multiply(m, n, columns, alpha, a, lda, b_columns, ldb, c_columns, ldc)

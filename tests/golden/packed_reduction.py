@@ -1,6 +1,6 @@
 """gemm for cpu: family packed, float32, layout nn.
 
-template: gemm/cpu/packed.py.j2, digest 501d523e2f06e274
+template: gemm/cpu/packed.py.j2, digest b3cbb7504fd6d7fc
 configuration: {"schedule": "static", "shared": "reduction", "threads": 2, "ty": 4, "unroll": 4}
 """
 
@@ -63,7 +63,7 @@ GROUP = (LANES + TY - 1) // TY * TY
 
 
 @intrinsic
-def keep(typing_context, array):
+def keep_alive(typing_context, array):
     """Do nothing with an array whose address is in use: Numba frees it after its last mention."""
 
     def codegen(context, builder, signature, arguments):
@@ -221,18 +221,20 @@ def work(thread, count, chunk, m, n, k, a, lda, b, ldb, sums, deep, width):
                     a, lda, b, ldb, REAL(1), sums, k, width, buffer.ctypes.data,
                 )
         first, last = next_chunk(first, count, chunk)
-    keep(buffer)
+    keep_alive(buffer)
 
 
 @njit(**CALLED)
-def add_sums(sums, step, k, alpha, beta, c):
-    """A row of C = alpha * (the threads' sums, in the order of the threads) + beta * C."""
-    row = view(sums, k)
+def add_sums(i, sums, step, k, alpha, beta, c, ldc):
+    """Row i of C = alpha * (the threads' sums, in the order of the threads) + beta * C."""
+    first = sums + i * k * ITEMSIZE
+    row = view(first, k)
     for thread in range(1, THREADS):
-        other = view(sums + thread * step * ITEMSIZE, k)
+        other = view(first + thread * step * ITEMSIZE, k)
         for j in range(k):
             row[j] += other[j]
-    write_back(alpha, sums, k, beta, c, k, 1, k)
+    target = c + i * ldc * ITEMSIZE
+    write_back(alpha, first, k, beta, target, k, 1, k)
 
 
 @njit(
@@ -256,5 +258,5 @@ def gemm(m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc, s
         own = start + thread * m * k * ITEMSIZE
         work(thread, count, chunk, m, n, k, a, lda, b, ldb, own, deep, width)
     for i in prange(m):
-        add_sums(start + i * k * ITEMSIZE, m * k, k, alpha, beta, c + i * ldc * ITEMSIZE)
-    keep(sums)
+        add_sums(i, start, m * k, k, alpha, beta, c, ldc)
+    keep_alive(sums)

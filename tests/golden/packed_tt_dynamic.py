@@ -1,6 +1,6 @@
 """gemm for cpu: family packed, float64, layout tt.
 
-template: gemm/cpu/packed.py.j2, digest 501d523e2f06e274
+template: gemm/cpu/packed.py.j2, digest b3cbb7504fd6d7fc
 configuration: {"schedule": "dynamic", "shared": "grid", "threads": 2, "ty": 2, "unroll": 3}
 """
 
@@ -65,7 +65,7 @@ GROUP = (LANES + TY - 1) // TY * TY
 
 
 @intrinsic
-def keep(typing_context, array):
+def keep_alive(typing_context, array):
     """Do nothing with an array whose address is in use: Numba frees it after its last mention."""
 
     def codegen(context, builder, signature, arguments):
@@ -179,7 +179,8 @@ def add_panel(
 
 @njit(**INLINE)
 def multiply_blocks(
-    first, last, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, height, deep, width, space
+    first, last, m, n, k, alpha,
+    a, lda, b, ldb, beta, c, ldc, height, deep, width, space,
 ):
     """Blocks first..last-1 of C, each height x width, counted down the columns of blocks."""
     down = (m + height - 1) // height
@@ -251,7 +252,7 @@ def work(
             a, lda, b, ldb, beta, c, ldc, height, deep, width, buffer.ctypes.data,
         )
         first, last = next_chunk(counter, count, chunk)
-    keep(buffer)
+    keep_alive(buffer)
 
 
 @njit(

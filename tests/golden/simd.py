@@ -1,6 +1,6 @@
 """gemm for cpu: family simd, float32, layout nn.
 
-template: gemm/cpu/simd.py.j2, digest af46ebf5a7e0b360
+template: gemm/cpu/simd.py.j2, digest 18cc79fe2748bd9f
 configuration: {"row": "registers", "schedule": "static", "threads": 1, "unroll": 2,
     "vector": 256}
 """
@@ -126,7 +126,7 @@ def multiply_add(typing_context, x, y, z):
 
 
 @njit(**INLINE)
-def scale(beta, c, ldc, rows, columns):
+def scale_c(beta, c, ldc, rows, columns):
     """C[rows x columns] = beta * C; where beta is 0, C is not read: it may hold NaN."""
     for i in range(rows):
         row = view(c + i * ldc * ITEMSIZE, columns)
@@ -165,12 +165,14 @@ def add_row(alpha, a, depth, b, ldb, c, columns):
 
 
 @njit(**INLINE)
-def multiply_rows(first, last, height, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, depth, width):
+def multiply_rows(
+    first, last, height, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, depth, width,
+):
     """Tiles first..last-1 of `height` rows of C, by blocks of depth x width of B."""
     for tile in range(first, last):
         top = tile * height
         rows = min(height, m - top)
-        scale(beta, c + top * ldc * ITEMSIZE, ldc, rows, k)
+        scale_c(beta, c + top * ldc * ITEMSIZE, ldc, rows, k)
         for p in range(0, n, depth):
             for j in range(0, k, width):
                 b_block = b + (p * ldb + j) * ITEMSIZE
@@ -195,4 +197,6 @@ def gemm(m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc, b
     depth = n if block == 0 else block
     width = k if block == 0 else block
     count = (m + height - 1) // height
-    multiply_rows(0, count, height, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, depth, width)
+    multiply_rows(
+        0, count, height, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, depth, width,
+    )

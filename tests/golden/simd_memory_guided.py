@@ -1,6 +1,6 @@
 """gemm for cpu: family simd, float64, layout nn.
 
-template: gemm/cpu/simd.py.j2, digest af46ebf5a7e0b360
+template: gemm/cpu/simd.py.j2, digest 18cc79fe2748bd9f
 configuration: {"row": "memory", "schedule": "guided", "threads": 2, "unroll": 1, "vector": 512}
 """
 
@@ -127,7 +127,7 @@ def multiply_add(typing_context, x, y, z):
 
 
 @njit(**INLINE)
-def scale(beta, c, ldc, rows, columns):
+def scale_c(beta, c, ldc, rows, columns):
     """C[rows x columns] = beta * C; where beta is 0, C is not read: it may hold NaN."""
     for i in range(rows):
         row = view(c + i * ldc * ITEMSIZE, columns)
@@ -160,12 +160,14 @@ def add_row(alpha, a, depth, b, ldb, c, columns):
 
 
 @njit(**CALLED)
-def multiply_rows(first, last, height, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, depth, width):
+def multiply_rows(
+    first, last, height, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, depth, width,
+):
     """Tiles first..last-1 of `height` rows of C, by blocks of depth x width of B."""
     for tile in range(first, last):
         top = tile * height
         rows = min(height, m - top)
-        scale(beta, c + top * ldc * ITEMSIZE, ldc, rows, k)
+        scale_c(beta, c + top * ldc * ITEMSIZE, ldc, rows, k)
         for p in range(0, n, depth):
             for j in range(0, k, width):
                 b_block = b + (p * ldb + j) * ITEMSIZE
@@ -236,7 +238,7 @@ def work(
     first, last = next_chunk(counter, count, chunk)
     while first < last:
         multiply_rows(
-            first, last, height, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, depth, width
+            first, last, height, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, depth, width,
         )
         first, last = next_chunk(counter, count, chunk)
 

@@ -1,6 +1,6 @@
 """gemm for cpu: family skinny, float32, layout nn.
 
-template: gemm/cpu/skinny.py.j2, digest 7d04f90098748732
+template: gemm/cpu/skinny.py.j2, digest ecd4d82830444bb4
 configuration: {"schedule": "static", "side": "rows", "threads": 1, "ty": 8, "vector": 512,
     "vectors": 2}
 """
@@ -14,7 +14,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "3eab994df30d64cc"
+PROGRAM = "36689b247086bbb7"
 REAL = types.float32
 ITEMSIZE = 4
 OPTIONS = {"nogil": True, "error_model": "numpy"}
@@ -430,7 +430,7 @@ def add_panels(few, x, x_few, x_step, first, last, w, ldw, left, right, step, su
 
 
 @njit(**CALLED)
-def finish(few, first, last, alpha, sums, lds, parts, between, beta, c, ldc):
+def write_sums(few, first, last, alpha, sums, lds, parts, between, beta, c, ldc):
     """C = alpha * (the sums of all parts, in their order) + beta * C, in places first..last."""
     for i in range(few):
         for j in range(first, last, LANES):
@@ -467,7 +467,7 @@ def multiply_segments(
             left, right, step, ahead(sums, part * between), lds,
         )
         if parts == 1:
-            finish(few, left, right, alpha, sums, lds, 1, 0, beta, pointer(c_address), ldc)
+            write_sums(few, left, right, alpha, sums, lds, 1, 0, beta, pointer(c_address), ldc)
 
 
 @njit(

@@ -1,6 +1,6 @@
 """gemm for cpu: family skinny, float64, layout nn.
 
-template: gemm/cpu/skinny.py.j2, digest 7d04f90098748732
+template: gemm/cpu/skinny.py.j2, digest ecd4d82830444bb4
 configuration: {"schedule": "guided", "side": "columns", "threads": 2, "ty": 4, "vector": 256,
     "vectors": 2}
 """
@@ -14,7 +14,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "0627b07e408f0727"
+PROGRAM = "c4f1547320b24ac1"
 REAL = types.float64
 ITEMSIZE = 8
 # Threads that share the work.
@@ -476,7 +476,7 @@ def turn(rows, columns, source_address, lds, target_address, ldt):
 
 
 @njit(**CALLED)
-def finish(few, first, last, alpha, sums, lds, parts, between, beta, c, ldc):
+def write_sums(few, first, last, alpha, sums, lds, parts, between, beta, c, ldc):
     """C = alpha * (the sums of all parts, in their order) + beta * C, in places first..last."""
     if few > 1 or ldc > 1:
         for j in range(first, last, LANES):
@@ -525,7 +525,7 @@ def multiply_segments(
             left, right, step, ahead(sums, part * between), lds,
         )
         if parts == 1:
-            finish(few, left, right, alpha, sums, lds, 1, 0, beta, pointer(c_address), ldc)
+            write_sums(few, left, right, alpha, sums, lds, 1, 0, beta, pointer(c_address), ldc)
 
 
 @by_name(
@@ -537,7 +537,7 @@ def multiply_segments(
 def add_parts(few, first, last, alpha, sums_address, lds, parts, beta, c_address, ldc):
     """C from the sums of all parts, in places first..last of the long side."""
     sums, c = pointer(sums_address), pointer(c_address)
-    finish(few, first, last, alpha, sums, lds, parts, few * lds, beta, c, ldc)
+    write_sums(few, first, last, alpha, sums, lds, parts, few * lds, beta, c, ldc)
 
 
 # Schedule: guided. A thread that is free takes the next chunk of tiles, by counting up

@@ -1,6 +1,6 @@
 """gemm for cpu: family unpacked, float32, layout nt.
 
-template: gemm/cpu/unpacked.py.j2, digest 15dfa5941e96e862
+template: gemm/cpu/unpacked.py.j2, digest faed37877e0b22f3
 configuration: {"schedule": "guided", "threads": 2, "ty": 8, "vector": 512, "vectors": 2}
 """
 
@@ -13,7 +13,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "db6941cf1f8a1e51"
+PROGRAM = "17d40adfb88ed1c0"
 REAL = types.float32
 ITEMSIZE = 4
 # Threads that share the work.
@@ -597,9 +597,7 @@ def work(
     parallel={"fusion": False},
     **OPTIONS,
 )
-def gemm(
-    m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc, sm, sk, chunk
-):
+def gemm(m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc, sm, sk, chunk):
     """C[m x k] = alpha * A[m x n] @ B[n x k] + beta * C, in blocks of about sm x sk."""
     a, b, c = np.int64(a_address), np.int64(b_address), np.int64(c_address)
     height, width = even_block(m, sm, 8), even_block(k, sk, TX)

@@ -1,6 +1,6 @@
 """gemm for cpu: family unrolled, float32, layout nt.
 
-template: gemm/cpu/unrolled.py.j2, digest 9b29c8384a42569a
+template: gemm/cpu/unrolled.py.j2, digest 8f27e9c50ca0d3c3
 configuration: {"threads": 4, "tx": 1, "unroll": 1}
 """
 
