@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from autotune.cli.emitted_launch import launch_document, launch_note, launch_of
+from autotune.cli.faults import fault_documents, fault_text
 from autotune.cli.options import common
 from autotune.cli.problems import operation_option, problem_options, problems
 from autotune.cli.records import find_record, user_cache
@@ -15,12 +17,18 @@ from autotune.cli.result import CommandResult
 from autotune.cli.scope import Scope
 from autotune.cli.targets import read_device, target_options
 from autotune.core.configuration import Configuration, Value
-from autotune.core.errors import AutotuneError, InputError, SpaceError, UnknownNameError
+from autotune.core.errors import (
+    AutotuneError,
+    CompileError,
+    InputError,
+    SpaceError,
+    UnknownNameError,
+)
 from autotune.core.suggestions import must_be
 
 if TYPE_CHECKING:
     from autotune.core.device import Device, DeviceLimits
-    from autotune.families.family import KernelFamily
+    from autotune.families.family import KernelFamily, Preset
     from autotune.operations.problem import Problem
 
 
@@ -30,9 +38,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "emit",
         parents=[common(), problem_options(), target_options()],
         description="Prints the source that a family generates for a configuration: its "
-        "defaults or a preset, changed by --set, or what a record stands for. For GPUs, "
-        "resources are those of the binary too, compiled for the device: it need not be here "
-        "(--device h200).",
+        "defaults or a preset, changed by --set, or what a record stands for. For GPUs, it says "
+        "how that is launched for the shape, and what it needs, as compiled for the device, which "
+        "need not be here (--device h200).",
     )
     parser.add_argument("family", nargs="?", metavar="FAMILY")
     parser.add_argument(
@@ -42,7 +50,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="NAME=VALUE",
         help="set a parameter; may be given again",
     )
-    parser.add_argument("--preset", metavar="NAME", help="begin with the family's point NAME")
+    parser.add_argument(
+        "--preset",
+        metavar="NAME",
+        help="begin with the family's point NAME, or with the nearest that is valid here",
+    )
     parser.add_argument(
         "--record",
         metavar="ID",
@@ -91,15 +103,33 @@ def run(args: argparse.Namespace) -> CommandResult:
     notes = [*choice.notes]
     estimated: Mapping[str, Value] = {}
     binary: dict[str, Any] | None = None
+    launch: dict[str, Any] | None = None
+    faults: list[dict[str, Any]] = []
+    exit_code = 0
     if choice.device is not None:
-        known = family.values(configuration, problem, choice.device.limits)
+        limits = choice.device.limits
+        plan = launch_of(family, configuration, source, problem, limits)
+        if plan is not None:
+            launch = launch_document(family, plan)
+            notes.append(launch_note(family, plan, problem))
+        known = family.values(configuration, problem, limits)
         estimated = {name: known[name] for name in family.derived}
-        needs = target_class(family.target)().resources(
-            family, source, configuration, problem, choice.device
-        )
-        if needs is not None:
-            binary = needs.document
-            notes.append(needs.note)
+        try:
+            needs = target_class(family.target)().resources(
+                family, source, configuration, problem, choice.device
+            )
+        except CompileError as error:
+            if not error.faults:
+                raise
+            faults, exit_code = fault_documents(source.text, error.faults), error.exit_code
+            print(
+                f"autotune: the emitted source does not compile\n{fault_text(faults)}",
+                file=sys.stderr,
+            )
+        else:
+            if needs is not None:
+                binary = needs.document
+                notes.append(needs.note)
     if not args.quiet:
         for note in notes:
             print(f"autotune: {note}", file=sys.stderr)
@@ -112,9 +142,11 @@ def run(args: argparse.Namespace) -> CommandResult:
         "record": choice.record,
         "configuration": dict(configuration),
         "digest": source.digest,
+        "launch": launch,
         "resources": {"estimated": estimated, "compiled": binary},
+        "errors": faults,
     }
-    return CommandResult(document, source.text.rstrip("\n"))
+    return CommandResult(document, source.text.rstrip("\n"), exit_code)
 
 
 def _of_family(args: argparse.Namespace) -> _Choice:
@@ -130,9 +162,23 @@ def _of_family(args: argparse.Namespace) -> _Choice:
     if (reason := family.unsupported(problem)) is not None:
         raise InputError(f"family {family.name!r} cannot serve {problem.label}: {reason}")
     device = read_device(scope.target, args, problem)
-    wanted = {**_preset(family, args.preset), **_changes(family, args.set)}
-    configuration = _nearest_with(wanted, family, problem, device.limits)
-    return _Choice(family, configuration, problem, device)
+    preset, changes = _preset(family, args.preset), _changes(family, args.set)
+    if preset is None:
+        configuration = _nearest_with(changes, family, problem, device.limits)
+        return _Choice(family, configuration, problem, device)
+    stated = {name: preset.configuration[name] for name in preset.stated}
+    try:
+        configuration = _nearest_with({**stated, **changes}, family, problem, device.limits)
+        return _Choice(family, configuration, problem, device)
+    except SpaceError:
+        near = _nearest_with(changes, _beginning_at(family, preset), problem, device.limits)
+    moved = ", ".join(
+        f"{name} = {near[name]} instead of {value}"
+        for name, value in stated.items()
+        if name not in changes and near[name] != value
+    )
+    note = f"preset {preset.name} is not valid for {problem.label} here; the nearest has {moved}"
+    return _Choice(family, near, problem, device, (note,))
 
 
 _OF_RECORDS = (
@@ -203,21 +249,24 @@ def _nearest_with(
         raise SpaceError(f"no valid configuration has {wanted}: {rejection}") from None
 
 
-def _preset(family: KernelFamily, name: str | None) -> Mapping[str, Value]:
-    """The values that a preset of the family is about; none without a preset."""
+def _beginning_at(family: KernelFamily, preset: Preset) -> KernelFamily:
+    """The family with a preset's values as its defaults."""
+    values = preset.configuration
+    return replace(
+        family, parameters=tuple(replace(p, default=values[p.name]) for p in family.parameters)
+    )
+
+
+def _preset(family: KernelFamily, name: str | None) -> Preset | None:
+    """The preset of that name; none without a name."""
     if name is None:
-        return {}
+        return None
     if not family.presets:
         raise UnknownNameError(f"family {family.name!r} has no presets, got {name!r}")
     if name not in family.presets:
         what = f"the preset of family {family.name!r}"
         raise UnknownNameError(must_be(what, name, list(family.presets)))
-    preset = family.presets[name]
-    return {
-        parameter: value
-        for parameter, value in preset.configuration.items()
-        if parameter in preset.stated
-    }
+    return family.presets[name]
 
 
 def _changes(family: KernelFamily, assignments: Sequence[str]) -> Mapping[str, Value]:

@@ -27,9 +27,12 @@ Every message is one line: the rule, the value that broke it, and the remedy.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from autotune.core.printable import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class AutotuneError(Exception):
@@ -89,7 +92,16 @@ class KernelError(AutotuneError):
 
 
 class CompileError(KernelError):
-    """The compiler refused the emitted source."""
+    """The compiler refused the emitted source.
+
+    Attributes:
+        faults: lines of the source, counted from 1, and what the compiler has against each; empty
+            where it names no lines.
+    """
+
+    def __init__(self, message: str, faults: Sequence[tuple[int, str]] = ()) -> None:
+        super().__init__(message)
+        self.faults = tuple(faults)
 
 
 class LaunchError(KernelError):

@@ -32,6 +32,8 @@ _MISSING: Any = object()
 class Table:
     """One table of a TOML file. Keys are taken one by one; `close` refuses what is left.
 
+    A key that somebody takes or looks for is one that there is, as `close` says.
+
     Every method that takes a key raises an error naming file, key and what was expected: a
     FamilyError, unless the table was read with another.
 
@@ -53,7 +55,8 @@ class Table:
         self.path = path
         self._key = key
         self._entries = entries
-        self._taken: list[str] = []
+        self._taken: set[str] = set()
+        self._known: dict[str, None] = {}
 
     @classmethod
     def read(cls, path: Path, error: type[InputError] = FamilyError) -> Table:
@@ -85,6 +88,7 @@ class Table:
             raise error(f"{path}: must be usable TOML: {str(fault).partition(';')[0]}") from fault
 
     def __contains__(self, key: str) -> bool:
+        self._known[key] = None
         return key in self._entries
 
     def __iter__(self) -> Iterator[str]:
@@ -98,7 +102,7 @@ class Table:
         """Refuse keys that nobody has taken."""
         for key in self._entries:
             if key not in self._taken:
-                self.fail(key, f"is not a key; there are {listing(self._taken, key)}")
+                self.fail(key, f"is not a key; there are {listing(self._known, key)}")
 
     def text(self, key: str) -> str:
         """One line of text."""
@@ -178,7 +182,8 @@ class Table:
         return Table(self.path, self.source, key, entries, self._error)
 
     def _take(self, key: str, default: Any = _MISSING) -> Any:
-        self._taken.append(key)
+        self._taken.add(key)
+        self._known[key] = None
         value = self._entries.get(key, default)
         if value is _MISSING:
             close = difflib.get_close_matches(key, self._entries, 1)

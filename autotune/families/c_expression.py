@@ -6,7 +6,8 @@ source opens with (``floordiv``, ``modulo``, ``ceildiv``, ``minimum``, ``maximum
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 
 from autotune.space import Expression, operators
 from autotune.space.nodes import Apply, Constant, Junction, Name, Node
@@ -42,6 +43,14 @@ _INT_MAX = 2**31 - 1
 _LARGEST_UNROLLED_POWER = 4
 
 
+_CALLS: Mapping[str, tuple[str, ...]] = {
+    "floordiv": ("modulo",),
+    "ceildiv": ("floordiv", "modulo"),
+}
+_DEFINED = ("minimum", "maximum", "modulo", "floordiv", "ceildiv", "ispow2")
+"""In an order in which one calls those before it alone."""
+
+
 class _InexpressibleError(Exception):
     """Something that whole-number C++ has no word for."""
 
@@ -63,6 +72,13 @@ def c_text(expression: Expression, identifiers: Mapping[str, str]) -> str | None
         return _text(expression.root, identifiers)[0]
     except _InexpressibleError:
         return None
+
+
+def functions_of(texts: Sequence[str]) -> tuple[str, ...]:
+    """The functions that texts of `c_text` call, with those that they call, as to be defined."""
+    called = {name for text in texts for name in re.findall(r"(\w+)\(", text)}
+    called |= {inner for name in called for inner in _CALLS.get(name, ())}
+    return tuple(name for name in _DEFINED if name in called)
 
 
 def _text(node: Node, identifiers: Mapping[str, str]) -> tuple[str, int]:

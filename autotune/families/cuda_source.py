@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from autotune.core.dtypes import DTYPES, Dtype
 from autotune.core.errors import FamilyError
-from autotune.families.c_expression import c_text
+from autotune.families.c_expression import c_text, functions_of
 from autotune.families.epilogue_text import EpilogueText, cuda_epilogue
 from autotune.families.family import KernelFamily
 from autotune.operations.entry import Argument, Kind
 from autotune.operations.epilogue import Epilogue
 from autotune.operations.operation import Operation
+from autotune.space import Expression
 from autotune.space.restriction import whole_divisions
 
+_ESTIMATE = "registers"
 _WORKSPACE = ("{t}* __restrict__", "workspace")
 _GIVEN = (
     "ctype",
@@ -24,6 +27,7 @@ _GIVEN = (
     "result",
     "includes",
     "static_asserts",
+    "assert_functions",
 )
 """Names that templates are given beside those of `rendering`."""
 
@@ -39,6 +43,7 @@ def names(family: KernelFamily, dtype: str, out_dtype: str) -> dict[str, Any]:
     """
     row, result = DTYPES[dtype], DTYPES[out_dtype]
     sums = row.accumulated
+    asserts = static_asserts(family, dtype)
     scope: dict[str, Any] = {
         "ctype": row.c_type,
         "acc_ctype": sums.c_type,
@@ -46,7 +51,8 @@ def names(family: KernelFamily, dtype: str, out_dtype: str) -> dict[str, Any]:
         "operand": _operand(dtype),
         "result": "T" if result is sums else "Result",
         "includes": includes(row, result),
-        "static_asserts": static_asserts(family, dtype),
+        "static_asserts": asserts,
+        "assert_functions": functions_of([condition for condition, _ in asserts]),
     }
     arguments = [_parameter(each) for each in family.defined.arguments]
     if family.launch is not None and family.launch.workspace_bytes is not None:
@@ -103,6 +109,9 @@ def static_asserts(family: KernelFamily, dtype: str) -> list[tuple[str, str]]:
     about whole numbers that are known when the source is emitted. Constants are called what the
     parameters and derived names are called, in upper case; ITEMSIZE is the size of the type that
     is computed in. Reasons fit a string literal.
+
+    What a reader of the source learns nothing from is left out: what is about ITEMSIZE alone, and
+    divisions of names that only the estimate of registers uses.
     """
     identifiers = {"acc_itemsize": "ITEMSIZE"}
     if DTYPES[dtype].accumulation == dtype:
@@ -117,11 +126,41 @@ def static_asserts(family: KernelFamily, dtype: str) -> list[tuple[str, str]]:
             identifiers[name] = name.upper()
             constants[name] = expression
     asserts: dict[str, str] = {}
-    for restriction in (*whole_divisions(constants), *family.restrictions):
+    estimating = _estimating(family)
+    told = {name: each for name, each in constants.items() if name not in estimating}
+    for restriction in (*whole_divisions(told), *family.restrictions):
         condition = c_text(restriction.expression, identifiers)
-        if condition is not None:
+        about = {identifiers.get(name) for name in restriction.expression.names}
+        if condition is not None and about != {"ITEMSIZE"}:
             asserts.setdefault(condition, _quotable(restriction.reason))
     return list(asserts.items())
+
+
+def _estimating(family: KernelFamily) -> frozenset[str]:
+    """Derived names that serve the estimate of registers and nothing else in the file."""
+    derived = family.derived
+    launch, work = family.launch, family.work
+    roots = [each.expression for each in family.restrictions]
+    roots += [] if work is None else work.expressions
+    if launch is not None:
+        kernels = (*launch.before, *launch.after)
+        roots += [*launch.grid, *launch.block, launch.shared_bytes, launch.resident_blocks]
+        roots += [launch.zeroed_bytes, *filter(None, [launch.workspace_bytes])]
+        roots += [part for each in kernels for part in (each.when, *each.grid, *each.block)]
+    needs = {name for root in roots for name in root.names} - {_ESTIMATE}
+    return _closure({_ESTIMATE}, derived) - _closure(needs, derived)
+
+
+def _closure(names: set[str], derived: Mapping[str, Expression]) -> frozenset[str]:
+    """Derived names that some of them stand for, directly or through others."""
+    found: set[str] = set()
+    waiting = [name for name in names if name in derived]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += [each for each in derived[name].names if each in derived]
+    return frozenset(found)
 
 
 def check(family: KernelFamily, text: str) -> None:

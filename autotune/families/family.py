@@ -171,6 +171,8 @@ class KernelFamily:
             is one.
         work: how it divides a product; None where no model speaks of it.
         any_sizes: whether its default configuration is valid for problems of whatever sizes.
+        default_for: an expression over sizes and a device's limits, true where its default
+            configuration serves what nothing was tuned for; None where it never does.
         files: its family file, the fragments it includes and the operation's file.
         template_files: the template and every partial it includes, as they were when digested.
     """
@@ -197,6 +199,7 @@ class KernelFamily:
     threads: Expression | None = None
     work: Work | None = None
     any_sizes: bool = False
+    default_for: Expression | None = None
     files: tuple[Path, ...] = ()
     template_files: tuple[Stamp, ...] = ()
     out_dtypes: tuple[str, ...] = ()

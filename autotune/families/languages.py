@@ -38,6 +38,9 @@ class Language:
             element types of operands and result.
         reserved: names that the source of an operation gives a meaning of its own.
         suffix: of the files that sources are written to.
+        lay_out: breaks long lines of emitted text, which the second argument, what the kernels
+            take, may be part of.
+        kernels: names of the kernels of emitted text; None where a source has one only.
         launched: whether families say how they are launched and what one block needs ([launch]).
         runtime: whether kernels take parameters at the call (`runtime = true`).
         own_operations: whether a family may compute an operation that its user defines.
@@ -54,6 +57,8 @@ class Language:
     names: Callable[[KernelFamily, str, str], dict[str, Any]] = _nothing
     reserved: Callable[[Operation], frozenset[str]] = _no_names
     suffix: str = ".py"
+    lay_out: Callable[[str, str], str] | None = None
+    kernels: Callable[[str], tuple[str, ...]] | None = None
     launched: bool = False
     runtime: bool = True
     own_operations: bool = False

@@ -202,6 +202,8 @@ def _renderer() -> list[object]:
             "python_source.py",
             "cuda_source.py",
             "epilogue_text.py",
+            "banner.py",
+            "cuda_layout.py",
             "../operations/epilogue.py",
         )
     ]

@@ -147,6 +147,7 @@ def read_family(
         work=work,
         any_sizes=language.launched and top.flag("any_sizes"),
         epilogue=offered,
+        default_for=_default_for(top, defined, language),
     )
     for part in parts:
         part.close()
@@ -444,6 +445,16 @@ def _threads(
     if "threads" not in top:
         return Expression.parse("threads") if "threads" in known else None
     return _size(top, "threads", Scope(frozenset(known), frozenset()))
+
+
+def _default_for(top: Table, defined: Operation, language: Language) -> Expression | None:
+    """Where it is the default, in terms of sizes and of limits of the device."""
+    if "default_for" not in top:
+        return None
+    text = top.text("default_for")
+    known = {*defined.sizes, *element_sizes(DEFAULT_DTYPE)}
+    scope = Scope(language.limits | known, frozenset())
+    return scope.expression(top, "default_for", text, exact_division=False)
 
 
 def _plain(values: Iterable[Value]) -> str:

@@ -12,7 +12,9 @@ from autotune.core.configuration import Configuration, Value
 from autotune.core.dtypes import DEFAULT_DTYPE
 from autotune.core.errors import FamilyError, ProblemError
 from autotune.core.printable import shown
+from autotune.families.banner import banner
 from autotune.families.languages import language_of
+from autotune.families.launched import check_constant_launches
 from autotune.families.templating import expand
 from autotune.operations.epilogue import epilogue_of
 
@@ -94,19 +96,25 @@ def render(
         {name: v for name, v in family.conform(configuration).items() if name not in runtime}
     )
     language = language_of(family.target)
-    banner = _banner(family, compiled, dtype, out_dtype or dtype, layout)
+    constants = _checked(family, family.constants(compiled, dtype))
+    types = dtype if out_dtype in (None, dtype) else f"{dtype} to {out_dtype}"
+    opening = banner(family, compiled, constants, types, layout)
     names: dict[str, object] = {
-        **_checked(family, family.constants(compiled, dtype)),
+        **constants,
         **language.names(family, dtype, out_dtype or dtype),
         **_epilogue(family, dtype),
         "dtype": dtype,
         "layout": layout,
-        "banner": banner,
+        "banner": opening,
         # For names that must differ between programs: what the banner says is all they depend on.
-        "program": hashlib.sha256(banner.encode()).hexdigest()[:16],
+        "program": hashlib.sha256(opening.encode()).hexdigest()[:16],
     }
     text = expand(family.template, family.template_folders, names)
+    if language.lay_out is not None:
+        text = language.lay_out(text, str(names["arguments"]))
     language.check(family, text)
+    if language.kernels is not None:
+        check_constant_launches(family, language.kernels(text), constants)
     return Source(text, family.operation, runtime, family.target)
 
 
@@ -153,16 +161,3 @@ def _epilogue(family: KernelFamily, dtype: str) -> dict[str, object]:
         "absent": [] if following is None else [*following.absent],
         "epilogue": given,
     }
-
-
-def _banner(
-    family: KernelFamily, compiled: Configuration, dtype: str, out_dtype: str, layout: str
-) -> str:
-    """The opening lines of emitted source; nothing in it varies between runs."""
-    types = dtype if out_dtype == dtype else f"{dtype} to {out_dtype}"
-    return (
-        f"{family.operation} for {family.target}: family {family.name}, {types}, "
-        f"layout {layout}.\n\n"
-        f"template: {family.template}, digest {family.template_digest}\n"
-        f"configuration: {compiled.json}"
-    )

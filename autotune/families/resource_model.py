@@ -59,6 +59,7 @@ def expected_log_time(
     if launch is None or not set(_NEEDED) <= family.derived.keys():
         return None
     grid, work = launch.grid, family.work
+    is_product = isinstance(problem, Gemm) or bool(problem.defined.product)
 
     def expected(columns: Columns) -> NDArray[np.float64]:
         names: dict[str, Any] = {**problem.sizes, **limits.names(), **columns}
@@ -78,11 +79,12 @@ def expected_log_time(
             shared_bytes=shared_bytes,
         )
         with np.errstate(divide="ignore", invalid="ignore"):
-            if work is not None and isinstance(problem, Gemm):
+            if work is not None and is_product:
+                m, n, k = problem.shape
                 rows, across, _ = map(column, work.tile)
                 parts = column(work.parts)
-                units = np.ceil(problem.m / rows) * np.ceil(problem.k / across) * parts
-                products = rows * across * problem.n / parts  # of one unit
+                units = np.ceil(m / rows) * np.ceil(k / across) * parts
+                products = rows * across * n / parts  # of one unit
                 elements = rows * across
                 even = column(work.share) > 0
             else:  # a unit is a block

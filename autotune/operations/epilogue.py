@@ -84,6 +84,8 @@ def epilogue_of(operation: Operation) -> Epilogue | None:
     if operation.takes:
         raise InputError("arguments must be left out with product = 'gemm': kernels are gemm's")
     _check_factors(operation)
+    if operation.baselines:
+        raise InputError("baseline must be left out with product = 'gemm': libraries compute none")
     operands = tuple(_along(each) for each in operation.operands if each not in FACTORS)
     scalars = [name for name, _ in operation.scalars]
     formula = Formula(ast.unparse(_Splitter(operation).split()))

@@ -12,12 +12,13 @@ from typing import Any, Self
 import numpy as np
 
 from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES
-from autotune.core.errors import InputError, ProblemError
+from autotune.core.errors import ExpressionError, InputError, ProblemError
 from autotune.core.printable import shown
 from autotune.core.suggestions import must_be
 from autotune.operations.entry import Argument, Kind, operand_arguments
 from autotune.operations.fields import check_common, element_sizes, label_of, positive
 from autotune.operations.formula import Formula
+from autotune.operations.misfit import misfit, shape_text
 from autotune.operations.parts import Array, Operand, check_expression, check_names, parsed
 from autotune.operations.python_reference import PythonReference
 from autotune.space import UndefinedError
@@ -446,14 +447,28 @@ def _check_result(operation: Operation) -> None:
         if sum(math.prod(each.shape) for each in arrays) > _LARGEST_EXAMPLE:
             continue
         values: dict[str, Any] = {each.name: np.zeros(each.shape) for each in arrays}
-        with np.errstate(all="ignore"):
-            result = operation.result.evaluate({**values, **dict(operation.scalars)})
+        values |= dict(operation.scalars)
+        names = _extents(operation, sizes)
+        try:
+            with np.errstate(all="ignore"):
+                result = operation.result.evaluate(values)
+        except ExpressionError as error:
+            fault = misfit(operation.result, values, names)
+            raise InputError(f"result must fit its operands, and {fault}") from error
         wanted = next(each.shape for each in arrays if each.written)
         if np.shape(result) != wanted:
             raise InputError(
                 f"result must have the shape {' x '.join(operation.output.shape)} of "
-                f"{operation.output.name}, and {operation.result.text!r} has not"
+                f"{operation.output.name}, and {operation.result.text!r} is "
+                f"{shape_text(result, names)}"
             )
+
+
+def _extents(operation: Operation, sizes: Mapping[str, int]) -> dict[int, str]:
+    """What extents of operands are called: sizes by their names, others by their expressions."""
+    texts = itertools.chain(*(operand.shape for operand in operation.operands))
+    found = {operation.evaluated(text, sizes): text for text in texts}
+    return found | {size: name for name, size in sizes.items()}
 
 
 def baseline_of(operation: Operation, target: str) -> str | None:

@@ -141,6 +141,10 @@ class Expression:
         remainder = Apply(operators.REMAINDER, (self.root, divisor.root))
         return self._part(Apply(operators.EQUAL, (remainder, Constant(0))))
 
+    def over(self, divisor: Expression) -> Expression:
+        """The expression ``self / divisor`` of an exact division."""
+        return self._part(Apply(operators.DIVIDE_EXACTLY, (self.root, divisor.root)))
+
     def _part(self, node: Node) -> Expression:
         return Expression._of(nodes.to_text(node), node)
 

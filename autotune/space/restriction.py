@@ -77,6 +77,7 @@ def whole_divisions(definitions: Mapping[str, Expression]) -> list[Restriction]:
     for name, definition in definitions.items():
         for numerator, denominator in definition.divisions():
             expression = numerator.is_multiple_of(denominator)
-            reason = f"{numerator} / {denominator} must be a whole number ({name})"
+            quotient = numerator.over(denominator)
+            reason = f"{quotient} must be a whole number ({name})"
             implied.setdefault(expression.text, Restriction(expression, reason))
     return list(implied.values())

@@ -173,10 +173,6 @@ class Target(ABC):
         return False
 
     @abstractmethod
-    def default_family(self, device: Device) -> str:
-        """The family whose default configuration serves a problem nothing was tuned for."""
-
-    @abstractmethod
     def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:
         """Read the live device; with a problem, under that problem's own caps.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.configuration import Candidate
 from autotune.core.errors import InputError, NotTunedError, UnknownNameError
+from autotune.families.defaults import default_family
 from autotune.families.launch import Binary
 from autotune.families.offers import refusal
 from autotune.store import Match, MatchQuality, TuningRecord, find, pools
@@ -197,11 +198,11 @@ def _candidate(
     if found.record is None:
         if (reason := refusal(families, problem)) is not None:
             raise InputError(reason)
-        default = target.default_family(shared.device)
+        able = {n: each for n, each in families.items() if each.unsupported(problem) is None}
+        default = default_family(able, problem, shared.device.limits) or next(iter(able))
         if (chosen := shared.predictor.by_limits(problem, default)) is not None:
             return chosen
-        able = [name for name, each in families.items() if each.unsupported(problem) is None]
-        return fitting.default(families[default if default in able else able[0]])
+        return fitting.default(able[default])
     fitted = fitting.fitted(found.record.candidate)
     if fitted is None:
         name = found.record.candidate.family

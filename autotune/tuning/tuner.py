@@ -16,6 +16,7 @@ from autotune.core.configuration import Candidate
 from autotune.core.deadline import Deadline
 from autotune.core.errors import InputError, NotTunedError, SpaceError
 from autotune.core.interrupt import Interrupt
+from autotune.families.defaults import default_family
 from autotune.runtime.loading import load
 from autotune.runtime.multiplying import forget
 from autotune.store import EffortRecord, neighbours
@@ -311,8 +312,8 @@ def _known_good(work: Workplace) -> Iterable[Candidate]:
     records = work.store.records(operation=problem.operation, target=work.target.name)
     wanted = [each.candidate for each in neighbours(records, problem, device.fingerprint, limit=3)]
     wanted += [each.candidate for each in islice(work.predictor.favourites(problem), PREDICTED)]
-    default = work.target.default_family(device)
-    if default in spaces:
+    default = _default_of(work)
+    if default is not None:
         family = work.families[default]
         wanted.append(Candidate(default, family.default(problem, device.limits)))
         # Those that would no longer be what they say are left out: one for another type, say.
@@ -333,9 +334,15 @@ def _known_good(work: Workplace) -> Iterable[Candidate]:
             yield Candidate(candidate.family, space[row])
 
 
+def _default_of(work: Workplace) -> str | None:
+    """The default among the families that are searched."""
+    searched = {name: work.families[name] for name in work.union.spaces}
+    return default_family(searched, work.problem, work.device.limits)
+
+
 def _rungs(work: Workplace) -> Iterable[Candidate]:
     """The other families' own points: their presets are rungs of a ladder, and not tried."""
-    default = work.target.default_family(work.device)
+    default = _default_of(work)
     for name in work.union.spaces:
         if name != default:
             yield Candidate(name, work.families[name].default(work.problem, work.device.limits))

@@ -24,6 +24,7 @@ from autotune.core.device import Device
 from autotune.core.errors import FamilyError, InputError, UnknownNameError
 from autotune.core.measurement import Outcome
 from autotune.families.catalog import load_families
+from autotune.families.defaults import default_family
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
 from autotune.measuring.evaluator import Effort
@@ -72,7 +73,9 @@ class TargetConformance:
         self, target: Target, device: Device, families: Mapping[str, KernelFamily]
     ) -> Candidate:
         """The default configuration of the default family."""
-        family = families[target.default_family(device)]
+        name = default_family(families, device.limits)
+        assert name is not None
+        family = families[name]
         return Candidate(family.name, family.default(PROBLEM, device.limits))
 
     def test_is_found_by_its_name(self, target: Target) -> None:

@@ -2,7 +2,11 @@
  * gemm for cuda: family block, float16, layout nn.
  *
  * template: gemm/cuda/block.cu.j2, digest 0f56d560a8f2a7bf
- * configuration: {"fragment_buffers": 1, "group": 1, "interleaved": 1, "min_blocks": 1, "pad": 4, "sk": 64, "sm": 64, "sn": 16, "stages": 2, "swizzle": 0, "transposed": 1, "tx": 8, "ty": 8, "vector": 4}
+ * configuration: {"fragment_buffers": 1, "group": 1, "interleaved": 1, "min_blocks": 1, "pad": 4,
+ *     "sk": 64, "sm": 64, "sn": 16, "stages": 2, "swizzle": 0, "transposed": 1, "tx": 8, "ty": 8,
+ *     "vector": 4}
+ * launch: grid (blocks, 1, 1), block (8, 8, 1), 16896 bytes of dynamic shared memory
+ *   blocks = ceildiv(M, 64) * ceildiv(K, 64)
  */
 
 using T = float;
@@ -82,16 +86,19 @@ constexpr int A_LD = (TRANSPOSED ? SM : SN) + PAD;
 
 static_assert(SM % TY == 0, "sm / ty must be a whole number (threads_m)");
 static_assert(SK % TX == 0, "sk / tx must be a whole number (threads_k)");
-static_assert(ITEMSIZE % 4 == 0, "acc_itemsize / 4 must be a whole number (words)");
 static_assert(VECTOR * ITEMSIZE <= 16, "one access moves at most 16 bytes");
-static_assert(TY % VECTOR == 0 && TX % VECTOR == 0, "a thread's rows and columns are made of whole vectors");
+static_assert(TY % VECTOR == 0 && TX % VECTOR == 0,
+              "a thread's rows and columns are made of whole vectors");
 static_assert(TX <= 2 * TY && TY <= 2 * TX, "nearly square tiles reuse what they read most");
 static_assert((SM + SK) * SN <= 32 * THREADS, "a thread stages at most 32 elements in registers");
 static_assert(PAD % VECTOR == 0, "padded rows keep vectors aligned");
-static_assert(SWIZZLE == 0 || TRANSPOSED == 1 && PAD == 0 && SM % 32 == 0, "a transposed tile is permuted in groups of 32 rows, instead of padded");
+static_assert(SWIZZLE == 0 || TRANSPOSED == 1 && PAD == 0 && SM % 32 == 0,
+              "a transposed tile is permuted in groups of 32 rows, instead of padded");
 static_assert(THREADS >= 64, "a single warp cannot hide the latency of its own loads");
-static_assert(SM * SN % (THREADS * VECTOR) == 0 && SK * SN % (THREADS * VECTOR) == 0, "every thread loads the same number of vectors");
-static_assert(TX * TY * SN <= 2048, "the unrolled products of a tile stay within the instruction cache");
+static_assert(SM * SN % (THREADS * VECTOR) == 0 && SK * SN % (THREADS * VECTOR) == 0,
+              "every thread loads the same number of vectors");
+static_assert(TX * TY * SN <= 2048,
+              "the unrolled products of a tile stay within the instruction cache");
 
 struct Tiles {
   T a[STAGES][A_ROWS][A_LD];
@@ -437,7 +444,11 @@ __device__ __forceinline__ void accumulate(T (&acc)[TY][TX], Tiles& tiles,
 }
 
 // Launch bounds could cap the registers in coarse steps only, and they exclude a cap of its own.
-extern "C" __global__ void __maxnreg__(REGISTER_CAP) gemm(int m, int n, int k, float alpha, const __half* __restrict__ a, int lda, const __half* __restrict__ b, int ldb, float beta, __half* __restrict__ c, int ldc) {
+extern "C" __global__ void __maxnreg__(REGISTER_CAP) gemm(int m, int n, int k, float alpha,
+                                                          const __half* __restrict__ a, int lda,
+                                                          const __half* __restrict__ b, int ldb,
+                                                          float beta, __half* __restrict__ c,
+                                                          int ldc) {
   Tiles& tiles = *reinterpret_cast<Tiles*>(shared_memory);
   const int thread = threadIdx.y * THREADS_K + threadIdx.x;
   const int thread_m = threadIdx.y * (INTERLEAVED ? VECTOR : TY);

@@ -1,6 +1,6 @@
 """gemm for cpu: family blocked, float32, layout nn.
 
-template: gemm/cpu/blocked.py.j2, digest adc58f5cb1fdaf7c
+template: gemm/cpu/blocked.py.j2, digest dcce0b1ed36fa123
 configuration: {"threads": 1, "unroll": 4}
 """
 
@@ -10,7 +10,7 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
 # ---- Element type, threads and compiler options
-REAL = np.float32
+REAL = types.float32
 ITEMSIZE = 4
 # Contraction to FMA and reordering of sums are allowed; NaN and infinity keep their meaning.
 OPTIONS = {
@@ -29,7 +29,7 @@ KERNEL = {**CALLED, "forceinline": True}
 @intrinsic
 def view(typing_context, address, count):
     """`count` contiguous elements at an integer address, as an array that owns nothing."""
-    array_type = types.Array(types.float32, 1, "C")
+    array_type = types.Array(REAL, 1, "C")
 
     def codegen(context, builder, signature, arguments):
         array = make_array(array_type)(context, builder)
@@ -60,11 +60,10 @@ def add_block(alpha, a, lda, b, ldb, c, ldc, rows, depth, columns):
         for step in range(depth // UNROLL):
             p = step * UNROLL
             steps = view(a + (i * lda + p) * ITEMSIZE, UNROLL)
-            a0, a1, a2, a3 = alpha * steps[0], alpha * steps[1], alpha * steps[2], alpha * steps[3]
-            b0 = view(b + (p + 0) * ldb * ITEMSIZE, columns)
-            b1 = view(b + (p + 1) * ldb * ITEMSIZE, columns)
-            b2 = view(b + (p + 2) * ldb * ITEMSIZE, columns)
-            b3 = view(b + (p + 3) * ldb * ITEMSIZE, columns)
+            a0, b0 = alpha * steps[0], view(b + (p + 0) * ldb * ITEMSIZE, columns)
+            a1, b1 = alpha * steps[1], view(b + (p + 1) * ldb * ITEMSIZE, columns)
+            a2, b2 = alpha * steps[2], view(b + (p + 2) * ldb * ITEMSIZE, columns)
+            a3, b3 = alpha * steps[3], view(b + (p + 3) * ldb * ITEMSIZE, columns)
             for j in range(columns):
                 c_row[j] = c_row[j] + a0 * b0[j] + a1 * b1[j] + a2 * b2[j] + a3 * b3[j]
         for p in range(depth // UNROLL * UNROLL, depth):
@@ -75,7 +74,7 @@ def add_block(alpha, a, lda, b, ldb, c, ldc, rows, depth, columns):
 
 
 @njit(**INLINE)
-def scale(beta, c, ldc, rows, columns):
+def scale_c(beta, c, ldc, rows, columns):
     """C[rows x columns] = beta * C; where beta is 0, C is not read: it may hold NaN."""
     for i in range(rows):
         row = view(c + i * ldc * ITEMSIZE, columns)
@@ -111,5 +110,5 @@ def multiply(m, n, k, alpha, a, lda, b, ldb, c, ldc, sm, sn, sk):
 def gemm(m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc, sm, sn, sk):
     """C[m x k] = alpha * A[m x n] @ B[n x k] + beta * C; sm, sn, sk are the blocks' sizes."""
     a, b, c = np.int64(a_address), np.int64(b_address), np.int64(c_address)
-    scale(beta, c, ldc, m, k)
+    scale_c(beta, c, ldc, m, k)
     multiply(m, n, k, alpha, a, lda, b, ldb, c, ldc, sm, sn, sk)

@@ -1,6 +1,6 @@
 """gemm for cpu: family divide, float32, layout nn.
 
-template: gemm/cpu/divide.py.j2, digest e9d32bab3d6b82a2
+template: gemm/cpu/divide.py.j2, digest 3d353d1d1099f197
 configuration: {"threads": 1, "unroll": 2}
 """
 
@@ -10,7 +10,7 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
 # ---- Element type, threads and compiler options
-REAL = np.float32
+REAL = types.float32
 ITEMSIZE = 4
 # Contraction to FMA and reordering of sums are allowed; NaN and infinity keep their meaning.
 OPTIONS = {
@@ -29,7 +29,7 @@ KERNEL = {**CALLED, "forceinline": True}
 @intrinsic
 def view(typing_context, address, count):
     """`count` contiguous elements at an integer address, as an array that owns nothing."""
-    array_type = types.Array(types.float32, 1, "C")
+    array_type = types.Array(REAL, 1, "C")
 
     def codegen(context, builder, signature, arguments):
         array = make_array(array_type)(context, builder)
@@ -60,9 +60,8 @@ def add_block(alpha, a, lda, b, ldb, c, ldc, rows, depth, columns):
         for step in range(depth // UNROLL):
             p = step * UNROLL
             steps = view(a + (i * lda + p) * ITEMSIZE, UNROLL)
-            a0, a1 = alpha * steps[0], alpha * steps[1]
-            b0 = view(b + (p + 0) * ldb * ITEMSIZE, columns)
-            b1 = view(b + (p + 1) * ldb * ITEMSIZE, columns)
+            a0, b0 = alpha * steps[0], view(b + (p + 0) * ldb * ITEMSIZE, columns)
+            a1, b1 = alpha * steps[1], view(b + (p + 1) * ldb * ITEMSIZE, columns)
             for j in range(columns):
                 c_row[j] = c_row[j] + a0 * b0[j] + a1 * b1[j]
         for p in range(depth // UNROLL * UNROLL, depth):
@@ -73,7 +72,7 @@ def add_block(alpha, a, lda, b, ldb, c, ldc, rows, depth, columns):
 
 
 @njit(**INLINE)
-def scale(beta, c, ldc, rows, columns):
+def scale_c(beta, c, ldc, rows, columns):
     """C[rows x columns] = beta * C; where beta is 0, C is not read: it may hold NaN."""
     for i in range(rows):
         row = view(c + i * ldc * ITEMSIZE, columns)
@@ -85,7 +84,7 @@ def scale(beta, c, ldc, rows, columns):
                 row[j] *= beta
 
 
-@njit(types.void(*[types.int64] * 3, types.float32, *[types.int64] * 7), **CALLED)
+@njit(types.void(*[types.int64] * 3, REAL, *[types.int64] * 7), **CALLED)
 def divide(m, n, k, alpha, a, lda, b, ldb, c, ldc, cutoff):
     """C[m x k] += alpha * A[m x n] @ B[n x k], halving the largest size above `cutoff`."""
     largest = max(m, n, k)
@@ -115,5 +114,5 @@ def divide(m, n, k, alpha, a, lda, b, ldb, c, ldc, cutoff):
 def gemm(m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc, cutoff):
     """C[m x k] = alpha * A[m x n] @ B[n x k] + beta * C; blocks are at most `cutoff` a side."""
     a, b, c = np.int64(a_address), np.int64(b_address), np.int64(c_address)
-    scale(beta, c, ldc, m, k)
+    scale_c(beta, c, ldc, m, k)
     divide(m, n, k, alpha, a, lda, b, ldb, c, ldc, cutoff)

@@ -1,6 +1,6 @@
 """gemm for cpu: family goto, float32, layout nn.
 
-template: gemm/cpu/goto.py.j2, digest 9a4b5598fae2c2db
+template: gemm/cpu/goto.py.j2, digest cee767956b89c71f
 configuration: {"schedule": "static", "threads": 1, "tx": 32, "ty": 14, "vector": 512}
 """
 
@@ -13,8 +13,8 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "444c230998480030"
-REAL = np.float32
+PROGRAM = "7575ded12e5b3ad7"
+REAL = types.float32
 ITEMSIZE = 4
 OPTIONS = {"nogil": True, "error_model": "numpy"}
 # Small helpers vanish into their caller before types are inferred, which compiles fastest.
@@ -30,7 +30,7 @@ ELEMENT = ir.FloatType()
 VECTOR = ir.VectorType(ELEMENT, LANES)
 # The vector in the names of LLVM's functions.
 SUFFIX = f"v{LANES}f{8 * ITEMSIZE}"
-POINTER = types.CPointer(types.float32)
+POINTER = types.CPointer(REAL)
 
 
 class Tile(types.Type):
@@ -117,31 +117,6 @@ def by_name(signature):
 
 
 @intrinsic
-def allocate(typing_context, size):
-    """The address of memory of that many bytes, to be released; 0 if there is none."""
-
-    def codegen(context, builder, signature, arguments):
-        kind = ir.FunctionType(INT8.as_pointer(), [INT64])
-        function = get_or_insert_function(builder.module, kind, "malloc")
-        return builder.ptrtoint(builder.call(function, arguments), INT64)
-
-    return types.int64(types.int64), codegen
-
-
-@intrinsic
-def release(typing_context, address):
-    """Give allocated memory back."""
-
-    def codegen(context, builder, signature, arguments):
-        kind = ir.FunctionType(ir.VoidType(), [INT8.as_pointer()])
-        function = get_or_insert_function(builder.module, kind, "free")
-        builder.call(function, [builder.inttoptr(arguments[0], INT8.as_pointer())])
-        return context.get_dummy_value()
-
-    return types.void(types.int64), codegen
-
-
-@intrinsic
 def pointer(typing_context, address):
     """The pointer to an address."""
 
@@ -220,6 +195,39 @@ def store(typing_context, tile, start, stride, rows, columns):
 
 
 @intrinsic
+def scale(typing_context, tile, factor):
+    """factor * tile."""
+
+    def codegen(context, builder, signature, arguments):
+        value, factor = arguments
+        factors = splat(builder, factor, VECTOR)
+
+        def vector_at(i, j):
+            return builder.fmul(factors, builder.extract_value(value, (i, j)))
+
+        return build(builder, tile, vector_at)
+
+    return tile(tile, REAL), codegen
+
+
+@intrinsic
+def add_scaled(typing_context, tile, factor, other):
+    """tile + factor * other."""
+
+    def codegen(context, builder, signature, arguments):
+        value, factor, other = arguments
+        factors = splat(builder, factor, VECTOR)
+
+        def vector_at(i, j):
+            vector = builder.extract_value(other, (i, j))
+            return fma(builder, factors, vector, builder.extract_value(value, (i, j)))
+
+        return build(builder, tile, vector_at)
+
+    return tile(tile, REAL, tile), codegen
+
+
+@intrinsic
 def fetch(typing_context, start):
     """Have the cache line that starts there, or around there, brought near: a hint."""
 
@@ -230,6 +238,56 @@ def fetch(typing_context, start):
         return context.get_dummy_value()
 
     return types.void(POINTER), codegen
+
+
+@intrinsic
+def transpose(typing_context, tile):
+    """The transpose of a tile of LANES rows of one vector.
+
+    Two rows that are `size` apart exchange blocks of `size` elements: the right ones of the upper
+    row for the left ones of the lower row. Sizes 1, 2, 4, ... make that a transpose.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        lanes = ir.VectorType(INT32, LANES)
+        rows = [builder.extract_value(arguments[0], (i, 0)) for i in range(LANES)]
+        for size in (2**step for step in range(LANES.bit_length() - 1)):
+            left = [(lane ^ size) | LANES if lane & size else lane for lane in range(LANES)]
+            right = [lane | LANES if lane & size else lane ^ size for lane in range(LANES)]
+            for i in range(LANES):
+                if not i & size:
+                    rows[i], rows[i + size] = (
+                        builder.shuffle_vector(rows[i], rows[i + size], ir.Constant(lanes, blocks))
+                        for blocks in (left, right)
+                    )
+        return build(builder, tile, lambda i, j: rows[i])
+
+    return tile(tile), codegen
+
+
+@intrinsic
+def allocate(typing_context, size):
+    """The address of memory of that many bytes, to be released; 0 if there is none."""
+
+    def codegen(context, builder, signature, arguments):
+        kind = ir.FunctionType(INT8.as_pointer(), [INT64])
+        function = get_or_insert_function(builder.module, kind, "malloc")
+        return builder.ptrtoint(builder.call(function, arguments), INT64)
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def release(typing_context, address):
+    """Give allocated memory back."""
+
+    def codegen(context, builder, signature, arguments):
+        kind = ir.FunctionType(ir.VoidType(), [INT8.as_pointer()])
+        function = get_or_insert_function(builder.module, kind, "free")
+        builder.call(function, [builder.inttoptr(arguments[0], INT8.as_pointer())])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
 
 
 @intrinsic
@@ -257,62 +315,13 @@ def add_outer(typing_context, tile, a, stride, rows, b):
     return tile(tile, POINTER, types.int64, types.int64, POINTER), codegen
 
 
-@intrinsic
-def scale(typing_context, tile, factor):
-    """factor * tile."""
-
-    def codegen(context, builder, signature, arguments):
-        value, factor = arguments
-        factors = splat(builder, factor, VECTOR)
-
-        def vector_at(i, j):
-            return builder.fmul(factors, builder.extract_value(value, (i, j)))
-
-        return build(builder, tile, vector_at)
-
-    return tile(tile, types.float32), codegen
-
-
-@intrinsic
-def add_scaled(typing_context, tile, factor, other):
-    """tile + factor * other."""
-
-    def codegen(context, builder, signature, arguments):
-        value, factor, other = arguments
-        factors = splat(builder, factor, VECTOR)
-
-        def vector_at(i, j):
-            vector = builder.extract_value(other, (i, j))
-            return fma(builder, factors, vector, builder.extract_value(value, (i, j)))
-
-        return build(builder, tile, vector_at)
-
-    return tile(tile, types.float32, tile), codegen
-
-
-@intrinsic
-def transpose(typing_context, tile):
-    """The transpose of a tile of LANES rows of one vector.
-
-    Two rows that are `size` apart exchange blocks of `size` elements: the right ones of the upper
-    row for the left ones of the lower row. Sizes 1, 2, 4, ... make that a transpose.
-    """
-
-    def codegen(context, builder, signature, arguments):
-        lanes = ir.VectorType(INT32, LANES)
-        rows = [builder.extract_value(arguments[0], (i, 0)) for i in range(LANES)]
-        for size in (2**step for step in range(LANES.bit_length() - 1)):
-            left = [(lane ^ size) | LANES if lane & size else lane for lane in range(LANES)]
-            right = [lane | LANES if lane & size else lane ^ size for lane in range(LANES)]
-            for i in range(LANES):
-                if not i & size:
-                    rows[i], rows[i + size] = (
-                        builder.shuffle_vector(rows[i], rows[i + size], ir.Constant(lanes, blocks))
-                        for blocks in (left, right)
-                    )
-        return build(builder, tile, lambda i, j: rows[i])
-
-    return tile(tile), codegen
+@njit(**INLINE)
+def write_tile(tile, alpha, beta, c, ldc, rows, columns):
+    """C[rows x columns] = alpha * tile + beta * C; where beta is 0, C is not read."""
+    tile = scale(tile, alpha)
+    if beta != 0:
+        tile = add_scaled(tile, beta, load(tile, c, ldc, rows, columns))
+    store(tile, c, ldc, rows, columns)
 
 
 # ---- Configuration
@@ -352,7 +361,7 @@ def block_bytes(height, deep):
 
 
 @njit(**CALLED)
-def pack_block(a, a_row, a_step, rows, depth, packed, deep):
+def pack_block(a, a_row, rows, depth, packed, deep):
     """Copy rows x depth of A into strips of TY rows x `deep` columns, each stored by columns.
 
     What a strip has more than A is filled with anything: it only meets what is not stored in C.
@@ -414,15 +423,6 @@ def accumulate(tile, depth, a, a_row, a_step, rows, b, b_step, near, beside, pac
 
 
 @njit(**INLINE)
-def write(tile, alpha, beta, c, ldc, rows, columns):
-    """C[rows x columns] = alpha * tile + beta * C; where beta is 0, C is not read."""
-    tile = scale(tile, alpha)
-    if beta != 0:
-        tile = add_scaled(tile, beta, load(tile, c, ldc, rows, columns))
-    store(tile, c, ldc, rows, columns)
-
-
-@njit(**INLINE)
 def fetch_rows(start, stride, rows, columns):
     """Have a matrix brought near."""
     for i in range(rows):
@@ -433,7 +433,7 @@ def fetch_rows(start, stride, rows, columns):
 @njit(**CALLED)
 def multiply_tile(
     alpha, a, a_row, a_step, packed, b, b_step,
-    beta, c, ldc, rows, depth, columns, near, beside, pace
+    beta, c, ldc, rows, depth, columns, near, beside, pace,
 ):
     """C = alpha * A @ B + beta * C for one tile: a strip of A, packed or not, and one of B.
 
@@ -447,7 +447,7 @@ def multiply_tile(
             narrow = accumulate(narrow, depth, a, 1, TY, TY, b, b_step, near, 0, pace)
         else:
             narrow = accumulate(narrow, depth, a, a_row, a_step, rows, b, b_step, near, 0, pace)
-        write(narrow, alpha, beta, c, ldc, rows, columns)
+        write_tile(narrow, alpha, beta, c, ldc, rows, columns)
         return
     tile = zeros(TY, VECTORS)
     if packed and beside:
@@ -459,20 +459,22 @@ def multiply_tile(
     else:
         tile = accumulate(tile, depth, a, a_row, a_step, rows, b, b_step, near, 0, pace)
     if rows == TY and columns == TX:
-        write(tile, alpha, beta, c, ldc, TY, TX)
+        write_tile(tile, alpha, beta, c, ldc, TY, TX)
     else:
-        write(tile, alpha, beta, c, ldc, rows, columns)
+        write_tile(tile, alpha, beta, c, ldc, rows, columns)
 
 
 @by_name(
     types.void(
-        *[types.int64] * 6, types.float32, *[types.int64] * 9, types.float32,
+        *[types.int64] * 6, REAL, *[types.int64] * 9, REAL,
         *[types.int64] * 4,
     )
 )
 def multiply_blocks(
-    first, last, parts, m, depth, columns, alpha, a_address, a_row, a_step, pack_a,
-    packed_address, b_address, ldb, panel_address, packed_from, beta, c_address, ldc, height, deep
+    first, last, parts, m, depth, columns,
+    alpha, a_address, a_row, a_step, pack_a, packed_address,
+    b_address, ldb, panel_address, packed_from,
+    beta, c_address, ldc, height, deep,
 ):
     """C = alpha * A @ B + beta * C in blocks first..last-1 of C, which is m x columns.
 
@@ -488,7 +490,7 @@ def multiply_blocks(
         a_block = ahead(a, top * a_row)
         c_block = ahead(pointer(c_address), top * ldc)
         if pack_a and (part == 0 or block == first):
-            pack_block(a_block, a_row, a_step, rows, depth, packed, deep)
+            pack_block(a_block, a_row, rows, depth, packed, deep)
         for strip in range(strips * part // parts, strips * (part + 1) // parts):
             left = strip * TX
             width = smaller(TX, columns - left)
@@ -508,7 +510,7 @@ def multiply_blocks(
                     near = ahead(b_strip, TX + 2 * (i // TY) % VECTORS * LANES)
                 multiply_tile(
                     alpha, a_strip, a_row, a_step, pack_a, b_strip, b_step,
-                    beta, c_tile, ldc, used, depth, width, near, beside, pace
+                    beta, c_tile, ldc, used, depth, width, near, beside, pace,
                 )
                 near = ahead(near, pace * depth)
 
@@ -559,7 +561,9 @@ def gemm(
             )
             blocks = (m + height - 1) // height
             multiply_blocks(
-                0, blocks, 1, m, depth, columns, alpha, a_panel, a_row, a_step, pack_a,
-                packed, b_panel, ldb, panel, packed_from, factor, c_panel, ldc, height, deep
+                0, blocks, 1, m, depth, columns,
+                alpha, a_panel, a_row, a_step, pack_a, packed,
+                b_panel, ldb, panel, packed_from,
+                factor, c_panel, ldc, height, deep,
             )
     release(buffer)

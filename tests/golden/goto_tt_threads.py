@@ -1,6 +1,6 @@
 """gemm for cpu: family goto, float64, layout tt.
 
-template: gemm/cpu/goto.py.j2, digest 9a4b5598fae2c2db
+template: gemm/cpu/goto.py.j2, digest cee767956b89c71f
 configuration: {"schedule": "guided", "threads": 2, "tx": 8, "ty": 6, "vector": 256}
 """
 
@@ -8,13 +8,13 @@ import numpy as np
 from llvmlite import ir
 from llvmlite.binding import add_symbol
 from numba import cfunc, njit, prange, types
-from numba.core.cgutils import get_or_insert_function
+from numba.core.cgutils import alloca_once, get_or_insert_function
 from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "d77b8590dd738d16"
-REAL = np.float64
+PROGRAM = "cfd5b3b781339149"
+REAL = types.float64
 ITEMSIZE = 8
 # Threads that share the work.
 THREADS = 2
@@ -34,7 +34,7 @@ ELEMENT = ir.DoubleType()
 VECTOR = ir.VectorType(ELEMENT, LANES)
 # The vector in the names of LLVM's functions.
 SUFFIX = f"v{LANES}f{8 * ITEMSIZE}"
-POINTER = types.CPointer(types.float64)
+POINTER = types.CPointer(REAL)
 
 
 class Tile(types.Type):
@@ -121,31 +121,6 @@ def by_name(signature):
 
 
 @intrinsic
-def allocate(typing_context, size):
-    """The address of memory of that many bytes, to be released; 0 if there is none."""
-
-    def codegen(context, builder, signature, arguments):
-        kind = ir.FunctionType(INT8.as_pointer(), [INT64])
-        function = get_or_insert_function(builder.module, kind, "malloc")
-        return builder.ptrtoint(builder.call(function, arguments), INT64)
-
-    return types.int64(types.int64), codegen
-
-
-@intrinsic
-def release(typing_context, address):
-    """Give allocated memory back."""
-
-    def codegen(context, builder, signature, arguments):
-        kind = ir.FunctionType(ir.VoidType(), [INT8.as_pointer()])
-        function = get_or_insert_function(builder.module, kind, "free")
-        builder.call(function, [builder.inttoptr(arguments[0], INT8.as_pointer())])
-        return context.get_dummy_value()
-
-    return types.void(types.int64), codegen
-
-
-@intrinsic
 def pointer(typing_context, address):
     """The pointer to an address."""
 
@@ -224,44 +199,6 @@ def store(typing_context, tile, start, stride, rows, columns):
 
 
 @intrinsic
-def fetch(typing_context, start):
-    """Have the cache line that starts there, or around there, brought near: a hint."""
-
-    def codegen(context, builder, signature, arguments):
-        line = builder.bitcast(arguments[0], INT8.as_pointer())
-        read, first_level, data = INT32(0), INT32(3), INT32(1)
-        call(builder, "llvm.prefetch.p0", ir.VoidType(), line, read, first_level, data)
-        return context.get_dummy_value()
-
-    return types.void(POINTER), codegen
-
-
-@intrinsic
-def add_outer(typing_context, tile, a, stride, rows, b):
-    """tile + a b: a column of A, its elements `stride` apart, times a row of B.
-
-    Of A's rows only `rows` are there; the last is repeated.
-    """
-
-    def codegen(context, builder, signature, arguments):
-        value, a, stride, rows, b = arguments
-        row = [
-            builder.load(vector_pointer(builder, b, INT64(0), j), align=ITEMSIZE)
-            for j in range(tile.vectors)
-        ]
-        # Elements of A are loaded where they are used: LLVM would keep early ones in registers.
-        for i in range(tile.rows):
-            offset = builder.mul(clamped(builder, i, rows), stride)
-            factor = splat(builder, builder.load(builder.gep(a, [offset])), VECTOR)
-            for j in range(tile.vectors):
-                total = fma(builder, factor, row[j], builder.extract_value(value, (i, j)))
-                value = builder.insert_value(value, total, (i, j))
-        return value
-
-    return tile(tile, POINTER, types.int64, types.int64, POINTER), codegen
-
-
-@intrinsic
 def scale(typing_context, tile, factor):
     """factor * tile."""
 
@@ -274,7 +211,7 @@ def scale(typing_context, tile, factor):
 
         return build(builder, tile, vector_at)
 
-    return tile(tile, types.float64), codegen
+    return tile(tile, REAL), codegen
 
 
 @intrinsic
@@ -291,7 +228,20 @@ def add_scaled(typing_context, tile, factor, other):
 
         return build(builder, tile, vector_at)
 
-    return tile(tile, types.float64, tile), codegen
+    return tile(tile, REAL, tile), codegen
+
+
+@intrinsic
+def fetch(typing_context, start):
+    """Have the cache line that starts there, or around there, brought near: a hint."""
+
+    def codegen(context, builder, signature, arguments):
+        line = builder.bitcast(arguments[0], INT8.as_pointer())
+        read, first_level, data = INT32(0), INT32(3), INT32(1)
+        call(builder, "llvm.prefetch.p0", ir.VoidType(), line, read, first_level, data)
+        return context.get_dummy_value()
+
+    return types.void(POINTER), codegen
 
 
 @intrinsic
@@ -319,13 +269,70 @@ def transpose(typing_context, tile):
     return tile(tile), codegen
 
 
+@intrinsic
+def allocate(typing_context, size):
+    """The address of memory of that many bytes, to be released; 0 if there is none."""
+
+    def codegen(context, builder, signature, arguments):
+        kind = ir.FunctionType(INT8.as_pointer(), [INT64])
+        function = get_or_insert_function(builder.module, kind, "malloc")
+        return builder.ptrtoint(builder.call(function, arguments), INT64)
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def release(typing_context, address):
+    """Give allocated memory back."""
+
+    def codegen(context, builder, signature, arguments):
+        kind = ir.FunctionType(ir.VoidType(), [INT8.as_pointer()])
+        function = get_or_insert_function(builder.module, kind, "free")
+        builder.call(function, [builder.inttoptr(arguments[0], INT8.as_pointer())])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@intrinsic
+def add_outer(typing_context, tile, a, stride, rows, b):
+    """tile + a b: a column of A, its elements `stride` apart, times a row of B.
+
+    Of A's rows only `rows` are there; the last is repeated.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        value, a, stride, rows, b = arguments
+        row = [
+            builder.load(vector_pointer(builder, b, INT64(0), j), align=ITEMSIZE)
+            for j in range(tile.vectors)
+        ]
+        # Elements of A are loaded where they are used: LLVM would keep early ones in registers.
+        for i in range(tile.rows):
+            offset = builder.mul(clamped(builder, i, rows), stride)
+            factor = splat(builder, builder.load(builder.gep(a, [offset])), VECTOR)
+            for j in range(tile.vectors):
+                total = fma(builder, factor, row[j], builder.extract_value(value, (i, j)))
+                value = builder.insert_value(value, total, (i, j))
+        return value
+
+    return tile(tile, POINTER, types.int64, types.int64, POINTER), codegen
+
+
+@njit(**INLINE)
+def write_tile(tile, alpha, beta, c, ldc, rows, columns):
+    """C[rows x columns] = alpha * tile + beta * C; where beta is 0, C is not read."""
+    tile = scale(tile, alpha)
+    if beta != 0:
+        tile = add_scaled(tile, beta, load(tile, c, ldc, rows, columns))
+    store(tile, c, ldc, rows, columns)
+
+
 # ---- Configuration
 # Rows and columns of the tile of C that stays in registers, and the vectors in one of its rows.
 TY = 6
 TX = 8
 VECTORS = TX // LANES
-# Rows of B that are copied together.
-GROUP = 4
 # Bytes of a cache line, where packed memory starts.
 LINE = 64
 
@@ -356,7 +363,7 @@ def block_bytes(height, deep):
 
 
 @njit(**CALLED)
-def pack_block(a, a_row, a_step, rows, depth, packed, deep):
+def pack_block(a, a_step, rows, depth, packed, deep):
     """Copy rows x depth of A into strips of TY rows x `deep` columns, each stored by columns.
 
     What a strip has more than A is filled with anything: it only meets what is not stored in C.
@@ -417,15 +424,6 @@ def accumulate(tile, depth, a, a_row, a_step, rows, b, b_step, near, beside, pac
 
 
 @njit(**INLINE)
-def write(tile, alpha, beta, c, ldc, rows, columns):
-    """C[rows x columns] = alpha * tile + beta * C; where beta is 0, C is not read."""
-    tile = scale(tile, alpha)
-    if beta != 0:
-        tile = add_scaled(tile, beta, load(tile, c, ldc, rows, columns))
-    store(tile, c, ldc, rows, columns)
-
-
-@njit(**INLINE)
 def fetch_rows(start, stride, rows, columns):
     """Have a matrix brought near."""
     for i in range(rows):
@@ -436,7 +434,7 @@ def fetch_rows(start, stride, rows, columns):
 @njit(**CALLED)
 def multiply_tile(
     alpha, a, a_row, a_step, packed, b, b_step,
-    beta, c, ldc, rows, depth, columns, near, beside, pace
+    beta, c, ldc, rows, depth, columns, near, beside, pace,
 ):
     """C = alpha * A @ B + beta * C for one tile: a strip of A, packed or not, and one of B.
 
@@ -450,7 +448,7 @@ def multiply_tile(
             narrow = accumulate(narrow, depth, a, 1, TY, TY, b, b_step, near, 0, pace)
         else:
             narrow = accumulate(narrow, depth, a, a_row, a_step, rows, b, b_step, near, 0, pace)
-        write(narrow, alpha, beta, c, ldc, rows, columns)
+        write_tile(narrow, alpha, beta, c, ldc, rows, columns)
         return
     tile = zeros(TY, VECTORS)
     if packed and beside:
@@ -462,20 +460,22 @@ def multiply_tile(
     else:
         tile = accumulate(tile, depth, a, a_row, a_step, rows, b, b_step, near, 0, pace)
     if rows == TY and columns == TX:
-        write(tile, alpha, beta, c, ldc, TY, TX)
+        write_tile(tile, alpha, beta, c, ldc, TY, TX)
     else:
-        write(tile, alpha, beta, c, ldc, rows, columns)
+        write_tile(tile, alpha, beta, c, ldc, rows, columns)
 
 
 @by_name(
     types.void(
-        *[types.int64] * 6, types.float64, *[types.int64] * 9, types.float64,
+        *[types.int64] * 6, REAL, *[types.int64] * 9, REAL,
         *[types.int64] * 4,
     )
 )
 def multiply_blocks(
-    first, last, parts, m, depth, columns, alpha, a_address, a_row, a_step, pack_a,
-    packed_address, b_address, ldb, panel_address, packed_from, beta, c_address, ldc, height, deep
+    first, last, parts, m, depth, columns,
+    alpha, a_address, a_row, a_step, pack_a, packed_address,
+    b_address, ldb, panel_address, packed_from,
+    beta, c_address, ldc, height, deep,
 ):
     """C = alpha * A @ B + beta * C in blocks first..last-1 of C, which is m x columns.
 
@@ -491,7 +491,7 @@ def multiply_blocks(
         a_block = ahead(a, top * a_row)
         c_block = ahead(pointer(c_address), top * ldc)
         if pack_a and (part == 0 or block == first):
-            pack_block(a_block, a_row, a_step, rows, depth, packed, deep)
+            pack_block(a_block, a_step, rows, depth, packed, deep)
         for strip in range(strips * part // parts, strips * (part + 1) // parts):
             left = strip * TX
             width = smaller(TX, columns - left)
@@ -511,7 +511,7 @@ def multiply_blocks(
                     near = ahead(b_strip, TX + 2 * (i // TY) % VECTORS * LANES)
                 multiply_tile(
                     alpha, a_strip, a_row, a_step, pack_a, b_strip, b_step,
-                    beta, c_tile, ldc, used, depth, width, near, beside, pace
+                    beta, c_tile, ldc, used, depth, width, near, beside, pace,
                 )
                 near = ahead(near, pace * depth)
 
@@ -519,9 +519,6 @@ def multiply_blocks(
 # Schedule: guided. A thread that is free takes the next chunk of tiles, by counting up
 # atomically. No order between the threads' other accesses follows from that, and none is needed:
 # tiles are independent, and the end of the parallel loop orders everything.
-from llvmlite import ir
-from numba.core.cgutils import alloca_once
-
 ATOMIC = "monotonic"
 # Words of 64 bits that surely hold one whole cache line of 64 bytes.
 COUNTER_WORDS = 16
@@ -556,7 +553,7 @@ def compare_exchange(typing_context, address, expected, value):
 
 
 @njit(**KERNEL)
-def next_chunk(first, count, chunk, counter):
+def next_chunk(counter, count, chunk):
     """Half of an even share of what is left, at least `chunk`; empty when nothing is left."""
     first = compare_exchange(counter, 0, 0)
     while first < count:
@@ -569,26 +566,24 @@ def next_chunk(first, count, chunk, counter):
     return count, count
 
 
-@njit(**KERNEL)
-def first_chunk(thread, count, chunk, counter):
-    """As `next_chunk`: any thread may take any chunk."""
-    return next_chunk(0, count, chunk, counter)
-
-
 @njit(**CALLED)
 def work(
-    thread, count, chunk, counter,
-    parts, m, depth, columns, alpha, a, a_row, a_step, pack_a,
-    packed, b, ldb, panel, packed_from, beta, c, ldc, height, deep
+    counter, count, chunk,
+    parts, m, depth, columns,
+    alpha, a, a_row, a_step, pack_a, packed,
+    b, ldb, panel, packed_from,
+    beta, c, ldc, height, deep,
 ):
     """A thread's blocks of C; see `multiply_blocks`."""
-    first, last = first_chunk(thread, count, chunk, counter)
+    first, last = next_chunk(counter, count, chunk)
     while first < last:
         multiply_blocks(
-            first, last, parts, m, depth, columns, alpha, a, a_row, a_step, pack_a,
-            packed, b, ldb, panel, packed_from, beta, c, ldc, height, deep
+            first, last, parts, m, depth, columns,
+            alpha, a, a_row, a_step, pack_a, packed,
+            b, ldb, panel, packed_from,
+            beta, c, ldc, height, deep,
         )
-        first, last = next_chunk(first, count, chunk, counter)
+        first, last = next_chunk(counter, count, chunk)
 
 
 @njit(
@@ -644,9 +639,10 @@ def gemm(
             counter = new_counter()
             for thread in prange(THREADS):
                 work(
-                    thread, count, chunk, counter,
-                    parts, m, depth, columns, alpha, a_panel, a_row, a_step, pack_a,
-                    packed + thread * share, b_panel, ldb, panel, packed_from, factor,
-                    c_panel, ldc, height, deep
+                    counter, count, chunk,
+                    parts, m, depth, columns,
+                    alpha, a_panel, a_row, a_step, pack_a, packed + thread * share,
+                    b_panel, ldb, panel, packed_from,
+                    factor, c_panel, ldc, height, deep,
                 )
     release(buffer)

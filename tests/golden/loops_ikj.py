@@ -1,6 +1,6 @@
 """gemm for cpu: family loops, float32, layout nn.
 
-template: gemm/cpu/loops.py.j2, digest 5df6e1e350700452
+template: gemm/cpu/loops.py.j2, digest 7783a16fd699fd70
 configuration: {"order": "ikj", "threads": 1}
 """
 
@@ -10,7 +10,7 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
 # ---- Element type, threads and compiler options
-REAL = np.float32
+REAL = types.float32
 ITEMSIZE = 4
 # Contraction to FMA and reordering of sums are allowed; NaN and infinity keep their meaning.
 OPTIONS = {
@@ -29,7 +29,7 @@ KERNEL = {**CALLED, "forceinline": True}
 @intrinsic
 def view(typing_context, address, count):
     """`count` contiguous elements at an integer address, as an array that owns nothing."""
-    array_type = types.Array(types.float32, 1, "C")
+    array_type = types.Array(REAL, 1, "C")
 
     def codegen(context, builder, signature, arguments):
         array = make_array(array_type)(context, builder)
@@ -47,12 +47,30 @@ def view(typing_context, address, count):
     return array_type(types.int64, types.int64), codegen
 
 
-# ---- Configuration
-# Loop order, outermost first: ikj (i rows of C, j columns of C, k the reduction).
+@intrinsic
+def matrix(typing_context, address, rows, leading):
+    """A matrix at an integer address, as an array; its rows are `leading` elements apart."""
+    array_type = types.Array(REAL, 2, "C")
+
+    def codegen(context, builder, signature, arguments):
+        address, rows, leading = arguments
+        array = make_array(array_type)(context, builder)
+        itemsize = context.get_constant(types.intp, ITEMSIZE)
+        populate_array(
+            array,
+            data=builder.inttoptr(address, array.data.type),
+            shape=[rows, leading],
+            strides=[builder.mul(leading, itemsize), itemsize],
+            itemsize=itemsize,
+            meminfo=None,
+        )
+        return array._getvalue()
+
+    return array_type(types.int64, types.int64, types.int64), codegen
 
 
 @njit(**INLINE)
-def scale(beta, c, ldc, rows, columns):
+def scale_c(beta, c, ldc, rows, columns):
     """C[rows x columns] = beta * C; where beta is 0, C is not read: it may hold NaN."""
     for i in range(rows):
         row = view(c + i * ldc * ITEMSIZE, columns)
@@ -67,13 +85,11 @@ def scale(beta, c, ldc, rows, columns):
 @njit(**KERNEL)
 def multiply(m, n, k, alpha, a, lda, b, ldb, c, ldc):
     """C[m x k] += alpha * A[m x n] @ B[n x k]."""
+    A, B, C = matrix(a, m, lda), matrix(b, n, ldb), matrix(c, m, ldc)
     for i in range(m):
         for p in range(n):
             for j in range(k):
-                a_row = view(a + i * lda * ITEMSIZE, n)
-                b_row = view(b + p * ldb * ITEMSIZE, k)
-                c_row = view(c + i * ldc * ITEMSIZE, k)
-                c_row[j] += alpha * a_row[p] * b_row[j]
+                C[i, j] += alpha * A[i, p] * B[p, j]
 
 
 @njit(
@@ -84,5 +100,5 @@ def multiply(m, n, k, alpha, a, lda, b, ldb, c, ldc):
 def gemm(m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc):
     """C[m x k] = alpha * A[m x n] @ B[n x k] + beta * C."""
     a, b, c = np.int64(a_address), np.int64(b_address), np.int64(c_address)
-    scale(beta, c, ldc, m, k)
+    scale_c(beta, c, ldc, m, k)
     multiply(m, n, k, alpha, a, lda, b, ldb, c, ldc)

@@ -3,6 +3,8 @@
  *
  * template: gemm/cuda/naive.cu.j2, digest e3d62fe64e3ef051
  * configuration: {"block_x": 32, "block_y": 8, "x_along": "columns"}
+ * launch: grid (blocks, 1, 1), block (32, 8, 1), no dynamic shared memory
+ *   blocks = ceildiv(M, 8) * ceildiv(K, 32)
  */
 
 using T = float;
@@ -40,7 +42,11 @@ __device__ __forceinline__ void store_element(T* element, T sum, T alpha, T beta
   *element = value;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) gemm(int m, int n, int k, float alpha, const float* __restrict__ a, int lda, const float* __restrict__ b, int ldb, float beta, float* __restrict__ c, int ldc) {
+extern "C" __global__ void __launch_bounds__(THREADS) gemm(int m, int n, int k, float alpha,
+                                                           const float* __restrict__ a, int lda,
+                                                           const float* __restrict__ b, int ldb,
+                                                           float beta, float* __restrict__ c,
+                                                           int ldc) {
   const int blocks_across = (k + COLUMNS - 1) / COLUMNS;
   // Neighbours read the same element of A, and B side by side.
   const int row = blockIdx.x / blocks_across * ROWS + threadIdx.y;

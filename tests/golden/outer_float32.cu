@@ -3,6 +3,9 @@
  *
  * template: gemm/cuda/outer.cu.j2, digest d1f4b44427a9a185
  * configuration: {"min_blocks": 2, "sn": 8, "ty": 2, "warps": 8, "wide": 4}
+ * launch: grid (ceildiv(K, strip), ceildiv(M, rows), 1), block (256, 1, 1), no dynamic shared
+ *     memory
+ *   strip = across * 4
  */
 
 using T = float;
@@ -43,9 +46,8 @@ constexpr int VECTOR = 16 / ITEMSIZE;
 // Rows of A in shared memory.
 constexpr int PANEL = 128;
 
-static_assert(16 % ITEMSIZE == 0, "16 / itemsize must be a whole number (vector)");
-static_assert(ITEMSIZE % 4 == 0, "itemsize / 4 must be a whole number (words)");
-static_assert(WIDE % VECTOR == 0, "columns are written in vectors of 16 bytes where C's rows allow it");
+static_assert(WIDE % VECTOR == 0,
+              "columns are written in vectors of 16 bytes where C's rows allow it");
 
 struct __align__(16) Panel {
   T a[PANEL][SN];

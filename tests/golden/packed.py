@@ -1,6 +1,6 @@
 """gemm for cpu: family packed, float32, layout nn.
 
-template: gemm/cpu/packed.py.j2, digest 22bfa555a7cce07a
+template: gemm/cpu/packed.py.j2, digest b3cbb7504fd6d7fc
 configuration: {"schedule": "static", "shared": "grid", "threads": 1, "ty": 4, "unroll": 4}
 """
 
@@ -10,7 +10,7 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
 # ---- Element type, threads and compiler options
-REAL = np.float32
+REAL = types.float32
 ITEMSIZE = 4
 # Contraction to FMA and reordering of sums are allowed; NaN and infinity keep their meaning.
 OPTIONS = {
@@ -29,7 +29,7 @@ KERNEL = {**CALLED, "forceinline": True}
 @intrinsic
 def view(typing_context, address, count):
     """`count` contiguous elements at an integer address, as an array that owns nothing."""
-    array_type = types.Array(types.float32, 1, "C")
+    array_type = types.Array(REAL, 1, "C")
 
     def codegen(context, builder, signature, arguments):
         array = make_array(array_type)(context, builder)
@@ -61,7 +61,7 @@ GROUP = (LANES + TY - 1) // TY * TY
 
 
 @intrinsic
-def keep(typing_context, array):
+def keep_alive(typing_context, array):
     """Do nothing with an array whose address is in use: Numba frees it after its last mention."""
 
     def codegen(context, builder, signature, arguments):
@@ -184,7 +184,8 @@ def add_panel(
 
 @njit(**INLINE)
 def multiply_blocks(
-    first, last, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, height, deep, width, space
+    first, last, m, n, k, alpha,
+    a, lda, b, ldb, beta, c, ldc, height, deep, width, space,
 ):
     """Blocks first..last-1 of C, each height x width, counted down the columns of blocks."""
     down = (m + height - 1) // height
@@ -216,7 +217,7 @@ def gemm(m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc, s
     blocks = ((m + height - 1) // height) * ((k + width - 1) // width)
     buffer = np.empty(workspace(deep, width), REAL)
     multiply_blocks(
-        0, blocks, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc,
-        height, deep, width, buffer.ctypes.data,
+        0, blocks, m, n, k, alpha,
+        a, lda, b, ldb, beta, c, ldc, height, deep, width, buffer.ctypes.data,
     )
-    keep(buffer)
+    keep_alive(buffer)

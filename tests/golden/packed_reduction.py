@@ -1,6 +1,6 @@
 """gemm for cpu: family packed, float32, layout nn.
 
-template: gemm/cpu/packed.py.j2, digest 22bfa555a7cce07a
+template: gemm/cpu/packed.py.j2, digest b3cbb7504fd6d7fc
 configuration: {"schedule": "static", "shared": "reduction", "threads": 2, "ty": 4, "unroll": 4}
 """
 
@@ -10,7 +10,7 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
 # ---- Element type, threads and compiler options
-REAL = np.float32
+REAL = types.float32
 ITEMSIZE = 4
 # Threads that share the work.
 THREADS = 2
@@ -31,7 +31,7 @@ KERNEL = {**CALLED, "forceinline": True}
 @intrinsic
 def view(typing_context, address, count):
     """`count` contiguous elements at an integer address, as an array that owns nothing."""
-    array_type = types.Array(types.float32, 1, "C")
+    array_type = types.Array(REAL, 1, "C")
 
     def codegen(context, builder, signature, arguments):
         array = make_array(array_type)(context, builder)
@@ -63,7 +63,7 @@ GROUP = (LANES + TY - 1) // TY * TY
 
 
 @intrinsic
-def keep(typing_context, array):
+def keep_alive(typing_context, array):
     """Do nothing with an array whose address is in use: Numba frees it after its last mention."""
 
     def codegen(context, builder, signature, arguments):
@@ -184,36 +184,11 @@ def add_panel(
             write_back(alpha, tile, width, factor, c_tile, ldc, used, columns)
 
 
-@njit(**INLINE)
-def multiply_blocks(
-    first, last, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, height, deep, width, space
-):
-    """Blocks first..last-1 of C, each height x width, counted down the columns of blocks."""
-    down = (m + height - 1) // height
-    for block in range(first, last):
-        top, left = block % down * height, block // down * width
-        bottom, columns = min(top + height, m), min(width, k - left)
-        for p in range(0, n, deep):
-            # Only the first panel meets C as it was; the others add to it.
-            factor = beta if p == 0 else REAL(1)
-            depth = min(deep, n - p)
-            add_panel(
-                top, bottom, left, columns, p, depth,
-                alpha, a, lda, b, ldb, factor, c, ldc, width, space,
-            )
-
-
-# Schedule: static. Who takes which tiles is settled beforehand, and nothing is counted.
-
-
-@njit(**INLINE)
-def new_counter():
-    """No counter is needed."""
-    return 0
+# Schedule: static. Who takes which tiles is settled beforehand.
 
 
 @njit(**KERNEL)
-def first_chunk(thread, count, chunk, counter):
+def first_chunk(thread, count, chunk):
     """A thread's first chunk: every THREADS-th is its own, or one run of tiles if chunk is 0."""
     if chunk == 0:
         return count * thread // THREADS, count * (thread + 1) // THREADS
@@ -222,20 +197,20 @@ def first_chunk(thread, count, chunk, counter):
 
 
 @njit(**KERNEL)
-def next_chunk(first, count, chunk, counter):
+def next_chunk(first, count, chunk):
     """The chunk after the one that starts at `first`; empty when there is none."""
     first = count if chunk == 0 else first + THREADS * chunk
     return first, min(first + chunk, count)
 
 
 @njit(**CALLED)
-def work(thread, count, chunk, counter, m, n, k, a, lda, b, ldb, sums, deep, width):
+def work(thread, count, chunk, m, n, k, a, lda, b, ldb, sums, deep, width):
     """A thread's panels of the reduction, added up in a C of its own, sums[m x k]."""
     buffer = np.empty(workspace(deep, width), REAL)
     elements = view(sums, m * k)
     for j in range(m * k):
         elements[j] = 0
-    first, last = first_chunk(thread, count, chunk, counter)
+    first, last = first_chunk(thread, count, chunk)
     while first < last:
         for p in range(first * deep, min(last * deep, n), deep):
             depth = min(deep, n - p)
@@ -245,19 +220,21 @@ def work(thread, count, chunk, counter, m, n, k, a, lda, b, ldb, sums, deep, wid
                     0, m, left, columns, p, depth, REAL(1),
                     a, lda, b, ldb, REAL(1), sums, k, width, buffer.ctypes.data,
                 )
-        first, last = next_chunk(first, count, chunk, counter)
-    keep(buffer)
+        first, last = next_chunk(first, count, chunk)
+    keep_alive(buffer)
 
 
 @njit(**CALLED)
-def add_sums(sums, step, k, alpha, beta, c):
-    """A row of C = alpha * (the threads' sums, in the order of the threads) + beta * C."""
-    row = view(sums, k)
+def add_sums(i, sums, step, k, alpha, beta, c, ldc):
+    """Row i of C = alpha * (the threads' sums, in the order of the threads) + beta * C."""
+    first = sums + i * k * ITEMSIZE
+    row = view(first, k)
     for thread in range(1, THREADS):
-        other = view(sums + thread * step * ITEMSIZE, k)
+        other = view(first + thread * step * ITEMSIZE, k)
         for j in range(k):
             row[j] += other[j]
-    write_back(alpha, sums, k, beta, c, k, 1, k)
+    target = c + i * ldc * ITEMSIZE
+    write_back(alpha, first, k, beta, target, k, 1, k)
 
 
 @njit(
@@ -277,10 +254,9 @@ def gemm(m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc, s
     count = (n + deep - 1) // deep
     sums = np.empty(THREADS * m * k, REAL)
     start = sums.ctypes.data
-    counter = new_counter()
     for thread in prange(THREADS):
         own = start + thread * m * k * ITEMSIZE
-        work(thread, count, chunk, counter, m, n, k, a, lda, b, ldb, own, deep, width)
+        work(thread, count, chunk, m, n, k, a, lda, b, ldb, own, deep, width)
     for i in prange(m):
-        add_sums(start + i * k * ITEMSIZE, m * k, k, alpha, beta, c + i * ldc * ITEMSIZE)
-    keep(sums)
+        add_sums(i, start, m * k, k, alpha, beta, c, ldc)
+    keep_alive(sums)

@@ -1,16 +1,18 @@
 """gemm for cpu: family packed, float64, layout tt.
 
-template: gemm/cpu/packed.py.j2, digest 22bfa555a7cce07a
+template: gemm/cpu/packed.py.j2, digest b3cbb7504fd6d7fc
 configuration: {"schedule": "dynamic", "shared": "grid", "threads": 2, "ty": 2, "unroll": 3}
 """
 
 import numpy as np
+from llvmlite import ir
 from numba import njit, prange, types
+from numba.core.cgutils import alloca_once
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
 # ---- Element type, threads and compiler options
-REAL = np.float64
+REAL = types.float64
 ITEMSIZE = 8
 # Threads that share the work.
 THREADS = 2
@@ -31,7 +33,7 @@ KERNEL = {**CALLED, "forceinline": True}
 @intrinsic
 def view(typing_context, address, count):
     """`count` contiguous elements at an integer address, as an array that owns nothing."""
-    array_type = types.Array(types.float64, 1, "C")
+    array_type = types.Array(REAL, 1, "C")
 
     def codegen(context, builder, signature, arguments):
         array = make_array(array_type)(context, builder)
@@ -63,7 +65,7 @@ GROUP = (LANES + TY - 1) // TY * TY
 
 
 @intrinsic
-def keep(typing_context, array):
+def keep_alive(typing_context, array):
     """Do nothing with an array whose address is in use: Numba frees it after its last mention."""
 
     def codegen(context, builder, signature, arguments):
@@ -177,7 +179,8 @@ def add_panel(
 
 @njit(**INLINE)
 def multiply_blocks(
-    first, last, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, height, deep, width, space
+    first, last, m, n, k, alpha,
+    a, lda, b, ldb, beta, c, ldc, height, deep, width, space,
 ):
     """Blocks first..last-1 of C, each height x width, counted down the columns of blocks."""
     down = (m + height - 1) // height
@@ -197,9 +200,6 @@ def multiply_blocks(
 # Schedule: dynamic. A thread that is free takes the next chunk of tiles, by counting up
 # atomically. No order between the threads' other accesses follows from that, and none is needed:
 # tiles are independent, and the end of the parallel loop orders everything.
-from llvmlite import ir
-from numba.core.cgutils import alloca_once
-
 ATOMIC = "monotonic"
 # Words of 64 bits that surely hold one whole cache line of 64 bytes.
 COUNTER_WORDS = 16
@@ -232,33 +232,27 @@ def fetch_add(typing_context, address, value):
 
 
 @njit(**KERNEL)
-def next_chunk(first, count, chunk, counter):
+def next_chunk(counter, count, chunk):
     """The next `chunk` tiles; an empty chunk when none are left."""
     first = fetch_add(counter, max(1, chunk))
     return first, min(first + max(1, chunk), count)
 
 
-@njit(**KERNEL)
-def first_chunk(thread, count, chunk, counter):
-    """As `next_chunk`: any thread may take any chunk."""
-    return next_chunk(0, count, chunk, counter)
-
-
 @njit(**CALLED)
 def work(
-    thread, count, chunk, counter,
+    counter, count, chunk,
     m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, height, deep, width,
 ):
     """A thread's blocks of C."""
     buffer = np.empty(workspace(deep, width), REAL)
-    first, last = first_chunk(thread, count, chunk, counter)
+    first, last = next_chunk(counter, count, chunk)
     while first < last:
         multiply_blocks(
             first, last, m, n, k, alpha,
             a, lda, b, ldb, beta, c, ldc, height, deep, width, buffer.ctypes.data,
         )
-        first, last = next_chunk(first, count, chunk, counter)
-    keep(buffer)
+        first, last = next_chunk(counter, count, chunk)
+    keep_alive(buffer)
 
 
 @njit(
@@ -277,8 +271,8 @@ def gemm(m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc, s
     width = even_block(k, sk, LANES)
     count = ((m + height - 1) // height) * ((k + width - 1) // width)
     counter = new_counter()
-    for thread in prange(THREADS):
+    for _ in prange(THREADS):
         work(
-            thread, count, chunk, counter,
+            counter, count, chunk,
             m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, height, deep, width,
         )

@@ -2,7 +2,24 @@
  * gemm for cuda: family pipelined, float32, layout nn.
  *
  * template: gemm/cuda/pipelined.cu.j2, digest dc5a54f8510db81a
- * configuration: {"bounds": "launch", "lane_order": "z", "lanes_m": 4, "load_run": 16, "min_blocks": 1, "order": "row-serpentine", "sk": 128, "sm": 128, "sn": 16, "stages": 3, "transpose_through": "copies", "tx": 8, "ty": 8, "unaligned": "whole"}
+ * configuration: {"bounds": "launch", "lane_order": "z", "lanes_m": 4, "load_run": 16,
+ *     "min_blocks": 1, "order": "row-serpentine", "sk": 128, "sm": 128, "sn": 16, "stages": 3,
+ *     "transpose_through": "copies", "tx": 8, "ty": 8, "unaligned": "whole"}
+ * launch: grid (tiles, 1, splits), block (256, 1, 1), 50688 bytes of dynamic shared memory
+ *   workspace: ticket_bytes + (copy_elements + part_elements) * 4 bytes, of which the first
+ *       ticket_bytes are zero
+ *   before it, where realign == 1: realign_operands, grid (ceildiv(copy_elements // 4, 256), 1, 1),
+ *       block (256, 1, 1)
+ *   after it, where splits > 1 and last == 0: sum_splits, grid
+ *       (ceildiv(M * loaded_k // 4, 64), 1, 1), block (64, sum_runs, 1)
+ *   tiles = ceildiv(M, 128) * ceildiv(K, 128)
+ *   sum_runs = ceildiv(splits, max(8, ceildiv(splits, 8)))
+ *   loaded_m = ceildiv(M, 4) * 4
+ *   loaded_n = ceildiv(N, 4) * 4
+ *   loaded_k = ceildiv(K, 4) * 4
+ *   ticket_bytes = last * (splits > 1) * ceildiv(tiles, 4) * 16
+ *   copy_elements = realign * loaded_n * (loaded_m + loaded_k)
+ *   part_elements = (splits > 1) * splits * M * loaded_k
  */
 
 using T = float;
@@ -62,20 +79,23 @@ constexpr int COLUMN_STEP = LANES_K * VECTOR;
 constexpr int A_LD = SM + VECTOR;
 constexpr int B_LD = SK + VECTOR;
 
-static_assert(16 % ITEMSIZE == 0, "16 / itemsize must be a whole number (vector)");
 static_assert(SM % TY == 0, "sm / ty must be a whole number (threads)");
 static_assert(SK % TX == 0, "sk / tx must be a whole number (threads)");
 static_assert(32 % LANES_M == 0, "32 / lanes_m must be a whole number (lanes_k)");
-static_assert(SM % (LANES_M * TY) == 0, "sm / lanes_m * ty must be a whole number (warps)");
-static_assert(SK % (LANES_K * TX) == 0, "sk / lanes_k * tx must be a whole number (warps)");
-static_assert(ITEMSIZE % 4 == 0, "itemsize / 4 must be a whole number (words)");
-static_assert(TY % VECTOR == 0 && TX % VECTOR == 0, "a thread's rows and columns are read from shared memory in vectors of 16 bytes");
+static_assert(SM % (LANES_M * TY) == 0, "sm / (lanes_m * ty) must be a whole number (warps)");
+static_assert(SK % (LANES_K * TX) == 0, "sk / (lanes_k * tx) must be a whole number (warps)");
+static_assert(TY % VECTOR == 0 && TX % VECTOR == 0,
+              "a thread's rows and columns are read from shared memory in vectors of 16 bytes");
 static_assert(WARPS * 32 == THREADS, "whole warp tiles cover the block's tile");
-static_assert(LANES_M == 4 || LANES_M == 8 || !(SM % (4 * TY) == 0 && SK % (8 * TX) == 0 || SM % (8 * TY) == 0 && SK % (4 * TX) == 0), "warps are as square as the tile allows");
+static_assert(LANES_M == 4 || LANES_M == 8 || !(SM % (4 * TY) == 0 && SK % (8 * TX) == 0 ||
+              SM % (8 * TY) == 0 && SK % (4 * TX) == 0),
+              "warps are as square as the tile allows");
 static_assert(LOAD_RUN <= SN, "a tile is no deeper than its reduction steps");
-static_assert(TX * TY * SN <= 2048, "the unrolled products of a tile stay within the instruction cache");
+static_assert(TX * TY * SN <= 2048,
+              "the unrolled products of a tile stay within the instruction cache");
 static_assert(THREADS >= 64, "a single warp cannot hide the latency of its own copies");
-static_assert(SM * SN >= THREADS && SK * SN >= THREADS, "every thread copies elements of both operands");
+static_assert(SM * SN >= THREADS && SK * SN >= THREADS,
+              "every thread copies elements of both operands");
 
 // --- Memory ---
 

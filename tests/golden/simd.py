@@ -1,16 +1,20 @@
 """gemm for cpu: family simd, float32, layout nn.
 
-template: gemm/cpu/simd.py.j2, digest 6f1cab91ccc63002
-configuration: {"row": "registers", "schedule": "static", "threads": 1, "unroll": 2, "vector": 256}
+template: gemm/cpu/simd.py.j2, digest 18cc79fe2748bd9f
+configuration: {"row": "registers", "schedule": "static", "threads": 1, "unroll": 2,
+    "vector": 256}
 """
 
 import numpy as np
+from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic
+from numba.core.cgutils import get_or_insert_function
+from numba.core.datamodel.models import PrimitiveModel
+from numba.extending import intrinsic, register_model
 from numba.np.arrayobj import make_array, populate_array
 
 # ---- Element type, threads and compiler options
-REAL = np.float32
+REAL = types.float32
 ITEMSIZE = 4
 # Contraction to FMA and reordering of sums are allowed; NaN and infinity keep their meaning.
 OPTIONS = {
@@ -29,7 +33,7 @@ KERNEL = {**CALLED, "forceinline": True}
 @intrinsic
 def view(typing_context, address, count):
     """`count` contiguous elements at an integer address, as an array that owns nothing."""
-    array_type = types.Array(types.float32, 1, "C")
+    array_type = types.Array(REAL, 1, "C")
 
     def codegen(context, builder, signature, arguments):
         array = make_array(array_type)(context, builder)
@@ -45,15 +49,15 @@ def view(typing_context, address, count):
         return array._getvalue()
 
     return array_type(types.int64, types.int64), codegen
-from llvmlite import ir
-from numba.core.cgutils import get_or_insert_function
-from numba.core.datamodel.models import PrimitiveModel
-from numba.extending import register_model
+
 
 # ---- Configuration
+# Vectors per step along a row.
+UNROLL = 2
+
+# ---- Vectors
 # Elements of a vector of 256 bits.
 LANES = 8
-
 VECTOR = ir.VectorType(ir.FloatType(), LANES)
 
 
@@ -84,7 +88,7 @@ def broadcast(typing_context, x):
         first = builder.insert_element(ir.Constant(VECTOR, ir.Undefined), arguments[0], lane(0))
         return builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(lane, LANES), None))
 
-    return vector(types.float32), codegen
+    return vector(REAL), codegen
 
 
 @intrinsic
@@ -122,7 +126,7 @@ def multiply_add(typing_context, x, y, z):
 
 
 @njit(**INLINE)
-def scale(beta, c, ldc, rows, columns):
+def scale_c(beta, c, ldc, rows, columns):
     """C[rows x columns] = beta * C; where beta is 0, C is not read: it may hold NaN."""
     for i in range(rows):
         row = view(c + i * ldc * ITEMSIZE, columns)
@@ -132,10 +136,6 @@ def scale(beta, c, ldc, rows, columns):
         elif beta != 1:
             for j in range(columns):
                 row[j] *= beta
-
-
-# Vectors per step along a row.
-UNROLL = 2
 
 
 @njit(**KERNEL)
@@ -165,12 +165,14 @@ def add_row(alpha, a, depth, b, ldb, c, columns):
 
 
 @njit(**INLINE)
-def multiply_rows(first, last, height, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, depth, width):
+def multiply_rows(
+    first, last, height, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, depth, width,
+):
     """Tiles first..last-1 of `height` rows of C, by blocks of depth x width of B."""
     for tile in range(first, last):
         top = tile * height
         rows = min(height, m - top)
-        scale(beta, c + top * ldc * ITEMSIZE, ldc, rows, k)
+        scale_c(beta, c + top * ldc * ITEMSIZE, ldc, rows, k)
         for p in range(0, n, depth):
             for j in range(0, k, width):
                 b_block = b + (p * ldb + j) * ITEMSIZE
@@ -195,4 +197,6 @@ def gemm(m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc, b
     depth = n if block == 0 else block
     width = k if block == 0 else block
     count = (m + height - 1) // height
-    multiply_rows(0, count, height, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, depth, width)
+    multiply_rows(
+        0, count, height, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, depth, width,
+    )

@@ -1,16 +1,19 @@
 """gemm for cpu: family simd, float64, layout nn.
 
-template: gemm/cpu/simd.py.j2, digest 6f1cab91ccc63002
+template: gemm/cpu/simd.py.j2, digest 18cc79fe2748bd9f
 configuration: {"row": "memory", "schedule": "guided", "threads": 2, "unroll": 1, "vector": 512}
 """
 
 import numpy as np
+from llvmlite import ir
 from numba import njit, prange, types
-from numba.extending import intrinsic
+from numba.core.cgutils import alloca_once, get_or_insert_function
+from numba.core.datamodel.models import PrimitiveModel
+from numba.extending import intrinsic, register_model
 from numba.np.arrayobj import make_array, populate_array
 
 # ---- Element type, threads and compiler options
-REAL = np.float64
+REAL = types.float64
 ITEMSIZE = 8
 # Threads that share the work.
 THREADS = 2
@@ -31,7 +34,7 @@ KERNEL = {**CALLED, "forceinline": True}
 @intrinsic
 def view(typing_context, address, count):
     """`count` contiguous elements at an integer address, as an array that owns nothing."""
-    array_type = types.Array(types.float64, 1, "C")
+    array_type = types.Array(REAL, 1, "C")
 
     def codegen(context, builder, signature, arguments):
         array = make_array(array_type)(context, builder)
@@ -47,15 +50,15 @@ def view(typing_context, address, count):
         return array._getvalue()
 
     return array_type(types.int64, types.int64), codegen
-from llvmlite import ir
-from numba.core.cgutils import get_or_insert_function
-from numba.core.datamodel.models import PrimitiveModel
-from numba.extending import register_model
+
 
 # ---- Configuration
+# Vectors per step along a row.
+UNROLL = 1
+
+# ---- Vectors
 # Elements of a vector of 512 bits.
 LANES = 8
-
 VECTOR = ir.VectorType(ir.DoubleType(), LANES)
 
 
@@ -86,7 +89,7 @@ def broadcast(typing_context, x):
         first = builder.insert_element(ir.Constant(VECTOR, ir.Undefined), arguments[0], lane(0))
         return builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(lane, LANES), None))
 
-    return vector(types.float64), codegen
+    return vector(REAL), codegen
 
 
 @intrinsic
@@ -124,7 +127,7 @@ def multiply_add(typing_context, x, y, z):
 
 
 @njit(**INLINE)
-def scale(beta, c, ldc, rows, columns):
+def scale_c(beta, c, ldc, rows, columns):
     """C[rows x columns] = beta * C; where beta is 0, C is not read: it may hold NaN."""
     for i in range(rows):
         row = view(c + i * ldc * ITEMSIZE, columns)
@@ -134,10 +137,6 @@ def scale(beta, c, ldc, rows, columns):
         elif beta != 1:
             for j in range(columns):
                 row[j] *= beta
-
-
-# Vectors per step along a row.
-UNROLL = 1
 
 
 @njit(**KERNEL)
@@ -150,7 +149,8 @@ def add_row(alpha, a, depth, b, ldb, c, columns):
         factor = broadcast(alpha * a_row[p])
         for j in range(0, whole, UNROLL * LANES):
             b_step, c_step = b_row + j * ITEMSIZE, c + j * ITEMSIZE
-            b0, c0 = load(b_step + 0 * LANES * ITEMSIZE), load(c_step + 0 * LANES * ITEMSIZE)
+            b0 = load(b_step + 0 * LANES * ITEMSIZE)
+            c0 = load(c_step + 0 * LANES * ITEMSIZE)
             store(c_step + 0 * LANES * ITEMSIZE, multiply_add(factor, b0, c0))
         # What is left of the row is less than a step.
         b_rest = view(b_row + whole * ITEMSIZE, columns - whole)
@@ -160,12 +160,14 @@ def add_row(alpha, a, depth, b, ldb, c, columns):
 
 
 @njit(**CALLED)
-def multiply_rows(first, last, height, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, depth, width):
+def multiply_rows(
+    first, last, height, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, depth, width,
+):
     """Tiles first..last-1 of `height` rows of C, by blocks of depth x width of B."""
     for tile in range(first, last):
         top = tile * height
         rows = min(height, m - top)
-        scale(beta, c + top * ldc * ITEMSIZE, ldc, rows, k)
+        scale_c(beta, c + top * ldc * ITEMSIZE, ldc, rows, k)
         for p in range(0, n, depth):
             for j in range(0, k, width):
                 b_block = b + (p * ldb + j) * ITEMSIZE
@@ -180,9 +182,6 @@ def multiply_rows(first, last, height, m, n, k, alpha, a, lda, b, ldb, beta, c, 
 # Schedule: guided. A thread that is free takes the next chunk of tiles, by counting up
 # atomically. No order between the threads' other accesses follows from that, and none is needed:
 # tiles are independent, and the end of the parallel loop orders everything.
-from llvmlite import ir
-from numba.core.cgutils import alloca_once
-
 ATOMIC = "monotonic"
 # Words of 64 bits that surely hold one whole cache line of 64 bytes.
 COUNTER_WORDS = 16
@@ -217,7 +216,7 @@ def compare_exchange(typing_context, address, expected, value):
 
 
 @njit(**KERNEL)
-def next_chunk(first, count, chunk, counter):
+def next_chunk(counter, count, chunk):
     """Half of an even share of what is left, at least `chunk`; empty when nothing is left."""
     first = compare_exchange(counter, 0, 0)
     while first < count:
@@ -230,24 +229,18 @@ def next_chunk(first, count, chunk, counter):
     return count, count
 
 
-@njit(**KERNEL)
-def first_chunk(thread, count, chunk, counter):
-    """As `next_chunk`: any thread may take any chunk."""
-    return next_chunk(0, count, chunk, counter)
-
-
 @njit(**CALLED)
 def work(
-    thread, count, chunk, counter,
+    counter, count, chunk,
     height, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, depth, width,
 ):
     """A thread's tiles."""
-    first, last = first_chunk(thread, count, chunk, counter)
+    first, last = next_chunk(counter, count, chunk)
     while first < last:
         multiply_rows(
-            first, last, height, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, depth, width
+            first, last, height, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, depth, width,
         )
-        first, last = next_chunk(first, count, chunk, counter)
+        first, last = next_chunk(counter, count, chunk)
 
 
 @njit(
@@ -266,8 +259,8 @@ def gemm(m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc, b
     width = k if block == 0 else block
     count = (m + height - 1) // height
     counter = new_counter()
-    for thread in prange(THREADS):
+    for _ in prange(THREADS):
         work(
-            thread, count, chunk, counter,
+            counter, count, chunk,
             height, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, depth, width,
         )

@@ -1,7 +1,8 @@
 """gemm for cpu: family skinny, float32, layout nn.
 
-template: gemm/cpu/skinny.py.j2, digest a3b8144f56e02532
-configuration: {"schedule": "static", "side": "rows", "threads": 1, "ty": 8, "vector": 512, "vectors": 2}
+template: gemm/cpu/skinny.py.j2, digest ecd4d82830444bb4
+configuration: {"schedule": "static", "side": "rows", "threads": 1, "ty": 8, "vector": 512,
+    "vectors": 2}
 """
 
 import numpy as np
@@ -13,8 +14,8 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "ef110887e64bac1d"
-REAL = np.float32
+PROGRAM = "36689b247086bbb7"
+REAL = types.float32
 ITEMSIZE = 4
 OPTIONS = {"nogil": True, "error_model": "numpy"}
 # Small helpers vanish into their caller before types are inferred, which compiles fastest.
@@ -30,7 +31,7 @@ ELEMENT = ir.FloatType()
 VECTOR = ir.VectorType(ELEMENT, LANES)
 # The vector in the names of LLVM's functions.
 SUFFIX = f"v{LANES}f{8 * ITEMSIZE}"
-POINTER = types.CPointer(types.float32)
+POINTER = types.CPointer(REAL)
 
 
 class Tile(types.Type):
@@ -117,31 +118,6 @@ def by_name(signature):
 
 
 @intrinsic
-def allocate(typing_context, size):
-    """The address of memory of that many bytes, to be released; 0 if there is none."""
-
-    def codegen(context, builder, signature, arguments):
-        kind = ir.FunctionType(INT8.as_pointer(), [INT64])
-        function = get_or_insert_function(builder.module, kind, "malloc")
-        return builder.ptrtoint(builder.call(function, arguments), INT64)
-
-    return types.int64(types.int64), codegen
-
-
-@intrinsic
-def release(typing_context, address):
-    """Give allocated memory back."""
-
-    def codegen(context, builder, signature, arguments):
-        kind = ir.FunctionType(ir.VoidType(), [INT8.as_pointer()])
-        function = get_or_insert_function(builder.module, kind, "free")
-        builder.call(function, [builder.inttoptr(arguments[0], INT8.as_pointer())])
-        return context.get_dummy_value()
-
-    return types.void(types.int64), codegen
-
-
-@intrinsic
 def pointer(typing_context, address):
     """The pointer to an address."""
 
@@ -220,16 +196,81 @@ def store(typing_context, tile, start, stride, rows, columns):
 
 
 @intrinsic
-def fetch(typing_context, start):
-    """Have the cache line that starts there, or around there, brought near: a hint."""
+def scale(typing_context, tile, factor):
+    """factor * tile."""
 
     def codegen(context, builder, signature, arguments):
-        line = builder.bitcast(arguments[0], INT8.as_pointer())
-        read, first_level, data = INT32(0), INT32(3), INT32(1)
-        call(builder, "llvm.prefetch.p0", ir.VoidType(), line, read, first_level, data)
+        value, factor = arguments
+        factors = splat(builder, factor, VECTOR)
+
+        def vector_at(i, j):
+            return builder.fmul(factors, builder.extract_value(value, (i, j)))
+
+        return build(builder, tile, vector_at)
+
+    return tile(tile, REAL), codegen
+
+
+@intrinsic
+def add_scaled(typing_context, tile, factor, other):
+    """tile + factor * other."""
+
+    def codegen(context, builder, signature, arguments):
+        value, factor, other = arguments
+        factors = splat(builder, factor, VECTOR)
+
+        def vector_at(i, j):
+            vector = builder.extract_value(other, (i, j))
+            return fma(builder, factors, vector, builder.extract_value(value, (i, j)))
+
+        return build(builder, tile, vector_at)
+
+    return tile(tile, REAL, tile), codegen
+
+
+@intrinsic
+def allocate(typing_context, size):
+    """The address of memory of that many bytes, to be released; 0 if there is none."""
+
+    def codegen(context, builder, signature, arguments):
+        kind = ir.FunctionType(INT8.as_pointer(), [INT64])
+        function = get_or_insert_function(builder.module, kind, "malloc")
+        return builder.ptrtoint(builder.call(function, arguments), INT64)
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def release(typing_context, address):
+    """Give allocated memory back."""
+
+    def codegen(context, builder, signature, arguments):
+        kind = ir.FunctionType(ir.VoidType(), [INT8.as_pointer()])
+        function = get_or_insert_function(builder.module, kind, "free")
+        builder.call(function, [builder.inttoptr(arguments[0], INT8.as_pointer())])
         return context.get_dummy_value()
 
-    return types.void(POINTER), codegen
+    return types.void(types.int64), codegen
+
+
+@intrinsic
+def rows_of(typing_context, tile):
+    """How many rows a tile has, a constant."""
+
+    def codegen(context, builder, signature, arguments):
+        return INT64(tile.rows)
+
+    return types.int64(tile), codegen
+
+
+@intrinsic
+def vectors_of(typing_context, tile):
+    """How many vectors a row of a tile has, a constant."""
+
+    def codegen(context, builder, signature, arguments):
+        return INT64(tile.vectors)
+
+    return types.int64(tile), codegen
 
 
 @intrinsic
@@ -255,84 +296,6 @@ def add_outer(typing_context, tile, a, stride, rows, b):
         return value
 
     return tile(tile, POINTER, types.int64, types.int64, POINTER), codegen
-
-
-@intrinsic
-def scale(typing_context, tile, factor):
-    """factor * tile."""
-
-    def codegen(context, builder, signature, arguments):
-        value, factor = arguments
-        factors = splat(builder, factor, VECTOR)
-
-        def vector_at(i, j):
-            return builder.fmul(factors, builder.extract_value(value, (i, j)))
-
-        return build(builder, tile, vector_at)
-
-    return tile(tile, types.float32), codegen
-
-
-@intrinsic
-def add_scaled(typing_context, tile, factor, other):
-    """tile + factor * other."""
-
-    def codegen(context, builder, signature, arguments):
-        value, factor, other = arguments
-        factors = splat(builder, factor, VECTOR)
-
-        def vector_at(i, j):
-            vector = builder.extract_value(other, (i, j))
-            return fma(builder, factors, vector, builder.extract_value(value, (i, j)))
-
-        return build(builder, tile, vector_at)
-
-    return tile(tile, types.float32, tile), codegen
-
-
-@intrinsic
-def transpose(typing_context, tile):
-    """The transpose of a tile of LANES rows of one vector.
-
-    Two rows that are `size` apart exchange blocks of `size` elements: the right ones of the upper
-    row for the left ones of the lower row. Sizes 1, 2, 4, ... make that a transpose.
-    """
-
-    def codegen(context, builder, signature, arguments):
-        lanes = ir.VectorType(INT32, LANES)
-        rows = [builder.extract_value(arguments[0], (i, 0)) for i in range(LANES)]
-        for size in (2**step for step in range(LANES.bit_length() - 1)):
-            left = [(lane ^ size) | LANES if lane & size else lane for lane in range(LANES)]
-            right = [lane | LANES if lane & size else lane ^ size for lane in range(LANES)]
-            for i in range(LANES):
-                if not i & size:
-                    rows[i], rows[i + size] = (
-                        builder.shuffle_vector(rows[i], rows[i + size], ir.Constant(lanes, blocks))
-                        for blocks in (left, right)
-                    )
-        return build(builder, tile, lambda i, j: rows[i])
-
-    return tile(tile), codegen
-
-
-@intrinsic
-def rows_of(typing_context, tile):
-    """How many rows a tile has, a constant."""
-
-    def codegen(context, builder, signature, arguments):
-        return INT64(tile.rows)
-
-    return types.int64(tile), codegen
-
-
-@intrinsic
-def vectors_of(typing_context, tile):
-    """How many vectors a row of a tile has, a constant."""
-
-    def codegen(context, builder, signature, arguments):
-        return INT64(tile.vectors)
-
-    return types.int64(tile), codegen
 
 
 @intrinsic
@@ -467,7 +430,7 @@ def add_panels(few, x, x_few, x_step, first, last, w, ldw, left, right, step, su
 
 
 @njit(**CALLED)
-def finish(few, first, last, alpha, sums, lds, parts, between, beta, c, ldc):
+def write_sums(few, first, last, alpha, sums, lds, parts, between, beta, c, ldc):
     """C = alpha * (the sums of all parts, in their order) + beta * C, in places first..last."""
     for i in range(few):
         for j in range(first, last, LANES):
@@ -481,13 +444,14 @@ def finish(few, first, last, alpha, sums, lds, parts, between, beta, c, ldc):
 
 @by_name(
     types.void(
-        *[types.int64] * 14, types.float32, *[types.int64] * 2, types.float32,
+        *[types.int64] * 14, REAL, *[types.int64] * 2, REAL,
         *[types.int64] * 2,
     )
 )
 def multiply_segments(
-    first, last, parts, few, n, long, x_address, x_few, x_step, w_address, ldw,
-    segment, depth, step, alpha, sums_address, lds, beta, c_address, ldc,
+    first, last, parts, few, n, long,
+    x_address, x_few, x_step, w_address, ldw, segment, depth, step,
+    alpha, sums_address, lds, beta, c_address, ldc,
 ):
     """The sums of tasks first..last-1: a segment of W's columns in a part of the reduction each.
 
@@ -503,7 +467,7 @@ def multiply_segments(
             left, right, step, ahead(sums, part * between), lds,
         )
         if parts == 1:
-            finish(few, left, right, alpha, sums, lds, 1, 0, beta, pointer(c_address), ldc)
+            write_sums(few, left, right, alpha, sums, lds, 1, 0, beta, pointer(c_address), ldc)
 
 
 @njit(
@@ -536,7 +500,8 @@ def gemm(
     # Elements from one of the few rows of X to the next, and from one reduction step to the next.
     x_few, x_step = ldx, 1
     multiply_segments(
-        0, segments, 1, few, n, long, x, x_few, x_step, w, ldw,
-        segment, n, sn, alpha, sums, lds, beta, c, ldc,
+        0, segments, 1, few, n, long,
+        x, x_few, x_step, w, ldw, segment, n, sn,
+        alpha, sums, lds, beta, c, ldc,
     )
     release(buffer)

@@ -1,20 +1,21 @@
 """gemm for cpu: family skinny, float64, layout nn.
 
-template: gemm/cpu/skinny.py.j2, digest a3b8144f56e02532
-configuration: {"schedule": "guided", "side": "columns", "threads": 2, "ty": 4, "vector": 256, "vectors": 2}
+template: gemm/cpu/skinny.py.j2, digest ecd4d82830444bb4
+configuration: {"schedule": "guided", "side": "columns", "threads": 2, "ty": 4, "vector": 256,
+    "vectors": 2}
 """
 
 import numpy as np
 from llvmlite import ir
 from llvmlite.binding import add_symbol
 from numba import cfunc, njit, prange, types
-from numba.core.cgutils import get_or_insert_function
+from numba.core.cgutils import alloca_once, get_or_insert_function
 from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "aba7bf04cf35dd82"
-REAL = np.float64
+PROGRAM = "c4f1547320b24ac1"
+REAL = types.float64
 ITEMSIZE = 8
 # Threads that share the work.
 THREADS = 2
@@ -34,7 +35,7 @@ ELEMENT = ir.DoubleType()
 VECTOR = ir.VectorType(ELEMENT, LANES)
 # The vector in the names of LLVM's functions.
 SUFFIX = f"v{LANES}f{8 * ITEMSIZE}"
-POINTER = types.CPointer(types.float64)
+POINTER = types.CPointer(REAL)
 
 
 class Tile(types.Type):
@@ -121,31 +122,6 @@ def by_name(signature):
 
 
 @intrinsic
-def allocate(typing_context, size):
-    """The address of memory of that many bytes, to be released; 0 if there is none."""
-
-    def codegen(context, builder, signature, arguments):
-        kind = ir.FunctionType(INT8.as_pointer(), [INT64])
-        function = get_or_insert_function(builder.module, kind, "malloc")
-        return builder.ptrtoint(builder.call(function, arguments), INT64)
-
-    return types.int64(types.int64), codegen
-
-
-@intrinsic
-def release(typing_context, address):
-    """Give allocated memory back."""
-
-    def codegen(context, builder, signature, arguments):
-        kind = ir.FunctionType(ir.VoidType(), [INT8.as_pointer()])
-        function = get_or_insert_function(builder.module, kind, "free")
-        builder.call(function, [builder.inttoptr(arguments[0], INT8.as_pointer())])
-        return context.get_dummy_value()
-
-    return types.void(types.int64), codegen
-
-
-@intrinsic
 def pointer(typing_context, address):
     """The pointer to an address."""
 
@@ -224,44 +200,6 @@ def store(typing_context, tile, start, stride, rows, columns):
 
 
 @intrinsic
-def fetch(typing_context, start):
-    """Have the cache line that starts there, or around there, brought near: a hint."""
-
-    def codegen(context, builder, signature, arguments):
-        line = builder.bitcast(arguments[0], INT8.as_pointer())
-        read, first_level, data = INT32(0), INT32(3), INT32(1)
-        call(builder, "llvm.prefetch.p0", ir.VoidType(), line, read, first_level, data)
-        return context.get_dummy_value()
-
-    return types.void(POINTER), codegen
-
-
-@intrinsic
-def add_outer(typing_context, tile, a, stride, rows, b):
-    """tile + a b: a column of A, its elements `stride` apart, times a row of B.
-
-    Of A's rows only `rows` are there; the last is repeated.
-    """
-
-    def codegen(context, builder, signature, arguments):
-        value, a, stride, rows, b = arguments
-        row = [
-            builder.load(vector_pointer(builder, b, INT64(0), j), align=ITEMSIZE)
-            for j in range(tile.vectors)
-        ]
-        # Elements of A are loaded where they are used: LLVM would keep early ones in registers.
-        for i in range(tile.rows):
-            offset = builder.mul(clamped(builder, i, rows), stride)
-            factor = splat(builder, builder.load(builder.gep(a, [offset])), VECTOR)
-            for j in range(tile.vectors):
-                total = fma(builder, factor, row[j], builder.extract_value(value, (i, j)))
-                value = builder.insert_value(value, total, (i, j))
-        return value
-
-    return tile(tile, POINTER, types.int64, types.int64, POINTER), codegen
-
-
-@intrinsic
 def scale(typing_context, tile, factor):
     """factor * tile."""
 
@@ -274,7 +212,7 @@ def scale(typing_context, tile, factor):
 
         return build(builder, tile, vector_at)
 
-    return tile(tile, types.float64), codegen
+    return tile(tile, REAL), codegen
 
 
 @intrinsic
@@ -291,7 +229,7 @@ def add_scaled(typing_context, tile, factor, other):
 
         return build(builder, tile, vector_at)
 
-    return tile(tile, types.float64, tile), codegen
+    return tile(tile, REAL, tile), codegen
 
 
 @intrinsic
@@ -320,13 +258,28 @@ def transpose(typing_context, tile):
 
 
 @intrinsic
-def rows_of(typing_context, tile):
-    """How many rows a tile has, a constant."""
+def allocate(typing_context, size):
+    """The address of memory of that many bytes, to be released; 0 if there is none."""
 
     def codegen(context, builder, signature, arguments):
-        return INT64(tile.rows)
+        kind = ir.FunctionType(INT8.as_pointer(), [INT64])
+        function = get_or_insert_function(builder.module, kind, "malloc")
+        return builder.ptrtoint(builder.call(function, arguments), INT64)
 
-    return types.int64(tile), codegen
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def release(typing_context, address):
+    """Give allocated memory back."""
+
+    def codegen(context, builder, signature, arguments):
+        kind = ir.FunctionType(ir.VoidType(), [INT8.as_pointer()])
+        function = get_or_insert_function(builder.module, kind, "free")
+        builder.call(function, [builder.inttoptr(arguments[0], INT8.as_pointer())])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
 
 
 @intrinsic
@@ -337,35 +290,6 @@ def vectors_of(typing_context, tile):
         return INT64(tile.vectors)
 
     return types.int64(tile), codegen
-
-
-@intrinsic
-def add_outer_within(typing_context, tile, a, stride, rows, b, columns):
-    """tile + a b: a column of A, its elements `stride` apart, times a row of B.
-
-    Of A's rows only `rows` are there, and the last is repeated; of B's columns only `columns`.
-    """
-
-    def codegen(context, builder, signature, arguments):
-        value, a, stride, rows, b, columns = arguments
-        zero, alignment = ir.Constant(VECTOR, None), INT32(ITEMSIZE)
-        name = f"llvm.masked.load.{SUFFIX}.p0"
-        row = [
-            call(
-                builder, name, VECTOR, vector_pointer(builder, b, INT64(0), j), alignment,
-                first_lanes(builder, columns, j), zero,
-            )
-            for j in range(tile.vectors)
-        ]
-        for i in range(tile.rows):
-            offset = builder.mul(clamped(builder, i, rows), stride)
-            factor = splat(builder, builder.load(builder.gep(a, [offset])), VECTOR)
-            for j in range(tile.vectors):
-                total = fma(builder, factor, row[j], builder.extract_value(value, (i, j)))
-                value = builder.insert_value(value, total, (i, j))
-        return value
-
-    return tile(tile, POINTER, types.int64, types.int64, POINTER, types.int64), codegen
 
 
 @njit(**INLINE)
@@ -441,7 +365,7 @@ def add_dots(typing_context, tile, x, x_stride, y, y_stride, there, count):
 
 
 def halved(builder, left, right, blocks):
-    """The blocks of two vectors, each as the sum of its halves: those of `left`, then of `right`."""
+    """The blocks of two vectors, each as the sum of its halves: first those of `left`."""
     lanes = left.type.count
     half = lanes // blocks // 2
     starts = [block * 2 * half for block in range((1 if left is right else 2) * blocks)]
@@ -507,7 +431,7 @@ def add_tiles(empty, x, x_few, depth, w, ldw, there, fresh, sums, lds):
 
 
 @njit(**CALLED)
-def add_panels(few, x, x_few, x_step, first, last, w, ldw, left, right, step, sums, lds):
+def add_panels(few, x, x_few, first, last, w, ldw, left, right, step, sums, lds):
     """sums[few x (left..right)] = X @ W^T, of reduction steps first..last.
 
     Panels of `step` stretches are taken one after the other: those of X stay in the caches.
@@ -543,7 +467,7 @@ def add_panels(few, x, x_few, x_step, first, last, w, ldw, left, right, step, su
 
 @by_name(types.void(*[types.int64] * 6))
 def turn(rows, columns, source_address, lds, target_address, ldt):
-    """target[rows x columns] = S^T of an S that is columns x rows, a square of vectors at a time."""
+    """target[rows x columns] = S^T of an S that is columns x rows, by squares of vectors."""
     source, target = pointer(source_address), pointer(target_address)
     for j in range(0, columns, LANES):
         for i in range(0, rows, LANES):
@@ -552,7 +476,7 @@ def turn(rows, columns, source_address, lds, target_address, ldt):
 
 
 @njit(**CALLED)
-def finish(few, first, last, alpha, sums, lds, parts, between, beta, c, ldc):
+def write_sums(few, first, last, alpha, sums, lds, parts, between, beta, c, ldc):
     """C = alpha * (the sums of all parts, in their order) + beta * C, in places first..last."""
     if few > 1 or ldc > 1:
         for j in range(first, last, LANES):
@@ -578,13 +502,14 @@ def finish(few, first, last, alpha, sums, lds, parts, between, beta, c, ldc):
 
 @by_name(
     types.void(
-        *[types.int64] * 14, types.float64, *[types.int64] * 2, types.float64,
+        *[types.int64] * 13, REAL, *[types.int64] * 2, REAL,
         *[types.int64] * 2,
     )
 )
 def multiply_segments(
-    first, last, parts, few, n, long, x_address, x_few, x_step, w_address, ldw,
-    segment, depth, step, alpha, sums_address, lds, beta, c_address, ldc,
+    first, last, parts, few, n, long,
+    x_address, x_few, w_address, ldw, segment, depth, step,
+    alpha, sums_address, lds, beta, c_address, ldc,
 ):
     """The sums of tasks first..last-1: a segment of W's columns in a part of the reduction each.
 
@@ -596,31 +521,28 @@ def multiply_segments(
         left, part = task // parts * segment, task % parts
         right = smaller(left + segment, long)
         add_panels(
-            few, x, x_few, x_step, part * depth, smaller((part + 1) * depth, n), w, ldw,
+            few, x, x_few, part * depth, smaller((part + 1) * depth, n), w, ldw,
             left, right, step, ahead(sums, part * between), lds,
         )
         if parts == 1:
-            finish(few, left, right, alpha, sums, lds, 1, 0, beta, pointer(c_address), ldc)
+            write_sums(few, left, right, alpha, sums, lds, 1, 0, beta, pointer(c_address), ldc)
 
 
 @by_name(
     types.void(
-        *[types.int64] * 3, types.float64, *[types.int64] * 3, types.float64,
+        *[types.int64] * 3, REAL, *[types.int64] * 3, REAL,
         *[types.int64] * 2,
     )
 )
 def add_parts(few, first, last, alpha, sums_address, lds, parts, beta, c_address, ldc):
     """C from the sums of all parts, in places first..last of the long side."""
     sums, c = pointer(sums_address), pointer(c_address)
-    finish(few, first, last, alpha, sums, lds, parts, few * lds, beta, c, ldc)
+    write_sums(few, first, last, alpha, sums, lds, parts, few * lds, beta, c, ldc)
 
 
 # Schedule: guided. A thread that is free takes the next chunk of tiles, by counting up
 # atomically. No order between the threads' other accesses follows from that, and none is needed:
 # tiles are independent, and the end of the parallel loop orders everything.
-from llvmlite import ir
-from numba.core.cgutils import alloca_once
-
 ATOMIC = "monotonic"
 # Words of 64 bits that surely hold one whole cache line of 64 bytes.
 COUNTER_WORDS = 16
@@ -655,7 +577,7 @@ def compare_exchange(typing_context, address, expected, value):
 
 
 @njit(**KERNEL)
-def next_chunk(first, count, chunk, counter):
+def next_chunk(counter, count, chunk):
     """Half of an even share of what is left, at least `chunk`; empty when nothing is left."""
     first = compare_exchange(counter, 0, 0)
     while first < count:
@@ -668,26 +590,22 @@ def next_chunk(first, count, chunk, counter):
     return count, count
 
 
-@njit(**KERNEL)
-def first_chunk(thread, count, chunk, counter):
-    """As `next_chunk`: any thread may take any chunk."""
-    return next_chunk(0, count, chunk, counter)
-
-
 @njit(**CALLED)
 def work(
-    thread, count, chunk, counter,
-    parts, few, n, long, x, x_few, x_step, w, ldw,
-    segment, depth, step, alpha, sums, lds, beta, c, ldc,
+    counter, count, chunk,
+    parts, few, n, long,
+    x, x_few, w, ldw, segment, depth, step,
+    alpha, sums, lds, beta, c, ldc,
 ):
     """A thread's tasks; see `multiply_segments`."""
-    first, last = first_chunk(thread, count, chunk, counter)
+    first, last = next_chunk(counter, count, chunk)
     while first < last:
         multiply_segments(
-            first, last, parts, few, n, long, x, x_few, x_step, w, ldw,
-            segment, depth, step, alpha, sums, lds, beta, c, ldc,
+            first, last, parts, few, n, long,
+            x, x_few, w, ldw, segment, depth, step,
+            alpha, sums, lds, beta, c, ldc,
         )
-        first, last = next_chunk(first, count, chunk, counter)
+        first, last = next_chunk(counter, count, chunk)
 
 
 @njit(
@@ -720,19 +638,20 @@ def gemm(
     if buffer == 0:
         raise MemoryError("no memory for sums")
     sums = round_up(buffer, LINE)
-    # Elements from one of the few rows of X to the next, and from one reduction step to the next.
-    x_few, x_step = ldx, 1
+    # Elements from one of the few rows of X to the next.
+    x_few = ldx
     if few > 1 or ldx > 1:
         rows = sums + few * parts * lds * ITEMSIZE
         turn(few, n, x, ldx, rows, turned)
         x, x_few = rows, turned
     count = segments * parts
     counter = new_counter()
-    for thread in prange(THREADS):
+    for _ in prange(THREADS):
         work(
-            thread, count, chunk, counter,
-            parts, few, n, long, x, x_few, x_step, w, ldw,
-            segment, depth, sn, alpha, sums, lds, beta, c, ldc,
+            counter, count, chunk,
+            parts, few, n, long,
+            x, x_few, w, ldw, segment, depth, sn,
+            alpha, sums, lds, beta, c, ldc,
         )
     if parts > 1:
         # As many places for every thread, in whole lines.

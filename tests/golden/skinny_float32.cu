@@ -2,7 +2,18 @@
  * gemm for cuda: family skinny, float32, layout nn.
  *
  * template: gemm/cuda/skinny.cu.j2, digest 5881fb3c2b0ed572
- * configuration: {"few": 4, "held": 4, "loads": 8, "min_blocks": 2, "side": "rows", "warps": 8, "wide": 4}
+ * configuration: {"few": 4, "held": 4, "loads": 8, "min_blocks": 2, "side": "rows", "warps": 8,
+ *     "wide": 4}
+ * launch: grid (ceildiv(short, 4), strips, splits), block (256, 1, 1), 8192 bytes of dynamic shared
+ *     memory
+ *   workspace: ticket_bytes + part_bytes bytes, of which the first ticket_bytes are zero
+ *   strip = across * 4
+ *   short = ('rows' == 'rows') * M + ('rows' == 'columns') * K
+ *   long = ('rows' == 'rows') * K + ('rows' == 'columns') * M
+ *   strips = ceildiv(long, strip)
+ *   tiles = strips * ceildiv(short, 4)
+ *   ticket_bytes = (splits > 1) * ceildiv(tiles, 4) * 16
+ *   part_bytes = (splits > 1) * tiles * splits * 4 * strip * 4
  */
 
 using T = float;
@@ -57,12 +68,15 @@ constexpr int PAD = 0;
 constexpr int FACTORS_LD = FEW + PAD;
 constexpr int PANEL = SN * FACTORS_LD;
 
-static_assert(16 % ITEMSIZE == 0, "16 / itemsize must be a whole number (vector)");
 static_assert(THREADS * HELD % FEW == 0, "threads * held / few must be a whole number (sn)");
-static_assert((FEW >= 8) * 16 % ITEMSIZE == 0, "(few >= 8) * 16 / acc_itemsize must be a whole number (pad)");
-static_assert(ITEMSIZE % 4 == 0, "acc_itemsize / 4 must be a whole number (words)");
-static_assert(WIDE % VECTOR == 0, "a thread takes whole vectors of 16 bytes where they lie along its columns (rows) of C");
-static_assert(LOADS >= WIDE, "where vectors lie along the reduction, a thread asks for one of each of its columns (rows) at least");
+static_assert((FEW >= 8) * 16 % ITEMSIZE == 0,
+              "(few >= 8) * 16 / acc_itemsize must be a whole number (pad)");
+static_assert(WIDE % VECTOR == 0,
+              "a thread takes whole vectors of 16 bytes where they lie along its columns (rows) "
+              "of C");
+static_assert(LOADS >= WIDE,
+              "where vectors lie along the reduction, a thread asks for one of each of its "
+              "columns (rows) at least");
 
 constexpr int SHARED_BYTES = 8192;
 static_assert(2 * PANEL * ITEMSIZE <= SHARED_BYTES, "shared memory as predicted");

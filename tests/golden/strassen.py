@@ -1,6 +1,6 @@
 """gemm for cpu: family strassen, float32, layout nn.
 
-template: gemm/cpu/strassen.py.j2, digest 0de2b030b254821d
+template: gemm/cpu/strassen.py.j2, digest 8c4224cfab313889
 configuration: {"threads": 1, "ty": 4, "unroll": 4}
 """
 
@@ -10,7 +10,7 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
 # ---- Element type, threads and compiler options
-REAL = np.float32
+REAL = types.float32
 ITEMSIZE = 4
 # Contraction to FMA and reordering of sums are allowed; NaN and infinity keep their meaning.
 OPTIONS = {
@@ -29,7 +29,7 @@ KERNEL = {**CALLED, "forceinline": True}
 @intrinsic
 def view(typing_context, address, count):
     """`count` contiguous elements at an integer address, as an array that owns nothing."""
-    array_type = types.Array(types.float32, 1, "C")
+    array_type = types.Array(REAL, 1, "C")
 
     def codegen(context, builder, signature, arguments):
         array = make_array(array_type)(context, builder)
@@ -61,7 +61,7 @@ GROUP = (LANES + TY - 1) // TY * TY
 
 
 @intrinsic
-def keep(typing_context, array):
+def keep_alive(typing_context, array):
     """Do nothing with an array whose address is in use: Numba frees it after its last mention."""
 
     def codegen(context, builder, signature, arguments):
@@ -184,7 +184,8 @@ def add_panel(
 
 @njit(**INLINE)
 def multiply_blocks(
-    first, last, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, height, deep, width, space
+    first, last, m, n, k, alpha,
+    a, lda, b, ldb, beta, c, ldc, height, deep, width, space,
 ):
     """Blocks first..last-1 of C, each height x width, counted down the columns of blocks."""
     down = (m + height - 1) // height
@@ -216,7 +217,7 @@ PRODUCTS = (
 
 
 @njit(**INLINE)
-def scale(beta, c, ldc, rows, columns):
+def scale_c(beta, c, ldc, rows, columns):
     """C[rows x columns] = beta * C; where beta is 0, C is not read: it may hold NaN."""
     for i in range(rows):
         row = view(c + i * ldc * ITEMSIZE, columns)
@@ -266,7 +267,7 @@ def scratch(m, n, k, cutoff):
     return elements
 
 
-@njit(types.void(*[types.int64] * 3, types.float32, *[types.int64] * 8), **CALLED)
+@njit(types.void(*[types.int64] * 3, REAL, *[types.int64] * 8), **CALLED)
 def multiply_directly(m, n, k, alpha, a, lda, b, ldb, c, ldc, sn, sk):
     """C[m x k] += alpha * A[m x n] @ B[n x k] through packed panels."""
     deep = even_block(n, sn, UNROLL)
@@ -275,12 +276,13 @@ def multiply_directly(m, n, k, alpha, a, lda, b, ldb, c, ldc, sn, sk):
     buffer = np.empty(workspace(deep, width), REAL)
     space = buffer.ctypes.data
     multiply_blocks(
-        0, blocks, m, n, k, alpha, a, lda, b, ldb, REAL(1), c, ldc, m, deep, width, space
+        0, blocks, m, n, k, alpha,
+        a, lda, b, ldb, REAL(1), c, ldc, m, deep, width, space,
     )
-    keep(buffer)
+    keep_alive(buffer)
 
 
-@njit(types.void(*[types.int64] * 3, types.float32, *[types.int64] * 10), **CALLED)
+@njit(types.void(*[types.int64] * 3, REAL, *[types.int64] * 10), **CALLED)
 def strassen(m, n, k, alpha, a, lda, b, ldb, c, ldc, cutoff, sn, sk, space):
     """C[m x k] += alpha * A[m x n] @ B[n x k]; sizes up to `cutoff` are multiplied directly."""
     if min(m, n, k) <= cutoff:
@@ -294,7 +296,7 @@ def strassen(m, n, k, alpha, a, lda, b, ldb, c, ldc, cutoff, sn, sk, space):
     for product in PRODUCTS:
         x, ldx = side(product[0], product[1], product[2], a, lda, h, d, a_space)
         y, ldy = side(product[3], product[4], product[5], b, ldb, d, w, b_space)
-        scale(REAL(0), q, w, h, w)
+        scale_c(REAL(0), q, w, h, w)
         strassen(h, d, w, alpha, x, ldx, y, ldy, q, w, cutoff, sn, sk, below)
         for number in range(4):
             factor = product[6 + number]
@@ -317,9 +319,9 @@ def strassen(m, n, k, alpha, a, lda, b, ldb, c, ldc, cutoff, sn, sk, space):
 def multiply(m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, cutoff, sn, sk):
     """C = alpha * A @ B + beta * C, with the scratch memory of all levels allocated once."""
     space = np.empty(scratch(m, n, k, cutoff), REAL)
-    scale(beta, c, ldc, m, k)
+    scale_c(beta, c, ldc, m, k)
     strassen(m, n, k, alpha, a, lda, b, ldb, c, ldc, cutoff, sn, sk, space.ctypes.data)
-    keep(space)
+    keep_alive(space)
 
 
 @njit(

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from epilogue_families import GATED
 
 from autotune.families.catalog import load_families
 from autotune.core.configuration import Value
@@ -145,6 +146,35 @@ CUDA_CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
 }
 
 
+OTHER_TARGETS: Mapping[str, tuple[str, str, Mapping[str, Value], str]] = {
+    "numba_cuda_block": (
+        "numba-cuda",
+        "block",
+        {"sm": 64, "sk": 64, "sn": 16, "ty": 4, "tx": 4, "pad": 1},
+        "float32",
+    ),
+    "mpi_summa": (
+        "mpi",
+        "summa",
+        {"rows": 2, "columns": 2, "panel": 128, "lookahead": 1, "threads": 1},
+        "float64",
+    ),
+    "hybrid_rows": (
+        "hybrid",
+        "rows",
+        {
+            "devices": 2,
+            "threads": 4,
+            "pieces": 4,
+            "panels": 2,
+            "exchange": "peer",
+            "staging": "pinned",
+        },
+        "float32",
+    ),
+}
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_emitted_source_is_unchanged(name: str) -> None:
     family, configuration, dtype, layout = CASES[name]
@@ -161,6 +191,20 @@ def test_emitted_cuda_is_unchanged(name: str) -> None:
     _compare(emitted, f"{name}.cu")
 
 
+@pytest.mark.parametrize("name", OTHER_TARGETS)
+def test_emitted_programs_are_unchanged(name: str) -> None:
+    target, family, configuration, dtype = OTHER_TARGETS[name]
+    families = load_families(target=target, operation="gemm")
+    _compare(render(families[family], configuration, dtype=dtype).text, f"{name}.py")
+
+
+def test_emitted_epilogue_is_unchanged(tmp_path: Path) -> None:
+    (tmp_path / "operation.toml").write_text(GATED)
+    families = load_families(target="cpu", operation="gated", extra=[tmp_path])
+    configuration = {"unroll": 4, **TILES, "threads": 2}
+    _compare(render(families["blocked"], configuration, dtype="float32").text, "gated_threads.py")
+
+
 def _compare(emitted: str, name: str) -> None:
     golden = Path(__file__).parent / name
     if os.environ.get("AUTOTUNE_UPDATE_GOLDEN") == "1":
@@ -172,5 +216,10 @@ def _compare(emitted: str, name: str) -> None:
 
 def test_every_golden_file_is_checked() -> None:
     folder = Path(__file__).parent
-    assert {path.stem for path in folder.glob("*.py")} == {*CASES, "test_golden"}
+    assert {path.stem for path in folder.glob("*.py")} == {
+        *CASES,
+        *OTHER_TARGETS,
+        "gated_threads",
+        "test_golden",
+    }
     assert {path.stem for path in folder.glob("*.cu")} == {*CUDA_CASES}

@@ -3,6 +3,13 @@
  *
  * template: gemm/cuda/tiled.cu.j2, digest 881cc4d120e3ed78
  * configuration: {"boundary": "expanded", "pad": 0, "size": "static", "tile": 16, "unroll": 16}
+ * launch: grid (ceildiv(M, 16) * ceildiv(K, 16), 1, 1), block (16, 16, 1), no dynamic shared memory
+ *   workspace: ('expanded' == 'expanded') * (squares_m + squares_k) * squares_n * 32 ** 2 * 2 bytes
+ *   before it: expand_a, grid (squares_m * squares_n, 1, 1), block (32, 8, 1)
+ *   before it: expand_b, grid (squares_n * squares_k, 1, 1), block (32, 8, 1)
+ *   squares_m = ceildiv(M, 32)
+ *   squares_n = ceildiv(N, 32)
+ *   squares_k = ceildiv(K, 32)
  */
 
 using T = float;
@@ -74,17 +81,29 @@ __device__ __forceinline__ void expand(const Operand* from, int ld, int rows, in
   }
 }
 
-extern "C" __global__ void __launch_bounds__(SQUARE * COPY_ROWS) expand_a(int m, int n, int k, float alpha, const __nv_bfloat16* __restrict__ a, int lda, const __nv_bfloat16* __restrict__ b, int ldb, float beta, __nv_bfloat16* __restrict__ c, int ldc, __nv_bfloat16* __restrict__ workspace) {
+extern "C" __global__ void __launch_bounds__(SQUARE * COPY_ROWS) expand_a(
+    int m, int n, int k, float alpha, const __nv_bfloat16* __restrict__ a, int lda,
+    const __nv_bfloat16* __restrict__ b, int ldb, float beta, __nv_bfloat16* __restrict__ c,
+    int ldc, __nv_bfloat16* __restrict__ workspace) {
   expand(a, lda, m, n, workspace);
 }
 
-extern "C" __global__ void __launch_bounds__(SQUARE * COPY_ROWS) expand_b(int m, int n, int k, float alpha, const __nv_bfloat16* __restrict__ a, int lda, const __nv_bfloat16* __restrict__ b, int ldb, float beta, __nv_bfloat16* __restrict__ c, int ldc, __nv_bfloat16* __restrict__ workspace) {
+extern "C" __global__ void __launch_bounds__(SQUARE * COPY_ROWS) expand_b(
+    int m, int n, int k, float alpha, const __nv_bfloat16* __restrict__ a, int lda,
+    const __nv_bfloat16* __restrict__ b, int ldb, float beta, __nv_bfloat16* __restrict__ c,
+    int ldc, __nv_bfloat16* __restrict__ workspace) {
   expand(b, ldb, n, k, workspace + static_cast<long long>(expanded(m)) * expanded(n));
 }
 
 // --- The product ---
 
-extern "C" __global__ void __launch_bounds__(THREADS) gemm(int m, int n, int k, float alpha, const __nv_bfloat16* __restrict__ a, int lda, const __nv_bfloat16* __restrict__ b, int ldb, float beta, __nv_bfloat16* __restrict__ c, int ldc, __nv_bfloat16* __restrict__ workspace) {
+extern "C" __global__ void __launch_bounds__(THREADS) gemm(int m, int n, int k, float alpha,
+                                                           const __nv_bfloat16* __restrict__ a,
+                                                           int lda,
+                                                           const __nv_bfloat16* __restrict__ b,
+                                                           int ldb, float beta,
+                                                           __nv_bfloat16* __restrict__ c, int ldc,
+                                                           __nv_bfloat16* __restrict__ workspace) {
   constexpr int tile = TILE;
   constexpr int tile_ld = TILE + PAD;
   __shared__ T as[tile * tile_ld];

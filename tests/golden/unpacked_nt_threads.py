@@ -1,6 +1,6 @@
 """gemm for cpu: family unpacked, float32, layout nt.
 
-template: gemm/cpu/unpacked.py.j2, digest b81a437c11ca67a2
+template: gemm/cpu/unpacked.py.j2, digest faed37877e0b22f3
 configuration: {"schedule": "guided", "threads": 2, "ty": 8, "vector": 512, "vectors": 2}
 """
 
@@ -8,13 +8,13 @@ import numpy as np
 from llvmlite import ir
 from llvmlite.binding import add_symbol
 from numba import cfunc, njit, prange, types
-from numba.core.cgutils import get_or_insert_function
+from numba.core.cgutils import alloca_once, get_or_insert_function
 from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "6373191916ceb84d"
-REAL = np.float32
+PROGRAM = "17d40adfb88ed1c0"
+REAL = types.float32
 ITEMSIZE = 4
 # Threads that share the work.
 THREADS = 2
@@ -34,7 +34,7 @@ ELEMENT = ir.FloatType()
 VECTOR = ir.VectorType(ELEMENT, LANES)
 # The vector in the names of LLVM's functions.
 SUFFIX = f"v{LANES}f{8 * ITEMSIZE}"
-POINTER = types.CPointer(types.float32)
+POINTER = types.CPointer(REAL)
 
 
 class Tile(types.Type):
@@ -121,31 +121,6 @@ def by_name(signature):
 
 
 @intrinsic
-def allocate(typing_context, size):
-    """The address of memory of that many bytes, to be released; 0 if there is none."""
-
-    def codegen(context, builder, signature, arguments):
-        kind = ir.FunctionType(INT8.as_pointer(), [INT64])
-        function = get_or_insert_function(builder.module, kind, "malloc")
-        return builder.ptrtoint(builder.call(function, arguments), INT64)
-
-    return types.int64(types.int64), codegen
-
-
-@intrinsic
-def release(typing_context, address):
-    """Give allocated memory back."""
-
-    def codegen(context, builder, signature, arguments):
-        kind = ir.FunctionType(ir.VoidType(), [INT8.as_pointer()])
-        function = get_or_insert_function(builder.module, kind, "free")
-        builder.call(function, [builder.inttoptr(arguments[0], INT8.as_pointer())])
-        return context.get_dummy_value()
-
-    return types.void(types.int64), codegen
-
-
-@intrinsic
 def pointer(typing_context, address):
     """The pointer to an address."""
 
@@ -224,44 +199,6 @@ def store(typing_context, tile, start, stride, rows, columns):
 
 
 @intrinsic
-def fetch(typing_context, start):
-    """Have the cache line that starts there, or around there, brought near: a hint."""
-
-    def codegen(context, builder, signature, arguments):
-        line = builder.bitcast(arguments[0], INT8.as_pointer())
-        read, first_level, data = INT32(0), INT32(3), INT32(1)
-        call(builder, "llvm.prefetch.p0", ir.VoidType(), line, read, first_level, data)
-        return context.get_dummy_value()
-
-    return types.void(POINTER), codegen
-
-
-@intrinsic
-def add_outer(typing_context, tile, a, stride, rows, b):
-    """tile + a b: a column of A, its elements `stride` apart, times a row of B.
-
-    Of A's rows only `rows` are there; the last is repeated.
-    """
-
-    def codegen(context, builder, signature, arguments):
-        value, a, stride, rows, b = arguments
-        row = [
-            builder.load(vector_pointer(builder, b, INT64(0), j), align=ITEMSIZE)
-            for j in range(tile.vectors)
-        ]
-        # Elements of A are loaded where they are used: LLVM would keep early ones in registers.
-        for i in range(tile.rows):
-            offset = builder.mul(clamped(builder, i, rows), stride)
-            factor = splat(builder, builder.load(builder.gep(a, [offset])), VECTOR)
-            for j in range(tile.vectors):
-                total = fma(builder, factor, row[j], builder.extract_value(value, (i, j)))
-                value = builder.insert_value(value, total, (i, j))
-        return value
-
-    return tile(tile, POINTER, types.int64, types.int64, POINTER), codegen
-
-
-@intrinsic
 def scale(typing_context, tile, factor):
     """factor * tile."""
 
@@ -274,7 +211,7 @@ def scale(typing_context, tile, factor):
 
         return build(builder, tile, vector_at)
 
-    return tile(tile, types.float32), codegen
+    return tile(tile, REAL), codegen
 
 
 @intrinsic
@@ -291,7 +228,20 @@ def add_scaled(typing_context, tile, factor, other):
 
         return build(builder, tile, vector_at)
 
-    return tile(tile, types.float32, tile), codegen
+    return tile(tile, REAL, tile), codegen
+
+
+@intrinsic
+def fetch(typing_context, start):
+    """Have the cache line that starts there, or around there, brought near: a hint."""
+
+    def codegen(context, builder, signature, arguments):
+        line = builder.bitcast(arguments[0], INT8.as_pointer())
+        read, first_level, data = INT32(0), INT32(3), INT32(1)
+        call(builder, "llvm.prefetch.p0", ir.VoidType(), line, read, first_level, data)
+        return context.get_dummy_value()
+
+    return types.void(POINTER), codegen
 
 
 @intrinsic
@@ -320,6 +270,31 @@ def transpose(typing_context, tile):
 
 
 @intrinsic
+def allocate(typing_context, size):
+    """The address of memory of that many bytes, to be released; 0 if there is none."""
+
+    def codegen(context, builder, signature, arguments):
+        kind = ir.FunctionType(INT8.as_pointer(), [INT64])
+        function = get_or_insert_function(builder.module, kind, "malloc")
+        return builder.ptrtoint(builder.call(function, arguments), INT64)
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def release(typing_context, address):
+    """Give allocated memory back."""
+
+    def codegen(context, builder, signature, arguments):
+        kind = ir.FunctionType(ir.VoidType(), [INT8.as_pointer()])
+        function = get_or_insert_function(builder.module, kind, "free")
+        builder.call(function, [builder.inttoptr(arguments[0], INT8.as_pointer())])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@intrinsic
 def rows_of(typing_context, tile):
     """How many rows a tile has, a constant."""
 
@@ -337,6 +312,31 @@ def vectors_of(typing_context, tile):
         return INT64(tile.vectors)
 
     return types.int64(tile), codegen
+
+
+@intrinsic
+def add_outer(typing_context, tile, a, stride, rows, b):
+    """tile + a b: a column of A, its elements `stride` apart, times a row of B.
+
+    Of A's rows only `rows` are there; the last is repeated.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        value, a, stride, rows, b = arguments
+        row = [
+            builder.load(vector_pointer(builder, b, INT64(0), j), align=ITEMSIZE)
+            for j in range(tile.vectors)
+        ]
+        # Elements of A are loaded where they are used: LLVM would keep early ones in registers.
+        for i in range(tile.rows):
+            offset = builder.mul(clamped(builder, i, rows), stride)
+            factor = splat(builder, builder.load(builder.gep(a, [offset])), VECTOR)
+            for j in range(tile.vectors):
+                total = fma(builder, factor, row[j], builder.extract_value(value, (i, j)))
+                value = builder.insert_value(value, total, (i, j))
+        return value
+
+    return tile(tile, POINTER, types.int64, types.int64, POINTER), codegen
 
 
 @intrinsic
@@ -398,7 +398,7 @@ def even_block(total, most, multiple):
 
 @by_name(types.void(*[types.int64] * 6))
 def turn(rows, columns, source_address, lds, target_address, ldt):
-    """target[rows x columns] = S^T of an S that is columns x rows, a square of vectors at a time."""
+    """target[rows x columns] = S^T of an S that is columns x rows, by squares of vectors."""
     source, target = pointer(source_address), pointer(target_address)
     for j in range(0, columns, LANES):
         for i in range(0, rows, LANES):
@@ -445,12 +445,13 @@ def multiply_rest(empty, count, n, there, alpha, a, a_row, a_step, b, ldb, beta,
 
 @by_name(
     types.void(
-        *[types.int64] * 7, types.float32, *[types.int64] * 5, types.float32,
+        *[types.int64] * 7, REAL, *[types.int64] * 5, REAL,
         *[types.int64] * 2,
     )
 )
 def multiply_blocks(
-    first, last, m, n, k, height, width, alpha, a_address, a_row, a_step, b_address, ldb,
+    first, last, m, n, k, height, width,
+    alpha, a_address, a_row, a_step, b_address, ldb,
     beta, c_address, ldc,
 ):
     """Blocks first..last-1 of C, height x width each, counted along rows of blocks."""
@@ -523,9 +524,6 @@ def multiply_blocks(
 # Schedule: guided. A thread that is free takes the next chunk of tiles, by counting up
 # atomically. No order between the threads' other accesses follows from that, and none is needed:
 # tiles are independent, and the end of the parallel loop orders everything.
-from llvmlite import ir
-from numba.core.cgutils import alloca_once
-
 ATOMIC = "monotonic"
 # Words of 64 bits that surely hold one whole cache line of 64 bytes.
 COUNTER_WORDS = 16
@@ -560,7 +558,7 @@ def compare_exchange(typing_context, address, expected, value):
 
 
 @njit(**KERNEL)
-def next_chunk(first, count, chunk, counter):
+def next_chunk(counter, count, chunk):
     """Half of an even share of what is left, at least `chunk`; empty when nothing is left."""
     first = compare_exchange(counter, 0, 0)
     while first < count:
@@ -573,24 +571,22 @@ def next_chunk(first, count, chunk, counter):
     return count, count
 
 
-@njit(**KERNEL)
-def first_chunk(thread, count, chunk, counter):
-    """As `next_chunk`: any thread may take any chunk."""
-    return next_chunk(0, count, chunk, counter)
-
-
 @njit(**CALLED)
 def work(
-    thread, count, chunk, counter,
-    m, n, k, height, width, alpha, a, a_row, a_step, b, ldb, beta, c, ldc,
+    counter, count, chunk,
+    m, n, k, height, width,
+    alpha, a, a_row, a_step, b, ldb,
+    beta, c, ldc,
 ):
     """A thread's blocks; see `multiply_blocks`."""
-    first, last = first_chunk(thread, count, chunk, counter)
+    first, last = next_chunk(counter, count, chunk)
     while first < last:
         multiply_blocks(
-            first, last, m, n, k, height, width, alpha, a, a_row, a_step, b, ldb, beta, c, ldc
+            first, last, m, n, k, height, width,
+            alpha, a, a_row, a_step, b, ldb,
+            beta, c, ldc,
         )
-        first, last = next_chunk(first, count, chunk, counter)
+        first, last = next_chunk(counter, count, chunk)
 
 
 @njit(
@@ -601,9 +597,7 @@ def work(
     parallel={"fusion": False},
     **OPTIONS,
 )
-def gemm(
-    m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc, sm, sk, chunk
-):
+def gemm(m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc, sm, sk, chunk):
     """C[m x k] = alpha * A[m x n] @ B[n x k] + beta * C, in blocks of about sm x sk."""
     a, b, c = np.int64(a_address), np.int64(b_address), np.int64(c_address)
     height, width = even_block(m, sm, 8), even_block(k, sk, TX)
@@ -618,9 +612,11 @@ def gemm(
     turn(n, k, b, ldb, rows, turned)
     b, ldb = rows, turned
     counter = new_counter()
-    for thread in prange(THREADS):
+    for _ in prange(THREADS):
         work(
-            thread, blocks, chunk, counter,
-            m, n, k, height, width, alpha, a, a_row, a_step, b, ldb, beta, c, ldc,
+            counter, blocks, chunk,
+            m, n, k, height, width,
+            alpha, a, a_row, a_step, b, ldb,
+            beta, c, ldc,
         )
     release(buffer)

@@ -1,6 +1,6 @@
 """gemm for cpu: family unrolled, float32, layout nn.
 
-template: gemm/cpu/unrolled.py.j2, digest c418142910ac8459
+template: gemm/cpu/unrolled.py.j2, digest 8f27e9c50ca0d3c3
 configuration: {"threads": 1, "tx": 2, "unroll": 4}
 """
 
@@ -10,7 +10,7 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
 # ---- Element type, threads and compiler options
-REAL = np.float32
+REAL = types.float32
 ITEMSIZE = 4
 # Contraction to FMA and reordering of sums are allowed; NaN and infinity keep their meaning.
 OPTIONS = {
@@ -29,7 +29,7 @@ KERNEL = {**CALLED, "forceinline": True}
 @intrinsic
 def view(typing_context, address, count):
     """`count` contiguous elements at an integer address, as an array that owns nothing."""
-    array_type = types.Array(types.float32, 1, "C")
+    array_type = types.Array(REAL, 1, "C")
 
     def codegen(context, builder, signature, arguments):
         array = make_array(array_type)(context, builder)
@@ -79,12 +79,18 @@ def dots(a, columns, n):
     b0_1 = view(columns + (0 * n + 1 * stretch) * ITEMSIZE, stretch)
     b0_2 = view(columns + (0 * n + 2 * stretch) * ITEMSIZE, stretch)
     b0_3 = view(columns + (0 * n + 3 * stretch) * ITEMSIZE, stretch)
-    sum0_0 = sum0_1 = sum0_2 = sum0_3 = REAL(0)
+    sum0_0 = REAL(0)
+    sum0_1 = REAL(0)
+    sum0_2 = REAL(0)
+    sum0_3 = REAL(0)
     b1_0 = view(columns + (1 * n + 0 * stretch) * ITEMSIZE, stretch)
     b1_1 = view(columns + (1 * n + 1 * stretch) * ITEMSIZE, stretch)
     b1_2 = view(columns + (1 * n + 2 * stretch) * ITEMSIZE, stretch)
     b1_3 = view(columns + (1 * n + 3 * stretch) * ITEMSIZE, stretch)
-    sum1_0 = sum1_1 = sum1_2 = sum1_3 = REAL(0)
+    sum1_0 = REAL(0)
+    sum1_1 = REAL(0)
+    sum1_2 = REAL(0)
+    sum1_3 = REAL(0)
     for p in range(stretch):
         sum0_0 += a0[p] * b0_0[p]
         sum0_1 += a1[p] * b0_1[p]
@@ -100,8 +106,10 @@ def dots(a, columns, n):
         sum0_0 += rest[p] * view(columns + (0 * n + done + p) * ITEMSIZE, 1)[0]
         sum1_0 += rest[p] * view(columns + (1 * n + done + p) * ITEMSIZE, 1)[0]
     return (
-        sum0_0 + sum0_1 + sum0_2 + sum0_3,
-        sum1_0 + sum1_1 + sum1_2 + sum1_3,
+        sum0_0 + sum0_1 + sum0_2 + sum0_3
+,
+        sum1_0 + sum1_1 + sum1_2 + sum1_3
+,
     )
 
 

@@ -1,6 +1,6 @@
 """gemm for cpu: family unrolled, float32, layout nt.
 
-template: gemm/cpu/unrolled.py.j2, digest c418142910ac8459
+template: gemm/cpu/unrolled.py.j2, digest 8f27e9c50ca0d3c3
 configuration: {"threads": 4, "tx": 1, "unroll": 1}
 """
 
@@ -10,7 +10,7 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
 # ---- Element type, threads and compiler options
-REAL = np.float32
+REAL = types.float32
 ITEMSIZE = 4
 # Threads that share the work.
 THREADS = 4
@@ -31,7 +31,7 @@ KERNEL = {**CALLED, "forceinline": True}
 @intrinsic
 def view(typing_context, address, count):
     """`count` contiguous elements at an integer address, as an array that owns nothing."""
-    array_type = types.Array(types.float32, 1, "C")
+    array_type = types.Array(REAL, 1, "C")
 
     def codegen(context, builder, signature, arguments):
         array = make_array(array_type)(context, builder)
@@ -80,7 +80,8 @@ def dots(a, columns, n):
     for p in range(stretch):
         sum0_0 += a0[p] * b0_0[p]
     return (
-        sum0_0,
+        sum0_0
+,
     )
 
 

@@ -143,7 +143,6 @@ def test_what_is_asked_for_is_checked() -> None:
         MpiTarget(2, local="gpu")
     told = "each rank takes a GPU of its own, got 4 ranks with 2 GPUs: start 2"
     assert too_few(4, 2) == told
-    assert MpiTarget(2, local="cuda").default_family(MpiTarget(2).device()) == "gpu_summa"
 
 
 def test_without_a_gpu_the_target_says_so() -> None:

@@ -91,9 +91,6 @@ class ToyTarget(Target):
         defaults = {"order": "rows", "panel_limit": 64}
         return Placement({name: v for name, v in given.items() if v != defaults[name]})
 
-    def default_family(self, device: Device) -> str:
-        return "panels"
-
     def device(self, problem: Gemm | None = None, name: int | str | None = None) -> Device:
         if name is not None:
             raise InputError(f"target toy has one device, got {name!r}: leave it out")

@@ -96,6 +96,15 @@ def tiny(folder: Path, toml: str = TOML, template: str = TEMPLATE) -> KernelFami
     return read_family(folder / "tiny.toml", (folder, data_dir("templates")))
 
 
+COLUMN = " " * 59
+"""Parameters that do not fit the first line of the kernel lie below those that do."""
+
+
+def joined(text: str) -> str:
+    """Text with every break and the indentation after it as one space."""
+    return " ".join(text.split())
+
+
 def test_the_emitted_source_is_exactly_this(tmp_path: Path) -> None:
     family = tiny(tmp_path)
     source = render(family, CONFIGURATION, dtype="float64")
@@ -105,6 +114,7 @@ def test_the_emitted_source_is_exactly_this(tmp_path: Path) -> None:
         " *\n"
         f" * template: tiny.cu.j2, digest {family.template_digest}\n"
         ' * configuration: {"order": "rows", "padded": true, "sm": 32, "ty": 4}\n'
+        " * launch: grid (1, 1, 1), block (16, 1, 1), no dynamic shared memory\n"
         " */\n\n"
         "using T = double;\n"
         "constexpr int ITEMSIZE = 8;\n"
@@ -128,10 +138,14 @@ def test_the_emitted_source_is_exactly_this(tmp_path: Path) -> None:
         "static_assert(TY <= SM && SM <= 32 * TY && (!PADDED || ROWS % 2 == 0), "
         "\"a 'quoted' reason\");\n"
         "static_assert((floordiv(SHARED_BYTES, ITEMSIZE) == 32 || "
-        'floordiv(SHARED_BYTES, ITEMSIZE) == 64) && ispow2(SM), "sizes");\n\n'
+        "floordiv(SHARED_BYTES, ITEMSIZE) == 64) &&\n"
+        '              ispow2(SM),\n              "sizes");\n\n'
         'extern "C" __global__ void __launch_bounds__(THREADS) gemm(int m, int n, int k, '
-        "double alpha, const double* __restrict__ a, int lda, const double* __restrict__ b, "
-        "int ldb, double beta, double* __restrict__ c, int ldc) {\n"
+        "double alpha,\n"
+        f"{COLUMN}const double* __restrict__ a, int lda,\n"
+        f"{COLUMN}const double* __restrict__ b, int ldb,\n"
+        f"{COLUMN}double beta, double* __restrict__ c,\n"
+        f"{COLUMN}int ldc) {{\n"
         "  c[0] = alpha * T(THREADS);\n}\n"
     )
     assert (source.entry, source.target, source.runtime_parameters) == ("gemm", "cuda", ())
@@ -164,7 +178,7 @@ def test_an_invalid_configuration_does_not_compile(
 def test_a_workspace_is_the_last_argument(tmp_path: Path) -> None:
     toml = TOML.replace('= "0"\n', '= "0"\nworkspace_bytes = "M * itemsize"\n')
     text = render(tiny(tmp_path, toml), CONFIGURATION).text
-    assert "float* __restrict__ c, int ldc, float* __restrict__ workspace) {" in text
+    assert "float* __restrict__ c, int ldc, float* __restrict__ workspace) {" in joined(text)
 
 
 def test_parameters_at_the_call_are_arguments_and_no_constants(tmp_path: Path) -> None:
@@ -182,7 +196,7 @@ reason = "about both"
     family = tiny(tmp_path, toml)
     one, three = (render(family, {**CONFIGURATION, "parts": parts}) for parts in (1, 3))
     assert one == three
-    assert "int ldc, float* __restrict__ workspace, int parts) {" in one.text
+    assert "int ldc, float* __restrict__ workspace, int parts) {" in joined(one.text)
     assert "about both" not in one.text
     problem, limits = Gemm(64, 64, 64), find_gpu("h200").limits
     bound = Bound(family, {**CONFIGURATION, "parts": 3}, problem, limits)

@@ -158,6 +158,7 @@ def test_other_parts_are_refused_in_one_line() -> None:
         ({"product": "gemv"}, "^product must be one of gemm, got 'gemv'"),
         ({"operands": (A, B, Operand("bias", ("1", "K")), C)}, r"^operands.bias.shape must be"),
         ({"operands": (A, B, *FURTHER[:2], C)}, "^operands must be part of result, and down"),
+        ({"baselines": (("cuda", "cublas.gemm"),)}, "^baseline must be left out"),
         ({"scalars": (("scale", 1.0),)}, "^scalars must be part of result, and scale"),
         (
             {"operands": (A, B, FURTHER[0], Operand("D", ("M", "K"), True))},

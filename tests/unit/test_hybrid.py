@@ -20,6 +20,7 @@ from autotune.core.errors import InputError, MissingDependencyError, NotTunedErr
 from autotune.core.limits import CudaLimits
 from autotune.core.paths import CacheLocations
 from autotune.families.catalog import load_families
+from autotune.families.defaults import default_family
 from autotune.families.local import local_problem
 from autotune.families.planning import Planner
 from autotune.families.program_cache import ProgramCache
@@ -68,7 +69,7 @@ def test_gpus_are_told_apart_by_number_links_and_place_of_the_operands() -> None
         "host_operands": 0,
         "block_operands": 1,
     }
-    assert HybridTarget().default_family(devices[0]) == "rows"
+    assert default_family(load_families(target="hybrid"), devices[0].limits) == "rows"
 
 
 def test_what_a_target_refuses() -> None:

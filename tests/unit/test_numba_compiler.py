@@ -248,7 +248,7 @@ def test_a_program_of_any_layout(tmp_path: Path) -> None:
     """Numba families read plain operands; others are copied by a kernel of CUDA C++."""
     target = NumbaCudaTarget()
     device = target.device(name="h200")
-    family = load_families(target="numba-cuda")[target.default_family(device)]
+    family = load_families(target="numba-cuda")["block"]
     problem = Gemm(256, 192, 320, layout="tt")
     assert isinstance(device.limits, CudaLimits)
     configuration = family.default(problem, device.limits)

@@ -35,7 +35,14 @@ import numpy as np
 from numba import cuda
 
 GAP = 3  # elements between the rows of every operand
+jit = cuda.jit
 
+
+def simulated(launch_bounds):  # the simulator has no compiler, whose registers they would bound
+    return jit()
+
+
+cuda.jit = simulated
 for job in json.load(sys.stdin):
     spec = importlib.util.spec_from_file_location("emitted", job["source"])
     module = importlib.util.module_from_spec(spec)

@@ -194,7 +194,10 @@ FAULTS = {
     ),
     "size of nothing": ({"sizes": ("M", "N", "L")}, "sizes must be dimensions of operands"),
     "result": ({"result": Formula("A @ z")}, "result must mention operands and scalars"),
-    "shapes": ({"result": Formula("A @ A")}, "does not fit together"),
+    "shapes": (
+        {"result": Formula("A @ A")},
+        "result must fit its operands, and 'A @ A' does not fit: A is M x N",
+    ),
     "other shape": ({"result": Formula("A")}, "result must have the shape M of y"),
     "flops": ({"flops": "2 * Q"}, "flops = '2 [*] Q'"),
     "scalar": ({"scalars": (("lda", 1.0),)}, "leave names of arguments apart"),

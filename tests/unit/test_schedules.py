@@ -116,6 +116,7 @@ tiles = "M"
 """
 
 TEMPLATE = """\
+{% from "_lib/chunks.j2" import first_chunk, next_chunk with context %}
 {% include "_lib/numba_prelude.py.j2" %}
 
 
@@ -123,23 +124,25 @@ TEMPLATE = """\
 
 
 @njit(**CALLED)
-def work(thread, count, chunk, counter, c, ldc):
-    first, last = first_chunk(thread, count, chunk, counter)
+def work(thread, {{ "counter, " if schedule != "static" }}count, chunk, c, ldc):
+    first, last = {{ first_chunk }}
     while first < last:
         for tile in range(first, last):
             row = view(c + tile * ldc * ITEMSIZE, 3)
             row[0] += 1
             row[1] = thread
             row[2] = first
-        first, last = next_chunk(first, count, chunk, counter)
+        first, last = {{ next_chunk }}
 
 
 {% include "_lib/numba_entry.py.j2" %}
 def gemm({{ arguments }}):
     c = np.int64(c_address)
+{% if schedule != "static" %}
     counter = new_counter()
+{% endif %}
     for thread in prange(THREADS):
-        work(thread, m, chunk, counter, c, ldc)
+        work(thread, {{ "counter, " if schedule != "static" }}m, chunk, c, ldc)
 """
 
 

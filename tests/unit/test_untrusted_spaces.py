@@ -45,6 +45,7 @@ constexpr int SM = {{ sm }}, ROWS = {{ rows }}, {{ order }} = 1;
 static_assert({{ condition }}, "{{ reason }}");
 {% endfor %}
 extern "C" __global__ void gemm({{ arguments }}) {}
+extern "C" __global__ void prepare({{ arguments }}) {}
 """
 LAUNCH = """
 [launch]

@@ -64,10 +64,6 @@ class CpuTarget(Target):
         """Whatever no other target wants: its operands say what is wrong with it."""
         return True
 
-    def default_family(self, device: Device) -> str:
-        """Tiles in vector registers."""
-        return "goto"
-
     def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:
         """This machine's CPU; the thread limit is capped by the problem's `threads`."""
         from autotune.targets.cpu.identity import read_cpu

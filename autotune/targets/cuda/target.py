@@ -49,6 +49,8 @@ class CudaTarget(Target):
     def language(cls) -> Language:
         """CUDA C++."""
         from autotune.families import cuda_source
+        from autotune.families.cuda_kernels import kernels_of
+        from autotune.families.cuda_layout import laid_out
         from autotune.families.languages import Language
 
         return Language(
@@ -59,6 +61,8 @@ class CudaTarget(Target):
             suffix=".cu",
             own_operations=True,
             epilogue=cuda_source.epilogue,
+            lay_out=laid_out,
+            kernels=kernels_of,
             launched=True,
         )
 
@@ -97,10 +101,6 @@ class CudaTarget(Target):
     def names_devices(self) -> bool:
         """Each GPU is one."""
         return True
-
-    def default_family(self, device: Device) -> str:
-        """Tiles fed by asynchronous copies, where the device has those."""
-        return "pipelined" if _cuda_limits(device).compute_capability >= 80 else "block"
 
     def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:
         """One of the GPUs here; one named that is not here is looked up among the known ones."""
@@ -257,10 +257,6 @@ class NumbaCudaTarget(CudaTarget):
         from autotune.families.python_source import check_module
 
         return Language(limits=_LIMITS, check=check_module, launched=True, runtime=False)
-
-    def default_family(self, device: Device) -> str:
-        """Tiles of several elements per thread."""
-        return "block"
 
     def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:
         """As for CUDA, with this target's compiler beside the other."""

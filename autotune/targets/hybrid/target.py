@@ -101,10 +101,6 @@ class HybridTarget(Target):
         self._devices = devices
         self.operands = operands
 
-    def default_family(self, device: Device) -> str:
-        """Rows: no partial sums have to travel."""
-        return "rows"
-
     def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:
         """The GPUs here, or as many as were asked for of a kind that is only described."""
         from autotune.operations.problem import only_gemm

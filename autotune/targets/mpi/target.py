@@ -135,12 +135,6 @@ class MpiTarget(Target):
         """Ranks that have a GPU each can be described."""
         return self._gpus
 
-    def default_family(self, device: Device) -> str:
-        """Row blocks where the operands have to travel, SUMMA where they are in place."""
-        if self._gpus:
-            return "gpu_summa"
-        return "summa" if device.limits.names()["distributed"] else "rows"
-
     def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:
         """The ranks, on this machine's CPU or GPUs; none are started to find out.
 

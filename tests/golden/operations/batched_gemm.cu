@@ -3,6 +3,8 @@
  *
  * template: batched_gemm/cuda/tiles.cu.j2, digest ba002f1e915c41a7
  * configuration: {"batches": 4, "sk": 16, "sm": 32, "sn": 8, "tx": 2, "ty": 4, "vector": 2}
+ * launch: grid (tiles * ceildiv(P, 4), 1, 1), block (8, 8, 4), 12800 bytes of dynamic shared memory
+ *   tiles = ceildiv(M, 32) * ceildiv(K, 16)
  */
 
 using T = float;
@@ -50,13 +52,15 @@ constexpr int COLUMN_STEP = THREADS_K * VECTOR;
 
 static_assert(SM % TY == 0, "sm / ty must be a whole number (threads_m)");
 static_assert(SK % TX == 0, "sk / tx must be a whole number (threads_k)");
-static_assert(ITEMSIZE % 4 == 0, "itemsize / 4 must be a whole number (words)");
 static_assert(VECTOR * ITEMSIZE <= 16, "one access moves at most 16 bytes");
-static_assert(TY % VECTOR == 0 && TX % VECTOR == 0, "a thread's rows and columns are made of whole vectors");
+static_assert(TY % VECTOR == 0 && TX % VECTOR == 0,
+              "a thread's rows and columns are made of whole vectors");
 static_assert(TX <= 2 * TY && TY <= 2 * TX, "nearly square tiles reuse what they read most");
-static_assert(THREADS >= 64 && THREADS <= 512 && THREADS % 32 == 0, "whole warps, enough to hide latencies, and not all of a multiprocessor in step");
+static_assert(THREADS >= 64 && THREADS <= 512 && THREADS % 32 == 0,
+              "whole warps, enough to hide latencies, and not all of a multiprocessor in step");
 static_assert(STAGED <= 32, "a thread stages at most 32 elements in registers");
-static_assert(TX * TY * SN <= 1024, "the unrolled products of a tile stay within the instruction cache");
+static_assert(TX * TY * SN <= 1024,
+              "the unrolled products of a tile stay within the instruction cache");
 
 // Two buffers: the next tiles are put into one while the other is multiplied. A's tile is
 // transposed, its rows a vector longer, so that stores down a column meet different banks.
@@ -298,7 +302,10 @@ __device__ __forceinline__ void accumulate(T (&acc)[TY][TX], Tiles& tiles,
   multiply_tiles(acc, tiles, buffer, thread_m, thread_k);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) batched_gemm(int p, int m, int n, int k, float alpha, float beta, const float* __restrict__ a, long long a_stride, int lda, const float* __restrict__ b, long long b_stride, int ldb, float* __restrict__ c, long long c_stride, int ldc) {
+extern "C" __global__ void __launch_bounds__(THREADS) batched_gemm(
+    int p, int m, int n, int k, float alpha, float beta, const float* __restrict__ a,
+    long long a_stride, int lda, const float* __restrict__ b, long long b_stride, int ldb,
+    float* __restrict__ c, long long c_stride, int ldc) {
   Tiles& tiles = reinterpret_cast<Tiles*>(shared_memory)[threadIdx.z];
   const int tiles_across = (k + SK - 1) / SK;
   const int tiles_of_one = (m + SM - 1) / SM * tiles_across;

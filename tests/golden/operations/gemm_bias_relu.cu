@@ -2,7 +2,10 @@
  * gemm_bias_relu for cuda: family fused, float32, layout nn.
  *
  * template: gemm_bias_relu/cuda/fused.cu.j2, digest 6846e216284f1384
- * configuration: {"fragment_buffers": 2, "group": 4, "min_blocks": 2, "sk": 128, "sm": 64, "sn": 8, "tx": 8, "ty": 8, "vector": 4}
+ * configuration: {"fragment_buffers": 2, "group": 4, "min_blocks": 2, "sk": 128, "sm": 64, "sn": 8,
+ *     "tx": 8, "ty": 8, "vector": 4}
+ * launch: grid (blocks, 1, 1), block (16, 8, 1), 12544 bytes of dynamic shared memory
+ *   blocks = ceildiv(M, 64) * ceildiv(K, 128)
  */
 
 using T = float;
@@ -54,14 +57,17 @@ constexpr int COLUMN_STEP = THREADS_K * VECTOR;
 
 static_assert(SM % TY == 0, "sm / ty must be a whole number (threads_m)");
 static_assert(SK % TX == 0, "sk / tx must be a whole number (threads_k)");
-static_assert(ITEMSIZE % 4 == 0, "itemsize / 4 must be a whole number (words)");
 static_assert(VECTOR * ITEMSIZE <= 16, "one access moves at most 16 bytes");
-static_assert(TY % VECTOR == 0 && TX % VECTOR == 0, "a thread's rows and columns are made of whole vectors");
+static_assert(TY % VECTOR == 0 && TX % VECTOR == 0,
+              "a thread's rows and columns are made of whole vectors");
 static_assert(TX <= 2 * TY && TY <= 2 * TX, "nearly square tiles reuse what they read most");
 static_assert(STAGED <= 32, "a thread stages at most 32 elements in registers");
-static_assert(THREADS >= 64 && THREADS % 32 == 0, "whole warps; a single one cannot hide the latency of its own loads");
-static_assert(SM * SN % (THREADS * VECTOR) == 0 && SK * SN % (THREADS * VECTOR) == 0, "every thread loads the same number of vectors");
-static_assert(TX * TY * SN <= 2048, "the unrolled products of a tile stay within the instruction cache");
+static_assert(THREADS >= 64 && THREADS % 32 == 0,
+              "whole warps; a single one cannot hide the latency of its own loads");
+static_assert(SM * SN % (THREADS * VECTOR) == 0 && SK * SN % (THREADS * VECTOR) == 0,
+              "every thread loads the same number of vectors");
+static_assert(TX * TY * SN <= 2048,
+              "the unrolled products of a tile stay within the instruction cache");
 
 // Two buffers: the next tiles are put into one while the other is multiplied. A's tile is
 // transposed, its rows a vector longer, so that stores down a column meet different banks.
@@ -360,7 +366,9 @@ __device__ __forceinline__ void activate(T (&acc)[TY][TX], const T* bias, int co
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm_bias_relu(int m, int n, int k, const float* __restrict__ a, int lda, const float* __restrict__ b, int ldb, const float* __restrict__ bias, float* __restrict__ d, int ldd) {
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm_bias_relu(
+    int m, int n, int k, const float* __restrict__ a, int lda, const float* __restrict__ b, int ldb,
+    const float* __restrict__ bias, float* __restrict__ d, int ldd) {
   Tiles& tiles = *reinterpret_cast<Tiles*>(shared_memory);
   const int thread = threadIdx.y * THREADS_K + threadIdx.x;
   const int thread_m = threadIdx.y * VECTOR;

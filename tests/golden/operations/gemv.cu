@@ -3,6 +3,10 @@
  *
  * template: gemv/cuda/dots.cu.j2, digest 82882ffbb8343e75
  * configuration: {"groups": 2, "lanes": 64, "rows": 4, "splits": 4, "unroll": 2, "vector": 2}
+ * launch: grid (blocks, 4, 1), block (64, 2, 1), no dynamic shared memory
+ *   workspace: (4 > 1) * 4 * M * 8 bytes
+ *   after it: sum_splits, grid (ceildiv(M, 256), 1, 1), block (256, 1, 1)
+ *   blocks = ceildiv(M, 2 * 4)
  */
 
 using T = double;
@@ -37,10 +41,11 @@ constexpr int SPLITS = 4;
 constexpr int THREADS = LANES * GROUPS;
 constexpr int WORDS = ITEMSIZE / 4;
 
-static_assert(ITEMSIZE % 4 == 0, "itemsize / 4 must be a whole number (words)");
 static_assert(VECTOR * ITEMSIZE <= 16, "one access moves at most 16 bytes");
-static_assert(THREADS >= 64 && THREADS % 32 == 0, "a block of less than two warps leaves a multiprocessor half empty");
-static_assert(UNROLL * VECTOR * ROWS * WORDS <= 64, "more loads at once than registers can hold take turns anyway");
+static_assert(THREADS >= 64 && THREADS % 32 == 0,
+              "a block of less than two warps leaves a multiprocessor half empty");
+static_assert(UNROLL * VECTOR * ROWS * WORDS <= 64,
+              "more loads at once than registers can hold take turns anyway");
 static_assert(UNROLL * VECTOR * ITEMSIZE <= 64 || ROWS == 1, "several rows are loads enough");
 
 // --- Memory ---
@@ -160,7 +165,11 @@ __device__ __forceinline__ void add_columns(T (&sum)[ROWS], const T* const (&row
   if (WIDTH > 1 && column < end) Part<1, 1>(row, x, column).add_products(sum);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) gemv(int m, int n, double alpha, double beta, const double* __restrict__ a, int lda, const double* __restrict__ x, double* __restrict__ y, double* __restrict__ workspace) {
+extern "C" __global__ void __launch_bounds__(THREADS) gemv(int m, int n, double alpha, double beta,
+                                                           const double* __restrict__ a, int lda,
+                                                           const double* __restrict__ x,
+                                                           double* __restrict__ y,
+                                                           double* __restrict__ workspace) {
   const int first = (blockIdx.x * GROUPS + threadIdx.y) * ROWS;
   const T* row[ROWS];
 #pragma unroll
@@ -185,7 +194,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) gemv(int m, int n, double 
   }
 }
 
-extern "C" __global__ void __launch_bounds__(256) sum_splits(int m, int n, double alpha, double beta, const double* __restrict__ a, int lda, const double* __restrict__ x, double* __restrict__ y, double* __restrict__ workspace) {
+extern "C" __global__ void __launch_bounds__(256) sum_splits(
+    int m, int n, double alpha, double beta, const double* __restrict__ a, int lda,
+    const double* __restrict__ x, double* __restrict__ y, double* __restrict__ workspace) {
   const int i = blockIdx.x * 256 + threadIdx.x;
   if (i >= m) return;
   T sum = 0;

@@ -3,6 +3,9 @@
  *
  * template: row_sum/cuda/sums.cu.j2, digest 07a9e1af3a153e2a
  * configuration: {"groups": 2, "lanes": 64, "rows": 4, "splits": 1, "unroll": 2, "vector": 2}
+ * launch: grid (blocks, 1, 1), block (64, 2, 1), no dynamic shared memory
+ *   workspace: (1 > 1) * 1 * M * 4 bytes
+ *   blocks = ceildiv(M, 2 * 4)
  */
 
 using T = float;
@@ -37,10 +40,11 @@ constexpr int SPLITS = 1;
 constexpr int THREADS = LANES * GROUPS;
 constexpr int WORDS = ITEMSIZE / 4;
 
-static_assert(ITEMSIZE % 4 == 0, "itemsize / 4 must be a whole number (words)");
 static_assert(VECTOR * ITEMSIZE <= 16, "one access moves at most 16 bytes");
-static_assert(THREADS >= 64 && THREADS % 32 == 0, "a block of less than two warps leaves a multiprocessor half empty");
-static_assert(UNROLL * VECTOR * ROWS * WORDS <= 64, "more loads at once than registers can hold take turns anyway");
+static_assert(THREADS >= 64 && THREADS % 32 == 0,
+              "a block of less than two warps leaves a multiprocessor half empty");
+static_assert(UNROLL * VECTOR * ROWS * WORDS <= 64,
+              "more loads at once than registers can hold take turns anyway");
 static_assert(UNROLL * VECTOR * ITEMSIZE <= 64 || ROWS == 1, "several rows are loads enough");
 
 // --- Memory ---
@@ -150,7 +154,9 @@ __device__ __forceinline__ void add_columns(T (&sum)[ROWS], const T* const (&row
   if (WIDTH > 1 && column < end) Part<1, 1>(row, column).add_to(sum);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) row_sum(int m, int n, const float* __restrict__ a, int lda, float* __restrict__ y, float* __restrict__ workspace) {
+extern "C" __global__ void __launch_bounds__(THREADS) row_sum(
+    int m, int n, const float* __restrict__ a, int lda, float* __restrict__ y,
+    float* __restrict__ workspace) {
   const int first = (blockIdx.x * GROUPS + threadIdx.y) * ROWS;
   const T* row[ROWS];
 #pragma unroll

@@ -2,7 +2,10 @@
  * stencil for cuda: family columns, float32, layout nn.
  *
  * template: stencil/cuda/columns.cu.j2, digest 65a5a9743fbbbb15
- * configuration: {"block_x": 64, "block_y": 2, "min_blocks": 1, "rows": 8, "unroll": 4, "vector": 4}
+ * configuration: {"block_x": 64, "block_y": 2, "min_blocks": 1, "rows": 8, "unroll": 4,
+ *     "vector": 4}
+ * launch: grid (blocks, 1, 1), block (64, 2, 1), no dynamic shared memory
+ *   blocks = ceildiv(N, 64 * 4) * ceildiv(M, 2 * 8)
  */
 
 using T = float;
@@ -44,7 +47,6 @@ constexpr int WORDS = ITEMSIZE / 4;
 constexpr int HEIGHT = BLOCK_Y * ROWS;
 constexpr int WIDE = BLOCK_X * VECTOR;
 
-static_assert(ITEMSIZE % 4 == 0, "itemsize / 4 must be a whole number (words)");
 static_assert(VECTOR * ITEMSIZE <= 16, "one access moves at most 16 bytes");
 static_assert(THREADS >= 64 && THREADS <= 1024, "a block has at least two warps");
 static_assert(UNROLL <= ROWS, "more rows than a thread walks cannot be unrolled");
@@ -108,7 +110,9 @@ __device__ __forceinline__ void walk(const T* a, int lda, T* b, int ldb, int m, 
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) stencil(int m, int n, float center, float side, const float* __restrict__ a, int lda, float* __restrict__ b, int ldb) {
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) stencil(
+    int m, int n, float center, float side, const float* __restrict__ a, int lda,
+    float* __restrict__ b, int ldb) {
   const int blocks_across = (n + WIDE - 1) / WIDE;
   const int first = (blockIdx.x / blocks_across * BLOCK_Y + threadIdx.y) * ROWS;
   const int left = blockIdx.x % blocks_across * WIDE;

@@ -21,6 +21,10 @@ _INSTALL_12 = "pip install 'autotune-kernels[cuda12]'"
 # Sources of 32 and 64 bits include nothing, and need no headers.
 _INCLUDES = re.compile(r"^#include <cuda_", re.MULTILINE)
 
+_FAULTS = re.compile(
+    r"^kernel\.cu\((\d+)\): (?:catastrophic )?error(?: #\S+)?: (.*)$", re.MULTILINE
+)
+
 # Of every kernel, in the compiler's log.
 _SPILLS = re.compile(
     r"Function properties for (\w+)\s[^\n]*?"
@@ -63,7 +67,8 @@ def compile_cuda(
             differ in comments only give the same binary.
 
     Raises:
-        CompileError: the compiler refuses the source; the message is its first error.
+        CompileError: the compiler refuses the source; the message is its first error, and all of
+            them are its faults.
         MissingDependencyError: there is no NVRTC, or it does not know the architecture, or the
             headers are missing.
     """
@@ -193,7 +198,8 @@ def _check(status: Any, log: str) -> None:
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line.lower()]
     _, name = nvrtc.nvrtcGetErrorString(status)
-    raise CompileError((errors or lines or [name.decode()])[0])
+    faults = [(int(line), said) for line, said in _FAULTS.findall(log)]
+    raise CompileError((errors or lines or [name.decode()])[0], faults)
 
 
 def _output(program: Any, size_of: Any, read: Any) -> bytes:

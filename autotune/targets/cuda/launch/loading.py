@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from autotune.core.configuration import Configuration
 from autotune.core.errors import InputError
 from autotune.families.launch import kernel_layout
+from autotune.families.launched import check_launches
 from autotune.families.planning import planner_of
+from autotune.targets.cuda.compile.cubin import read_cubin
 from autotune.targets.cuda.launch.code import Wanted
 from autotune.targets.cuda.launch.program import CudaProgram
 
@@ -43,6 +45,7 @@ def make_program(
 
     Raises:
         CompileError: the compiler refuses the source.
+        FamilyError: the configuration launches a kernel that its source has not.
         MissingDependencyError: there is no binary and no compiler, or it does not know the device.
         SpaceError: the configuration cannot be launched for these sizes.
         CacheError: the program cache cannot be written.
@@ -53,9 +56,12 @@ def make_program(
 
     if binary is None:
         code = Wanted(planner(), problem, limits.architecture, programs).code()
+        plan = planner().plan(problem)
+        if len(plan.steps) > 1:
+            check_launches(family, plan, read_cubin(code.cubin))
         return CudaProgram(
             cubin=code.cubin,
-            plan=planner().plan(problem),
+            plan=plan,
             dtype=problem.dtype,
             layout=problem.layout,
             kernel_layout=kernel_layout(family, problem.layout),

@@ -9,12 +9,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.configuration import Configuration
-from autotune.core.errors import AutotuneError, OutOfTimeError
+from autotune.core.errors import AutotuneError, FamilyError, OutOfTimeError
 from autotune.core.limits import CudaLimits
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.processors import usable_processors
 from autotune.families.bound import Bound
 from autotune.families.launch import Binary, kernel_layout, resident_blocks
+from autotune.families.launched import check_launches
 from autotune.families.occupancy import occupancy
 from autotune.families.planning import Planner
 from autotune.families.rendering import render
@@ -223,6 +224,14 @@ class CudaBackend(WorkerBackend):
         point = Bound(family, configuration, self._problem, self._limits).at(self._problem)
         planner = Planner(family, configuration, self._problem.dtype, self._limits)
         plan = planner.plan(self._problem)
+        sized = {case: self._problem.with_sizes(*case.sizes) for case in cases_of(self._problem)}
+        found = {case: planner.find(problem) for case, problem in sized.items()}
+        plans = {case: each for case, each in found.items() if each is not None}
+        try:
+            for each in (plan, *plans.values()):
+                check_launches(family, each, compiled.kernels)
+        except FamilyError as error:
+            return Measurement(Outcome.COMPILE_FAILED, reason=str(error))
         main = next(step for step in plan.steps if step.kernel == family.operation)
         resources = compiled.kernels[family.operation]
         details: dict[str, float | int | str] = {
@@ -259,10 +268,6 @@ class CudaBackend(WorkerBackend):
         )
         if any(program.flips):
             program = replace(program, support=self._support_cubin)
-        cases = cases_of(self._problem)
-        sized = {case: self._problem.with_sizes(*case.sizes) for case in cases}
-        found = {case: planner.find(problem) for case, problem in sized.items()}
-        plans = {case: each for case, each in found.items() if each is not None}
         return Prepared(PlannedProgram(program, plans), details)
 
     def _await(

@@ -1,0 +1,140 @@
+"""What emitted source says of itself first: what it is, of what, and how it is launched.
+
+Nothing in it varies between runs, devices or problems.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import textwrap
+from typing import TYPE_CHECKING
+
+from autotune.space import UndefinedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from autotune.core.configuration import Configuration, Value
+    from autotune.families.family import AuxiliaryKernel, KernelFamily
+    from autotune.space import Expression
+
+_WIDTH = 97  # of a hundred columns a comment takes three
+_TOKEN = re.compile(r"'[^']*'|[A-Za-z_]\w*")
+# Space files are data of strangers, and nothing of theirs may end a comment or a text.
+_HARMLESS = re.compile(r"[\w +\-*/%().,<>=!'\[\]]*", re.ASCII)
+_TIE = "\0"  # a space at which no line ends
+_ELSEWHERE = "(see the family's file)"
+
+
+def banner(
+    family: KernelFamily,
+    compiled: Configuration,
+    constants: Mapping[str, Value],
+    types: str,
+    layout: str,
+) -> str:
+    """The opening lines of emitted source.
+
+    Args:
+        family: whose source it is.
+        compiled: the parameters that are compiled in.
+        constants: all that follows from them.
+        types: of operands and results, in words.
+        layout: of the operands.
+    """
+    lines = [
+        f"{family.operation} for {family.target}: family {family.name}, {types}, layout {layout}.",
+        "",
+        f"template: {family.template}, digest {family.template_digest}",
+        *_wrapped("configuration: " + compiled.json.replace('": ', f'":{_TIE}')),
+        *launch_lines(family, constants),
+    ]
+    return "\n".join(lines)
+
+
+def launch_lines(family: KernelFamily, constants: Mapping[str, Value]) -> list[str]:
+    """How kernels are launched, over sizes, limits and parameters passed at the call."""
+    launch = family.launch
+    if launch is None:
+        return []
+    names: dict[str, None] = {}
+
+    def told(expression: Expression) -> str:
+        text = _told(expression, constants)
+        names.update(dict.fromkeys(each for each in expression.ordered_names))
+        return text
+
+    def extents(expressions: Iterable[Expression]) -> str:
+        return f"({', '.join(map(told, expressions))})".replace(" ", _TIE)
+
+    def auxiliary(place: str, kernels: tuple[AuxiliaryKernel, ...]) -> Iterator[str]:
+        for each in kernels:
+            if each.when.names <= constants.keys():
+                if not each.when.holds(constants):
+                    continue
+                where = ""
+            else:
+                where = f", where {told(each.when)}"
+            yield (
+                f"  {place} it{where}: {each.kernel}, grid {extents(each.grid)}, "
+                f"block {extents(each.block)}"
+            )
+
+    shared = told(launch.shared_bytes)
+    lines = [
+        f"launch: grid {extents(launch.grid)}, block {extents(launch.block)}, "
+        f"{'no' if shared == '0' else f'{shared} bytes of'} dynamic shared memory"
+    ]
+    if launch.workspace_bytes is not None:
+        line = f"  workspace: {told(launch.workspace_bytes)} bytes"
+        zeroed = told(launch.zeroed_bytes)
+        lines.append(line if zeroed == "0" else f"{line}, of which the first {zeroed} are zero")
+    lines += [*auxiliary("before", launch.before), *auxiliary("after", launch.after)]
+    lines += _definitions(family, constants, names)
+    return [part for line in lines for part in _wrapped(line)]
+
+
+def _definitions(
+    family: KernelFamily, constants: Mapping[str, Value], names: Iterable[str]
+) -> Iterator[str]:
+    """Derived names that are no constants, in the order of the file."""
+    wanted: set[str] = set()
+    waiting = [*names]
+    while waiting:
+        name = waiting.pop()
+        if name in family.derived and name not in constants and name not in wanted:
+            wanted.add(name)
+            waiting += family.derived[name].ordered_names
+    for name, expression in family.derived.items():
+        if name in wanted:
+            yield f"  {name} = {_told(expression, constants)}"
+
+
+def _told(expression: Expression, constants: Mapping[str, Value]) -> str:
+    """An expression with numbers in place of what is compiled in; a number if that is all."""
+    if expression.names <= constants.keys():
+        with contextlib.suppress(UndefinedError):  # such a configuration cannot be launched
+            return str(expression.evaluate(constants))
+
+    def value(match: re.Match[str]) -> str:
+        known = constants.get(match[0])
+        if known is None:
+            return match[0]
+        text = repr(known) if isinstance(known, str) else str(known)
+        return f"({text})" if text.startswith("-") else text
+
+    text = " ".join(_TOKEN.sub(value, expression.text).split())
+    return text if _HARMLESS.fullmatch(text) and "*/" not in text else _ELSEWHERE
+
+
+def _wrapped(line: str) -> list[str]:
+    indent = len(line) - len(line.lstrip())
+    wrapped = textwrap.wrap(
+        line,
+        _WIDTH,
+        subsequent_indent=" " * (indent + 4),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [part.replace(_TIE, " ") for part in wrapped]
