@@ -80,7 +80,7 @@ def test_the_first_call_tunes_and_all_others_load(cache: Path) -> None:
 
 
 def test_a_function_may_be_the_reference_and_threads_share_loops(cache: Path) -> None:
-    kernel = damping(cache=cache, **{**BRIEF, "trials": 4})
+    kernel = damping(cache=cache, **BRIEF)
     rng = np.random.default_rng(1)
     a, bias = rng.standard_normal((30, 20)), rng.standard_normal(20)
     result = kernel.tune(M=30, N=20, dtype="float64")
