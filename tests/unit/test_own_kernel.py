@@ -313,7 +313,7 @@ def test_a_source_of_one_type_is_for_one_type() -> None:
     source = re.sub(r"\bT\b", "float", DOTS)
     assert dots(source).problem(M=2, N=2).dtype == "float32"
     assert "using T" not in dots(source).emit()
-    with pytest.raises(InputError, match="A must be a pointer to T.*for float32, float64"):
+    with pytest.raises(InputError, match=r"A must be a pointer to T.*for float32, float64"):
         dots(source, dtypes=["float32", np.float64])
 
 
