@@ -85,17 +85,27 @@ def test_the_text_of_a_function_is_emitted_as_it_was_written(tmp_path: Path, thr
     assert "\n".join(line.removeprefix("    ") for line in lines) in text
     for part in (
         'order = "rooted"\n',
-        "EPSILON = 1e-06\n",
-        "import math\n",
-        "from math import sqrt\n",
+        "\nEPSILON = 1e-06\n",
+        "import math\nfrom math import sqrt\n",
         "def square(value: float) -> float:\n    return value * value\n",
         '@njit(**{**CALLED, "fastmath": True, "error_model": "python"})\ndef damped(',
         "def damped_rows_of_arrays(A, B, bias, alpha, tile):\n",
         "view(np.int64(a_address), m * n).reshape((m, n)),\n",
     ):
         assert part in text
-    assert ("@njit(parallel=True, **CALLED)" in text) == (threads == 2)
+    options = "parallel=True, **CALLED" if threads == 2 else "**CALLED"
+    assert f"@njit({options})\ndef damped_rows_of_arrays(" in text
     assert len(re.findall(r"import.* prange", text)) == 1
+
+
+def test_making_a_kernel_imports_no_searcher_and_no_compiler() -> None:
+    script = (
+        "import sys, autotune; autotune.kernel;"
+        "print(*({'optuna', 'scipy', 'numba', 'jinja2', 'cuda'} & sys.modules.keys()))"
+    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
 
 
 def test_a_reference_is_taken_along(tmp_path: Path) -> None:
@@ -237,7 +247,7 @@ def test_a_source_compiles_as_it_was_written(source: str, dtype: str, tmp_path: 
     text = kernel.emit(THREADS=64, ROWS=2, dtype=dtype)
     head = "__global__ void __launch_bounds__(THREADS)"
     assert source.strip("\n").replace(head, f'extern "C" {head}') in text
-    assert "#define THREADS 64\n#define ROWS 2\n#define USE_BETA 1\n" in text
+    assert "#define THREADS 64\n#define ROWS 2\n#define USE_BETA 1\n\n// Threads of" in text
     compiled = compile_cuda(text, "sm_80")
     assert compiled.kernels["dots"].max_threads == 64
     assert kernel.operation.packed == ({"A"} if source is FLAT else set())

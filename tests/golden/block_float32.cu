@@ -1,59 +1,65 @@
 /*
- * gemm_bias_relu for cuda: family fused, float32, layout nn.
+ * gemm for cuda: family block, float32, layout nn.
  *
- * template: gemm_bias_relu/cuda/fused.cu.j2, digest 6846e216284f1384
- * configuration: {"fragment_buffers": 2, "group": 4, "min_blocks": 2, "sk": 128, "sm": 64, "sn": 8,
- *     "tx": 8, "ty": 8, "vector": 4}
- * launch: grid (blocks, 1, 1), block (16, 8, 1), 12544 bytes of dynamic shared memory
- *   blocks = ceildiv(M, 64) * ceildiv(K, 128)
+ * template: gemm/cuda/block.cu.j2, digest 661e2b65397a2505
+ * configuration: {"fragment_buffers": 2, "group": 8, "interleaved": 1, "min_blocks": 1, "pad": 4,
+ *     "sk": 128, "sm": 128, "sn": 8, "stages": 2, "swizzle": 0, "transposed": 1, "tx": 8, "ty": 8,
+ *     "vector": 4}
+ * launch: grid (blocks, 1, 1), block (16, 16, 1), 16640 bytes of dynamic shared memory
+ *   blocks = ceildiv(M, 128) * ceildiv(K, 128)
  */
 
 using T = float;
 constexpr int ITEMSIZE = 4;
 static_assert(sizeof(T) == ITEMSIZE, "bytes per element");
 
-// Whole-number functions of the restrictions below; quotients and remainders round down.
-__device__ constexpr int minimum(int a, int b) { return a < b ? a : b; }
-__device__ constexpr int maximum(int a, int b) { return a < b ? b : a; }
-__device__ constexpr int modulo(int a, int b) { return (a % b + b) % b; }
-__device__ constexpr int floordiv(int a, int b) { return (a - modulo(a, b)) / b; }
-__device__ constexpr int ceildiv(int a, int b) { return -floordiv(-a, b); }
-__device__ constexpr bool ispow2(int a) { return a > 0 && (a & (a - 1)) == 0; }
-
-
 // --- Configuration ---
 
-// Rows of D, columns of D and reduction steps that a thread block stages.
-constexpr int SM = 64;
+// Rows of C, columns of C and reduction steps that a thread block stages.
+constexpr int SM = 128;
 constexpr int SK = 128;
 constexpr int SN = 8;
 
-// Rows and columns of D that a thread accumulates.
+// Rows and columns of C that a thread accumulates.
 constexpr int TY = 8;
 constexpr int TX = 8;
 
 // Elements that a thread loads or stores at once.
 constexpr int VECTOR = 4;
 
+// Whether A's tile is transposed on its way into shared memory, elements between its rows there,
+// and whether transposed rows are permuted instead: threads that store a column then meet different
+// banks.
+constexpr int TRANSPOSED = 1;
+constexpr int PAD = 4;
+constexpr int SWIZZLE = 0;
+
+// Shared buffers: with two, the next tile is fetched while one is multiplied.
+constexpr int STAGES = 2;
+
 // Register buffers of fragments: with two, the next step is read while one is multiplied.
 constexpr int FRAGMENT_BUFFERS = 2;
 
-// Tiles of D that blocks take downwards before they move to the next column.
-constexpr int GROUP = 4;
+// Tiles of C that blocks take downwards before they move to the next column.
+constexpr int GROUP = 8;
 
-// Blocks that a multiprocessor must be able to hold.
-constexpr int MIN_BLOCKS = 2;
+// Registers that a thread may have, so that a multiprocessor can hold 1 of these blocks. Launch
+// bounds could cap them in coarse steps only, and they exclude a cap of its own.
+constexpr int REGISTER_CAP = 152;
 
 // --- What follows from it ---
 
 constexpr int THREADS_M = SM / TY;
 constexpr int THREADS_K = SK / TX;
 constexpr int THREADS = THREADS_M * THREADS_K;
-constexpr int STAGED = (SM + SK) * SN / THREADS;
 
-// From one vector of a thread's accumulators to its next: vectors are dealt out over the tile.
+// From one chunk of VECTOR accumulators of a thread to its next: those of all threads lie between.
 constexpr int ROW_STEP = THREADS_M * VECTOR;
 constexpr int COLUMN_STEP = THREADS_K * VECTOR;
+
+// A's tile in shared memory: reduction steps x rows.
+constexpr int A_ROWS = SN;
+constexpr int A_LD = SM + PAD;
 
 static_assert(SM % TY == 0, "sm / ty must be a whole number (threads_m)");
 static_assert(SK % TX == 0, "sk / tx must be a whole number (threads_k)");
@@ -61,21 +67,21 @@ static_assert(VECTOR * ITEMSIZE <= 16, "one access moves at most 16 bytes");
 static_assert(TY % VECTOR == 0 && TX % VECTOR == 0,
               "a thread's rows and columns are made of whole vectors");
 static_assert(TX <= 2 * TY && TY <= 2 * TX, "nearly square tiles reuse what they read most");
-static_assert(STAGED <= 32, "a thread stages at most 32 elements in registers");
-static_assert(THREADS >= 64 && THREADS % 32 == 0,
-              "whole warps; a single one cannot hide the latency of its own loads");
+static_assert((SM + SK) * SN <= 32 * THREADS, "a thread stages at most 32 elements in registers");
+static_assert(PAD % VECTOR == 0, "padded rows keep vectors aligned");
+static_assert(SWIZZLE == 0 || TRANSPOSED == 1 && PAD == 0 && SM % 32 == 0,
+              "a transposed tile is permuted in groups of 32 rows, instead of padded");
+static_assert(THREADS >= 64, "a single warp cannot hide the latency of its own loads");
 static_assert(SM * SN % (THREADS * VECTOR) == 0 && SK * SN % (THREADS * VECTOR) == 0,
               "every thread loads the same number of vectors");
 static_assert(TX * TY * SN <= 2048,
               "the unrolled products of a tile stay within the instruction cache");
 
-// Two buffers: the next tiles are put into one while the other is multiplied. A's tile is
-// transposed, its rows a vector longer, so that stores down a column meet different banks.
 struct Tiles {
-  T a[2][SN][SM + VECTOR];
-  T b[2][SN][SK];
+  T a[STAGES][A_ROWS][A_LD];
+  T b[STAGES][SN][SK];
 };
-static_assert(sizeof(Tiles) == 12544, "shared memory as predicted");
+static_assert(sizeof(Tiles) == 16640, "shared memory as predicted");
 extern __shared__ __align__(16) unsigned char shared_memory[];
 
 // --- Memory ---
@@ -86,12 +92,14 @@ struct alignas(WIDTH * sizeof(T)) Vector {
   T element[WIDTH];
 };
 
-// Whether every row of an operand can be accessed WIDTH elements at a time.
-template <int WIDTH>
-__device__ __forceinline__ bool rows_aligned(const T* first, int leading_dimension) {
-  return reinterpret_cast<unsigned long long>(first) % (WIDTH * sizeof(T)) == 0 &&
+// Whether every row of a matrix can be accessed WIDTH elements at a time.
+template <int WIDTH, typename Element>
+__device__ __forceinline__ bool rows_aligned(const Element* first, int leading_dimension) {
+  return reinterpret_cast<unsigned long long>(first) % (WIDTH * sizeof(Element)) == 0 &&
          leading_dimension % WIDTH == 0;
 }
+
+// --- Loading tiles through registers ---
 
 // The same number, of which the compiler knows nothing: what follows from it is computed where it
 // is needed, at the price of an instruction, not kept in registers all through the kernel.
@@ -99,8 +107,6 @@ __device__ __forceinline__ int recomputed(int value) {
   asm volatile("" : "+r"(value));
   return value;
 }
-
-// --- Loading tiles through registers ---
 
 // The most threads that can stand side by side, in whole rows, along `positions` places.
 __device__ constexpr int threads_across(int positions) {
@@ -127,8 +133,8 @@ struct StagedTile {
   int row, column;  // the thread's place in the tile
   T staged[ROW_PASSES][COLUMN_PASSES][WIDTH];
 
-  __device__ __forceinline__ StagedTile(const T* operand, int ld, int first_row, int first_column,
-                                        int thread)
+  __device__ __forceinline__ StagedTile(const T* operand, int ld, int first_row,
+                                        int first_column, int thread)
       : ld(ld), row(thread / ACROSS), column(thread % ACROSS * WIDTH) {
     from = operand + static_cast<long long>(first_row + row) * ld + first_column + column;
   }
@@ -169,9 +175,11 @@ struct StagedTile {
 #pragma unroll
           for (int v = 0; v < WIDTH; ++v) chunk.element[v] = staged[i][j][v];
           *reinterpret_cast<Vector<WIDTH>*>(place(row + i * DOWN, across)) = chunk;
-        } else {
+} else {
 #pragma unroll
-          for (int v = 0; v < WIDTH; ++v) *place(row + i * DOWN, across + v) = staged[i][j][v];
+          for (int v = 0; v < WIDTH; ++v) {
+            *place(row + i * DOWN, across + v) = staged[i][j][v];
+          }
         }
       }
     }
@@ -197,16 +205,12 @@ struct Tile {
 __device__ __forceinline__ Tile tile_of_block(int m, int k) {
   const int columns = (k + SK - 1) / SK;
   const int block = blockIdx.x;
-  int tile_row = block / columns;
-  int tile_column = block % columns;
-  if constexpr (GROUP > 1) {
-    const int rows = (m + SM - 1) / SM;
-    const int in_group = block % (GROUP * columns);
-    tile_row = block / (GROUP * columns) * GROUP;
-    const int height = min(GROUP, rows - tile_row);
-    tile_row += in_group % height;
-    tile_column = in_group / height;
-  }
+  const int rows = (m + SM - 1) / SM;
+  const int in_group = block % (GROUP * columns);
+  const int group_row = block / (GROUP * columns) * GROUP;
+  const int height = min(GROUP, rows - group_row);
+  const int tile_row = group_row + in_group % height;
+  const int tile_column = in_group / height;
   Tile tile;
   tile.first_row = tile_row * SM;
   tile.first_column = tile_column * SK;
@@ -214,6 +218,35 @@ __device__ __forceinline__ Tile tile_of_block(int m, int k) {
   tile.column = k < SK ? 0 : min(tile.first_column, k - SK);
   return tile;
 }
+
+// --- The result ---
+
+// C = alpha * A B + beta * C, of which C is not read where beta is zero.
+struct Output {
+  T alpha, beta;
+  T* c;
+  int ldc;
+
+  __device__ __forceinline__ T* at(int row, int column) const {
+    return c + static_cast<long long>(row) * ldc + column;
+  }
+
+  // What becomes of an element `old` of C, where that of A B is `product`.
+  __device__ __forceinline__ T value(T product, const T& old) const {
+    return finished(alpha * product, old);
+  }
+
+  // The same, where that of alpha * A B is `value`.
+  __device__ __forceinline__ T finished(T value, const T& old) const {
+    if (beta != T(0)) value = fma(beta, old, value);
+    return value;
+  }
+
+  __device__ __forceinline__ void store(int row, int column, T product) const {
+    T* element = at(row, column);
+    *element = value(product, *element);
+  }
+};
 
 // --- Accumulators ---
 
@@ -238,79 +271,78 @@ __device__ __forceinline__ void multiply(T (&acc)[TY][TX], const T (&a_frag)[TY]
   }
 }
 
-// C = alpha * acc + beta * C for the rows [first_row, m) and columns [first_column, k) of C; the
-// thread's first accumulator is at (row, column). C is not read where beta is zero.
-__device__ __forceinline__ void store(const T (&acc)[TY][TX], T alpha, T beta, T* c, int ldc,
-                                      int row, int first_row, int m,
-                                      int column, int first_column, int k) {
-  const bool vectors = rows_aligned<VECTOR>(c, ldc) && column % VECTOR == 0 &&
+// Stores the accumulators in rows [first_row, m) and columns [first_column, k) of C; the thread's
+// first one is at (row, column).
+__device__ __forceinline__ void store(const T (&acc)[TY][TX], const Output& output, int row,
+                                      int first_row, int m, int column, int first_column, int k) {
+  using Chunk = Vector<VECTOR>;
+  const bool vectors = rows_aligned<VECTOR>(output.c, output.ldc) && column % VECTOR == 0 &&
                        first_column % VECTOR == 0 && k % VECTOR == 0;
 #pragma unroll
   for (int i = 0; i < TY; ++i) {
     const int r = row + row_of(i);
     if (r < first_row || r >= m) continue;
-    T* c_row = c + static_cast<long long>(r) * ldc;
 #pragma unroll
     for (int j = 0; j < TX; j += VECTOR) {
       const int first = column + column_of(j);
       if (vectors) {
         if (first < first_column || first >= k) continue;
-        Vector<VECTOR>* chunk = reinterpret_cast<Vector<VECTOR>*>(c_row + first);
-        Vector<VECTOR> value;
+        Chunk* chunk = reinterpret_cast<Chunk*>(output.at(r, first));
+        T product[VECTOR];
 #pragma unroll
-        for (int v = 0; v < VECTOR; ++v) value.element[v] = alpha * acc[i][j + v];
-        if (beta != T(0)) {
-          const Vector<VECTOR> old = *chunk;
+        for (int v = 0; v < VECTOR; ++v) product[v] = output.alpha * acc[i][j + v];
+        Chunk value = {};
+        if (output.beta != T(0)) value = *chunk;
 #pragma unroll
-          for (int v = 0; v < VECTOR; ++v) {
-            value.element[v] = fma(beta, old.element[v], value.element[v]);
-          }
+        for (int v = 0; v < VECTOR; ++v) {
+          value.element[v] = output.finished(product[v], value.element[v]);
         }
         *chunk = value;
       } else {
 #pragma unroll
         for (int v = 0; v < VECTOR; ++v) {
           if (first + v < first_column || first + v >= k) continue;
-          T value = alpha * acc[i][j + v];
-          if (beta != T(0)) value = fma(beta, c_row[first + v], value);
-          c_row[first + v] = value;
+          output.store(r, first + v, acc[i][j + v]);
         }
       }
     }
   }
 }
 
-// Puts what a thread has staged of A and B into a buffer.
+// --- Products of tiles ---
+
 template <int WIDTH>
-__device__ __forceinline__ void put(Tiles& tiles, int buffer, const StagedTile<SM, SN, WIDTH>& a,
-                                    const StagedTile<SN, SK, WIDTH>& b) {
-  a.template put<false>([&](int m, int n) { return &tiles.a[buffer][n][m]; });
-  b.template put<true>([&](int n, int k) { return &tiles.b[buffer][n][k]; });
+__device__ __forceinline__ void put_a(T (&as)[A_ROWS][A_LD], const StagedTile<SM, SN, WIDTH>& a) {
+  a.template put<false>([&](int m, int n) { return &as[n][m]; });
+}
+
+template <int WIDTH>
+__device__ __forceinline__ void put_b(T (&bs)[SN][SK], const StagedTile<SN, SK, WIDTH>& b) {
+  b.template put<true>([&](int n, int k) { return &bs[n][k]; });
 }
 
 // Step `n` of a thread's rows of A and columns of B.
 __device__ __forceinline__ void read_fragments(T (&a_frag)[TY], T (&b_frag)[TX],
-                                               const Tiles& tiles, int buffer, int n, int thread_m,
-                                               int thread_k) {
+                                               const T (&as)[A_ROWS][A_LD], const T (&bs)[SN][SK],
+                                               int n, int thread_m, int thread_k) {
 #pragma unroll
   for (int i = 0; i < TY; i += VECTOR) {
-    const Vector<VECTOR> rows =
-        *reinterpret_cast<const Vector<VECTOR>*>(&tiles.a[buffer][n][thread_m + row_of(i)]);
+    const int m = thread_m + row_of(i);
+    const Vector<VECTOR> chunk = *reinterpret_cast<const Vector<VECTOR>*>(&as[n][m]);
 #pragma unroll
-    for (int v = 0; v < VECTOR; ++v) a_frag[i + v] = rows.element[v];
+    for (int v = 0; v < VECTOR; ++v) a_frag[i + v] = chunk.element[v];
   }
 #pragma unroll
   for (int j = 0; j < TX; j += VECTOR) {
-    const Vector<VECTOR> columns =
-        *reinterpret_cast<const Vector<VECTOR>*>(&tiles.b[buffer][n][thread_k + column_of(j)]);
+    const Vector<VECTOR> chunk =
+        *reinterpret_cast<const Vector<VECTOR>*>(&bs[n][thread_k + column_of(j)]);
 #pragma unroll
-    for (int v = 0; v < VECTOR; ++v) b_frag[j + v] = columns.element[v];
+    for (int v = 0; v < VECTOR; ++v) b_frag[j + v] = chunk.element[v];
   }
 }
 
-// acc += A B over `steps` reduction steps; `rows` of A's and `columns` of B's tiles exist. The
-// thread's accumulators start at (thread_m, thread_k). The ragged end of the reduction comes first,
-// with checks, so that the loop over the other tiles has none.
+// acc += A B over `steps` reduction steps. `rows` of A's and `columns` of B's tile exist. The
+// thread's accumulators start at row `thread_m`, column `thread_k` of the tile.
 template <bool CHECKED, int WIDTH>
 __device__ __forceinline__ void accumulate(T (&acc)[TY][TX], Tiles& tiles,
                                            StagedTile<SM, SN, WIDTH> a,
@@ -323,10 +355,11 @@ __device__ __forceinline__ void accumulate(T (&acc)[TY][TX], Tiles& tiles,
   b.template fetch<true>(ragged, columns);
   a.advance(0, ragged);
   b.advance(ragged, 0);
-  put(tiles, 0, a, b);
+  put_a(tiles.a[0], a);
+  put_b(tiles.b[0], b);
   __syncthreads();
-  int buffer = 0;
-  read_fragments(a_frag[0], b_frag[0], tiles, buffer, 0, thread_m, thread_k);
+  read_fragments(a_frag[0], b_frag[0], tiles.a[0], tiles.b[0], 0, thread_m, thread_k);
+  int stage = 0;
   for (int tile = 1; tile <= count; ++tile) {
     const bool more = tile < count;
     if (more) {
@@ -335,40 +368,28 @@ __device__ __forceinline__ void accumulate(T (&acc)[TY][TX], Tiles& tiles,
       a.advance(0, SN);
       b.advance(SN, 0);
     }
+    // All of it is unrolled: TY * TX * SN products, whose number is asserted above.
 #pragma unroll
     for (int n = 0; n < SN; ++n) {
       if (n + 1 < SN) {
-        read_fragments(a_frag[(n + 1) % 2], b_frag[(n + 1) % 2], tiles, buffer, n + 1, thread_m,
-                       thread_k);
-      } else if (more) {  // the first step of the next tiles
-        buffer ^= 1;
-        put(tiles, buffer, a, b);
+        read_fragments(a_frag[(n + 1) % 2], b_frag[(n + 1) % 2], tiles.a[stage], tiles.b[stage],
+                       n + 1, thread_m, thread_k);
+      } else if (more) {  // the first step of the next tile
+        put_a(tiles.a[stage ^ 1], a);
+        put_b(tiles.b[stage ^ 1], b);
         __syncthreads();
-        read_fragments(a_frag[0], b_frag[0], tiles, buffer, 0, thread_m, thread_k);
+        stage ^= 1;
+        read_fragments(a_frag[0], b_frag[0], tiles.a[stage], tiles.b[stage], 0, thread_m, thread_k);
       }
       multiply(acc, a_frag[n % 2], b_frag[n % 2]);
     }
   }
 }
 
-// acc = max(acc + bias, 0); the thread's first accumulator is in column `column` of D's `k`. NaN
-// stays NaN.
-__device__ __forceinline__ void activate(T (&acc)[TY][TX], const T* bias, int column, int k) {
-#pragma unroll
-  for (int j = 0; j < TX; ++j) {
-    const int at = column + column_of(j);
-    const T of_column = at < k ? bias[at] : T(0);
-#pragma unroll
-    for (int i = 0; i < TY; ++i) {
-      const T value = acc[i][j] + of_column;
-      acc[i][j] = value < T(0) ? T(0) : value;
-    }
-  }
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm_bias_relu(
-    int m, int n, int k, const float* __restrict__ a, int lda, const float* __restrict__ b, int ldb,
-    const float* __restrict__ bias, float* __restrict__ d, int ldd) {
+// A block of THREADS_K x THREADS_M threads for each tile of C.
+extern "C" __global__ void __maxnreg__(REGISTER_CAP) gemm(
+    int m, int n, int k, float alpha, const float* __restrict__ a, int lda,
+    const float* __restrict__ b, int ldb, float beta, float* __restrict__ c, int ldc) {
   Tiles& tiles = *reinterpret_cast<Tiles*>(shared_memory);
   const int thread = threadIdx.y * THREADS_K + threadIdx.x;
   const int thread_m = threadIdx.y * VECTOR;
@@ -383,14 +404,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm_bias_relu
                        rows_aligned<VECTOR>(b, ldb) && tile.column % VECTOR == 0;
   if (whole && vectors) {
     accumulate<false>(acc, tiles, StagedTile<SM, SN, VECTOR>(a, lda, tile.row, 0, thread),
-                      StagedTile<SN, SK, VECTOR>(b, ldb, 0, tile.column, thread), rows, columns, n,
-                      thread_m, thread_k);
+                      StagedTile<SN, SK, VECTOR>(b, ldb, 0, tile.column, thread), rows,
+                      columns, n, thread_m, thread_k);
   } else {
     accumulate<true>(acc, tiles, StagedTile<SM, SN, 1>(a, lda, tile.row, 0, thread),
-                     StagedTile<SN, SK, 1>(b, ldb, 0, tile.column, thread), rows, columns, n,
-                     thread_m, thread_k);
+                     StagedTile<SN, SK, 1>(b, ldb, 0, tile.column, thread), rows, columns,
+                     n, thread_m, thread_k);
   }
-  activate(acc, bias, tile.column + thread_k, k);
-  store(acc, T(1), T(0), d, ldd, tile.row + thread_m, tile.first_row, m, tile.column + thread_k,
+  const Output output = {alpha, beta, c, ldc};
+  store(acc, output, tile.row + thread_m, tile.first_row, m, tile.column + thread_k,
         tile.first_column, k);
 }
