@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import pickle
@@ -40,7 +41,7 @@ from autotune.operations.python_reference import PythonReference
 from autotune.operations.references import FullReference
 from autotune.operations.verification import Check
 from autotune.own.cuda_text import cuda_text
-from autotune.own.folder import write_folder
+from autotune.own.folder import alone, write_folder
 from autotune.own.shapes import sizes_of_call
 from autotune.own.toml_text import toml_lines
 from autotune.targets.cpu.direct import direct_call
@@ -553,6 +554,24 @@ def test_processes_that_write_one_folder_agree(tmp_path: Path) -> None:
     assert [process.returncode for process in running] == [0] * 4
     assert len(found) == 1
     assert len(list((tmp_path / "own").iterdir())) == 1
+
+
+def test_a_child_by_fork_does_not_keep_its_parents_lock(tmp_path: Path) -> None:
+    folder = write_folder("one", {"operation.toml": ""}, tmp_path)
+    ready, asked = os.pipe(), os.pipe()
+    with alone(folder):
+        child = os.fork()
+        if child == 0:
+            os.write(ready[1], b"x")
+            os.read(asked[0], 1)  # until the parent has asked once more
+            os._exit(0)
+        os.read(ready[0], 1)
+    with (folder / "operation.toml").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.write(asked[1], b"x")
+    assert os.waitpid(child, 0)[1] == 0
+    for end in (*ready, *asked):
+        os.close(end)
 
 
 @given(
