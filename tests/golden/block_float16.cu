@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family block, float16, layout nn.
  *
- * template: gemm/cuda/block.cu.j2, digest 0f56d560a8f2a7bf
+ * template: gemm/cuda/block.cu.j2, digest 661e2b65397a2505
  * configuration: {"fragment_buffers": 1, "group": 1, "interleaved": 1, "min_blocks": 1, "pad": 4,
  *     "sk": 64, "sm": 64, "sn": 16, "stages": 2, "swizzle": 0, "transposed": 1, "tx": 8, "ty": 8,
  *     "vector": 4}
@@ -13,21 +13,12 @@ using T = float;
 constexpr int ITEMSIZE = 4;
 static_assert(sizeof(T) == ITEMSIZE, "bytes per element");
 
-// Whole-number functions of the restrictions below; quotients and remainders round down.
-__device__ constexpr int minimum(int a, int b) { return a < b ? a : b; }
-__device__ constexpr int maximum(int a, int b) { return a < b ? b : a; }
-__device__ constexpr int modulo(int a, int b) { return (a % b + b) % b; }
-__device__ constexpr int floordiv(int a, int b) { return (a - modulo(a, b)) / b; }
-__device__ constexpr int ceildiv(int a, int b) { return -floordiv(-a, b); }
-__device__ constexpr bool ispow2(int a) { return a > 0 && (a & (a - 1)) == 0; }
-
 // --- Numbers as they are stored; T is what they are computed in ---
 
 #include <cuda_fp16.h>
 
 using Operand = __half;
 using Result = __half;
-
 
 // --- Configuration ---
 
@@ -43,14 +34,10 @@ constexpr int TX = 8;
 // Elements that a thread loads or stores at once, of type T.
 constexpr int VECTOR = 4;
 
-// Whether A's tile is transposed on its way into shared memory.
+// Whether A's tile is transposed on its way into shared memory, elements between its rows there,
+// and whether transposed rows are permuted instead: threads that store a column then meet different
+// banks.
 constexpr int TRANSPOSED = 1;
-
-// Whether a thread's rows and columns are dealt out in vectors over the tile, not contiguous.
-constexpr int INTERLEAVED = 1;
-
-// Elements between the rows of A's tile, and whether transposed rows are permuted instead, so
-// that threads which store a column of it meet different banks.
 constexpr int PAD = 4;
 constexpr int SWIZZLE = 0;
 
@@ -60,11 +47,8 @@ constexpr int STAGES = 2;
 // Register buffers of fragments: with two, the next step is read while one is multiplied.
 constexpr int FRAGMENT_BUFFERS = 1;
 
-// Tiles of C that blocks take downwards before they move to the next column.
-constexpr int GROUP = 1;
-
-// Blocks that a multiprocessor must be able to hold, and registers that a thread may have for that.
-constexpr int MIN_BLOCKS = 1;
+// Registers that a thread may have, so that a multiprocessor can hold 1 of these blocks. Launch
+// bounds could cap them in coarse steps only, and they exclude a cap of its own.
 constexpr int REGISTER_CAP = 184;
 
 // --- What follows from it ---
@@ -73,16 +57,16 @@ constexpr int THREADS_M = SM / TY;
 constexpr int THREADS_K = SK / TX;
 constexpr int THREADS = THREADS_M * THREADS_K;
 
-// From one chunk of VECTOR accumulators of a thread to its next.
-constexpr int ROW_STEP = INTERLEAVED ? THREADS_M * VECTOR : VECTOR;
-constexpr int COLUMN_STEP = INTERLEAVED ? THREADS_K * VECTOR : VECTOR;
+// From one chunk of VECTOR accumulators of a thread to its next: those of all threads lie between.
+constexpr int ROW_STEP = THREADS_M * VECTOR;
+constexpr int COLUMN_STEP = THREADS_K * VECTOR;
 
 // Elements of an operand that a thread loads at once: as many bytes as VECTOR of type T.
 constexpr int LOAD = VECTOR * ITEMSIZE / 2;
 
-// A's tile in shared memory: reduction steps x rows if transposed, else rows x reduction steps.
-constexpr int A_ROWS = TRANSPOSED ? SN : SM;
-constexpr int A_LD = (TRANSPOSED ? SM : SN) + PAD;
+// A's tile in shared memory: reduction steps x rows.
+constexpr int A_ROWS = SN;
+constexpr int A_LD = SM + PAD;
 
 static_assert(SM % TY == 0, "sm / ty must be a whole number (threads_m)");
 static_assert(SK % TX == 0, "sk / tx must be a whole number (threads_k)");
@@ -110,17 +94,19 @@ extern __shared__ __align__(16) unsigned char shared_memory[];
 // --- Memory ---
 
 // WIDTH neighbouring elements that are loaded or stored by one instruction.
-template <int WIDTH>
-struct alignas(WIDTH * sizeof(T)) Vector {
-  T element[WIDTH];
+template <int WIDTH, typename Element = T>
+struct alignas(WIDTH * sizeof(Element)) Vector {
+  Element element[WIDTH];
 };
 
-// Whether every row of an operand can be accessed WIDTH elements at a time.
-template <int WIDTH>
-__device__ __forceinline__ bool rows_aligned(const T* first, int leading_dimension) {
-  return reinterpret_cast<unsigned long long>(first) % (WIDTH * sizeof(T)) == 0 &&
+// Whether every row of a matrix can be accessed WIDTH elements at a time.
+template <int WIDTH, typename Element>
+__device__ __forceinline__ bool rows_aligned(const Element* first, int leading_dimension) {
+  return reinterpret_cast<unsigned long long>(first) % (WIDTH * sizeof(Element)) == 0 &&
          leading_dimension % WIDTH == 0;
 }
+
+// --- Loading tiles through registers ---
 
 // The same number, of which the compiler knows nothing: what follows from it is computed where it
 // is needed, at the price of an instruction, not kept in registers all through the kernel.
@@ -128,23 +114,6 @@ __device__ __forceinline__ int recomputed(int value) {
   asm volatile("" : "+r"(value));
   return value;
 }
-
-// --- Memory of numbers as they are stored ---
-
-// WIDTH neighbouring numbers that are loaded or stored by one instruction.
-template <typename Number, int WIDTH>
-struct alignas(WIDTH * sizeof(Number)) Stored {
-  Number element[WIDTH];
-};
-
-// Whether every row of a matrix can be accessed WIDTH numbers at a time.
-template <int WIDTH>
-__device__ __forceinline__ bool rows_aligned(const Operand* first, int leading_dimension) {
-  return reinterpret_cast<unsigned long long>(first) % (WIDTH * sizeof(Operand)) == 0 &&
-         leading_dimension % WIDTH == 0;
-}
-
-// --- Loading tiles through registers ---
 
 // The most threads that can stand side by side, in whole rows, along `positions` places.
 __device__ constexpr int threads_across(int positions) {
@@ -171,8 +140,8 @@ struct StagedTile {
   int row, column;  // the thread's place in the tile
   Operand staged[ROW_PASSES][COLUMN_PASSES][WIDTH];
 
-  __device__ __forceinline__ StagedTile(const Operand* operand, int ld, int first_row, int first_column,
-                                        int thread)
+  __device__ __forceinline__ StagedTile(const Operand* operand, int ld, int first_row,
+                                        int first_column, int thread)
       : ld(ld), row(thread / ACROSS), column(thread % ACROSS * WIDTH) {
     from = operand + static_cast<long long>(first_row + row) * ld + first_column + column;
   }
@@ -187,9 +156,9 @@ struct StagedTile {
 #pragma unroll
       for (int j = 0; j < COLUMN_PASSES; ++j) {
         const int across = j * ACROSS * WIDTH;
-        Stored<Operand, WIDTH> chunk = {};
+        Vector<WIDTH, Operand> chunk = {};
         if (!CHECKED || (row + i * DOWN < rows && column + across < columns)) {
-          chunk = *reinterpret_cast<const Stored<Operand, WIDTH>*>(
+          chunk = *reinterpret_cast<const Vector<WIDTH, Operand>*>(
               from + static_cast<long long>(i * DOWN) * stride + across);
         }
 #pragma unroll
@@ -217,9 +186,11 @@ struct StagedTile {
             for (int v = 0; v < CHUNK; ++v) chunk.element[v] = T(staged[i][j][first + v]);
             *reinterpret_cast<Vector<CHUNK>*>(place(row + i * DOWN, across + first)) = chunk;
           }
-        } else {
+} else {
 #pragma unroll
-          for (int v = 0; v < WIDTH; ++v) *place(row + i * DOWN, across + v) = T(staged[i][j][v]);
+          for (int v = 0; v < WIDTH; ++v) {
+            *place(row + i * DOWN, across + v) = T(staged[i][j][v]);
+          }
         }
       }
     }
@@ -240,21 +211,12 @@ struct Tile {
   int first_row, first_column;
 };
 
-// Blocks are numbered down GROUP tiles before they move on to the next column of tiles, so that
-// blocks that run at the same time read the same rows of A and columns of B from L2.
+// Blocks are numbered along the rows of tiles.
 __device__ __forceinline__ Tile tile_of_block(int m, int k) {
   const int columns = (k + SK - 1) / SK;
   const int block = blockIdx.x;
-  int tile_row = block / columns;
-  int tile_column = block % columns;
-  if constexpr (GROUP > 1) {
-    const int rows = (m + SM - 1) / SM;
-    const int in_group = block % (GROUP * columns);
-    tile_row = block / (GROUP * columns) * GROUP;
-    const int height = min(GROUP, rows - tile_row);
-    tile_row += in_group % height;
-    tile_column = in_group / height;
-  }
+  const int tile_row = block / columns;
+  const int tile_column = block % columns;
   Tile tile;
   tile.first_row = tile_row * SM;
   tile.first_column = tile_column * SK;
@@ -262,6 +224,35 @@ __device__ __forceinline__ Tile tile_of_block(int m, int k) {
   tile.column = k < SK ? 0 : min(tile.first_column, k - SK);
   return tile;
 }
+
+// --- The result ---
+
+// C = alpha * A B + beta * C, of which C is not read where beta is zero.
+struct Output {
+  T alpha, beta;
+  Result* c;
+  int ldc;
+
+  __device__ __forceinline__ Result* at(int row, int column) const {
+    return c + static_cast<long long>(row) * ldc + column;
+  }
+
+  // What becomes of an element `old` of C, where that of A B is `product`.
+  __device__ __forceinline__ Result value(T product, const Result& old) const {
+    return finished(alpha * product, old);
+  }
+
+  // The same, where that of alpha * A B is `value`.
+  __device__ __forceinline__ Result finished(T value, const Result& old) const {
+    if (beta != T(0)) value = fma(beta, T(old), value);
+    return Result(value);
+  }
+
+  __device__ __forceinline__ void store(int row, int column, T product) const {
+    Result* element = at(row, column);
+    *element = value(product, *element);
+  }
+};
 
 // --- Accumulators ---
 
@@ -286,96 +277,49 @@ __device__ __forceinline__ void multiply(T (&acc)[TY][TX], const T (&a_frag)[TY]
   }
 }
 
-// C = alpha * acc + beta * C for the rows [first_row, m) and columns [first_column, k) of C; the
-// thread's first accumulator is at (row, column). C is not read where beta is zero.
-__device__ __forceinline__ void store(const T (&acc)[TY][TX], T alpha, T beta, T* c, int ldc,
-                                      int row, int first_row, int m,
-                                      int column, int first_column, int k) {
-  const bool vectors = rows_aligned<VECTOR>(c, ldc) && column % VECTOR == 0 &&
+// Stores the accumulators in rows [first_row, m) and columns [first_column, k) of C; the thread's
+// first one is at (row, column).
+__device__ __forceinline__ void store(const T (&acc)[TY][TX], const Output& output, int row,
+                                      int first_row, int m, int column, int first_column, int k) {
+  using Chunk = Vector<VECTOR, Result>;
+  const bool vectors = rows_aligned<VECTOR>(output.c, output.ldc) && column % VECTOR == 0 &&
                        first_column % VECTOR == 0 && k % VECTOR == 0;
 #pragma unroll
   for (int i = 0; i < TY; ++i) {
     const int r = row + row_of(i);
     if (r < first_row || r >= m) continue;
-    T* c_row = c + static_cast<long long>(r) * ldc;
 #pragma unroll
     for (int j = 0; j < TX; j += VECTOR) {
       const int first = column + column_of(j);
       if (vectors) {
         if (first < first_column || first >= k) continue;
-        Vector<VECTOR>* chunk = reinterpret_cast<Vector<VECTOR>*>(c_row + first);
-        Vector<VECTOR> value;
+        Chunk* chunk = reinterpret_cast<Chunk*>(output.at(r, first));
+        T product[VECTOR];
 #pragma unroll
-        for (int v = 0; v < VECTOR; ++v) value.element[v] = alpha * acc[i][j + v];
-        if (beta != T(0)) {
-          const Vector<VECTOR> old = *chunk;
+        for (int v = 0; v < VECTOR; ++v) product[v] = output.alpha * acc[i][j + v];
+        Chunk value = {};
+        if (output.beta != T(0)) value = *chunk;
 #pragma unroll
-          for (int v = 0; v < VECTOR; ++v) {
-            value.element[v] = fma(beta, old.element[v], value.element[v]);
-          }
+        for (int v = 0; v < VECTOR; ++v) {
+          value.element[v] = output.finished(product[v], value.element[v]);
         }
         *chunk = value;
       } else {
 #pragma unroll
         for (int v = 0; v < VECTOR; ++v) {
           if (first + v < first_column || first + v >= k) continue;
-          T value = alpha * acc[i][j + v];
-          if (beta != T(0)) value = fma(beta, c_row[first + v], value);
-          c_row[first + v] = value;
+          output.store(r, first + v, acc[i][j + v]);
         }
       }
     }
   }
 }
 
-// --- Results ---
-
-// C = alpha * acc + beta * C for the rows [first_row, m) and columns [first_column, k) of C, rounded
-// to results once; the thread's first accumulator is at (row, column). C is not read where beta is
-// zero.
-__device__ __forceinline__ void store(const T (&acc)[TY][TX], T alpha, T beta, Result* c, int ldc,
-                                      int row, int first_row, int m,
-                                      int column, int first_column, int k) {
-  using Chunk = Stored<Result, VECTOR>;
-  const bool vectors = rows_aligned<VECTOR>(c, ldc) && column % VECTOR == 0 &&
-                       first_column % VECTOR == 0 && k % VECTOR == 0;
-#pragma unroll
-  for (int i = 0; i < TY; ++i) {
-    const int r = row + row_of(i);
-    if (r < first_row || r >= m) continue;
-    Result* c_row = c + static_cast<long long>(r) * ldc;
-#pragma unroll
-    for (int j = 0; j < TX; j += VECTOR) {
-      const int first = column + column_of(j);
-      Chunk chunk;
-      if (vectors && beta != T(0) && first >= first_column && first < k) {
-        chunk = *reinterpret_cast<const Chunk*>(c_row + first);
-      }
-#pragma unroll
-      for (int v = 0; v < VECTOR; ++v) {
-        const int at = first + v;
-        if (at < first_column || at >= k) continue;
-        T value = alpha * acc[i][j + v];
-        if (beta != T(0)) value = fma(beta, T(vectors ? chunk.element[v] : c_row[at]), value);
-        chunk.element[v] = Result(value);
-        if (!vectors) c_row[at] = chunk.element[v];
-      }
-      if (vectors && first >= first_column && first < k) {
-        *reinterpret_cast<Chunk*>(c_row + first) = chunk;
-      }
-    }
-  }
-}
-
-// Where row `m` of A's transposed tile is kept at reduction step `n`.
-__device__ __forceinline__ constexpr int swizzled(int m, int n) {
-  return SWIZZLE ? m ^ (n / VECTOR % 4 * 8) : m;
-}
+// --- Products of tiles ---
 
 template <int WIDTH>
 __device__ __forceinline__ void put_a(T (&as)[A_ROWS][A_LD], const StagedTile<SM, SN, WIDTH>& a) {
-  a.template put<!TRANSPOSED>(
-      [&](int m, int n) { return TRANSPOSED ? &as[n][swizzled(m, n)] : &as[m][n]; });
+  a.template put<false>([&](int m, int n) { return &as[n][m]; });
 }
 
 template <int WIDTH>
@@ -390,7 +334,7 @@ __device__ __forceinline__ void read_fragments(T (&a_frag)[TY], T (&b_frag)[TX],
 #pragma unroll
   for (int i = 0; i < TY; i += VECTOR) {
     const int m = thread_m + row_of(i);
-    const Vector<VECTOR> chunk = *reinterpret_cast<const Vector<VECTOR>*>(&as[n][swizzled(m, n)]);
+    const Vector<VECTOR> chunk = *reinterpret_cast<const Vector<VECTOR>*>(&as[n][m]);
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) a_frag[i + v] = chunk.element[v];
   }
@@ -429,6 +373,7 @@ __device__ __forceinline__ void accumulate(T (&acc)[TY][TX], Tiles& tiles,
       a.advance(0, SN);
       b.advance(SN, 0);
     }
+    // All of it is unrolled: TY * TX * SN products, whose number is asserted above.
 #pragma unroll
     for (int n = 0; n < SN; ++n) {
       read_fragments(a_frag[0], b_frag[0], tiles.a[stage], tiles.b[stage], n, thread_m, thread_k);
@@ -443,16 +388,14 @@ __device__ __forceinline__ void accumulate(T (&acc)[TY][TX], Tiles& tiles,
   }
 }
 
-// Launch bounds could cap the registers in coarse steps only, and they exclude a cap of its own.
-extern "C" __global__ void __maxnreg__(REGISTER_CAP) gemm(int m, int n, int k, float alpha,
-                                                          const __half* __restrict__ a, int lda,
-                                                          const __half* __restrict__ b, int ldb,
-                                                          float beta, __half* __restrict__ c,
-                                                          int ldc) {
+// A block of THREADS_K x THREADS_M threads for each tile of C.
+extern "C" __global__ void __maxnreg__(REGISTER_CAP) gemm(
+    int m, int n, int k, float alpha, const __half* __restrict__ a, int lda,
+    const __half* __restrict__ b, int ldb, float beta, __half* __restrict__ c, int ldc) {
   Tiles& tiles = *reinterpret_cast<Tiles*>(shared_memory);
   const int thread = threadIdx.y * THREADS_K + threadIdx.x;
-  const int thread_m = threadIdx.y * (INTERLEAVED ? VECTOR : TY);
-  const int thread_k = threadIdx.x * (INTERLEAVED ? VECTOR : TX);
+  const int thread_m = threadIdx.y * VECTOR;
+  const int thread_k = threadIdx.x * VECTOR;
   const Tile tile = tile_of_block(m, k);
 
   T acc[TY][TX] = {};
@@ -463,13 +406,14 @@ extern "C" __global__ void __maxnreg__(REGISTER_CAP) gemm(int m, int n, int k, f
                        rows_aligned<LOAD>(b, ldb) && tile.column % LOAD == 0;
   if (whole && vectors) {
     accumulate<false>(acc, tiles, StagedTile<SM, SN, LOAD>(a, lda, tile.row, 0, thread),
-                      StagedTile<SN, SK, LOAD>(b, ldb, 0, tile.column, thread), rows, columns, n,
-                      thread_m, thread_k);
+                      StagedTile<SN, SK, LOAD>(b, ldb, 0, tile.column, thread), rows,
+                      columns, n, thread_m, thread_k);
   } else {
     accumulate<true>(acc, tiles, StagedTile<SM, SN, 1>(a, lda, tile.row, 0, thread),
-                     StagedTile<SN, SK, 1>(b, ldb, 0, tile.column, thread), rows, columns, n,
-                     thread_m, thread_k);
+                     StagedTile<SN, SK, 1>(b, ldb, 0, tile.column, thread), rows, columns,
+                     n, thread_m, thread_k);
   }
-  store(acc, alpha, beta, c, ldc, tile.row + thread_m, tile.first_row, m, tile.column + thread_k,
+  const Output output = {alpha, beta, c, ldc};
+  store(acc, output, tile.row + thread_m, tile.first_row, m, tile.column + thread_k,
         tile.first_column, k);
 }

@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family naive, bfloat16 to float32, layout nn.
  *
- * template: gemm/cuda/naive.cu.j2, digest e3d62fe64e3ef051
+ * template: gemm/cuda/naive.cu.j2, digest aba271ea8654680d
  * configuration: {"block_x": 32, "block_y": 8, "x_along": "columns"}
  * launch: grid (blocks, 1, 1), block (32, 8, 1), no dynamic shared memory
  *   blocks = ceildiv(M, 8) * ceildiv(K, 32)
@@ -11,20 +11,11 @@ using T = float;
 constexpr int ITEMSIZE = 4;
 static_assert(sizeof(T) == ITEMSIZE, "bytes per element");
 
-// Whole-number functions of the restrictions below; quotients and remainders round down.
-__device__ constexpr int minimum(int a, int b) { return a < b ? a : b; }
-__device__ constexpr int maximum(int a, int b) { return a < b ? b : a; }
-__device__ constexpr int modulo(int a, int b) { return (a % b + b) % b; }
-__device__ constexpr int floordiv(int a, int b) { return (a - modulo(a, b)) / b; }
-__device__ constexpr int ceildiv(int a, int b) { return -floordiv(-a, b); }
-__device__ constexpr bool ispow2(int a) { return a > 0 && (a & (a - 1)) == 0; }
-
 // --- Numbers as they are stored; T is what they are computed in ---
 
 #include <cuda_bf16.h>
 
 using Operand = __nv_bfloat16;
-
 
 // --- Configuration ---
 
@@ -40,20 +31,35 @@ constexpr int THREADS = BLOCK_X * BLOCK_Y;
 constexpr int ROWS = BLOCK_Y;
 constexpr int COLUMNS = BLOCK_X;
 
+// --- The result ---
 
-// An element of C becomes alpha * sum + beta * C; it is not read where beta is zero.
-__device__ __forceinline__ void store_element(T* element, T sum, T alpha, T beta) {
-  T value = alpha * sum;
-  if (beta != T(0)) value = fma(beta, *element, value);
-  *element = value;
-}
+// C = alpha * A B + beta * C, of which C is not read where beta is zero.
+struct Output {
+  T alpha, beta;
+  T* c;
+  int ldc;
 
-extern "C" __global__ void __launch_bounds__(THREADS) gemm(int m, int n, int k, float alpha,
-                                                           const __nv_bfloat16* __restrict__ a,
-                                                           int lda,
-                                                           const __nv_bfloat16* __restrict__ b,
-                                                           int ldb, float beta,
-                                                           float* __restrict__ c, int ldc) {
+  __device__ __forceinline__ T* at(int row, int column) const {
+    return c + static_cast<long long>(row) * ldc + column;
+  }
+
+  // What becomes of an element `old` of C, where that of A B is `product`.
+  __device__ __forceinline__ T value(T product, const T& old) const {
+    T value = alpha * product;
+    if (beta != T(0)) value = fma(beta, old, value);
+    return value;
+  }
+
+  __device__ __forceinline__ void store(int row, int column, T product) const {
+    T* element = at(row, column);
+    *element = value(product, *element);
+  }
+};
+
+// A block of BLOCK_X x BLOCK_Y threads for every ROWS x COLUMNS elements of C.
+extern "C" __global__ void __launch_bounds__(THREADS) gemm(
+    int m, int n, int k, float alpha, const __nv_bfloat16* __restrict__ a, int lda,
+    const __nv_bfloat16* __restrict__ b, int ldb, float beta, float* __restrict__ c, int ldc) {
   const int blocks_across = (k + COLUMNS - 1) / COLUMNS;
   // Neighbours read the same element of A, and B side by side.
   const int row = blockIdx.x / blocks_across * ROWS + threadIdx.y;
@@ -67,5 +73,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) gemm(int m, int n, int k, 
     sum = fma(T(a_row[step]), T(*b_column), sum);
     b_column += ldb;
   }
-  store_element(c + static_cast<long long>(row) * ldc + column, sum, alpha, beta);
+  const Output output = {alpha, beta, c, ldc};
+  output.store(row, column, sum);
 }

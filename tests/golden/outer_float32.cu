@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family outer, float32, layout nn.
  *
- * template: gemm/cuda/outer.cu.j2, digest d1f4b44427a9a185
+ * template: gemm/cuda/outer.cu.j2, digest 365fde7e4c6ba621
  * configuration: {"min_blocks": 2, "sn": 8, "ty": 2, "warps": 8, "wide": 4}
  * launch: grid (ceildiv(K, strip), ceildiv(M, rows), 1), block (256, 1, 1), no dynamic shared
  *     memory
@@ -11,15 +11,6 @@
 using T = float;
 constexpr int ITEMSIZE = 4;
 static_assert(sizeof(T) == ITEMSIZE, "bytes per element");
-
-// Whole-number functions of the restrictions below; quotients and remainders round down.
-__device__ constexpr int minimum(int a, int b) { return a < b ? a : b; }
-__device__ constexpr int maximum(int a, int b) { return a < b ? b : a; }
-__device__ constexpr int modulo(int a, int b) { return (a % b + b) % b; }
-__device__ constexpr int floordiv(int a, int b) { return (a - modulo(a, b)) / b; }
-__device__ constexpr int ceildiv(int a, int b) { return -floordiv(-a, b); }
-__device__ constexpr bool ispow2(int a) { return a > 0 && (a & (a - 1)) == 0; }
-
 
 // --- Configuration ---
 
@@ -63,18 +54,11 @@ struct alignas(WIDTH * sizeof(T)) Vector {
   T element[WIDTH];
 };
 
-// Whether every row of an operand can be accessed WIDTH elements at a time.
-template <int WIDTH>
-__device__ __forceinline__ bool rows_aligned(const T* first, int leading_dimension) {
-  return reinterpret_cast<unsigned long long>(first) % (WIDTH * sizeof(T)) == 0 &&
+// Whether every row of a matrix can be accessed WIDTH elements at a time.
+template <int WIDTH, typename Element>
+__device__ __forceinline__ bool rows_aligned(const Element* first, int leading_dimension) {
+  return reinterpret_cast<unsigned long long>(first) % (WIDTH * sizeof(Element)) == 0 &&
          leading_dimension % WIDTH == 0;
-}
-
-// The same number, of which the compiler knows nothing: what follows from it is computed where it
-// is needed, at the price of an instruction, not kept in registers all through the kernel.
-__device__ __forceinline__ int recomputed(int value) {
-  asm volatile("" : "+r"(value));
-  return value;
 }
 
 // The logarithm of a power of two.
@@ -92,12 +76,21 @@ __device__ __forceinline__ void read_neighbours(T (&to)[COUNT], const T* from) {
   }
 }
 
-// An element of C becomes alpha * sum + beta * C; it is not read where beta is zero.
-__device__ __forceinline__ void store_element(T* element, T sum, T alpha, T beta) {
-  T value = alpha * sum;
-  if (beta != T(0)) value = fma(beta, *element, value);
-  *element = value;
-}
+// --- The result ---
+
+// C = alpha * A B + beta * C, of which C is not read where beta is zero.
+struct Output {
+  T alpha, beta;
+  T* c;
+  int ldc;
+
+  // What becomes of an element `old` of C, where that of A B is `product`.
+  __device__ __forceinline__ T value(T product, const T& old) const {
+    T value = alpha * product;
+    if (beta != T(0)) value = fma(beta, old, value);
+    return value;
+  }
+};
 
 // Copies rows [first_row, first_row + PANEL) and steps [first_step, first_step + SN) of A to shared
 // memory, with zeros where there are none.
@@ -111,8 +104,9 @@ __device__ __forceinline__ void copy_panel(const T* a, int lda, int first_row, i
   }
 }
 
-// A thread's columns of C, `columns` of which there are from its first one on: neighbours in vectors
-// of VECTOR, `across` * VECTOR from one to the next, or single ones, `across` from one to the next.
+// A thread's columns of C, `columns` of which there are from its first one on: neighbours in
+// vectors of VECTOR, `across` * VECTOR from one to the next, or single ones, `across` from one to
+// the next.
 template <bool VECTORS>
 struct Columns {
   int across;
@@ -123,7 +117,8 @@ struct Columns {
   }
 
   // Reads SN steps of B; `b` is its first row at the thread's first column.
-  __device__ __forceinline__ void read(T (&b_frag)[SN][WIDE], const T* b, int ldb, int steps) const {
+  __device__ __forceinline__ void read(T (&b_frag)[SN][WIDE], const T* b, int ldb,
+                                       int steps) const {
 #pragma unroll
     for (int p = 0; p < SN; ++p) {
 #pragma unroll
@@ -169,19 +164,20 @@ struct Columns {
   }
 };
 
-// C = alpha A B + beta C for `rows` rows, whose A is in the panel; thread `y` of `down` takes TY of
-// every down * TY. `c` is the panel's first row at the thread's first column.
+// Multiplies `rows` rows, whose A is in the panel; thread `y` of `down` takes TY of every
+// down * TY. `output` starts at the panel's first row and the thread's first column.
+// TY * SN * WIDE products are unrolled: not many, as B's SN * WIDE elements are in registers.
 template <bool VECTORS>
 __device__ __forceinline__ void multiply(const Columns<VECTORS>& own, const T (&b_frag)[SN][WIDE],
-                                         T alpha, T beta, T* c, int ldc, int rows, int y, int down) {
+                                         const Output& output, int rows, int y, int down) {
   for (int first = y * TY; first < rows; first += down * TY) {
-    T* c_rows = c + static_cast<long long>(first) * ldc;
+    T* c_rows = output.c + static_cast<long long>(first) * output.ldc;
     // What C has is asked for before it is needed.
     T c_frag[TY][WIDE] = {};
-    if (beta != T(0)) {
+    if (output.beta != T(0)) {
 #pragma unroll
       for (int r = 0; r < TY; ++r) {
-        if (first + r < rows) own.read(c_frag[r], c_rows + static_cast<long long>(r) * ldc);
+        if (first + r < rows) own.read(c_frag[r], c_rows + static_cast<long long>(r) * output.ldc);
       }
     }
 #pragma unroll
@@ -195,19 +191,16 @@ __device__ __forceinline__ void multiply(const Columns<VECTORS>& own, const T (&
         for (int i = 0; i < WIDE; ++i) acc[i] = fma(a_frag[p], b_frag[p][i], acc[i]);
       }
 #pragma unroll
-      for (int i = 0; i < WIDE; ++i) {
-        acc[i] *= alpha;
-        if (beta != T(0)) acc[i] = fma(beta, c_frag[r][i], acc[i]);
-      }
-      if (first + r < rows) own.write(acc, c_rows + static_cast<long long>(r) * ldc);
+      for (int i = 0; i < WIDE; ++i) acc[i] = output.value(acc[i], c_frag[r][i]);
+      if (first + r < rows) own.write(acc, c_rows + static_cast<long long>(r) * output.ldc);
     }
   }
 }
 
 // The block's part of C: rows [first_row, end), and the columns of its threads.
 template <bool VECTORS>
-__device__ __forceinline__ void fill(int n, int k, T alpha, const T* a, int lda, const T* b, int ldb,
-                                     T beta, T* c, int ldc, int first_row, int end,
+__device__ __forceinline__ void fill(int n, int k, T alpha, const T* a, int lda, const T* b,
+                                     int ldb, T beta, T* c, int ldc, int first_row, int end,
                                      int first_column, int across) {
   const int x = threadIdx.x & (across - 1);
   const int y = threadIdx.x >> log2_of(across);
@@ -221,12 +214,13 @@ __device__ __forceinline__ void fill(int n, int k, T alpha, const T* a, int lda,
       copy_panel(a, lda, row, end, step, n);
       __syncthreads();
       T* c_panel = c + static_cast<long long>(row) * ldc + column;
-      multiply(own, b_frag, alpha, step == 0 ? beta : T(1), c_panel, ldc, min(PANEL, end - row), y,
-               THREADS >> log2_of(across));
+      const Output output = {alpha, step == 0 ? beta : T(1), c_panel, ldc};
+      multiply(own, b_frag, output, min(PANEL, end - row), y, THREADS >> log2_of(across));
     }
   }
 }
 
+// Blocks of THREADS threads: along x for the columns of C, along y for its rows.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
     int m, int n, int k, float alpha, const float* __restrict__ a, int lda,
     const float* __restrict__ b, int ldb, float beta, float* __restrict__ c, int ldc, int across,

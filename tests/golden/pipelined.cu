@@ -1,8 +1,8 @@
 /*
  * gemm for cuda: family pipelined, float32, layout nn.
  *
- * template: gemm/cuda/pipelined.cu.j2, digest dc5a54f8510db81a
- * configuration: {"bounds": "launch", "lane_order": "z", "lanes_m": 4, "load_run": 16,
+ * template: gemm/cuda/pipelined.cu.j2, digest de199de2fd5cde4d
+ * configuration: {"bounds": "launch", "lane_order": "z", "lanes_m": 4, "load_run": 8,
  *     "min_blocks": 1, "order": "row-serpentine", "sk": 128, "sm": 128, "sn": 16, "stages": 3,
  *     "transpose_through": "copies", "tx": 8, "ty": 8, "unaligned": "whole"}
  * launch: grid (tiles, 1, splits), block (256, 1, 1), 50688 bytes of dynamic shared memory
@@ -26,14 +26,6 @@ using T = float;
 constexpr int ITEMSIZE = 4;
 static_assert(sizeof(T) == ITEMSIZE, "bytes per element");
 
-// Whole-number functions of the restrictions below; quotients and remainders round down.
-__device__ constexpr int minimum(int a, int b) { return a < b ? a : b; }
-__device__ constexpr int maximum(int a, int b) { return a < b ? b : a; }
-__device__ constexpr int modulo(int a, int b) { return (a % b + b) % b; }
-__device__ constexpr int floordiv(int a, int b) { return (a - modulo(a, b)) / b; }
-__device__ constexpr int ceildiv(int a, int b) { return -floordiv(-a, b); }
-__device__ constexpr bool ispow2(int a) { return a > 0 && (a & (a - 1)) == 0; }
-
 // --- Configuration ---
 
 // Rows of C, columns of C and reduction steps that a thread block stages.
@@ -52,7 +44,7 @@ constexpr int LANES_M = 4;
 constexpr int STAGES = 3;
 
 // Threads that read neighbouring elements where an operand is transposed on its way.
-constexpr int LOAD_RUN = 16;
+constexpr int LOAD_RUN = 8;
 
 // Blocks that a multiprocessor must be able to hold.
 constexpr int MIN_BLOCKS = 1;
@@ -105,21 +97,13 @@ struct alignas(WIDTH * sizeof(T)) Vector {
   T element[WIDTH];
 };
 
-// Whether every row of an operand can be accessed WIDTH elements at a time.
-template <int WIDTH>
-__device__ __forceinline__ bool rows_aligned(const T* first, int leading_dimension) {
-  return reinterpret_cast<unsigned long long>(first) % (WIDTH * sizeof(T)) == 0 &&
+// Whether every row of a matrix can be accessed WIDTH elements at a time.
+template <int WIDTH, typename Element>
+__device__ __forceinline__ bool rows_aligned(const Element* first, int leading_dimension) {
+  return reinterpret_cast<unsigned long long>(first) % (WIDTH * sizeof(Element)) == 0 &&
          leading_dimension % WIDTH == 0;
 }
 
-// The same number, of which the compiler knows nothing: what follows from it is computed where it
-// is needed, at the price of an instruction, not kept in registers all through the kernel.
-__device__ __forceinline__ int recomputed(int value) {
-  asm volatile("" : "+r"(value));
-  return value;
-}
-
-#ifndef AUTOTUNE_HOST
 // --- Asynchronous copies from global to shared memory ---
 
 // Copies WIDTH elements, or writes zeros without reading where `inside` is false.
@@ -129,24 +113,57 @@ __device__ __forceinline__ void copy_async(T* to, const T* from, bool inside = t
   constexpr int BYTES = WIDTH * sizeof(T);
   const int bytes = inside ? BYTES : 0;
   if constexpr (BYTES == 16) {  // past the L1 cache: nothing is read twice by one block
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(from), "r"(bytes)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"(shared), "l"(from), "r"(bytes)
                  : "memory");
   } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared), "l"(from), "n"(BYTES),
-                 "r"(bytes)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                 :
+                 : "r"(shared), "l"(from), "n"(BYTES), "r"(bytes)
                  : "memory");
   }
 }
 
 // Ends the group of copies that were issued since the last one.
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;" : : : "memory");
+}
 
 // Waits until at most GROUPS of the latest groups are still under way.
 template <int GROUPS>
 __device__ __forceinline__ void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory");
+  asm volatile("cp.async.wait_group %0;" : : "n"(GROUPS) : "memory");
 }
-#endif
+
+// --- The result ---
+
+// C = alpha * A B + beta * C, of which C is not read where beta is zero.
+struct Output {
+  T alpha, beta;
+  T* c;
+  int ldc;
+
+  __device__ __forceinline__ T* at(int row, int column) const {
+    return c + static_cast<long long>(row) * ldc + column;
+  }
+
+  // What becomes of an element `old` of C, where that of A B is `product`.
+  __device__ __forceinline__ T value(T product, const T& old) const {
+    return finished(alpha * product, old);
+  }
+
+  // The same, where that of alpha * A B is `value`.
+  __device__ __forceinline__ T finished(T value, const T& old) const {
+    if (beta != T(0)) value = fma(beta, old, value);
+    return value;
+  }
+
+  __device__ __forceinline__ void store(int row, int column, T product) const {
+    T* element = at(row, column);
+    *element = value(product, *element);
+  }
+};
 
 // --- Accumulators ---
 
@@ -173,42 +190,38 @@ __device__ __forceinline__ void multiply(T (&acc)[TY][TX], const T (&a_frag)[TY]
   }
 }
 
-// C = alpha * acc + beta * C for the rows [first_row, m) and columns [first_column, k) of C; the
-// thread's first accumulator is at (row, column). C is not read where beta is zero.
-__device__ __forceinline__ void store(const T (&acc)[TY][TX], T alpha, T beta, T* c, int ldc,
-                                      int row, int first_row, int m,
-                                      int column, int first_column, int k) {
-  const bool vectors = rows_aligned<VECTOR>(c, ldc) && column % VECTOR == 0 &&
+// Stores the accumulators in rows [first_row, m) and columns [first_column, k) of C; the thread's
+// first one is at (row, column).
+__device__ __forceinline__ void store(const T (&acc)[TY][TX], const Output& output, int row,
+                                      int first_row, int m, int column, int first_column, int k) {
+  using Chunk = Vector<VECTOR>;
+  const bool vectors = rows_aligned<VECTOR>(output.c, output.ldc) && column % VECTOR == 0 &&
                        first_column % VECTOR == 0 && k % VECTOR == 0;
 #pragma unroll
   for (int i = 0; i < TY; ++i) {
     const int r = row + row_of(i);
     if (r < first_row || r >= m) continue;
-    T* c_row = c + static_cast<long long>(r) * ldc;
 #pragma unroll
     for (int j = 0; j < TX; j += VECTOR) {
       const int first = column + column_of(j);
       if (vectors) {
         if (first < first_column || first >= k) continue;
-        Vector<VECTOR>* chunk = reinterpret_cast<Vector<VECTOR>*>(c_row + first);
-        Vector<VECTOR> value;
+        Chunk* chunk = reinterpret_cast<Chunk*>(output.at(r, first));
+        T product[VECTOR];
 #pragma unroll
-        for (int v = 0; v < VECTOR; ++v) value.element[v] = alpha * acc[i][j + v];
-        if (beta != T(0)) {
-          const Vector<VECTOR> old = *chunk;
+        for (int v = 0; v < VECTOR; ++v) product[v] = output.alpha * acc[i][j + v];
+        Chunk value = {};
+        if (output.beta != T(0)) value = *chunk;
 #pragma unroll
-          for (int v = 0; v < VECTOR; ++v) {
-            value.element[v] = fma(beta, old.element[v], value.element[v]);
-          }
+        for (int v = 0; v < VECTOR; ++v) {
+          value.element[v] = output.finished(product[v], value.element[v]);
         }
         *chunk = value;
       } else {
 #pragma unroll
         for (int v = 0; v < VECTOR; ++v) {
           if (first + v < first_column || first + v >= k) continue;
-          T value = alpha * acc[i][j + v];
-          if (beta != T(0)) value = fma(beta, c_row[first + v], value);
-          c_row[first + v] = value;
+          output.store(r, first + v, acc[i][j + v]);
         }
       }
     }
@@ -216,6 +229,13 @@ __device__ __forceinline__ void store(const T (&acc)[TY][TX], T alpha, T beta, T
 }
 
 // --- Loading tiles: SN reduction steps of EXTENT elements, LD apart in shared memory ---
+
+// The same number, of which the compiler knows nothing: what follows from it is computed where it
+// is needed, at the price of an instruction, not kept in registers all through the kernel.
+__device__ __forceinline__ int recomputed(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
 
 // How many threads stand side by side along `positions` places of a step, so that all threads fill
 // SN steps in the fewest passes; the rest of them stand in further steps.
@@ -233,9 +253,10 @@ __device__ constexpr int threads_across(int positions) {
   return best;
 }
 
-// Copies tiles of an operand in which the elements of one reduction step are neighbours, WIDTH of them
-// at once: VECTOR, if the rows are aligned to that, or 1, or whatever the rows allow, if WIDTH is 0. If
-// CHECKED, nothing is copied that lies beyond the operand's extent; otherwise tiles lie inside.
+// Copies tiles of an operand in which the elements of one reduction step are neighbours, WIDTH of
+// them at once: VECTOR, if the rows are aligned to that, or 1, or whatever the rows allow, if WIDTH
+// is 0. If CHECKED, nothing is copied that lies beyond the operand's extent; otherwise tiles lie
+// inside.
 template <int EXTENT, int LD, int WIDTH, bool CHECKED>
 struct StepLoader {
   const T* from;
@@ -285,8 +306,6 @@ struct StepLoader {
     }
   }
 
-  __device__ __forceinline__ void finish(T (&)[SN][LD]) const {}
-
   __device__ __forceinline__ void advance(int steps) { from += static_cast<long long>(steps) * ld; }
 };
 
@@ -325,13 +344,11 @@ struct TransposingLoader {
     }
   }
 
-  __device__ __forceinline__ void finish(T (&)[SN][LD]) const {}
-
   __device__ __forceinline__ void advance(int steps) { from += steps; }
 };
 
-// Operands as the layout stores them: for tiles inside them whose rows are aligned, for others inside,
-// and for any.
+// Operands as the layout stores them: for tiles inside them whose rows are aligned, for others
+// inside, and for any.
 using AlignedA = TransposingLoader<SM, A_LD, false>;
 using AlignedB = StepLoader<SK, B_LD, VECTOR, false>;
 using InsideA = TransposingLoader<SM, A_LD, false>;
@@ -362,18 +379,18 @@ __device__ __forceinline__ Place place_of(int thread) {
   return {warp / WARPS_K * WARP_M + lane_m * VECTOR, warp % WARPS_K * WARP_K + lane_k * VECTOR};
 }
 
-// One reduction step of a thread's rows of A and columns of B.
-__device__ __forceinline__ void read_fragments(T (&a_frag)[TY], T (&b_frag)[TX], const T* as,
-                                               const T* bs) {
+// One reduction step of a thread's rows of A and columns of B, from its first ones on.
+__device__ __forceinline__ void read_fragments(T (&a_frag)[TY], T (&b_frag)[TX], const T* own_as,
+                                               const T* own_bs) {
 #pragma unroll
   for (int i = 0; i < TY; i += VECTOR) {
-    const Vector<VECTOR> chunk = *reinterpret_cast<const Vector<VECTOR>*>(as + row_of(i));
+    const Vector<VECTOR> chunk = *reinterpret_cast<const Vector<VECTOR>*>(own_as + row_of(i));
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) a_frag[i + v] = chunk.element[v];
   }
 #pragma unroll
   for (int j = 0; j < TX; j += VECTOR) {
-    const Vector<VECTOR> chunk = *reinterpret_cast<const Vector<VECTOR>*>(bs + column_of(j));
+    const Vector<VECTOR> chunk = *reinterpret_cast<const Vector<VECTOR>*>(own_bs + column_of(j));
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) b_frag[j + v] = chunk.element[v];
   }
@@ -388,8 +405,6 @@ __device__ __forceinline__ void multiply_tiles(T (&acc)[TY][TX], A a, B b, int s
   const int ragged = steps - (count - 1) * SN;
   a.template start<true>(tiles.a[0], ragged);
   b.template start<true>(tiles.b[0], ragged);
-  a.finish(tiles.a[0]);
-  b.finish(tiles.b[0]);
   a.advance(ragged);
   b.advance(ragged);
   commit_copies();
@@ -398,8 +413,6 @@ __device__ __forceinline__ void multiply_tiles(T (&acc)[TY][TX], A a, B b, int s
     if (stage < count) {
       a.template start<false>(tiles.a[stage], SN);
       b.template start<false>(tiles.b[stage], SN);
-      a.finish(tiles.a[stage]);
-      b.finish(tiles.b[stage]);
       a.advance(SN);
       b.advance(SN);
     }
@@ -415,8 +428,9 @@ __device__ __forceinline__ void multiply_tiles(T (&acc)[TY][TX], A a, B b, int s
   int filled = STAGES - 1;
   for (int tile = 0; tile < count; ++tile) {
     const bool more = tile + STAGES - 1 < count;
-    const T* as = &tiles.a[stage][0][place.row];
-    const T* bs = &tiles.b[stage][0][place.column];
+    const T* own_as = &tiles.a[stage][0][place.row];
+    const T* own_bs = &tiles.b[stage][0][place.column];
+    // All of it is unrolled: TY * TX * SN products, whose number is asserted above.
 #pragma unroll
     for (int n = 0; n < SN; ++n) {
       // What copies ask of the memory is spread over the steps.
@@ -429,13 +443,9 @@ __device__ __forceinline__ void multiply_tiles(T (&acc)[TY][TX], A a, B b, int s
         b.advance(SN);
       }
       if (n + 1 < SN) {
-        read_fragments(a_frag[(n + 1) % 2], b_frag[(n + 1) % 2], as + (n + 1) * A_LD,
-                       bs + (n + 1) * B_LD);
+        read_fragments(a_frag[(n + 1) % 2], b_frag[(n + 1) % 2], own_as + (n + 1) * A_LD,
+                       own_bs + (n + 1) * B_LD);
       } else {  // the first step of the next tile; after the last tile nobody looks at it
-        if (more) {
-          a.finish(tiles.a[filled]);
-          b.finish(tiles.b[filled]);
-        }
         commit_copies();
         wait_for_copies<STAGES - 2>();
         __syncthreads();
@@ -509,12 +519,12 @@ __device__ __forceinline__ int row_of_lane(int lane, int i) {
   return lane / LANES_M * WARP_M + lane % LANES_M * VECTOR + row_of(i);
 }
 
-// C = alpha * acc + beta * C, one row of accumulators after the other through shared memory, so that
-// neighbouring threads write neighbouring elements of C, however its rows lie.
-__device__ __forceinline__ void store_through_shared(const T (&acc)[TY][TX], T alpha, T beta, T* c,
-                                                     int ldc, Tile tile, Place place, int m,
-                                                     int k) {
+// Stores one row of accumulators after the other through shared memory, so that neighbouring
+// threads write neighbouring elements of C, however its rows lie.
+__device__ __forceinline__ void store_through_shared(const T (&acc)[TY][TX], const Output& output,
+                                                     Tile tile, Place place, int m, int k) {
   using Rows = T[SM / TY][SK];
+  static_assert(sizeof(Rows) <= sizeof(Tiles), "a row of every thread's fits");
   Rows& rows = *reinterpret_cast<Rows*>(shared_memory);
   const int lane = place.row / WARP_M * LANES_M + place.row % WARP_M / VECTOR;
 #pragma unroll
@@ -522,10 +532,10 @@ __device__ __forceinline__ void store_through_shared(const T (&acc)[TY][TX], T a
     __syncthreads();  // all are done with what was there before
 #pragma unroll
     for (int j = 0; j < TX; j += VECTOR) {
-      Vector<VECTOR> value;
+      Vector<VECTOR> chunk;
 #pragma unroll
-      for (int v = 0; v < VECTOR; ++v) value.element[v] = alpha * acc[i][j + v];
-      *reinterpret_cast<Vector<VECTOR>*>(&rows[lane][place.column + column_of(j)]) = value;
+      for (int v = 0; v < VECTOR; ++v) chunk.element[v] = output.alpha * acc[i][j + v];
+      *reinterpret_cast<Vector<VECTOR>*>(&rows[lane][place.column + column_of(j)]) = chunk;
     }
     __syncthreads();
 #pragma unroll 2
@@ -533,32 +543,21 @@ __device__ __forceinline__ void store_through_shared(const T (&acc)[TY][TX], T a
       const int row = tile.row + row_of_lane(index / SK, i);
       const int column = tile.column + index % SK;
       if (row < m && column < k) {
-        T* element = c + static_cast<long long>(row) * ldc + column;
-        T value = rows[index / SK][index % SK];
-        if (beta != T(0)) value = fma(beta, *element, value);
-        *element = value;
+        T* element = output.at(row, column);
+        *element = output.finished(rows[index / SK][index % SK], *element);
       }
     }
   }
 }
 
-// C = alpha * acc + beta * C for the tile of C that starts at `tile`; C is m x k.
-__device__ __forceinline__ void store_tile(const T (&acc)[TY][TX], T alpha, T beta, T* c, int ldc,
-                                           Tile tile, Place place, int m, int k) {
-  constexpr bool FITS = SM / TY * SK * sizeof(T) <= sizeof(Tiles);
-  const bool vectors = rows_aligned<VECTOR>(c, ldc) && k % VECTOR == 0;
-  if (!FITS || vectors) {
-    store(acc, alpha, beta, c, ldc, tile.row + place.row, 0, m, tile.column + place.column, 0, k);
+// Stores the tile of the m x k matrix C that starts at `tile`.
+__device__ __forceinline__ void store_tile(const T (&acc)[TY][TX], const Output& output, Tile tile,
+                                           Place place, int m, int k) {
+  if (rows_aligned<VECTOR>(output.c, output.ldc) && k % VECTOR == 0) {
+    store(acc, output, tile.row + place.row, 0, m, tile.column + place.column, 0, k);
   } else {
-    store_through_shared(acc, alpha, beta, c, ldc, tile, place, m, k);
+    store_through_shared(acc, output, tile, place, m, k);
   }
-}
-
-// An element of C becomes alpha * sum + beta * C; it is not read where beta is zero.
-__device__ __forceinline__ void store_element(T* element, T sum, T alpha, T beta) {
-  T value = alpha * sum;
-  if (beta != T(0)) value = fma(beta, *element, value);
-  *element = value;
 }
 
 // --- Parts of a reduction ---
@@ -591,31 +590,35 @@ __device__ __forceinline__ void add_run(Vector<VECTOR> (&sum)[COUNT],
   }
 }
 
-// The vector of C at (row, column), as far as C goes, becomes alpha * sum + beta * C.
-__device__ __forceinline__ void store_vector(const Vector<VECTOR>& sum, T alpha, T beta, T* c,
-                                             int ldc, int row, int column, int k) {
-  T* to = c + static_cast<long long>(row) * ldc + column;
-  if (column + VECTOR <= k && rows_aligned<VECTOR>(c, ldc)) {
+// Stores the sums of VECTOR elements of C from (row, column) on, as far as its k columns go.
+__device__ __forceinline__ void store_vector(const Vector<VECTOR>& sum, const Output& output,
+                                             int row, int column, int k) {
+  T* to = output.at(row, column);
+  if (column + VECTOR <= k && rows_aligned<VECTOR>(output.c, output.ldc)) {
+    Vector<VECTOR>* chunk = reinterpret_cast<Vector<VECTOR>*>(to);
     Vector<VECTOR> value = {};
-    if (beta != T(0)) value = *reinterpret_cast<Vector<VECTOR>*>(to);
+    if (output.beta != T(0)) value = *chunk;
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
-      store_element(&value.element[v], sum.element[v], alpha, beta);
+      value.element[v] = output.value(sum.element[v], value.element[v]);
     }
-    *reinterpret_cast<Vector<VECTOR>*>(to) = value;
+    *chunk = value;
   } else {
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
-      if (column + v < k) store_element(to + v, sum.element[v], alpha, beta);
+      if (column + v < k) to[v] = output.value(sum.element[v], to[v]);
     }
   }
 }
 
-// C = alpha * (sum of `count` parts) + beta * C. A block has 64 threads along x, a vector of C each,
-// and one along y for each run.
-__device__ __forceinline__ void add_up(const T* parts, int count, T alpha, T beta, T* c, int ldc,
-                                       int m, int k) {
-  __shared__ Vector<VECTOR> of_run[RUNS][64];
+// Threads along x of a block that adds up parts.
+constexpr int SUM_THREADS = 64;
+
+// Adds up `count` parts and stores their sum. Along x, threads have a vector of C each, and along y
+// a run of the parts.
+__device__ __forceinline__ void add_up(const T* parts, int count, const Output& output, int m,
+                                       int k) {
+  __shared__ Vector<VECTOR> of_run[RUNS][SUM_THREADS];
   const unsigned across = part_stride(k) / VECTOR;
   const unsigned index = blockIdx.x * blockDim.x + threadIdx.x;
   const int row = index / across;
@@ -636,13 +639,12 @@ __device__ __forceinline__ void add_up(const T* parts, int count, T alpha, T bet
       }
     }
   }
-  if (row < m && threadIdx.y == 0) store_vector(sum[0], alpha, beta, c, ldc, row, column, k);
+  if (row < m && threadIdx.y == 0) store_vector(sum[0], output, row, column, k);
 }
 
 // The same for one tile of C, which starts at (first_row, first_column), by the threads of a block.
-__device__ __forceinline__ void add_up_tile(const T* parts, int count, T alpha, T beta, T* c,
-                                            int ldc, int first_row, int first_column, int m,
-                                            int k) {
+__device__ __forceinline__ void add_up_tile(const T* parts, int count, const Output& output,
+                                            int first_row, int first_column, int m, int k) {
   constexpr int BATCH = 2;  // vectors that a thread adds up at a time
   constexpr int VECTORS = SM * (SK / VECTOR);
   const unsigned across = part_stride(k) / VECTOR;
@@ -671,7 +673,7 @@ __device__ __forceinline__ void add_up_tile(const T* parts, int count, T alpha, 
     }
 #pragma unroll
     for (int i = 0; i < BATCH; ++i) {
-      if (inside[i]) store_vector(total[i], alpha, beta, c, ldc, row[i], column[i], k);
+      if (inside[i]) store_vector(total[i], output, row[i], column[i], k);
     }
   }
 }
@@ -748,7 +750,8 @@ extern "C" __global__ void __launch_bounds__(256) realign_operands(
   }
 }
 
-// C = alpha * A B + beta * C, or a part of A B: a tile of C for each block, and blockIdx.z is the part.
+// C = alpha * A B + beta * C, or a part of A B: a block of THREADS threads for each tile of C and
+// each part, which is blockIdx.z.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
     int m, int n, int k, float alpha, const float* __restrict__ a, int lda,
     const float* __restrict__ b, int ldb, float beta, float* __restrict__ c, int ldc,
@@ -781,18 +784,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
   // One store for both: C and a part differ in nothing that the compiler sees.
   const int part_ld = part_stride(k);
   T* to = split ? held.parts + part * static_cast<long long>(m) * part_ld : c;
-  store_tile(acc, split ? T(1) : alpha, split ? T(0) : beta, to, split ? part_ld : ldc, tile,
-             place, m, split ? part_ld : k);
+  const Output output = {split ? T(1) : alpha, split ? T(0) : beta, to, split ? part_ld : ldc};
+  store_tile(acc, output, tile, place, m, split ? part_ld : k);
   if (split && last && last_to_come(held.tickets + blockIdx.x, splits)) {
-    add_up_tile(held.parts, splits, alpha, beta, c, ldc, tile.row, tile.column, m, k);
+    const Output whole = {alpha, beta, c, ldc};
+    add_up_tile(held.parts, splits, whole, tile.row, tile.column, m, k);
   }
 }
 
-// C = alpha * (sum of the parts) + beta * C
-extern "C" __global__ void __launch_bounds__(64 * RUNS) sum_splits(
+// C = alpha * (sum of the parts) + beta * C: SUM_THREADS threads along x, one along y for each run.
+extern "C" __global__ void __launch_bounds__(SUM_THREADS * RUNS) sum_splits(
     int m, int n, int k, float alpha, const float* __restrict__ a, int lda,
     const float* __restrict__ b, int ldb, float beta, float* __restrict__ c, int ldc,
     float* __restrict__ workspace, int group, int splits, int last, int realign) {
   const Workspace held = divided(workspace, m, n, k, last, realign);
-  add_up(held.parts, splits, alpha, beta, c, ldc, m, k);
+  const Output whole = {alpha, beta, c, ldc};
+  add_up(held.parts, splits, whole, m, k);
 }

@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family skinny, float32, layout nn.
  *
- * template: gemm/cuda/skinny.cu.j2, digest 5881fb3c2b0ed572
+ * template: gemm/cuda/skinny.cu.j2, digest 25a28b24003705d0
  * configuration: {"few": 4, "held": 4, "loads": 8, "min_blocks": 2, "side": "rows", "warps": 8,
  *     "wide": 4}
  * launch: grid (ceildiv(short, 4), strips, splits), block (256, 1, 1), 8192 bytes of dynamic shared
@@ -19,15 +19,6 @@
 using T = float;
 constexpr int ITEMSIZE = 4;
 static_assert(sizeof(T) == ITEMSIZE, "bytes per element");
-
-// Whole-number functions of the restrictions below; quotients and remainders round down.
-__device__ constexpr int minimum(int a, int b) { return a < b ? a : b; }
-__device__ constexpr int maximum(int a, int b) { return a < b ? b : a; }
-__device__ constexpr int modulo(int a, int b) { return (a % b + b) % b; }
-__device__ constexpr int floordiv(int a, int b) { return (a - modulo(a, b)) / b; }
-__device__ constexpr int ceildiv(int a, int b) { return -floordiv(-a, b); }
-__device__ constexpr bool ispow2(int a) { return a > 0 && (a & (a - 1)) == 0; }
-
 
 // --- Configuration ---
 
@@ -63,7 +54,8 @@ constexpr int HALF = DEPTH == 1 ? 1 : DEPTH / 2;
 // Reduction steps of a panel.
 constexpr int SN = THREADS * HELD / FEW;
 
-// A panel keeps the factors of a reduction step side by side, and those of the next FACTORS_LD further.
+// A panel keeps the factors of a reduction step side by side, and those of the next
+// FACTORS_LD further.
 constexpr int PAD = 0;
 constexpr int FACTORS_LD = FEW + PAD;
 constexpr int PANEL = SN * FACTORS_LD;
@@ -90,10 +82,10 @@ struct alignas(WIDTH * sizeof(T)) Vector {
   T element[WIDTH];
 };
 
-// Whether every row of an operand can be accessed WIDTH elements at a time.
-template <int WIDTH>
-__device__ __forceinline__ bool rows_aligned(const T* first, int leading_dimension) {
-  return reinterpret_cast<unsigned long long>(first) % (WIDTH * sizeof(T)) == 0 &&
+// Whether every row of a matrix can be accessed WIDTH elements at a time.
+template <int WIDTH, typename Element>
+__device__ __forceinline__ bool rows_aligned(const Element* first, int leading_dimension) {
+  return reinterpret_cast<unsigned long long>(first) % (WIDTH * sizeof(Element)) == 0 &&
          leading_dimension % WIDTH == 0;
 }
 
@@ -104,12 +96,30 @@ __device__ __forceinline__ int recomputed(int value) {
   return value;
 }
 
-// An element of C becomes alpha * sum + beta * C; it is not read where beta is zero.
-__device__ __forceinline__ void store_element(T* element, T sum, T alpha, T beta) {
-  T value = alpha * sum;
-  if (beta != T(0)) value = fma(beta, *element, value);
-  *element = value;
-}
+// --- The result ---
+
+// C = alpha * A B + beta * C, of which C is not read where beta is zero.
+struct Output {
+  T alpha, beta;
+  T* c;
+  int ldc;
+
+  __device__ __forceinline__ T* at(int row, int column) const {
+    return c + static_cast<long long>(row) * ldc + column;
+  }
+
+  // What becomes of an element `old` of C, where that of A B is `product`.
+  __device__ __forceinline__ T value(T product, const T& old) const {
+    T value = alpha * product;
+    if (beta != T(0)) value = fma(beta, old, value);
+    return value;
+  }
+
+  __device__ __forceinline__ void store(int row, int column, T product) const {
+    T* element = at(row, column);
+    *element = value(product, *element);
+  }
+};
 
 // The logarithm of a power of two.
 __device__ __forceinline__ int log2_of(int power) { return __ffs(power) - 1; }
@@ -288,8 +298,8 @@ __device__ __forceinline__ void accumulate(T (&acc)[FEW][WIDE], Stream<VECTORS> 
 
 // --- Sums over threads ---
 
-// Rows of C whose sums fit shared memory at a time; an output's sums lie SUMS_PAD further than
-// side by side.
+// Rows of C whose sums fit shared memory at a time; an output's sums lie SUMS_PAD further
+// than side by side.
 constexpr int SUMS_PAD = 16 / ITEMSIZE;
 __device__ constexpr int fitting(int few) {
   const int bytes = few * THREADS * (WIDE + SUMS_PAD) * ITEMSIZE;
@@ -428,11 +438,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
     accumulate(acc, stream, other, end - begin, y);
   }
 
+  const Output result = {alpha, beta, c, ldc};
   const auto store = [&](int f, int output, T sum) {
     f += first_few;
     output += first_output;
     if (f >= m || output >= k) return;
-    store_element(c + static_cast<long long>(f) * ldc + output, sum, alpha, beta);
+    result.store(f, output, sum);
   };
   unsigned* tickets = reinterpret_cast<unsigned*>(workspace);
   const int tile = blockIdx.y * gridDim.x + blockIdx.x;

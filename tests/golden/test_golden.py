@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from epilogue_families import GATED
+from epilogue_families import GATED, write_operations
 
-from autotune.families.catalog import load_families
 from autotune.core.configuration import Value
+from autotune.families.catalog import load_families
+from autotune.families.family import KernelFamily
 from autotune.families.rendering import render
 
 TILES = {"sm": 128, "sn": 128, "sk": 128}
@@ -92,58 +93,32 @@ CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
     ),
 }
 
-SQUARE = {"sm": 64, "sk": 64, "sn": 16, "ty": 8, "tx": 8, "group": 1, "min_blocks": 1}
-STAGED = {"pad": 4, "swizzle": 0, "stages": 2, "fragment_buffers": 1}
-WARP_TILES: Mapping[str, Value] = {
-    **{"sm": 128, "sk": 128, "sn": 16, "ty": 8, "tx": 8, "lanes_m": 4, "lane_order": "z"},
-    **{"stages": 3, "load_run": 16, "transpose_through": "copies", "order": "row-serpentine"},
-    **{"unaligned": "whole", "min_blocks": 1, "bounds": "launch"},
-}
-AT_THE_CALL: Mapping[str, Value] = {"group": 4, "splits": 1, "last": 0, "realign": 0}
-THIN: Mapping[str, Value] = {
-    "side": "rows",
-    "few": 4,
-    "wide": 4,
-    "loads": 8,
-    "held": 4,
-    "warps": 8,
-    "min_blocks": 2,
-    "across": 32,
-    "splits": 16,
-}
-SHORT: Mapping[str, Value] = {
-    **{"sn": 8, "ty": 2, "wide": 4, "warps": 8, "min_blocks": 2},
-    **{"across": 128, "rows": 128},
-}
+SQUARE: Mapping[str, Value] = {"sm": 64, "sk": 64, "sn": 16, "group": 1, "fragment_buffers": 1}
 CUDA_CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
-    "naive_float32": (
-        "naive",
-        {"block_x": 32, "block_y": 8, "x_along": "columns"},
-        "float32",
-        "float32",
-    ),
-    "naive_bfloat16_to_float32": (
-        "naive",
-        {"block_x": 32, "block_y": 8, "x_along": "columns"},
-        "bfloat16",
-        "float32",
-    ),
+    "block_float32": ("block", {}, "float32", "float32"),
+    "block_float16": ("block", SQUARE, "float16", "float16"),
+    "naive_float32": ("naive", {}, "float32", "float32"),
+    "naive_bfloat16_to_float32": ("naive", {}, "bfloat16", "float32"),
+    "outer_float32": ("outer", {}, "float32", "float32"),
+    "pipelined": ("pipelined", {}, "float32", "float32"),
+    "skinny_float32": ("skinny", {}, "float32", "float32"),
+    "streamed_float32": ("streamed", {}, "float32", "float32"),
+    "tiled_float32": ("tiled", {}, "float32", "float32"),
     "tiled_bfloat16": (
         "tiled",
-        {"tile": 16, "size": "static", "unroll": 16, "pad": 0, "boundary": "expanded"},
+        {"tile": 16, "unroll": 16, "boundary": "expanded"},
         "bfloat16",
         "bfloat16",
     ),
-    "skinny_float32": ("skinny", THIN, "float32", "float32"),
-    "outer_float32": ("outer", SHORT, "float32", "float32"),
-    "block_float16": (
-        "block",
-        {**SQUARE, **STAGED, "vector": 4, "transposed": 1, "interleaved": 1},
-        "float16",
-        "float16",
-    ),
-    "pipelined": ("pipelined", {**WARP_TILES, **AT_THE_CALL}, "float32", "float32"),
+    "volkov_float32": ("volkov", {}, "float32", "float32"),
 }
+"""Families of gemm, what differs from their defaults, and types of operands and of results."""
+
+EPILOGUE_CASES: Mapping[str, tuple[str, str, str]] = {
+    "naive_gated_float16": ("naive", "gated", "float16"),
+    "outer_linear_relu": ("outer", "linear_relu", "float32"),
+}
+"""Families of gemm, and operations with an epilogue that they compute."""
 
 
 OTHER_TARGETS: Mapping[str, tuple[str, str, Mapping[str, Value], str]] = {
@@ -185,10 +160,24 @@ def test_emitted_source_is_unchanged(name: str) -> None:
 
 @pytest.mark.parametrize("name", CUDA_CASES)
 def test_emitted_cuda_is_unchanged(name: str) -> None:
-    family, configuration, dtype, out_dtype = CUDA_CASES[name]
-    families = load_families(target="cuda", operation="gemm")
-    emitted = render(families[family], configuration, dtype=dtype, out_dtype=out_dtype).text
-    _compare(emitted, f"{name}.cu")
+    family, changed, dtype, out_dtype = CUDA_CASES[name]
+    found = load_families(target="cuda", operation="gemm")[family]
+    configuration = _defaults(found, changed)
+    _compare(render(found, configuration, dtype=dtype, out_dtype=out_dtype).text, f"{name}.cu")
+
+
+@pytest.mark.parametrize("name", EPILOGUE_CASES)
+def test_emitted_epilogues_are_unchanged(name: str, tmp_path: Path) -> None:
+    family, operation, dtype = EPILOGUE_CASES[name]
+    folder = write_operations(tmp_path)
+    found = load_families(target="cuda", operation=operation, extra=[folder])[family]
+    _compare(render(found, _defaults(found, {}), dtype=dtype).text, f"{name}.cu")
+
+
+def _defaults(family: KernelFamily, changed: Mapping[str, Value]) -> Mapping[str, Value]:
+    """A configuration of the parameters' own defaults, but for what is changed."""
+    declared = {each.name: each.default for each in family.parameters if each.default is not None}
+    return family.conform({**declared, **changed})
 
 
 @pytest.mark.parametrize("name", OTHER_TARGETS)
@@ -222,4 +211,4 @@ def test_every_golden_file_is_checked() -> None:
         "gated_threads",
         "test_golden",
     }
-    assert {path.stem for path in folder.glob("*.cu")} == {*CUDA_CASES}
+    assert {path.stem for path in folder.glob("*.cu")} == {*CUDA_CASES, *EPILOGUE_CASES}

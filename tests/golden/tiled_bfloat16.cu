@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family tiled, bfloat16, layout nn.
  *
- * template: gemm/cuda/tiled.cu.j2, digest 881cc4d120e3ed78
+ * template: gemm/cuda/tiled.cu.j2, digest b0c6da41367f28be
  * configuration: {"boundary": "expanded", "pad": 0, "size": "static", "tile": 16, "unroll": 16}
  * launch: grid (ceildiv(M, 16) * ceildiv(K, 16), 1, 1), block (16, 16, 1), no dynamic shared memory
  *   workspace: ('expanded' == 'expanded') * (squares_m + squares_k) * squares_n * 32 ** 2 * 2 bytes
@@ -16,21 +16,12 @@ using T = float;
 constexpr int ITEMSIZE = 4;
 static_assert(sizeof(T) == ITEMSIZE, "bytes per element");
 
-// Whole-number functions of the restrictions below; quotients and remainders round down.
-__device__ constexpr int minimum(int a, int b) { return a < b ? a : b; }
-__device__ constexpr int maximum(int a, int b) { return a < b ? b : a; }
-__device__ constexpr int modulo(int a, int b) { return (a % b + b) % b; }
-__device__ constexpr int floordiv(int a, int b) { return (a - modulo(a, b)) / b; }
-__device__ constexpr int ceildiv(int a, int b) { return -floordiv(-a, b); }
-__device__ constexpr bool ispow2(int a) { return a > 0 && (a & (a - 1)) == 0; }
-
 // --- Numbers as they are stored; T is what they are computed in ---
 
 #include <cuda_bf16.h>
 
 using Operand = __nv_bfloat16;
 using Result = __nv_bfloat16;
-
 
 // --- Configuration ---
 
@@ -53,13 +44,30 @@ constexpr int COPY_ROWS = 8;
 
 constexpr int THREADS = TILE * TILE;
 
+// --- The result ---
 
-// An element of C becomes alpha * sum + beta * C; it is not read where beta is zero.
-__device__ __forceinline__ void store_element(Result* element, T sum, T alpha, T beta) {
-  T value = alpha * sum;
-  if (beta != T(0)) value = fma(beta, T(*element), value);
-  *element = Result(value);
-}
+// C = alpha * A B + beta * C, of which C is not read where beta is zero.
+struct Output {
+  T alpha, beta;
+  Result* c;
+  int ldc;
+
+  __device__ __forceinline__ Result* at(int row, int column) const {
+    return c + static_cast<long long>(row) * ldc + column;
+  }
+
+  // What becomes of an element `old` of C, where that of A B is `product`.
+  __device__ __forceinline__ Result value(T product, const Result& old) const {
+    T value = alpha * product;
+    if (beta != T(0)) value = fma(beta, T(old), value);
+    return Result(value);
+  }
+
+  __device__ __forceinline__ void store(int row, int column, T product) const {
+    Result* element = at(row, column);
+    *element = value(product, *element);
+  }
+};
 
 // --- Expanded copies: A's comes first in the workspace, then B's ---
 
@@ -69,7 +77,8 @@ __device__ __forceinline__ int expanded(int side) {
 }
 
 // A block copies one square of a matrix, with zeros for what lies beyond the matrix.
-__device__ __forceinline__ void expand(const Operand* from, int ld, int rows, int columns, Operand* to) {
+__device__ __forceinline__ void expand(const Operand* from, int ld, int rows, int columns,
+                                       Operand* to) {
   const int to_ld = expanded(columns);
   const int squares_across = to_ld / SQUARE;
   const int first_row = blockIdx.x / squares_across * SQUARE;
@@ -97,13 +106,11 @@ extern "C" __global__ void __launch_bounds__(SQUARE * COPY_ROWS) expand_b(
 
 // --- The product ---
 
-extern "C" __global__ void __launch_bounds__(THREADS) gemm(int m, int n, int k, float alpha,
-                                                           const __nv_bfloat16* __restrict__ a,
-                                                           int lda,
-                                                           const __nv_bfloat16* __restrict__ b,
-                                                           int ldb, float beta,
-                                                           __nv_bfloat16* __restrict__ c, int ldc,
-                                                           __nv_bfloat16* __restrict__ workspace) {
+// A block of as many threads as a tile of C has elements, for each tile.
+extern "C" __global__ void __launch_bounds__(THREADS) gemm(
+    int m, int n, int k, float alpha, const __nv_bfloat16* __restrict__ a, int lda,
+    const __nv_bfloat16* __restrict__ b, int ldb, float beta, __nv_bfloat16* __restrict__ c,
+    int ldc, __nv_bfloat16* __restrict__ workspace) {
   constexpr int tile = TILE;
   constexpr int tile_ld = TILE + PAD;
   __shared__ T as[tile * tile_ld];
@@ -134,7 +141,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) gemm(int m, int n, int k, 
     }
     __syncthreads();
   }
-  if (row < m && column < k) {
-    store_element(c + static_cast<long long>(row) * ldc + column, sum, alpha, beta);
-  }
+  const Output output = {alpha, beta, c, ldc};
+  if (row < m && column < k) output.store(row, column, sum);
 }

@@ -31,9 +31,11 @@
 #define __shared__ static
 #define __restrict__ __restrict
 
+using std::exp;
 using std::fma;
 using std::max;
 using std::min;
+using std::tanh;
 
 struct uint3 {
   unsigned x, y, z;

@@ -25,6 +25,10 @@ FLAGS = ("-std=c++17", "-O1", "-march=native", "-ffp-contract=off", "-shared", "
 _DYNAMIC_SHARED = re.compile(
     r"extern\s+__shared__\s+(?:__align__\(\d+\)\s+)?([\w ]+?)\s+(\w+)\s*\[\s*\]\s*;"
 )
+_ASYNCHRONOUS = re.compile(
+    r"^// --- Asynchronous copies from global to shared memory ---\n.*?(?=^// --- )",
+    re.DOTALL | re.MULTILINE,
+)
 _KERNEL = re.compile(r'extern "C" __global__ [^;{]*?\b(\w+)\(([^)]*)\)\s*\{', re.DOTALL)
 _KINDS: dict[str, Any] = {
     "int": ctypes.c_int,
@@ -105,8 +109,9 @@ def _value(kind: Any, given: Any) -> Any:
 
 
 def _host_source(text: str) -> str:
-    """The source with types and dynamic shared memory of the header's."""
+    """The source with types, asynchronous copies and dynamic shared memory of the header's."""
     text = re.sub(r"^#include <cuda_\w+\.h>$", "", text, flags=re.MULTILINE)
+    text = _ASYNCHRONOUS.sub("", text)
     pointer = r"static \1* const \2 = reinterpret_cast<\1*>(host::dynamic_shared);"
     return f'#include "{HEADER}"\n' + _DYNAMIC_SHARED.sub(pointer, text)
 

@@ -81,7 +81,7 @@ constexpr int ROWS = SM / TY;
 constexpr int THREADS = ROWS * 2;
 constexpr int SHARED_BYTES = SM * ITEMSIZE * (1 + PADDED);
 
-{{ config.asserts(static_asserts) }}
+{{ config.asserts(static_asserts, assert_functions) }}
 extern "C" __global__ void __launch_bounds__(THREADS) gemm({{ arguments }}) {
   c[0] = alpha * T(THREADS);
 }
@@ -119,18 +119,15 @@ def test_the_emitted_source_is_exactly_this(tmp_path: Path) -> None:
         "using T = double;\n"
         "constexpr int ITEMSIZE = 8;\n"
         'static_assert(sizeof(T) == ITEMSIZE, "bytes per element");\n\n'
-        "// Whole-number functions of the restrictions below; quotients and remainders round "
-        "down.\n"
-        "__device__ constexpr int minimum(int a, int b) { return a < b ? a : b; }\n"
-        "__device__ constexpr int maximum(int a, int b) { return a < b ? b : a; }\n"
-        "__device__ constexpr int modulo(int a, int b) { return (a % b + b) % b; }\n"
-        "__device__ constexpr int floordiv(int a, int b) { return (a - modulo(a, b)) / b; }\n"
-        "__device__ constexpr int ceildiv(int a, int b) { return -floordiv(-a, b); }\n"
-        "__device__ constexpr bool ispow2(int a) { return a > 0 && (a & (a - 1)) == 0; }\n\n"
         "// Rows of a tile.\n"
         "constexpr int SM = 32;\nconstexpr int TY = 4;\nconstexpr bool PADDED = true;\n\n"
         "constexpr int ROWS = SM / TY;\nconstexpr int THREADS = ROWS * 2;\n"
         "constexpr int SHARED_BYTES = SM * ITEMSIZE * (1 + PADDED);\n\n"
+        "// Whole-number functions of the restrictions below; quotients and remainders round "
+        "down.\n"
+        "__device__ constexpr int modulo(int a, int b) { return (a % b + b) % b; }\n"
+        "__device__ constexpr int floordiv(int a, int b) { return (a - modulo(a, b)) / b; }\n"
+        "__device__ constexpr bool ispow2(int a) { return a > 0 && (a & (a - 1)) == 0; }\n\n"
         'static_assert(SM % TY == 0, "sm / ty must be a whole number (rows)");\n'
         'static_assert(THREADS % 4 == 0, "threads / 4 must be a whole number (per_thread)");\n'
         'static_assert(THREADS / 4 % 2 == 0, "threads / 4 / 2 must be a whole number '

@@ -89,9 +89,8 @@ TEMPLATE = """\
 constexpr int ROWS = {{ rows }};
 {% if assert_functions %}
 // {{ assert_functions | join(" ") }}
-__device__ constexpr int minimum(int a, int b) { return a < b ? a : b; }
 {% endif %}
-{{ config.asserts(static_asserts) }}
+{{ config.asserts(static_asserts, assert_functions) }}
 /* __global__ void not_a_kernel(int m) */
 extern "C" __global__ void __launch_bounds__(32 * (ROWS + 1)) {{ entry }}({{ arguments }}) {}
 {% if clear %}

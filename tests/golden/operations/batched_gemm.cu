@@ -1,7 +1,7 @@
 /*
  * batched_gemm for cuda: family tiles, float32, layout nn.
  *
- * template: batched_gemm/cuda/tiles.cu.j2, digest ba002f1e915c41a7
+ * template: batched_gemm/cuda/tiles.cu.j2, digest b228b291aed74751
  * configuration: {"batches": 4, "sk": 16, "sm": 32, "sn": 8, "tx": 2, "ty": 4, "vector": 2}
  * launch: grid (tiles * ceildiv(P, 4), 1, 1), block (8, 8, 4), 12800 bytes of dynamic shared memory
  *   tiles = ceildiv(M, 32) * ceildiv(K, 16)
@@ -10,14 +10,6 @@
 using T = float;
 constexpr int ITEMSIZE = 4;
 static_assert(sizeof(T) == ITEMSIZE, "bytes per element");
-
-// Whole-number functions of the restrictions below; quotients and remainders round down.
-__device__ constexpr int minimum(int a, int b) { return a < b ? a : b; }
-__device__ constexpr int maximum(int a, int b) { return a < b ? b : a; }
-__device__ constexpr int modulo(int a, int b) { return (a % b + b) % b; }
-__device__ constexpr int floordiv(int a, int b) { return (a - modulo(a, b)) / b; }
-__device__ constexpr int ceildiv(int a, int b) { return -floordiv(-a, b); }
-__device__ constexpr bool ispow2(int a) { return a > 0 && (a & (a - 1)) == 0; }
 
 
 // --- Configuration ---
@@ -44,7 +36,7 @@ constexpr int THREADS_K = SK / TX;
 // Those that share a tile, and all of a block.
 constexpr int THREADS_OF_TILE = THREADS_M * THREADS_K;
 constexpr int THREADS = THREADS_OF_TILE * BATCHES;
-constexpr int STAGED = ceildiv((SM + SK) * SN, THREADS_OF_TILE);
+constexpr int STAGED = ((SM + SK) * SN + THREADS_OF_TILE - 1) / THREADS_OF_TILE;
 
 // From one vector of a thread's accumulators to its next: vectors are dealt out over the tile.
 constexpr int ROW_STEP = THREADS_M * VECTOR;
@@ -79,18 +71,11 @@ struct alignas(WIDTH * sizeof(T)) Vector {
   T element[WIDTH];
 };
 
-// Whether every row of an operand can be accessed WIDTH elements at a time.
-template <int WIDTH>
-__device__ __forceinline__ bool rows_aligned(const T* first, int leading_dimension) {
-  return reinterpret_cast<unsigned long long>(first) % (WIDTH * sizeof(T)) == 0 &&
+// Whether every row of a matrix can be accessed WIDTH elements at a time.
+template <int WIDTH, typename Element>
+__device__ __forceinline__ bool rows_aligned(const Element* first, int leading_dimension) {
+  return reinterpret_cast<unsigned long long>(first) % (WIDTH * sizeof(Element)) == 0 &&
          leading_dimension % WIDTH == 0;
-}
-
-// The same number, of which the compiler knows nothing: what follows from it is computed where it
-// is needed, at the price of an instruction, not kept in registers all through the kernel.
-__device__ __forceinline__ int recomputed(int value) {
-  asm volatile("" : "+r"(value));
-  return value;
 }
 
 // What is loaded, is loaded by the threads of one tile.
@@ -98,6 +83,13 @@ namespace loading {
 constexpr int THREADS = THREADS_OF_TILE;
 
 // --- Loading tiles through registers ---
+
+// The same number, of which the compiler knows nothing: what follows from it is computed where it
+// is needed, at the price of an instruction, not kept in registers all through the kernel.
+__device__ __forceinline__ int recomputed(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
 
 // The most threads that can stand side by side, in whole rows, along `positions` places.
 __device__ constexpr int threads_across(int positions) {
@@ -124,8 +116,8 @@ struct StagedTile {
   int row, column;  // the thread's place in the tile
   T staged[ROW_PASSES][COLUMN_PASSES][WIDTH];
 
-  __device__ __forceinline__ StagedTile(const T* operand, int ld, int first_row, int first_column,
-                                        int thread)
+  __device__ __forceinline__ StagedTile(const T* operand, int ld, int first_row,
+                                        int first_column, int thread)
       : ld(ld), row(thread / ACROSS), column(thread % ACROSS * WIDTH) {
     from = operand + static_cast<long long>(first_row + row) * ld + first_column + column;
   }
@@ -166,9 +158,11 @@ struct StagedTile {
 #pragma unroll
           for (int v = 0; v < WIDTH; ++v) chunk.element[v] = staged[i][j][v];
           *reinterpret_cast<Vector<WIDTH>*>(place(row + i * DOWN, across)) = chunk;
-        } else {
+} else {
 #pragma unroll
-          for (int v = 0; v < WIDTH; ++v) *place(row + i * DOWN, across + v) = staged[i][j][v];
+          for (int v = 0; v < WIDTH; ++v) {
+            *place(row + i * DOWN, across + v) = staged[i][j][v];
+          }
         }
       }
     }
@@ -180,6 +174,35 @@ struct StagedTile {
 };
 }  // namespace loading
 using loading::StagedTile;
+
+// --- The result ---
+
+// C = alpha * A B + beta * C, of which C is not read where beta is zero.
+struct Output {
+  T alpha, beta;
+  T* c;
+  int ldc;
+
+  __device__ __forceinline__ T* at(int row, int column) const {
+    return c + static_cast<long long>(row) * ldc + column;
+  }
+
+  // What becomes of an element `old` of C, where that of A B is `product`.
+  __device__ __forceinline__ T value(T product, const T& old) const {
+    return finished(alpha * product, old);
+  }
+
+  // The same, where that of alpha * A B is `value`.
+  __device__ __forceinline__ T finished(T value, const T& old) const {
+    if (beta != T(0)) value = fma(beta, old, value);
+    return value;
+  }
+
+  __device__ __forceinline__ void store(int row, int column, T product) const {
+    T* element = at(row, column);
+    *element = value(product, *element);
+  }
+};
 
 // --- Accumulators ---
 
@@ -204,42 +227,38 @@ __device__ __forceinline__ void multiply(T (&acc)[TY][TX], const T (&a_frag)[TY]
   }
 }
 
-// C = alpha * acc + beta * C for the rows [first_row, m) and columns [first_column, k) of C; the
-// thread's first accumulator is at (row, column). C is not read where beta is zero.
-__device__ __forceinline__ void store(const T (&acc)[TY][TX], T alpha, T beta, T* c, int ldc,
-                                      int row, int first_row, int m,
-                                      int column, int first_column, int k) {
-  const bool vectors = rows_aligned<VECTOR>(c, ldc) && column % VECTOR == 0 &&
+// Stores the accumulators in rows [first_row, m) and columns [first_column, k) of C; the thread's
+// first one is at (row, column).
+__device__ __forceinline__ void store(const T (&acc)[TY][TX], const Output& output, int row,
+                                      int first_row, int m, int column, int first_column, int k) {
+  using Chunk = Vector<VECTOR>;
+  const bool vectors = rows_aligned<VECTOR>(output.c, output.ldc) && column % VECTOR == 0 &&
                        first_column % VECTOR == 0 && k % VECTOR == 0;
 #pragma unroll
   for (int i = 0; i < TY; ++i) {
     const int r = row + row_of(i);
     if (r < first_row || r >= m) continue;
-    T* c_row = c + static_cast<long long>(r) * ldc;
 #pragma unroll
     for (int j = 0; j < TX; j += VECTOR) {
       const int first = column + column_of(j);
       if (vectors) {
         if (first < first_column || first >= k) continue;
-        Vector<VECTOR>* chunk = reinterpret_cast<Vector<VECTOR>*>(c_row + first);
-        Vector<VECTOR> value;
+        Chunk* chunk = reinterpret_cast<Chunk*>(output.at(r, first));
+        T product[VECTOR];
 #pragma unroll
-        for (int v = 0; v < VECTOR; ++v) value.element[v] = alpha * acc[i][j + v];
-        if (beta != T(0)) {
-          const Vector<VECTOR> old = *chunk;
+        for (int v = 0; v < VECTOR; ++v) product[v] = output.alpha * acc[i][j + v];
+        Chunk value = {};
+        if (output.beta != T(0)) value = *chunk;
 #pragma unroll
-          for (int v = 0; v < VECTOR; ++v) {
-            value.element[v] = fma(beta, old.element[v], value.element[v]);
-          }
+        for (int v = 0; v < VECTOR; ++v) {
+          value.element[v] = output.finished(product[v], value.element[v]);
         }
         *chunk = value;
       } else {
 #pragma unroll
         for (int v = 0; v < VECTOR; ++v) {
           if (first + v < first_column || first + v >= k) continue;
-          T value = alpha * acc[i][j + v];
-          if (beta != T(0)) value = fma(beta, c_row[first + v], value);
-          c_row[first + v] = value;
+          output.store(r, first + v, acc[i][j + v]);
         }
       }
     }
@@ -333,6 +352,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) batched_gemm(
                thread_k);
   }
   if (batch < p) {
-    store(acc, alpha, beta, c, ldc, row + thread_m, row, m, column + thread_k, column, k);
+    const Output output = {alpha, beta, c, ldc};
+    store(acc, output, row + thread_m, row, m, column + thread_k, column, k);
   }
 }

@@ -1,7 +1,7 @@
 /*
  * gemv for cuda: family dots, float64, layout nn.
  *
- * template: gemv/cuda/dots.cu.j2, digest 82882ffbb8343e75
+ * template: gemv/cuda/dots.cu.j2, digest fa64b50e401ef54c
  * configuration: {"groups": 2, "lanes": 64, "rows": 4, "splits": 4, "unroll": 2, "vector": 2}
  * launch: grid (blocks, 4, 1), block (64, 2, 1), no dynamic shared memory
  *   workspace: (4 > 1) * 4 * M * 8 bytes
@@ -12,14 +12,6 @@
 using T = double;
 constexpr int ITEMSIZE = 8;
 static_assert(sizeof(T) == ITEMSIZE, "bytes per element");
-
-// Whole-number functions of the restrictions below; quotients and remainders round down.
-__device__ constexpr int minimum(int a, int b) { return a < b ? a : b; }
-__device__ constexpr int maximum(int a, int b) { return a < b ? b : a; }
-__device__ constexpr int modulo(int a, int b) { return (a % b + b) % b; }
-__device__ constexpr int floordiv(int a, int b) { return (a - modulo(a, b)) / b; }
-__device__ constexpr int ceildiv(int a, int b) { return -floordiv(-a, b); }
-__device__ constexpr bool ispow2(int a) { return a > 0 && (a & (a - 1)) == 0; }
 
 
 // --- Configuration ---
@@ -56,26 +48,37 @@ struct alignas(WIDTH * sizeof(T)) Vector {
   T element[WIDTH];
 };
 
-// Whether every row of an operand can be accessed WIDTH elements at a time.
-template <int WIDTH>
-__device__ __forceinline__ bool rows_aligned(const T* first, int leading_dimension) {
-  return reinterpret_cast<unsigned long long>(first) % (WIDTH * sizeof(T)) == 0 &&
+// Whether every row of a matrix can be accessed WIDTH elements at a time.
+template <int WIDTH, typename Element>
+__device__ __forceinline__ bool rows_aligned(const Element* first, int leading_dimension) {
+  return reinterpret_cast<unsigned long long>(first) % (WIDTH * sizeof(Element)) == 0 &&
          leading_dimension % WIDTH == 0;
 }
 
-// The same number, of which the compiler knows nothing: what follows from it is computed where it
-// is needed, at the price of an instruction, not kept in registers all through the kernel.
-__device__ __forceinline__ int recomputed(int value) {
-  asm volatile("" : "+r"(value));
-  return value;
-}
+// --- The result ---
 
-// An element of C becomes alpha * sum + beta * C; it is not read where beta is zero.
-__device__ __forceinline__ void store_element(T* element, T sum, T alpha, T beta) {
-  T value = alpha * sum;
-  if (beta != T(0)) value = fma(beta, *element, value);
-  *element = value;
-}
+// C = alpha * A B + beta * C, of which C is not read where beta is zero.
+struct Output {
+  T alpha, beta;
+  T* c;
+  int ldc;
+
+  __device__ __forceinline__ T* at(int row, int column) const {
+    return c + static_cast<long long>(row) * ldc + column;
+  }
+
+  // What becomes of an element `old` of C, where that of A B is `product`.
+  __device__ __forceinline__ T value(T product, const T& old) const {
+    T value = alpha * product;
+    if (beta != T(0)) value = fma(beta, old, value);
+    return value;
+  }
+
+  __device__ __forceinline__ void store(int row, int column, T product) const {
+    T* element = at(row, column);
+    *element = value(product, *element);
+  }
+};
 
 // --- Sums over threads ---
 
@@ -177,7 +180,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) gemv(int m, int n, double 
     row[i] = a + static_cast<long long>(min(first + i, m - 1)) * lda;
   }
   // This block's part of the rows: whole vectors, so that all parts are aligned if A is.
-  const int part = ceildiv(ceildiv(n, SPLITS), VECTOR) * VECTOR;
+  const int share = (n + SPLITS - 1) / SPLITS;
+  const int part = (share + VECTOR - 1) / VECTOR * VECTOR;
   const int begin = min(static_cast<int>(blockIdx.y) * part, n);
   const int end = min(begin + part, n);
 
@@ -202,5 +206,6 @@ extern "C" __global__ void __launch_bounds__(256) sum_splits(
   T sum = 0;
 #pragma unroll
   for (int split = 0; split < SPLITS; ++split) sum += workspace[static_cast<long long>(split) * m + i];
-  store_element(y + i, sum, alpha, beta);
+  const Output output = {alpha, beta, y, 1};
+  output.store(i, 0, sum);
 }

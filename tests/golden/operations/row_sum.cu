@@ -1,7 +1,7 @@
 /*
  * row_sum for cuda: family sums, float32, layout nn.
  *
- * template: row_sum/cuda/sums.cu.j2, digest 07a9e1af3a153e2a
+ * template: row_sum/cuda/sums.cu.j2, digest 8b56a4cfd6d1a3ae
  * configuration: {"groups": 2, "lanes": 64, "rows": 4, "splits": 1, "unroll": 2, "vector": 2}
  * launch: grid (blocks, 1, 1), block (64, 2, 1), no dynamic shared memory
  *   workspace: (1 > 1) * 1 * M * 4 bytes
@@ -11,14 +11,6 @@
 using T = float;
 constexpr int ITEMSIZE = 4;
 static_assert(sizeof(T) == ITEMSIZE, "bytes per element");
-
-// Whole-number functions of the restrictions below; quotients and remainders round down.
-__device__ constexpr int minimum(int a, int b) { return a < b ? a : b; }
-__device__ constexpr int maximum(int a, int b) { return a < b ? b : a; }
-__device__ constexpr int modulo(int a, int b) { return (a % b + b) % b; }
-__device__ constexpr int floordiv(int a, int b) { return (a - modulo(a, b)) / b; }
-__device__ constexpr int ceildiv(int a, int b) { return -floordiv(-a, b); }
-__device__ constexpr bool ispow2(int a) { return a > 0 && (a & (a - 1)) == 0; }
 
 
 // --- Configuration ---
@@ -55,18 +47,11 @@ struct alignas(WIDTH * sizeof(T)) Vector {
   T element[WIDTH];
 };
 
-// Whether every row of an operand can be accessed WIDTH elements at a time.
-template <int WIDTH>
-__device__ __forceinline__ bool rows_aligned(const T* first, int leading_dimension) {
-  return reinterpret_cast<unsigned long long>(first) % (WIDTH * sizeof(T)) == 0 &&
+// Whether every row of a matrix can be accessed WIDTH elements at a time.
+template <int WIDTH, typename Element>
+__device__ __forceinline__ bool rows_aligned(const Element* first, int leading_dimension) {
+  return reinterpret_cast<unsigned long long>(first) % (WIDTH * sizeof(Element)) == 0 &&
          leading_dimension % WIDTH == 0;
-}
-
-// The same number, of which the compiler knows nothing: what follows from it is computed where it
-// is needed, at the price of an instruction, not kept in registers all through the kernel.
-__device__ __forceinline__ int recomputed(int value) {
-  asm volatile("" : "+r"(value));
-  return value;
 }
 
 // --- Sums over threads ---
@@ -164,7 +149,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) row_sum(
     row[i] = a + static_cast<long long>(min(first + i, m - 1)) * lda;
   }
   // This block's part of the rows: whole vectors, so that all parts are aligned if A is.
-  const int part = ceildiv(ceildiv(n, SPLITS), VECTOR) * VECTOR;
+  const int share = (n + SPLITS - 1) / SPLITS;
+  const int part = (share + VECTOR - 1) / VECTOR * VECTOR;
   const int begin = min(static_cast<int>(blockIdx.y) * part, n);
   const int end = min(begin + part, n);
 

@@ -1,0 +1,691 @@
+/*
+ * gemm for cuda: family streamed, float32, layout nn.
+ *
+ * template: gemm/cuda/streamed.cu.j2, digest 6069edbdece353c9
+ * configuration: {"bounds": "launch", "lane_order": "z", "lanes_m": 4, "load_run": 8,
+ *     "min_blocks": 1, "order": "row-serpentine", "sk": 128, "sm": 128, "sn": 16, "stages": 3,
+ *     "transpose_through": "copies", "tx": 8, "ty": 8, "unaligned": "whole"}
+ * launch: grid (blocks, 1, 1), block (256, 1, 1), 50688 bytes of dynamic shared memory
+ *   workspace: flag_bytes + blocks * 128 * 128 * 4 bytes, of which the first flag_bytes are zero
+ *   tiles = ceildiv(M, 128) * ceildiv(K, 128)
+ *   steps = ceildiv(N, 16)
+ *   blocks = min(multiprocessor_count * 1, max(1, tiles * steps // least))
+ *   flag_bytes = ceildiv(blocks, 4) * 16
+ */
+
+using T = float;
+constexpr int ITEMSIZE = 4;
+static_assert(sizeof(T) == ITEMSIZE, "bytes per element");
+
+// --- Configuration ---
+
+// Rows of C, columns of C and reduction steps that a thread block stages.
+constexpr int SM = 128;
+constexpr int SK = 128;
+constexpr int SN = 16;
+
+// Rows and columns of C that a thread accumulates.
+constexpr int TY = 8;
+constexpr int TX = 8;
+
+// Threads of a warp along the rows of C; the others lie along its columns.
+constexpr int LANES_M = 4;
+
+// Shared buffers: copies run STAGES - 1 tiles ahead of the products.
+constexpr int STAGES = 3;
+
+// Threads that read neighbouring elements where an operand is transposed on its way.
+constexpr int LOAD_RUN = 8;
+
+// Blocks that a multiprocessor must be able to hold.
+constexpr int MIN_BLOCKS = 1;
+
+// --- What follows from it ---
+
+// Elements of a 16-byte access.
+constexpr int VECTOR = 16 / ITEMSIZE;
+constexpr int THREADS = (SM / TY) * (SK / TX);
+
+// Warps: LANES_M x LANES_K threads, a warp tile of C each, WARPS_K of them side by side.
+constexpr int LANES_K = 32 / LANES_M;
+constexpr int WARP_M = LANES_M * TY;
+constexpr int WARP_K = LANES_K * TX;
+constexpr int WARPS_K = SK / WARP_K;
+constexpr int WARPS = SM / WARP_M * WARPS_K;
+
+// A thread's accumulators come in chunks of VECTOR, a warp's lanes lie between two of them: the
+// lanes of a warp read neighbouring vectors of shared memory.
+constexpr int ROW_STEP = LANES_M * VECTOR;
+constexpr int COLUMN_STEP = LANES_K * VECTOR;
+
+// A vector of padding: transposing copies then meet different banks.
+constexpr int A_LD = SM + VECTOR;
+constexpr int B_LD = SK + VECTOR;
+
+static_assert(SM % TY == 0, "sm / ty must be a whole number (threads)");
+static_assert(SK % TX == 0, "sk / tx must be a whole number (threads)");
+static_assert(32 % LANES_M == 0, "32 / lanes_m must be a whole number (lanes_k)");
+static_assert(SM % (LANES_M * TY) == 0, "sm / lanes_m * ty must be a whole number (warps)");
+static_assert(SK % (LANES_K * TX) == 0, "sk / lanes_k * tx must be a whole number (warps)");
+static_assert(TY % VECTOR == 0 && TX % VECTOR == 0,
+              "a thread's rows and columns are read from shared memory in vectors of 16 bytes");
+static_assert(WARPS * 32 == THREADS, "whole warp tiles cover the block's tile");
+static_assert(LANES_M == 4 || LANES_M == 8 || !(SM % (4 * TY) == 0 && SK % (8 * TX) == 0 ||
+              SM % (8 * TY) == 0 && SK % (4 * TX) == 0),
+              "warps are as square as the tile allows");
+static_assert(LOAD_RUN <= SN, "a tile is no deeper than its reduction steps");
+static_assert(TX * TY * SN <= 2048,
+              "the unrolled products of a tile stay within the instruction cache");
+static_assert(THREADS >= 64, "a single warp cannot hide the latency of its own copies");
+static_assert(SM * SN >= THREADS && SK * SN >= THREADS,
+              "every thread copies elements of both operands");
+
+// --- Memory ---
+
+// WIDTH neighbouring elements that are loaded or stored by one instruction.
+template <int WIDTH>
+struct alignas(WIDTH * sizeof(T)) Vector {
+  T element[WIDTH];
+};
+
+// Whether every row of a matrix can be accessed WIDTH elements at a time.
+template <int WIDTH, typename Element>
+__device__ __forceinline__ bool rows_aligned(const Element* first, int leading_dimension) {
+  return reinterpret_cast<unsigned long long>(first) % (WIDTH * sizeof(Element)) == 0 &&
+         leading_dimension % WIDTH == 0;
+}
+
+// --- Asynchronous copies from global to shared memory ---
+
+// Copies WIDTH elements, or writes zeros without reading where `inside` is false.
+template <int WIDTH>
+__device__ __forceinline__ void copy_async(T* to, const T* from, bool inside = true) {
+  const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  constexpr int BYTES = WIDTH * sizeof(T);
+  const int bytes = inside ? BYTES : 0;
+  if constexpr (BYTES == 16) {  // past the L1 cache: nothing is read twice by one block
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"(shared), "l"(from), "r"(bytes)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                 :
+                 : "r"(shared), "l"(from), "n"(BYTES), "r"(bytes)
+                 : "memory");
+  }
+}
+
+// Ends the group of copies that were issued since the last one.
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;" : : : "memory");
+}
+
+// Waits until at most GROUPS of the latest groups are still under way.
+template <int GROUPS>
+__device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" : : "n"(GROUPS) : "memory");
+}
+
+// --- The result ---
+
+// C = alpha * A B + beta * C, of which C is not read where beta is zero.
+struct Output {
+  T alpha, beta;
+  T* c;
+  int ldc;
+
+  __device__ __forceinline__ T* at(int row, int column) const {
+    return c + static_cast<long long>(row) * ldc + column;
+  }
+
+  // What becomes of an element `old` of C, where that of A B is `product`.
+  __device__ __forceinline__ T value(T product, const T& old) const {
+    return finished(alpha * product, old);
+  }
+
+  // The same, where that of alpha * A B is `value`.
+  __device__ __forceinline__ T finished(T value, const T& old) const {
+    if (beta != T(0)) value = fma(beta, old, value);
+    return value;
+  }
+
+  __device__ __forceinline__ void store(int row, int column, T product) const {
+    T* element = at(row, column);
+    *element = value(product, *element);
+  }
+};
+
+// --- Accumulators ---
+
+// Row (column) of a thread's i-th (j-th) accumulator, counted from its first: chunks of VECTOR
+// neighbours, ROW_STEP (COLUMN_STEP) apart.
+__device__ __forceinline__ constexpr int row_of(int i) {
+  return i / VECTOR * ROW_STEP + i % VECTOR;
+}
+__device__ __forceinline__ constexpr int column_of(int j) {
+  return j / VECTOR * COLUMN_STEP + j % VECTOR;
+}
+
+// acc += a_frag * b_frag, the outer product of one reduction step.
+__device__ __forceinline__ void multiply(T (&acc)[TY][TX], const T (&a_frag)[TY],
+                                         const T (&b_frag)[TX]) {
+  // Rows, back and forth: consecutive products share an operand, also at the turns.
+#pragma unroll
+  for (int i = 0; i < TY; ++i) {
+#pragma unroll
+    for (int step = 0; step < TX; ++step) {
+      const int j = i % 2 ? TX - 1 - step : step;
+      acc[i][j] = fma(a_frag[i], b_frag[j], acc[i][j]);
+    }
+  }
+}
+
+// Stores the accumulators in rows [first_row, m) and columns [first_column, k) of C; the thread's
+// first one is at (row, column).
+__device__ __forceinline__ void store(const T (&acc)[TY][TX], const Output& output, int row,
+                                      int first_row, int m, int column, int first_column, int k) {
+  using Chunk = Vector<VECTOR>;
+  const bool vectors = rows_aligned<VECTOR>(output.c, output.ldc) && column % VECTOR == 0 &&
+                       first_column % VECTOR == 0 && k % VECTOR == 0;
+#pragma unroll
+  for (int i = 0; i < TY; ++i) {
+    const int r = row + row_of(i);
+    if (r < first_row || r >= m) continue;
+#pragma unroll
+    for (int j = 0; j < TX; j += VECTOR) {
+      const int first = column + column_of(j);
+      if (vectors) {
+        if (first < first_column || first >= k) continue;
+        Chunk* chunk = reinterpret_cast<Chunk*>(output.at(r, first));
+        T product[VECTOR];
+#pragma unroll
+        for (int v = 0; v < VECTOR; ++v) product[v] = output.alpha * acc[i][j + v];
+        Chunk value = {};
+        if (output.beta != T(0)) value = *chunk;
+#pragma unroll
+        for (int v = 0; v < VECTOR; ++v) {
+          value.element[v] = output.finished(product[v], value.element[v]);
+        }
+        *chunk = value;
+      } else {
+#pragma unroll
+        for (int v = 0; v < VECTOR; ++v) {
+          if (first + v < first_column || first + v >= k) continue;
+          output.store(r, first + v, acc[i][j + v]);
+        }
+      }
+    }
+  }
+}
+
+// --- Loading tiles: SN reduction steps of EXTENT elements, LD apart in shared memory ---
+
+// The same number, of which the compiler knows nothing: what follows from it is computed where it
+// is needed, at the price of an instruction, not kept in registers all through the kernel.
+__device__ __forceinline__ int recomputed(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
+// How many threads stand side by side along `positions` places of a step, so that all threads fill
+// SN steps in the fewest passes; the rest of them stand in further steps.
+__device__ constexpr int threads_across(int positions) {
+  int best = 1, fewest = positions * SN;
+  for (int across = 1; across <= positions && across <= THREADS; ++across) {
+    if (positions % across != 0) continue;
+    const int down = THREADS / across;
+    const int passes = positions / across * ((SN + down - 1) / down);
+    if (passes <= fewest) {
+      best = across;
+      fewest = passes;
+    }
+  }
+  return best;
+}
+
+// Copies tiles of an operand in which the elements of one reduction step are neighbours, WIDTH of
+// them at once: VECTOR, if the rows are aligned to that, or 1, or whatever the rows allow, if WIDTH
+// is 0. If CHECKED, nothing is copied that lies beyond the operand's extent; otherwise tiles lie
+// inside.
+template <int EXTENT, int LD, int WIDTH, bool CHECKED>
+struct StepLoader {
+  const T* from;
+  int ld;
+  int step, element;  // the thread's place in the tile
+  int left;           // elements of the operand from that place on
+  bool wide;
+
+  __device__ __forceinline__ StepLoader(const T* operand, int ld, int begin, int first, int extent,
+                                        int thread)
+      : ld(ld),
+        wide(WIDTH == VECTOR || (WIDTH == 0 && rows_aligned<VECTOR>(operand, ld) &&
+                                 extent % VECTOR == 0)) {
+    constexpr int ACROSS = threads_across(EXTENT / VECTOR);
+    constexpr int SINGLE = threads_across(EXTENT);
+    step = wide ? thread / ACROSS : thread / SINGLE;
+    element = wide ? thread % ACROSS * VECTOR : thread % SINGLE;
+    from = operand + static_cast<long long>(begin + step) * ld + first + element;
+    left = extent - first - element;
+  }
+
+  template <bool RAGGED>
+  __device__ __forceinline__ void start(T (&tile)[SN][LD], int steps) const {
+    if (wide) {
+      copy<VECTOR, RAGGED>(tile, steps);
+    } else {
+      copy<1, RAGGED>(tile, steps);
+    }
+  }
+
+  template <int COPIED, bool RAGGED>
+  __device__ __forceinline__ void copy(T (&tile)[SN][LD], int steps) const {
+    constexpr int ACROSS = threads_across(EXTENT / COPIED);
+    constexpr int DOWN = THREADS / ACROSS;
+    if (THREADS % ACROSS != 0 && step >= DOWN) return;
+    const int stride = CHECKED ? recomputed(ld) : ld;
+#pragma unroll
+    for (int down = 0; down < SN; down += DOWN) {
+      if (SN % DOWN != 0 && step + down >= SN) continue;
+#pragma unroll
+      for (int across = 0; across < EXTENT; across += ACROSS * COPIED) {
+        if (CHECKED && across >= left) continue;
+        copy_async<COPIED>(&tile[step + down][element + across],
+                           from + static_cast<long long>(down) * stride + across,
+                           !RAGGED || step + down < steps);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void advance(int steps) { from += static_cast<long long>(steps) * ld; }
+};
+
+// Copies tiles of an operand in which consecutive reduction steps of one element are neighbours:
+// LOAD_RUN threads read neighbours, and every one puts a single element in its transposed place.
+// If CHECKED, nothing is copied that lies beyond the operand's extent; otherwise tiles lie inside.
+template <int EXTENT, int LD, bool CHECKED>
+struct TransposingLoader {
+  static constexpr int DOWN = THREADS / LOAD_RUN;
+
+  const T* from;
+  int ld;
+  int step, element;
+  int left;
+
+  __device__ __forceinline__ TransposingLoader(const T* operand, int ld, int begin, int first,
+                                               int extent, int thread)
+      : ld(ld), step(thread % LOAD_RUN), element(thread / LOAD_RUN) {
+    from = operand + static_cast<long long>(first + element) * ld + begin + step;
+    left = extent - first - element;
+  }
+
+  template <bool RAGGED>
+  __device__ __forceinline__ void start(T (&tile)[SN][LD], int steps) const {
+    const int stride = CHECKED ? recomputed(ld) : ld;
+#pragma unroll
+    for (int across = 0; across < SN; across += LOAD_RUN) {
+#pragma unroll
+      for (int down = 0; down < EXTENT; down += DOWN) {
+        if (EXTENT % DOWN != 0 && element + down >= EXTENT) continue;
+        if (CHECKED && down >= left) continue;
+        copy_async<1>(&tile[step + across][element + down],
+                      from + static_cast<long long>(down) * stride + across,
+                      !RAGGED || step + across < steps);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void advance(int steps) { from += steps; }
+};
+
+// Operands as the layout stores them: for tiles inside them whose rows are aligned, for others
+// inside, and for any.
+using AlignedA = TransposingLoader<SM, A_LD, false>;
+using AlignedB = StepLoader<SK, B_LD, VECTOR, false>;
+using InsideA = TransposingLoader<SM, A_LD, false>;
+using InsideB = StepLoader<SK, B_LD, 1, false>;
+using AnyA = TransposingLoader<SM, A_LD, true>;
+using AnyB = StepLoader<SK, B_LD, 0, true>;
+
+// --- Products of tiles ---
+
+struct Tiles {
+  T a[STAGES][SN][A_LD];
+  T b[STAGES][SN][B_LD];
+};
+static_assert(sizeof(Tiles) == 50688, "shared memory as predicted");
+extern __shared__ __align__(16) unsigned char shared_memory[];
+
+// Where a thread's accumulators start in a tile of C.
+struct Place {
+  int row, column;
+};
+
+__device__ __forceinline__ Place place_of(int thread) {
+  const int warp = thread / 32;
+  const int lane = thread % 32;
+  // Lanes in pairs along M, the pairs along K.
+  const int lane_m = lane / (2 * LANES_K) * 2 + lane % 2;
+  const int lane_k = lane / 2 % LANES_K;
+  return {warp / WARPS_K * WARP_M + lane_m * VECTOR, warp % WARPS_K * WARP_K + lane_k * VECTOR};
+}
+
+// One reduction step of a thread's rows of A and columns of B, from its first ones on.
+__device__ __forceinline__ void read_fragments(T (&a_frag)[TY], T (&b_frag)[TX], const T* own_as,
+                                               const T* own_bs) {
+#pragma unroll
+  for (int i = 0; i < TY; i += VECTOR) {
+    const Vector<VECTOR> chunk = *reinterpret_cast<const Vector<VECTOR>*>(own_as + row_of(i));
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) a_frag[i + v] = chunk.element[v];
+  }
+#pragma unroll
+  for (int j = 0; j < TX; j += VECTOR) {
+    const Vector<VECTOR> chunk = *reinterpret_cast<const Vector<VECTOR>*>(own_bs + column_of(j));
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) b_frag[j + v] = chunk.element[v];
+  }
+}
+
+// acc += A B over `steps` reduction steps, at least one, of what the loaders `a` and `b` copy.
+template <typename A, typename B>
+__device__ __forceinline__ void multiply_tiles(T (&acc)[TY][TX], A a, B b, int steps,
+                                               Place place) {
+  Tiles& tiles = *reinterpret_cast<Tiles*>(shared_memory);
+  const int count = (steps + SN - 1) / SN;
+  const int ragged = steps - (count - 1) * SN;
+  a.template start<true>(tiles.a[0], ragged);
+  b.template start<true>(tiles.b[0], ragged);
+  a.advance(ragged);
+  b.advance(ragged);
+  commit_copies();
+#pragma unroll
+  for (int stage = 1; stage < STAGES - 1; ++stage) {
+    if (stage < count) {
+      a.template start<false>(tiles.a[stage], SN);
+      b.template start<false>(tiles.b[stage], SN);
+      a.advance(SN);
+      b.advance(SN);
+    }
+    commit_copies();
+  }
+  wait_for_copies<STAGES - 2>();
+  __syncthreads();
+
+  // Fragments of the next reduction step are read while the current one is multiplied.
+  T a_frag[2][TY], b_frag[2][TX];
+  read_fragments(a_frag[0], b_frag[0], &tiles.a[0][0][place.row], &tiles.b[0][0][place.column]);
+  int stage = 0;
+  int filled = STAGES - 1;
+  for (int tile = 0; tile < count; ++tile) {
+    const bool more = tile + STAGES - 1 < count;
+    const T* own_as = &tiles.a[stage][0][place.row];
+    const T* own_bs = &tiles.b[stage][0][place.column];
+    // All of it is unrolled: TY * TX * SN products, whose number is asserted above.
+#pragma unroll
+    for (int n = 0; n < SN; ++n) {
+      // What copies ask of the memory is spread over the steps.
+      if (n == 0 && more) {
+        a.template start<false>(tiles.a[filled], SN);
+        a.advance(SN);
+      }
+      if (n == SN / 2 && more) {
+        b.template start<false>(tiles.b[filled], SN);
+        b.advance(SN);
+      }
+      if (n + 1 < SN) {
+        read_fragments(a_frag[(n + 1) % 2], b_frag[(n + 1) % 2], own_as + (n + 1) * A_LD,
+                       own_bs + (n + 1) * B_LD);
+      } else {  // the first step of the next tile; after the last tile nobody looks at it
+        commit_copies();
+        wait_for_copies<STAGES - 2>();
+        __syncthreads();
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        filled = filled + 1 == STAGES ? 0 : filled + 1;
+        read_fragments(a_frag[0], b_frag[0], &tiles.a[stage][0][place.row],
+                       &tiles.b[stage][0][place.column]);
+      }
+      multiply(acc, a_frag[n % 2], b_frag[n % 2]);
+    }
+  }
+}
+
+// The operands of C = A B: A is m x n, B is n x k.
+struct Product {
+  int m, n, k;
+  const T* a;
+  int lda;
+  const T* b;
+  int ldb;
+};
+
+// acc += A B over `steps` reduction steps from `begin` on, for a thread's place in the tile of C
+// that starts at (row, column).
+__device__ __forceinline__ void accumulate(T (&acc)[TY][TX], const Product& product, int row,
+                                           int column, int begin, int steps, Place place) {
+  if (steps <= 0) return;
+  const auto [m, n, k, a, lda, b, ldb] = product;
+  const int thread = threadIdx.x;
+  const bool inside = row + SM <= m && column + SK <= k;
+  if (inside && rows_aligned<VECTOR>(b, ldb)) {
+    multiply_tiles(acc, AlignedA(a, lda, begin, row, m, thread),
+                   AlignedB(b, ldb, begin, column, k, thread), steps, place);
+  } else if (inside) {
+    multiply_tiles(acc, InsideA(a, lda, begin, row, m, thread),
+                   InsideB(b, ldb, begin, column, k, thread), steps, place);
+  } else {
+    multiply_tiles(acc, AnyA(a, lda, begin, row, m, thread),
+                   AnyB(b, ldb, begin, column, k, thread), steps, place);
+  }
+}
+
+// --- Tiles of C ---
+
+// Where a tile of C starts.
+struct Tile {
+  int row, column;
+};
+
+// Tiles are numbered down `group` of them before the next column of tiles, so that those computed
+// at the same time read the same rows of A and columns of B from the level-2 cache.
+__device__ __forceinline__ Tile tile_at(unsigned number, int m, int k, unsigned group) {
+  const unsigned columns = (k + SK - 1) / SK;
+  const unsigned band = number / (group * columns);
+  const unsigned within = number - band * (group * columns);
+  unsigned row = band * group;
+  unsigned column = within;
+  if (group > 1) {
+    const unsigned rows = (m + SM - 1) / SM;
+    const unsigned height = min(group, rows - row);
+    column = within / height;
+    row += within - column * height;
+  }
+  return {static_cast<int>(row) * SM, static_cast<int>(column) * SK};
+}
+
+// --- Storing tiles ---
+
+// Row of the tile for the `i`-th accumulators of the threads that are `lane`-th along the rows.
+__device__ __forceinline__ int row_of_lane(int lane, int i) {
+  return lane / LANES_M * WARP_M + lane % LANES_M * VECTOR + row_of(i);
+}
+
+// Stores one row of accumulators after the other through shared memory, so that neighbouring
+// threads write neighbouring elements of C, however its rows lie.
+__device__ __forceinline__ void store_through_shared(const T (&acc)[TY][TX], const Output& output,
+                                                     Tile tile, Place place, int m, int k) {
+  using Rows = T[SM / TY][SK];
+  static_assert(sizeof(Rows) <= sizeof(Tiles), "a row of every thread's fits");
+  Rows& rows = *reinterpret_cast<Rows*>(shared_memory);
+  const int lane = place.row / WARP_M * LANES_M + place.row % WARP_M / VECTOR;
+#pragma unroll
+  for (int i = 0; i < TY; ++i) {
+    __syncthreads();  // all are done with what was there before
+#pragma unroll
+    for (int j = 0; j < TX; j += VECTOR) {
+      Vector<VECTOR> chunk;
+#pragma unroll
+      for (int v = 0; v < VECTOR; ++v) chunk.element[v] = output.alpha * acc[i][j + v];
+      *reinterpret_cast<Vector<VECTOR>*>(&rows[lane][place.column + column_of(j)]) = chunk;
+    }
+    __syncthreads();
+#pragma unroll 2
+    for (unsigned index = threadIdx.x; index < SM / TY * SK; index += THREADS) {
+      const int row = tile.row + row_of_lane(index / SK, i);
+      const int column = tile.column + index % SK;
+      if (row < m && column < k) {
+        T* element = output.at(row, column);
+        *element = output.finished(rows[index / SK][index % SK], *element);
+      }
+    }
+  }
+}
+
+// Stores the tile of the m x k matrix C that starts at `tile`.
+__device__ __forceinline__ void store_tile(const T (&acc)[TY][TX], const Output& output, Tile tile,
+                                           Place place, int m, int k) {
+  if (rows_aligned<VECTOR>(output.c, output.ldc) && k % VECTOR == 0) {
+    store(acc, output, tile.row + place.row, 0, m, tile.column + place.column, 0, k);
+  } else {
+    store_through_shared(acc, output, tile, place, m, k);
+  }
+}
+
+// --- Shares of the work ---
+
+// Whole waves of tiles are dealt out first, one tile to a block. What is left, less than two tiles
+// for each block, is shared: its reduction tiles are numbered through, and each block takes a run
+// of them. A run starts within a tile of C or at its start, and ends so too.
+struct Shares {
+  int waves;         // tiles that each block computes alone
+  int steps;         // reduction tiles of a tile of C
+  int each, longer;  // length of a run; the first `longer` blocks have one more
+
+  __device__ __forceinline__ Shares(int m, int n, int k) : steps((n + SN - 1) / SN) {
+    const int tiles = ((m + SM - 1) / SM) * ((k + SK - 1) / SK);
+    const int blocks = gridDim.x;
+    const int whole = tiles / blocks;
+    const int rest = tiles - whole * blocks;
+    waves = rest == 0 || whole == 0 ? whole : whole - 1;
+    const int shared = (tiles - waves * blocks) * steps;
+    each = shared / blocks;
+    longer = shared - each * blocks;
+  }
+
+  // Where a block's run starts.
+  __device__ __forceinline__ int start(int block) const {
+    return block * each + min(block, longer);
+  }
+};
+
+// Reduction tiles [begin, end) of a tile of C.
+struct Piece {
+  int tile;
+  int begin, end;
+};
+
+// A block's pieces: the tile that it starts and leaves to others to finish, which may be empty,
+// comes first, so that nobody waits for it; then tiles of its own; then those that it finishes.
+__device__ __forceinline__ int count_pieces(const Shares& shares, int block) {
+  return 1 + shares.waves +
+         (shares.start(block + 1) / shares.steps - shares.start(block) / shares.steps);
+}
+
+__device__ __forceinline__ Piece piece_at(const Shares& shares, int block, int number) {
+  const int steps = shares.steps;
+  const int before = shares.waves * gridDim.x;  // tiles that are not shared
+  const int start = shares.start(block);
+  const int end = shares.start(block + 1);
+  if (number == 0) {
+    const int tile = end / steps;
+    return {before + tile, max(start - tile * steps, 0), end - tile * steps};
+  }
+  if (number <= shares.waves) {
+    return {(number - 1) * static_cast<int>(gridDim.x) + block, 0, steps};
+  }
+  const int tile = start / steps + number - 1 - shares.waves;
+  return {before + tile, max(start - tile * steps, 0), steps};
+}
+
+// The first of the blocks that share a tile, where `block` finishes it.
+__device__ __forceinline__ int first_on(const Shares& shares, int tile, int block) {
+  const int start = (tile - shares.waves * static_cast<int>(gridDim.x)) * shares.steps;
+  while (shares.start(block) > start) --block;
+  return block;
+}
+
+// --- Tiles that several blocks share ---
+
+// The workspace: a flag for each block, which says that its unfinished tile is there, then these
+// tiles.
+__device__ __forceinline__ T* unfinished_tile(T* workspace, int block) {
+  const int flags = (gridDim.x + 3) / 4 * VECTOR;
+  return workspace + flags + static_cast<long long>(block) * (SM * SK);
+}
+
+// Says that the block's unfinished tile is written.
+__device__ __forceinline__ void raise_flag(unsigned* flag) {
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) atomicExch(flag, 1u);
+}
+
+// Waits until another block says so, and takes the flag down.
+__device__ __forceinline__ void await_flag(unsigned* flag) {
+  if (threadIdx.x == 0) {
+    while (atomicCAS(flag, 1u, 0u) == 0u) {
+    }
+  }
+  __syncthreads();
+  __threadfence();
+}
+
+// acc += an unfinished tile.
+__device__ __forceinline__ void add_tile(T (&acc)[TY][TX], const T* tile, Place place) {
+#pragma unroll
+  for (int i = 0; i < TY; ++i) {
+    const T* row = tile + (place.row + row_of(i)) * SK + place.column;
+#pragma unroll
+    for (int j = 0; j < TX; j += VECTOR) {
+      const Vector<VECTOR> chunk = *reinterpret_cast<const Vector<VECTOR>*>(row + column_of(j));
+#pragma unroll
+      for (int v = 0; v < VECTOR; ++v) acc[i][j + v] += chunk.element[v];
+    }
+  }
+}
+
+// C = alpha * A B + beta * C: blocks of THREADS threads, as many as the device holds or fewer.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
+    int m, int n, int k, float alpha, const float* __restrict__ a, int lda,
+    const float* __restrict__ b, int ldb, float beta, float* __restrict__ c, int ldc,
+    float* __restrict__ workspace, int group, int least) {
+  const Product product = {m, n, k, a, lda, b, ldb};
+  const Place place = place_of(threadIdx.x);
+  const Shares shares(m, n, k);
+  const int block = blockIdx.x;
+  const int pieces = count_pieces(shares, block);
+  unsigned* flags = reinterpret_cast<unsigned*>(workspace);
+  for (int number = 0; number < pieces; ++number) {
+    const Piece piece = piece_at(shares, block, number);
+    if (piece.begin == piece.end) continue;
+    const Tile tile = tile_at(piece.tile, m, k, group);
+    const int first = piece.begin * SN;
+    __syncthreads();  // all are done with what is in shared memory
+    T acc[TY][TX] = {};
+    accumulate(acc, product, tile.row, tile.column, first, min(piece.end * SN, n) - first, place);
+    const bool finished = number > 0;
+    if (finished && piece.begin > 0) {
+      for (int other = first_on(shares, piece.tile, block); other < block; ++other) {
+        await_flag(flags + other);
+        add_tile(acc, unfinished_tile(workspace, other), place);
+      }
+    }
+    // One store for both: C and an unfinished tile differ in nothing that the compiler sees.
+    T* to = finished ? c : unfinished_tile(workspace, block);
+    const Output output = {finished ? alpha : T(1), finished ? beta : T(0), to,
+                           finished ? ldc : SK};
+    store_tile(acc, output, finished ? tile : Tile{0, 0}, place, finished ? m : SM,
+               finished ? k : SK);
+    if (!finished) raise_flag(flags + block);
+  }
+}
