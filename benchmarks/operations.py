@@ -144,9 +144,9 @@ def numpy_call(name: str, v: Mapping[str, Any], scalars: Mapping[str, float]) ->
         case "gemm_bias_relu":
 
             def layer() -> None:
-                np.matmul(v["A"], v["B"], out=v["D"])
-                np.add(v["D"], v["bias"], out=v["D"])
-                np.maximum(v["D"], 0, out=v["D"])
+                np.matmul(v["A"], v["B"], out=v["C"])
+                np.add(v["C"], v["bias"], out=v["C"])
+                np.maximum(v["C"], 0, out=v["C"])
 
             return layer
     a, b = v["A"], v["B"]
@@ -236,7 +236,7 @@ def torch_call(name: str, v: Mapping[str, Any], scalars: Mapping[str, float]) ->
         case "batched_gemm":
             torch.bmm(v["A"], v["B"], out=v["C"])
         case "gemm_bias_relu":
-            torch.addmm(v["bias"], v["A"], v["B"], out=v["D"]).relu_()
+            torch.addmm(v["bias"], v["A"], v["B"], out=v["C"]).relu_()
         case _:
             center, side = scalars["center"], scalars["side"]
             weights = [[0.0, side, 0.0], [side, center, side], [0.0, side, 0.0]]

@@ -65,8 +65,8 @@ constexpr int B_LD = SK + VECTOR;
 static_assert(SM % TY == 0, "sm / ty must be a whole number (threads)");
 static_assert(SK % TX == 0, "sk / tx must be a whole number (threads)");
 static_assert(32 % LANES_M == 0, "32 / lanes_m must be a whole number (lanes_k)");
-static_assert(SM % (LANES_M * TY) == 0, "sm / lanes_m * ty must be a whole number (warps)");
-static_assert(SK % (LANES_K * TX) == 0, "sk / lanes_k * tx must be a whole number (warps)");
+static_assert(SM % (LANES_M * TY) == 0, "sm / (lanes_m * ty) must be a whole number (warps)");
+static_assert(SK % (LANES_K * TX) == 0, "sk / (lanes_k * tx) must be a whole number (warps)");
 static_assert(TY % VECTOR == 0 && TX % VECTOR == 0,
               "a thread's rows and columns are read from shared memory in vectors of 16 bytes");
 static_assert(WARPS * 32 == THREADS, "whole warp tiles cover the block's tile");

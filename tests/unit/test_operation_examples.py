@@ -32,7 +32,6 @@ OTHERS: Mapping[str, tuple[tuple[int, ...], ...]] = {
     "gemv": ((16, 65536), (65536, 128)),
     "row_sum": ((16, 65536), (65536, 128)),
     "batched_gemm": ((1000, 8, 8, 8), (64, 512, 512, 512)),
-    "gemm_bias_relu": ((512, 512, 512), (512, 4096, 16)),
     "stencil": ((256, 256),),
 }
 """Shapes that presets are for."""

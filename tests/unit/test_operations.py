@@ -63,7 +63,7 @@ def operands(asked: Any) -> list[np.ndarray[Any, Any]]:
             "batched_gemm",
             "p m n k alpha beta a a_stride lda b b_stride ldb c c_stride ldc",
         ),
-        ("gemm_bias_relu", "m n k a lda b ldb bias d ldd"),
+        ("gemm_bias_relu", "m n k a lda b ldb bias c ldc"),
         ("row_sum", "m n a lda y"),
     ],
 )

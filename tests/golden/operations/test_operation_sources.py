@@ -23,13 +23,6 @@ CASES: Mapping[str, tuple[Mapping[str, Value], str]] = {
         {"sm": 32, "sk": 16, "sn": 8, "ty": 4, "tx": 2, "vector": 2, "batches": 4},
         "float32",
     ),
-    "gemm_bias_relu": (
-        {
-            "sm": 64, "sk": 128, "sn": 8, "ty": 8, "tx": 8, "vector": 4,
-            "fragment_buffers": 2, "group": 4, "min_blocks": 2,
-        },
-        "float32",
-    ),
     "stencil": (
         {
             "block_x": 64, "block_y": 2, "rows": 8, "vector": 4, "unroll": 4,
