@@ -18,6 +18,7 @@ from autotune.families.bound import Bound
 from autotune.families.catalog import load_families
 from autotune.families.launch import kernel_layout, plan_launch
 from autotune.families.program_cache import ProgramCache
+from autotune.families.reading import read_family
 from autotune.families.rendering import render
 from autotune.measuring.evaluator import Effort, Evaluator
 from autotune.operations.problem import Gemm
@@ -308,3 +309,20 @@ def test_binaries_are_kept(family: KernelFamily, gpu: Device, tmp_path: Path) ->
         assert evaluator.evaluate(suspect(), None).ok
     kept = sorted(path.suffix for path in (tmp_path / "cuda").glob("suspect_*"))
     assert kept == [".cu", ".cubin", ".json"]
+
+
+def test_a_kernel_that_is_not_in_the_source_is_named(gpu: Device, tmp_path: Path) -> None:
+    write_suspects(tmp_path)
+    file = tmp_path / "suspect.toml"
+    file.write_text(
+        file.read_text()
+        + '[[launch.after]]\nkernel = "gem"\nwhen = "step == 2 and M >= 1"\n'
+        + 'grid = ["1", "1", "1"]\nblock = ["32", "1", "1"]\n'
+    )
+    family = read_family(file, (tmp_path,))
+    programs = ProgramCache(tmp_path / "programs")
+    with make_evaluator({family.name: family}, gpu, programs, Gemm(40, 30, 50)) as evaluator:
+        measurement = evaluator.evaluate(suspect(step=2), None)
+        assert measurement.outcome is Outcome.COMPILE_FAILED
+        assert "launch.after[1].kernel must be a kernel of the emitted" in measurement.reason
+        assert evaluator.evaluate(suspect(), None).ok
