@@ -40,6 +40,20 @@ slope = 2.0
 keep = 0.25
 """
 
+POSITIVE = """\
+operation = "positive"
+summary = "Nothing but the product is read"
+product = "gemm"
+sizes = ["M", "N", "K"]
+result = "maximum(A @ B, 0)"
+flops = "2 * M * N * K + M * K"
+
+[operands]
+A = { shape = ["M", "N"] }
+B = { shape = ["N", "K"] }
+C = { shape = ["M", "K"], role = "out" }
+"""
+
 OPERATIONS: Mapping[str, tuple[str, Callable[[Arrays, Mapping[str, float]], np.ndarray]]] = {
     "linear_relu": (
         LINEAR_RELU,
@@ -60,6 +74,7 @@ OPERATIONS: Mapping[str, tuple[str, Callable[[Arrays, Mapping[str, float]], np.n
             s["slope"] * np.minimum(s["alpha"] * (x["A"] @ x["B"]), np.exp(x["limit"])) + s["keep"]
         ),
     ),
+    "positive": (POSITIVE, lambda x, s: np.maximum(x["A"] @ x["B"], 0.0)),
 }
 
 TILES = {"sm": 12, "sn": 24, "sk": 40}

@@ -1,7 +1,7 @@
 /*
  * gemv for cuda: family dots, float64, layout nn.
  *
- * template: gemv/cuda/dots.cu.j2, digest fa64b50e401ef54c
+ * template: gemv/cuda/dots.cu.j2, digest dced322161efc17c
  * configuration: {"groups": 2, "lanes": 64, "rows": 4, "splits": 4, "unroll": 2, "vector": 2}
  * launch: grid (blocks, 4, 1), block (64, 2, 1), no dynamic shared memory
  *   workspace: (4 > 1) * 4 * M * 8 bytes
@@ -84,8 +84,8 @@ struct Output {
 
 constexpr int WARP = 32;
 
-// Adds VALUES values of each of the LANES threads that share threadIdx.y, in an order that is always
-// the same; their i-th thread gets the i-th sum. All threads of the block must call it.
+// Adds VALUES values of each of the LANES threads that share threadIdx.y, in an order that is
+// always the same; their i-th thread gets the i-th sum. All threads of the block must call it.
 template <int VALUES>
 __device__ __forceinline__ T sum_over_lanes(T (&value)[VALUES]) {
 #pragma unroll
@@ -205,7 +205,9 @@ extern "C" __global__ void __launch_bounds__(256) sum_splits(
   if (i >= m) return;
   T sum = 0;
 #pragma unroll
-  for (int split = 0; split < SPLITS; ++split) sum += workspace[static_cast<long long>(split) * m + i];
+  for (int split = 0; split < SPLITS; ++split) {
+    sum += workspace[static_cast<long long>(split) * m + i];
+  }
   const Output output = {alpha, beta, y, 1};
   output.store(i, 0, sum);
 }

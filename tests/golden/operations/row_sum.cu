@@ -1,7 +1,7 @@
 /*
  * row_sum for cuda: family sums, float32, layout nn.
  *
- * template: row_sum/cuda/sums.cu.j2, digest 8b56a4cfd6d1a3ae
+ * template: row_sum/cuda/sums.cu.j2, digest cdaa21aeb95d9bdb
  * configuration: {"groups": 2, "lanes": 64, "rows": 4, "splits": 1, "unroll": 2, "vector": 2}
  * launch: grid (blocks, 1, 1), block (64, 2, 1), no dynamic shared memory
  *   workspace: (1 > 1) * 1 * M * 4 bytes
@@ -58,8 +58,8 @@ __device__ __forceinline__ bool rows_aligned(const Element* first, int leading_d
 
 constexpr int WARP = 32;
 
-// Adds VALUES values of each of the LANES threads that share threadIdx.y, in an order that is always
-// the same; their i-th thread gets the i-th sum. All threads of the block must call it.
+// Adds VALUES values of each of the LANES threads that share threadIdx.y, in an order that is
+// always the same; their i-th thread gets the i-th sum. All threads of the block must call it.
 template <int VALUES>
 __device__ __forceinline__ T sum_over_lanes(T (&value)[VALUES]) {
 #pragma unroll
