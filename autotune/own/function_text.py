@@ -40,7 +40,7 @@ class FunctionText:
     def summary(self) -> str:
         """The first line of its docstring; empty where it has none."""
         lines = inspect.cleandoc(self.function.__doc__ or "").splitlines()
-        return lines[0].strip() if lines else ""
+        return lines[0].strip() if lines and lines[0].isprintable() else ""
 
     @property
     def outside(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from autotune.core.errors import InputError
 from autotune.core.suggestions import must_be
 from autotune.own.definition import Definition
 from autotune.own.function_text import FunctionText
-from autotune.own.taking import KERNEL_MODULES, Surroundings, surroundings
+from autotune.own.taking import KERNEL_MODULES, Surroundings, in_order, surroundings
 from autotune.own.verbatim import raw
 
 _GIVEN = {
@@ -110,9 +110,11 @@ def _before(definition: Definition, around: Surroundings) -> Iterator[str]:
     if not (imports or shared or around.constants):
         return
     yield from ("", "", "# ---- What the function uses")
-    yield from sorted(set(imports))
+    yield from in_order(imports)
     if shared:  # with several threads the opening has imported it
         yield from ("{% if threads == 1 %}", _GIVEN["prange"], "{% endif %}")
+    if around.constants and (imports or shared):
+        yield ""
     for name, text in around.constants.items():
         yield from raw(f"{name} = {text}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
 from typing import Any
@@ -141,6 +141,11 @@ def _constant(value: Any) -> str | None:
     return None
 
 
+def in_order(imports: Iterable[str]) -> list[str]:
+    """Import statements as they stand in a module: whole modules first."""
+    return sorted(set(imports), key=lambda text: (text.startswith("from"), text))
+
+
 def reference_module(function: Callable[..., Any]) -> tuple[str, FunctionText]:
     """A module with a reference and all that it uses, and the reference's own text.
 
@@ -151,7 +156,7 @@ def reference_module(function: Callable[..., Any]) -> tuple[str, FunctionText]:
     around = surroundings(text, REFERENCE_MODULES)
     parts = [f'"""What the output becomes: `{text.name}`, as it was written."""']
     if around.imports:
-        parts.append("\n".join(sorted(around.imports.values())))
+        parts.append("\n".join(in_order(around.imports.values())))
     if around.constants:
         parts.append("\n".join(f"{name} = {each}" for name, each in around.constants.items()))
     blocks = ["\n\n".join(parts)]

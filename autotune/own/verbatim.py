@@ -20,4 +20,4 @@ def raw(text: str) -> list[str]:
         raise InputError("a kernel's source must not hold Jinja's tag endraw: write it otherwise")
     if not any(mark in text for mark in _MARKS):
         return [text.rstrip("\n")]
-    return ["{% raw %}", text.rstrip("\n"), "{% endraw %}"]
+    return ["{% raw %}" + text.rstrip("\n"), "{% endraw %}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import pickle
@@ -40,7 +41,7 @@ from autotune.operations.python_reference import PythonReference
 from autotune.operations.references import FullReference
 from autotune.operations.verification import Check
 from autotune.own.cuda_text import cuda_text
-from autotune.own.folder import write_folder
+from autotune.own.folder import alone, write_folder
 from autotune.own.shapes import sizes_of_call
 from autotune.own.toml_text import toml_lines
 from autotune.targets.cpu.direct import direct_call
@@ -85,17 +86,27 @@ def test_the_text_of_a_function_is_emitted_as_it_was_written(tmp_path: Path, thr
     assert "\n".join(line.removeprefix("    ") for line in lines) in text
     for part in (
         'order = "rooted"\n',
-        "EPSILON = 1e-06\n",
-        "import math\n",
-        "from math import sqrt\n",
+        "\nEPSILON = 1e-06\n",
+        "import math\nfrom math import sqrt\n",
         "def square(value: float) -> float:\n    return value * value\n",
         '@njit(**{**CALLED, "fastmath": True, "error_model": "python"})\ndef damped(',
         "def damped_rows_of_arrays(A, B, bias, alpha, tile):\n",
         "view(np.int64(a_address), m * n).reshape((m, n)),\n",
     ):
         assert part in text
-    assert ("@njit(parallel=True, **CALLED)" in text) == (threads == 2)
+    options = "parallel=True, **CALLED" if threads == 2 else "**CALLED"
+    assert f"@njit({options})\ndef damped_rows_of_arrays(" in text
     assert len(re.findall(r"import.* prange", text)) == 1
+
+
+def test_making_a_kernel_imports_no_searcher_and_no_compiler() -> None:
+    script = (
+        "import sys, autotune; autotune.kernel;"
+        "print(*({'optuna', 'scipy', 'numba', 'jinja2', 'cuda'} & sys.modules.keys()))"
+    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
 
 
 def test_a_reference_is_taken_along(tmp_path: Path) -> None:
@@ -237,7 +248,7 @@ def test_a_source_compiles_as_it_was_written(source: str, dtype: str, tmp_path: 
     text = kernel.emit(THREADS=64, ROWS=2, dtype=dtype)
     head = "__global__ void __launch_bounds__(THREADS)"
     assert source.strip("\n").replace(head, f'extern "C" {head}') in text
-    assert "#define THREADS 64\n#define ROWS 2\n#define USE_BETA 1\n" in text
+    assert "#define THREADS 64\n#define ROWS 2\n#define USE_BETA 1\n\n// Threads of" in text
     compiled = compile_cuda(text, "sm_80")
     assert compiled.kernels["dots"].max_threads == 64
     assert kernel.operation.packed == ({"A"} if source is FLAT else set())
@@ -543,6 +554,24 @@ def test_processes_that_write_one_folder_agree(tmp_path: Path) -> None:
     assert [process.returncode for process in running] == [0] * 4
     assert len(found) == 1
     assert len(list((tmp_path / "own").iterdir())) == 1
+
+
+def test_a_child_by_fork_does_not_keep_its_parents_lock(tmp_path: Path) -> None:
+    folder = write_folder("one", {"operation.toml": ""}, tmp_path)
+    ready, asked = os.pipe(), os.pipe()
+    with alone(folder):
+        child = os.fork()
+        if child == 0:
+            os.write(ready[1], b"x")
+            os.read(asked[0], 1)  # until the parent has asked once more
+            os._exit(0)
+        os.read(ready[0], 1)
+    with (folder / "operation.toml").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.write(asked[1], b"x")
+    assert os.waitpid(child, 0)[1] == 0
+    for end in (*ready, *asked):
+        os.close(end)
 
 
 @given(
