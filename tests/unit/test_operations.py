@@ -293,7 +293,7 @@ def test_it_is_counted_and_emitted(name: str, capsys: pytest.CaptureFixture[str]
         assert main(["space", *where, *shape, "--json"]) == 0
         document = json.loads(capsys.readouterr().out)
         assert all(each["operation"] == name and each["valid"] > 0 for each in document)
-        (family,) = load_families(target=target, operation=name, extra=[FOLDER])
+        family, *_ = load_families(target=target, operation=name, extra=[FOLDER])
         assert main(["emit", family, *where, *shape, "--json", "-q"]) == 0
         emitted = json.loads(capsys.readouterr().out)
         assert emitted["operation"] == name
