@@ -1,6 +1,6 @@
 """gemm for cpu: family goto, float64, layout tt.
 
-template: gemm/cpu/goto.py.j2, digest cee767956b89c71f
+template: gemm/cpu/goto.py.j2, digest 5a2219f1ebf76fb7
 configuration: {"schedule": "guided", "threads": 2, "tx": 8, "ty": 6, "vector": 256}
 """
 
@@ -13,7 +13,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "cfd5b3b781339149"
+PROGRAM = "3c3d79a28bba7c4f"
 REAL = types.float64
 ITEMSIZE = 8
 # Threads that share the work.

@@ -1,6 +1,6 @@
 """gemm for cpu: family skinny, float64, layout nn.
 
-template: gemm/cpu/skinny.py.j2, digest ecd4d82830444bb4
+template: gemm/cpu/skinny.py.j2, digest 2574acd9facbb5d9
 configuration: {"schedule": "guided", "side": "columns", "threads": 2, "ty": 4, "vector": 256,
     "vectors": 2}
 """
@@ -14,7 +14,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "c4f1547320b24ac1"
+PROGRAM = "f0c978bcd872a90e"
 REAL = types.float64
 ITEMSIZE = 8
 # Threads that share the work.

@@ -1,6 +1,6 @@
 """gemm for cpu: family unpacked, float32, layout nt.
 
-template: gemm/cpu/unpacked.py.j2, digest faed37877e0b22f3
+template: gemm/cpu/unpacked.py.j2, digest 992b72d5b2d388d8
 configuration: {"schedule": "guided", "threads": 2, "ty": 8, "vector": 512, "vectors": 2}
 """
 
@@ -13,7 +13,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "17d40adfb88ed1c0"
+PROGRAM = "47bf8a8c4f0e27eb"
 REAL = types.float32
 ITEMSIZE = 4
 # Threads that share the work.
