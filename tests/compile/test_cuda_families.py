@@ -79,7 +79,7 @@ def spread(family: KernelFamily, problem: Gemm, limits: CudaLimits) -> list[Case
     """A sample, thinned evenly from the one with the least registers to the one with the most."""
     drawn = sampled(family, problem, limits, 120)
     drawn.sort(key=lambda case: int(case.names["registers"]))
-    return [drawn[int(place)] for place in np.linspace(0, len(drawn) - 1, 10)]
+    return [drawn[int(place)] for place in np.linspace(0, len(drawn) - 1, 6)]
 
 
 def cases(family: KernelFamily, limits: CudaLimits) -> list[Case]:

@@ -15,13 +15,19 @@ from autotune.targets.cuda.device.known_gpus import find_gpu
 pytestmark = pytest.mark.slow
 
 
+ABLE = [name for name, family in catalog("cuda").items() if family.epilogue]
+
+
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("operation", ["linear_relu", "gated"])
-def test_every_family_s_default_compiles(operation: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("name", [*ABLE, "plain"])
+def test_defaults_compile(name: str, dtype: str, operation: str, tmp_path: Path) -> None:
     folders = [write_operations(tmp_path / "operations"), write_families(tmp_path / "families")]
+    family = catalog("cuda", operation, folders)[name]
+    if dtype not in family.dtypes:
+        pytest.skip(f"{name} is for {', '.join(family.dtypes)}")
     limits = find_gpu("h200").limits
-    for family in catalog("cuda", operation, folders).values():
-        for dtype in family.dtypes:
-            problem = family.defined.at((512, 256, 384), dtype=dtype)
-            source = render(family, family.default(problem, limits), dtype=dtype)
-            binary = compile_cuda(source.text, limits.architecture)
-            assert operation in binary.kernels, (family.name, dtype)
+    problem = family.defined.at((512, 256, 384), dtype=dtype)
+    source = render(family, family.default(problem, limits), dtype=dtype)
+    assert operation in compile_cuda(source.text, limits.architecture).kernels

@@ -27,7 +27,7 @@ SAMPLES = 2
 SLACK = 4  # registers, between versions of the compiler
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 def test_valid_configurations_compile_and_need_what_was_predicted(

@@ -73,7 +73,7 @@ class TargetConformance:
         self, target: Target, device: Device, families: Mapping[str, KernelFamily]
     ) -> Candidate:
         """The default configuration of the default family."""
-        name = default_family(families, device.limits)
+        name = default_family(families, PROBLEM, device.limits)
         assert name is not None
         family = families[name]
         return Candidate(family.name, family.default(PROBLEM, device.limits))

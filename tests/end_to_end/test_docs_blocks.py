@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
+from typing import Any
 
 import pytest
 from build_site import ROOT, pages
@@ -42,8 +43,9 @@ class Block:
     how: str | None
 
     def compiled(self, page: Path) -> CodeType:
-        # Few trials are over sooner, but not on a machine that is busy with other tests.
+        # Few trials are enough to see that it works, but need time where other tests run.
         code = re.sub(r"\btimeout=\d+", "timeout=60", self.code)
+        code = re.sub(r"\btrials=\d{2,}", "trials=4", code)
         return compile("\n" * (self.line - 1) + code, str(page), "exec")
 
     @property
@@ -64,6 +66,13 @@ def named(page: Path) -> str:
 
 BLOCKS = {page: list(blocks_of(page.read_text(encoding="utf-8"))) for page in pages()}
 PAGES = [page for page, blocks in BLOCKS.items() if blocks]
+ALIKE = ("row_sum", "batched_gemm", "gemm_bias_relu", "stencil")
+"""Pages of examples that say what the first one does, of another operation."""
+
+
+def run_where_there_is_time(page: Path) -> Any:
+    marks = [pytest.mark.thorough] if page.stem in ALIKE else []
+    return pytest.param(page, marks=marks, id=named(page))
 
 
 def test_every_block_is_found() -> None:
@@ -79,7 +88,7 @@ def test_what_is_not_run_says_why(page: Path) -> None:
         assert block.how is None or re.fullmatch(r"no, \w.{5,}", block.how), block.line
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
+@pytest.mark.parametrize("page", [run_where_there_is_time(page) for page in PAGES])
 def test_blocks_run(
     page: Path, warm_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

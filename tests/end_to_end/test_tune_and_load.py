@@ -26,6 +26,7 @@ from autotune.store import TuningCache
 pytestmark = pytest.mark.slow
 
 PROBLEM = Gemm(96, 70, 83)
+FEW = ["blocked", "loops", "packed"]
 BRIEF = Effort(budget_s=0.02, finals_s=0.1)
 
 
@@ -42,6 +43,7 @@ def result(cache: Path):
     return tune(
         PROBLEM,
         target="cpu",
+        families=FEW,
         trials=6,
         timeout=250,
         cache=cache,
@@ -147,6 +149,7 @@ def test_a_named_study_goes_on(result, cache: Path) -> None:
     more = tune(
         PROBLEM,
         target="cpu",
+        families=FEW,
         trials=2,
         timeout=250,
         cache=cache,

@@ -70,7 +70,7 @@ def test_whichever_block_is_last_the_bits_are_the_same(
     assert len(results) == 1
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("side", ["rows", "columns"])
 @pytest.mark.parametrize("layout", ["nn", "tt"])
 @pytest.mark.parametrize(

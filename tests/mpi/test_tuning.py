@@ -107,6 +107,7 @@ def test_all_ranks_under_mpiexec_tune_together(own_cache: Path) -> None:
     assert document["best"]["family"] == "rows"
 
 
+@pytest.mark.thorough
 def test_all_ranks_under_mpiexec_sweep_together(own_cache: Path) -> None:
     done = run_ranks(
         2,
@@ -185,7 +186,7 @@ def test_emit_prints_a_program_for_the_grid_asked_for(
     chosen = ["--set", "rows=2", "--set", "columns=3", "--set", "panel=64"]
     assert main(["emit", "summa", *chosen, "--target", "mpi", "--ranks", "6"]) == 0
     text = capsys.readouterr().out
-    assert "ROWS = 2\nCOLUMNS = 3\nLAYERS = 1\nRANKS = 6\n" in text
+    assert "ROWS = 2\nCOLUMNS = 3\nRANKS = 6\n" in text
     assert "PANEL = 64" in text
 
 

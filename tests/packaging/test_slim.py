@@ -147,6 +147,7 @@ def test_its_ranges_are_those_of_the_other() -> None:
     }
 
 
+@pytest.mark.thorough
 def test_it_loads_what_was_tuned_elsewhere(site: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     stored = run(STORE, None, cache)

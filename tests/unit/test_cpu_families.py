@@ -236,6 +236,7 @@ def test_nan_and_infinity_are_not_lost(case: Case, program: Program) -> None:
         assert not np.isfinite(run.result[np.isfinite(run.exact)]).all()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "case",
     [
@@ -261,7 +262,7 @@ def test_packed_blocks_tile_any_problem(data: st.DataObject, program: Program) -
     size = st.integers(1, 50)
     m, n, k = data.draw(st.tuples(size, size, size), label="m, n, k")
     tiles = data.draw(st.fixed_dictionaries(dict.fromkeys(TILES, size)), label="tiles")
-    layout = data.draw(st.sampled_from(("nn", "nt", "tn", "tt")), label="layout")
+    layout = data.draw(st.sampled_from(("nn", "tt")), label="layout")
     paddings = data.draw(st.tuples(st.integers(0, 9), st.integers(0, 9)), label="paddings")
     case = Case("packed", {**PACKED, **tiles}, layout=layout)
     rng = np.random.default_rng(0)
@@ -319,7 +320,7 @@ problem = Gemm(150, 131, 170, accuracy="strassen", threads=1)
 limits = target.device(problem).limits
 rng = np.random.default_rng(0)
 a, b = (rng.random(shape, np.float32) for shape in (problem.a_shape, problem.b_shape))
-for name in ("goto", "packed", "strassen"):
+for name in ("goto", "packed"):
     family = load_families(target="cpu")[name]
     candidate = Candidate(name, family.default(problem, limits))
     out = np.empty(problem.c_shape, np.float32)

@@ -87,7 +87,9 @@ def test_described_devices(name: str, capability: int, family: str) -> None:
     assert isinstance(device.limits, CudaLimits)
     assert device.limits.compute_capability == capability
     assert device.fingerprint.kind == "cuda"
-    assert default_family(load_families(target="cuda"), device.limits) == family
+    assert (
+        default_family(load_families(target="cuda"), Gemm(512, 512, 512), device.limits) == family
+    )
 
 
 def test_devices_that_there_are_not() -> None:

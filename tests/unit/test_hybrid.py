@@ -69,7 +69,9 @@ def test_gpus_are_told_apart_by_number_links_and_place_of_the_operands() -> None
         "host_operands": 0,
         "block_operands": 1,
     }
-    assert default_family(load_families(target="hybrid"), devices[0].limits) == "rows"
+    assert (
+        default_family(load_families(target="hybrid"), Gemm(9, 9, 9), devices[0].limits) == "rows"
+    )
 
 
 def test_what_a_target_refuses() -> None:

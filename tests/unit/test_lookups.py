@@ -146,6 +146,7 @@ def slower(folder: Path, problem: Gemm = PROBLEM) -> TuningRecord:
     return tuned(folder, problem, baseline=BaselineRecord("NumPy 2.4 (OpenBLAS)", 1e-6, 0.5))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 def test_a_faster_library_computes_where_that_is_asked_for(tmp_path: Path, layout: str) -> None:
     problem = replace(PROBLEM, layout=layout)

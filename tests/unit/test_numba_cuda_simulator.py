@@ -98,6 +98,7 @@ def emitted(family: KernelFamily, configuration: Configuration, dtype: str, fold
     return str(path)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", ["naive", "tiled", "block"])
 def test_random_configurations_compute_the_product(
