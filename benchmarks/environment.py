@@ -16,9 +16,14 @@ def describe() -> str:
     device = read_cpu()
     fields = device.fingerprint.fields
     root = Path(__file__).parent
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True
-    ).stdout.strip()
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    commit = git("describe", "--always")
+    if git("status", "--porcelain", "--", ":/", ":(top,exclude)docs/results"):
+        commit += "-dirty"  # what other benchmarks printed changes nothing here
     toolchain = ", ".join(f"{name} {version}" for name, version in device.toolchain.items())
     return "\n".join(
         [

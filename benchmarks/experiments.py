@@ -335,7 +335,7 @@ def main() -> None:
         print(f"\n{table(experiment, points)}", flush=True)
         drawn.append((experiment, points))
     if args.plot is not None:
-        taken = "; ".join(line.removeprefix("- ") for line in text.splitlines()[:2])
+        taken = "\n".join(line.removeprefix("- ") for line in text.splitlines()[:2])
         draw(args.plot, args.name, taken, drawn)
 
 
