@@ -10,9 +10,9 @@ SPIN = "1000"
 
 GNU's own 300,000 hold a core for 16 milliseconds. After a pause of the program, or beside another
 one, a thread that wakes up may find itself on the core of one that waits for it in this way: a
-product of 40 microseconds then took 2 to 8 milliseconds on two cores, and takes 0.3 to 0.6 now, for
-as long as the system leaves both there. Calls that follow each other find the threads awake all
-the same. Fewer are too few: woken for every call, such a product took 0.2 milliseconds throughout.
+product of 40 microseconds then took 2 to 8 milliseconds on two cores, and takes 0.3 to 0.6 now,
+for as long as the system leaves both there. Calls that follow each other find the threads awake
+all the same. Fewer are too few: woken for every call, such a product took 0.2 milliseconds.
 """
 
 _VARIABLE = "GOMP_SPINCOUNT"
