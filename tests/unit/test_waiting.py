@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from autotune.targets.cpu.waiting import SPIN
+
 PROGRAM = """
 import os
 from unittest import mock
@@ -25,7 +27,7 @@ print(environment.get("GOMP_SPINCOUNT"), os.environ.get("GOMP_SPINCOUNT"))
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({}, "3000 None"),
+        ({}, f"{SPIN} None"),
         ({"GOMP_SPINCOUNT": "7"}, "7 7"),
         ({"OMP_WAIT_POLICY": "active"}, "None None"),
     ],
