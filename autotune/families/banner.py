@@ -99,13 +99,7 @@ def _definitions(
     family: KernelFamily, constants: Mapping[str, Value], names: Iterable[str]
 ) -> Iterator[str]:
     """Derived names that are no constants, in the order of the file."""
-    wanted: set[str] = set()
-    waiting = [*names]
-    while waiting:
-        name = waiting.pop()
-        if name in family.derived and name not in constants and name not in wanted:
-            wanted.add(name)
-            waiting += family.derived[name].ordered_names
+    wanted = family.derived_for(names) - constants.keys()
     for name, expression in family.derived.items():
         if name in wanted:
             yield f"  {name} = {_told(expression, constants)}"

@@ -10,7 +10,6 @@ import hashlib
 import json
 import logging
 import os
-import sys
 from typing import TYPE_CHECKING
 
 from autotune.core.facts import FILE, Facts
@@ -115,20 +114,3 @@ class CompiledFiles:
 
     def _digests(self) -> dict[str, str]:
         return {name: hashlib.sha256(content).hexdigest() for name, content in self.contents()}
-
-
-@contextlib.contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """Keep other processes from compiling a module at the same time, where files can be locked.
-
-    The lock ends with the process that has it.
-    """
-    with contextlib.ExitStack() as stack:
-        if sys.platform != "win32":
-            import fcntl
-
-            with contextlib.suppress(OSError):
-                handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                stack.callback(os.close, handle)
-                fcntl.flock(handle, fcntl.LOCK_EX)
-        yield

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from autotune.core.dtypes import DTYPES, Dtype
@@ -14,7 +13,6 @@ from autotune.families.family import KernelFamily
 from autotune.operations.entry import Argument, Kind
 from autotune.operations.epilogue import Epilogue
 from autotune.operations.operation import Operation
-from autotune.space import Expression
 from autotune.space.restriction import whole_divisions
 
 _ESTIMATE = "registers"
@@ -138,29 +136,12 @@ def static_asserts(family: KernelFamily, dtype: str) -> list[tuple[str, str]]:
 
 def _estimating(family: KernelFamily) -> frozenset[str]:
     """Derived names that serve the estimate of registers and nothing else in the file."""
-    derived = family.derived
     launch, work = family.launch, family.work
-    roots = [each.expression for each in family.restrictions]
-    roots += [] if work is None else work.expressions
-    if launch is not None:
-        kernels = (*launch.before, *launch.after)
-        roots += [*launch.grid, *launch.block, launch.shared_bytes, launch.resident_blocks]
-        roots += [launch.zeroed_bytes, *filter(None, [launch.workspace_bytes])]
-        roots += [part for each in kernels for part in (each.when, *each.grid, *each.block)]
-    needs = {name for root in roots for name in root.names} - {_ESTIMATE}
-    return _closure({_ESTIMATE}, derived) - _closure(needs, derived)
-
-
-def _closure(names: set[str], derived: Mapping[str, Expression]) -> frozenset[str]:
-    """Derived names that some of them stand for, directly or through others."""
-    found: set[str] = set()
-    waiting = [name for name in names if name in derived]
-    while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            waiting += [each for each in derived[name].names if each in derived]
-    return frozenset(found)
+    used = [each.expression for each in family.restrictions]
+    used += [] if work is None else work.expressions
+    used += [] if launch is None else launch.expressions
+    needs = {name for each in used for name in each.names} - {_ESTIMATE}
+    return family.derived_for([_ESTIMATE]) - family.derived_for(needs)
 
 
 def check(family: KernelFamily, text: str) -> None:

@@ -15,7 +15,7 @@ from autotune.operations.problem import GEMM, Problem, admits, element_sizes
 from autotune.space import Expression, Restriction, SearchSpace, TunableParameter, UndefinedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from autotune.core.facts import Stamp
@@ -65,6 +65,18 @@ class Launch:
     before: tuple[AuxiliaryKernel, ...]
     after: tuple[AuxiliaryKernel, ...]
     zeroed_bytes: Expression
+
+    @property
+    def expressions(self) -> tuple[Expression, ...]:
+        """All of them, those of further kernels too."""
+        further = (
+            part
+            for each in (*self.before, *self.after)
+            for part in (each.when, *each.grid, *each.block)
+        )
+        workspace = () if self.workspace_bytes is None else (self.workspace_bytes,)
+        own = (self.shared_bytes, self.resident_blocks, *workspace, self.zeroed_bytes)
+        return (*self.grid, *self.block, *own, *further)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +305,17 @@ class KernelFamily:
             if expression.names <= known.keys():
                 self.derive(name, known, configuration)
         return known
+
+    def derived_for(self, names: Iterable[str]) -> frozenset[str]:
+        """The derived names that some names stand for, directly or through others."""
+        found: set[str] = set()
+        waiting = [*names]
+        while waiting:
+            name = waiting.pop()
+            if name in self.derived and name not in found:
+                found.add(name)
+                waiting += self.derived[name].names
+        return frozenset(found)
 
     def derive(
         self, name: str, known: dict[str, Value], configuration: Mapping[str, Value]

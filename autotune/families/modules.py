@@ -9,9 +9,10 @@ import sys
 from typing import TYPE_CHECKING
 
 from autotune.core.errors import AutotuneError, CacheError, CompileError
+from autotune.core.file_lock import alone
 from autotune.core.forking import LOADING
 from autotune.core.paths import NO_SPACE, no_space
-from autotune.families.compiled_files import CompiledFiles, alone
+from autotune.families.compiled_files import CompiledFiles
 
 if TYPE_CHECKING:
     from pathlib import Path

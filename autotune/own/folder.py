@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
 import shutil
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from autotune.core.errors import CacheError
 from autotune.core.paths import NO_SPACE, CacheLocations, check_trusted, no_space, private_folder
-from autotune.families.operation_file import OPERATION_FILE
 
 _DIGITS = 16
 
@@ -41,46 +37,6 @@ def write_folder(name: str, files: Mapping[str, str], cache: str | Path | None) 
         _write(private_folder(root), folder, content)
     _check(folder, content)
     return folder
-
-
-@contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Keep other processes from tuning the same kernel meanwhile, where files can be locked.
-
-    The lock ends with the process that has it. A child by fork would share it, and keep it for as
-    long as it lives: it gives its part back at once.
-
-    Args:
-        folder: of the kernel.
-    """
-    handle = None
-    try:
-        if sys.platform != "win32":
-            import fcntl
-
-            with contextlib.suppress(OSError):
-                handle = os.open(folder / OPERATION_FILE, os.O_RDONLY | os.O_CLOEXEC)
-                _HELD.add(handle)
-                fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        if handle in _HELD:
-            _HELD.remove(handle)
-            os.close(handle)
-
-
-_HELD: set[int] = set()
-"""Descriptors of the locks that this process has or waits for."""
-
-
-def _after_fork_in_child() -> None:
-    for handle in _HELD:
-        os.close(handle)
-    _HELD.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _write(root: Path, folder: Path, content: Mapping[str, bytes]) -> None:

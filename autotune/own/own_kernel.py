@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.core.dtypes import dtype_name
 from autotune.core.errors import InputError, NotTunedError, OperandError, TuningFailedError
+from autotune.core.file_lock import alone
 from autotune.core.interrupt import Interrupt
 from autotune.families.catalog import catalog, find_operation
+from autotune.families.operation_file import OPERATION_FILE
 from autotune.families.rendering import render
 from autotune.operations.operation import Operation
-from autotune.own.folder import alone, write_folder
+from autotune.own.folder import write_folder
 from autotune.own.shapes import sizes_of_call
 from autotune.runtime.loading import load
 from autotune.runtime.routes import tell, way_of
@@ -229,7 +231,7 @@ class OwnKernel:
         """The tuned kernel of a problem; tuned now if there is none, by one process at a time."""
         kernel = self._found(problem, device)
         if kernel is None:
-            with alone(self.folder):
+            with alone(self.folder / OPERATION_FILE):
                 kernel = self._found(problem, device) or self._tuned(problem, device)
         tell(self.name, problem, self.target, way_of(kernel))
         return kernel

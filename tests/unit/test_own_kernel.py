@@ -29,6 +29,7 @@ from autotune.core.errors import (
     InputError,
     OperandError,
 )
+from autotune.core.file_lock import alone
 from autotune.families.catalog import catalog, find_operation
 from autotune.families.modules import load_module
 from autotune.families.program_cache import ProgramCache
@@ -41,7 +42,7 @@ from autotune.operations.python_reference import PythonReference
 from autotune.operations.references import FullReference
 from autotune.operations.verification import Check
 from autotune.own.cuda_text import cuda_text
-from autotune.own.folder import alone, write_folder
+from autotune.own.folder import write_folder
 from autotune.own.shapes import sizes_of_call
 from autotune.own.toml_text import toml_lines
 from autotune.targets.cpu.direct import direct_call
@@ -559,7 +560,7 @@ def test_processes_that_write_one_folder_agree(tmp_path: Path) -> None:
 def test_a_child_by_fork_does_not_keep_its_parents_lock(tmp_path: Path) -> None:
     folder = write_folder("one", {"operation.toml": ""}, tmp_path)
     ready, asked = os.pipe(), os.pipe()
-    with alone(folder):
+    with alone(folder / "operation.toml"):
         child = os.fork()
         if child == 0:
             os.write(ready[1], b"x")
