@@ -143,12 +143,15 @@ def summary(result: SweepResult) -> str:
         f"sweep     {len(result.measured):,} of {result.wanted:,} configurations measured "
         f"({counts or 'none'}), {result.size:,} are valid; {result.seconds:.1f} s in this run",
     ]
-    timed = [each for each in result.measured if each.measurement.ok]
+    timed = [
+        (each.measurement.median_s, str(each.candidate))
+        for each in result.measured
+        if each.measurement.ok and each.measurement.median_s
+    ]
     if timed:
-        best = min(timed, key=lambda each: each.measurement.median_s or 0.0)
-        median_s = best.measurement.median_s or 0.0
+        median_s, best = min(timed)
         lines.append(
-            f"fastest   {best.candidate}\n          {median_s * 1e3:.4g} ms, "
+            f"fastest   {best}\n          {median_s * 1e3:.4g} ms, "
             f"{result.problem.flops / median_s / 1e9:.1f} GFLOP/s"
         )
     if not result.complete:

@@ -45,7 +45,8 @@ def time_calls(
 
     Stops once the 95% confidence interval of the median is narrower than `interval` times the
     median, or `enough` (both after `MIN_SPAN_S` at the earliest), or after `budget_s` seconds and
-    at least `MIN_CALLS` calls, or after `deadline_s` seconds and at least one call.
+    at least `MIN_CALLS` calls, or after `deadline_s` seconds and at least one call. What the clock
+    hardly sees is timed again, twice as often.
 
     Args:
         call: what to time.
@@ -65,8 +66,14 @@ def time_calls(
         for _ in range(batch):
             call()
         now = clock()
-        samples.append((now - before) / 1e9 / batch)
+        span_s = max(now - before, 1) / 1e9
         elapsed_s = (now - start) / 1e9
+        if span_s < BATCH_S / 2 and elapsed_s < deadline_s:
+            # Something held up the call that told what to expect, or the clock is coarse.
+            batch *= 2
+            samples.clear()
+            continue
+        samples.append(span_s / batch)
         if elapsed_s >= deadline_s or (elapsed_s >= budget_s and len(samples) >= MIN_CALLS):
             break
         if len(samples) >= next_look and elapsed_s >= min(MIN_SPAN_S, budget_s):

@@ -114,6 +114,26 @@ def test_short_calls_are_timed_in_batches() -> None:
     assert clock.reads < clock.calls / 50
 
 
+def test_calls_that_are_shorter_than_expected_are_timed_in_batches_all_the_same() -> None:
+    clock = FakeClock(lambda _: 100)
+    series = run(clock, expected_s=0.01)  # what was expected had been held up
+    assert series.median_s == pytest.approx(100e-9)
+    assert clock.reads < clock.calls / 50
+
+
+def test_a_coarse_clock_sees_every_call() -> None:
+    tick = 4_000_000
+
+    class Coarse(FakeClock):
+        def __call__(self) -> int:
+            return super().__call__() // tick * tick
+
+    series = run(Coarse(lambda _: 2_000), expected_s=2e-6, interval=0.5)
+    assert series.median_s == pytest.approx(2e-6, rel=0.5)
+    frozen = run(Coarse(lambda _: 0), expected_s=2e-6, deadline_s=0.0)
+    assert frozen.median_s > 0
+
+
 def test_one_call_is_timed() -> None:
     clock = FakeClock(lambda _: 1_500_000_000)
     assert timed(clock.call, clock) == 1.5
