@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.core.configuration import Candidate
-from autotune.model.fitting import fit
+from autotune.model.fitting import UNKNOWN_SPREAD, fit
 from autotune.model.portfolio import Entry, Key
 from autotune.model.terms import TERMS, Programs, Sizes, Unit, price
 from autotune.model.units import Units, free_parameters, places_of, program_of
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from autotune.families.family import KernelFamily
 
     Prices = NDArray[np.float64]
-
-UNKNOWN_SPREAD = 0.5
-"""Of predictions for programs that were never timed."""
 
 
 @dataclass(frozen=True, slots=True)

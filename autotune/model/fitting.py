@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,19 @@ from autotune.model.terms import TERMS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-PRIOR_WEIGHT = 0.1
-"""What the prior counts for: as much as a tenth of a measurement for each of its terms."""
+PRIOR_WEIGHT = 0.04
+"""What an expected price counts for, as a measurement: one that is off by half of itself is as
+strange as a measurement that is off by a tenth."""
+
+ABSENT_WEIGHT = 0.1
+"""The same for a price that is expected to be zero, in what its term contributes where it
+contributes most."""
+
+DOUBTFUL = 3.0
+"""Measurements that an unknown program's spread counts for: few that fit say little."""
+
+UNKNOWN_SPREAD = 0.3
+"""What programs of a family differ by from what is expected of them."""
 
 _ROBUST_ROUNDS = 4
 _TOLERATED = 0.15
@@ -26,8 +38,8 @@ class Fitted:
 
     Attributes:
         prices: seconds per term.
-        spread: standard deviation of the logarithm of measured over predicted times, of which
-            each was predicted without itself.
+        spread: standard deviation of the logarithm of measured over predicted times, for problems
+            that were not measured.
     """
 
     prices: NDArray[np.float64]
@@ -43,13 +55,14 @@ def fit(
     """The prices that explain times best.
 
     The sum of squared relative errors is least, with what is far off counting less (iteratively
-    reweighted), and prices that no measurement speaks of stay near the prior's.
+    reweighted). Prices are held near the prior's, each in proportion to itself: a term that is
+    hardly seen in the measurements may be most of the time elsewhere.
 
     Args:
         counted: terms, shape (observations, terms).
         seconds: measured times, shape (observations,).
         weights: what each counts for, shape (observations,).
-        prior: expected prices, shape (terms,); None expects nothing.
+        prior: expected prices, shape (terms,); None expects none.
 
     Raises:
         ValueError: there are no observations.
@@ -58,31 +71,33 @@ def fit(
         raise ValueError("prices need at least one measurement")
     relative = counted / seconds[:, None]
     expected = np.zeros(len(TERMS)) if prior is None else np.asarray(prior, np.float64)
-    # A term is measured in what it contributes where it contributes most.
     largest = relative.max(axis=0)
-    scale = np.where(largest > 0, largest, 1.0)
-    pull = np.sqrt(PRIOR_WEIGHT) * np.eye(len(TERMS))
+    contributed = np.where(largest > 0, largest, 1.0)
+    unit = np.where(expected > 0, expected, 1.0 / contributed)
+    pull = np.diag(np.sqrt(np.where(expected > 0, PRIOR_WEIGHT, ABSENT_WEIGHT)))
+    pulled = pull @ np.where(expected > 0, 1.0, 0.0)
     strengths = np.sqrt(weights)
     robust = np.ones(len(seconds))
     prices = expected
     for _ in range(_ROBUST_ROUNDS):
-        rows = relative / scale * (strengths * robust)[:, None]
+        rows = relative * unit * (strengths * robust)[:, None]
         system = np.vstack([rows, pull])
-        wanted = np.concatenate([strengths * robust, pull @ (expected * scale)])
-        prices = _non_negative(system, wanted) / scale
+        wanted = np.concatenate([strengths * robust, pulled])
+        prices = _non_negative(system, wanted) * unit
         errors = np.abs(relative @ prices - 1.0)
         robust = np.sqrt(np.minimum(1.0, _TOLERATED / np.maximum(errors, 1e-12)))
-    predicted = np.maximum(counted @ prices, 1e-300)
-    logs = np.log(seconds / predicted)
-    # As many prices as are not zero were free to fit the same data.
-    free = min(int(np.count_nonzero(prices)), len(seconds) - 1)
-    inflation = len(seconds) / max(1, len(seconds) - free)
-    spread = float(np.sqrt(np.average(logs**2, weights=weights) * inflation))
-    return Fitted(prices, max(spread, _LEAST_SPREAD))
+    logs = np.log(seconds / np.maximum(counted @ prices, 1e-300))
+    count = float(weights.sum())
+    used = rows.T @ rows
+    free = float(np.trace(np.linalg.solve(used + pull**2, used)))  # what the data decided
+    inflation = count / max(count - free, _LEAST_KNOWN * count)
+    told = float(weights @ logs**2) * inflation
+    spread = math.sqrt((DOUBTFUL * UNKNOWN_SPREAD**2 + told) / (DOUBTFUL + count))
+    return Fitted(prices, spread)
 
 
-_LEAST_SPREAD = 0.01
-"""Nobody knows a time better: clocks and neighbours differ from day to day."""
+_LEAST_KNOWN = 0.25
+"""Of the measurements, what is taken to check prices, however many of these are free."""
 
 
 def _non_negative(system: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.float64]:

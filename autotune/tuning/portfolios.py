@@ -110,7 +110,8 @@ def survey_device(
         plan: with what.
         deadline: until when.
         stopped: whether somebody wants an end.
-        study: what measurements are stored under.
+        study: what measurements are stored under; those of an earlier survey under the same name
+            are learned from, so that it must have been of the same families.
         watch: hears of each visit.
 
     Raises:
@@ -139,8 +140,9 @@ def survey_device(
             survey = Survey(where, host, problems, name)
             survey.take(before)
             survey.take(made.get(dtype))
+            survey.recall()
             survey.hold(own_time, stopped, watch)
-        found = _stored(place, survey, problems, before, plan.weights)
+            found = _stored(place, survey, problems, before, plan.weights, stopped)
         if found is not None:
             made[dtype] = found
             now_s = deadline.elapsed_s
@@ -169,6 +171,7 @@ def _stored(
     problems: Sequence[Gemm],
     before: Portfolio | None,
     own: Mapping[Gemm, float] | None,
+    stopped: Callable[[], bool],
 ) -> Portfolio | None:
     """The portfolio, with the binaries that its programs need; None where nothing ran."""
     device, first = place.device, problems[0]
@@ -179,6 +182,7 @@ def _stored(
     entries = built.entries
     if own is not None:  # other shapes keep what served them
         entries = _joined(entries, survey.taken)
+    survey.complete(entries, stopped)
     architecture = getattr(device.limits, "architecture", "")
     kept: dict[str, bytes] = {}
     binaries = {

@@ -217,7 +217,7 @@ def run_preset(
                 plan,
                 own,
                 lambda: interrupt.requested,
-                study=f"survey-{preset.name}-{identity}",
+                study=f"survey-{preset.name}-{_identity(preset, name, found, read)}",
                 watch=visits,
             ):
                 if surveyed is not None:
@@ -395,7 +395,7 @@ def _identity(
     target: str,
     families: Mapping[str, KernelFamily],
     device: Device,
-    effort: str,
+    effort: str = "",
 ) -> str:
     """Twelve hex digits over all that makes two runs of a preset comparable."""
     parts = [preset.digest, target, device.fingerprint.digest, effort]

@@ -32,7 +32,7 @@ from autotune.model import (
     is_modelled,
     on_all_threads,
 )
-from autotune.operations.problem import Gemm
+from autotune.operations.problem import Gemm, gemm_from_key
 from autotune.targets.base import Work
 from autotune.tuning.pool import worth_knowing
 
@@ -128,7 +128,7 @@ class Survey:
         place: where it is held.
         host: an evaluator of the place's, whose processes are used.
         problems: to be visited.
-        study: what measurements are stored under.
+        study: what measurements are stored under; one of the same families, whenever it was.
 
     Attributes:
         book: what has been learned.
@@ -154,6 +154,7 @@ class Survey:
         self._compiled: set[Key] = set()
         self._compile_s = 1.0
         self._broken: set[Key] = set()
+        self._recalled: dict[Key, tuple[Gemm, Candidate]] = {}
 
     def take(self, portfolio: Portfolio | None) -> None:
         """Begin with what is known: its programs are tried, and its prices hold till they are.
@@ -172,6 +173,21 @@ class Survey:
                 wider = on_all_threads(family, entry.configuration, limits)
                 for configuration in (entry.configuration, wider):
                     self._waiting[Candidate(entry.family, configuration)] = None
+
+    def recall(self) -> None:
+        """Learn from what earlier runs of this study have measured, of the same families."""
+        for each in self._place.store.measurements(study=self._study):
+            problem = gemm_from_key(each.problem)
+            program = self.book.program(each.candidate, problem.layout)
+            if program is None:
+                continue
+            self._tried[problem].add(program.key)
+            self._waiting[each.candidate] = None
+            told = timed(each.candidate, problem, each.measurement, program.units)
+            if told is not None:
+                self.book.note(told)
+                program.known = None  # prices of the same measurements
+            self._recalled.setdefault(program.key, (problem, each.candidate))
 
     def hold(
         self, deadline: Deadline, stopped: Callable[[], bool], watch: Watch | None = None
@@ -198,6 +214,15 @@ class Survey:
             tried = self._turn(turn, problems, deadline, stopped, watch)
             if stopped() or deadline.over or not (new or tried):
                 break
+
+    def complete(self, wanted: Sequence[Entry], stopped: Callable[[], bool]) -> None:
+        """Try once more what is wanted and was tried by earlier runs alone: binaries are kept."""
+        for each in wanted:
+            if each.key in self._recalled and each.key not in self.binaries:
+                problem, candidate = self._recalled[each.key]
+                program = self.book.program(candidate, problem.layout)
+                if program is not None and not stopped():
+                    self._visit(problem, [(candidate, program)], Deadline(_LAST_S), stopped)
 
     def _turn(
         self,
@@ -416,5 +441,8 @@ _FEWEST = 8
 
 _LOOK_S = 0.1
 
-_PATIENCE = 4.0
+_PATIENCE = 2.0
 """Times its share of the time that is left, what compiling may take at a visit."""
+
+_LAST_S = 10.0
+"""For a program of the portfolio that has no binary yet."""

@@ -20,11 +20,11 @@ from autotune.families.program_cache import ProgramCache
 from autotune.operations.problem import Gemm
 from autotune.store import MatchQuality, TuningCache
 from autotune.targets.registry import make_target, rescan
-from autotune.tuning.portfolios import OwnPlan, SurveyPlan, survey_device
+from autotune.tuning.portfolios import OwnPlan, Surveyed, SurveyPlan, survey_device
 from autotune.tuning.preset_run import PresetStatus, run_preset
 from autotune.tuning.presets import PresetProblem, TuningPreset, read_presets
 from autotune.tuning.sampling import Range, draw_problems
-from autotune.tuning.survey import Place
+from autotune.tuning.survey import Place, Survey
 
 sys.path.append(str(Path(__file__).parents[1] / "toy"))
 
@@ -131,6 +131,37 @@ def test_the_next_survey_keeps_what_it_cannot_try(tmp_path: Path) -> None:
     assert list(survey_device(place, PLAN, Deadline(0), never, study="three")) == []
     assert place.store.portfolios("gemm", "toy") == [second.portfolio]
     assert first.portfolio.fingerprint == second.portfolio.fingerprint
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_survey_goes_on_with_what_it_has_measured(tmp_path: Path) -> None:
+    place, visits = place_in(tmp_path / "cache"), []
+
+    def held(visits_wanted: int) -> Surveyed:
+        until = len(visits) + visits_wanted
+        (made,) = survey_device(
+            place,
+            PLAN,
+            Deadline(60),
+            lambda: len(visits) >= until,
+            study="survey",
+            watch=lambda *visit: visits.append(visit),
+        )
+        return made
+
+    first, second = held(2), held(2)  # whose last visit tries nothing
+    assert second.measurements > first.measurements
+    stored = place.store.measurements(study="survey-float32")
+    assert len(stored) >= second.measurements
+    tried = Counter((str(each.problem), each.candidate) for each in stored)
+    assert set(tried.values()) == {1}
+    # What fits is known, as it was: prices are of all that was measured.
+    whole = Survey(place, None, draw_problems(SMALL, 6, 3, "float32"), "survey-float32")
+    whole.recall()
+    whole.book.learn()
+    expected = {each.key: each.prices.tolist() for each in whole.book.programs}
+    for entry in second.portfolio.entries:
+        assert list(entry.prices) == pytest.approx(expected[entry.key], rel=1e-9)
 
 
 @pytest.mark.usefixtures("toy")
