@@ -133,6 +133,7 @@ class PriceBook:
         self._places = places_of(limits)
         self._programs: dict[Key, Program] = {}
         self._common: dict[str, Prices] = {}
+        self._begun_with: dict[str, Prices] = {}
 
     @property
     def common(self) -> dict[str, tuple[float, ...]]:
@@ -174,7 +175,7 @@ class PriceBook:
     def begin_with(self, families: Mapping[str, Sequence[float]]) -> None:
         """Take an earlier portfolio's prices of whole families for a start."""
         for name, prices in families.items():
-            self._common[name] = np.array(prices)
+            self._common[name] = self._begun_with[name] = np.array(prices)
 
     def take(self, entry: Entry) -> None:
         """Add a program of an earlier portfolio, with its prices.
@@ -203,7 +204,10 @@ class PriceBook:
         learned: set[str] = set()
         # The plain layout first: others are like it where nothing else is known of them.
         for (name, _), group in sorted(groups.items(), key=lambda each: each[0][1] != "nn"):
-            before = self._common.get(name, default_prices(self._dtype, self._places))
+            # What was learned before is of the same measurements, and no prior for them.
+            before = (self._common if name in learned else self._begun_with).get(name)
+            if before is None:
+                before = default_prices(self._dtype, self._places)
             common = self._learn(group, before)
             if any(each.timed for each in group) and name not in learned:
                 self._common[name] = common

@@ -138,9 +138,9 @@ def survey_device(
         before = _known(where, problems[0])
         with where.evaluator(problems[0]) as host:
             survey = Survey(where, host, problems, name)
+            survey.recall()
             survey.take(before)
             survey.take(made.get(dtype))
-            survey.recall()
             survey.hold(own_time, stopped, watch)
             found = _stored(place, survey, problems, before, plan.weights, stopped)
         if found is not None:

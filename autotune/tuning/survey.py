@@ -163,11 +163,16 @@ class Survey:
         """
         if portfolio is None:
             return
-        self.book.begin_with(portfolio.families)
+        # Prices of measurements that are recalled would be counted twice.
+        recalled = {key.family for key in self._recalled}
+        self.book.begin_with(
+            {name: each for name, each in portfolio.families.items() if name not in recalled}
+        )
         for entry in portfolio.entries:
             family = self._place.families.get(entry.family)
             if family is not None and family.digest == entry.family_digest:
-                self.book.take(entry)
+                if entry.key not in self._recalled:
+                    self.book.take(entry)
                 self.taken.append(entry)
                 limits = self._place.device.limits
                 wider = on_all_threads(family, entry.configuration, limits)
@@ -186,7 +191,6 @@ class Survey:
             told = timed(each.candidate, problem, each.measurement, program.units)
             if told is not None:
                 self.book.note(told)
-                program.known = None  # prices of the same measurements
             self._recalled.setdefault(program.key, (problem, each.candidate))
 
     def hold(
