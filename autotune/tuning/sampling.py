@@ -20,8 +20,11 @@ ODD_SHARE = 1 / 3
 _LAYOUTS = ("nn", "nn", "nn", "nt", "nn", "tn", "nn", "nn", "tt", "nn")
 """In turns: most products are of matrices as they are."""
 
-_THIN = 6
+_THIN = 4
 """Every so many problems one is thin: one row or column of C, or few; lot alone draws few."""
+
+_LONG = 128
+"""Least other sizes of a thin problem: what short ones cost is mostly the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,8 @@ def draw_problems(
             m, n, k = m | 1, n | 1, k | 1
         if number % _THIN == 0:
             thin = int(rng.choice([1, 1, 2, 4, 8, 16]))
-            m, k = (thin, k) if rng.random() < 0.5 else (m, thin)
+            long, n = (_long(each, rng) for each in (within.outer, within.reduction))
+            m, k = (thin, long) if rng.random() < 0.5 else (long, thin)
             if m * n * k < within.work[0]:
                 continue
         found[m, n, k, _LAYOUTS[len(found) % len(_LAYOUTS)]] = None
@@ -76,6 +80,11 @@ def _shapes(within: Range, rng: np.random.Generator) -> Iterator[tuple[int, int,
         [n] = _log_uniform(within.reduction, rng, 1).tolist()
         if within.work[0] <= m * n * k <= within.work[1]:
             yield m, n, k
+
+
+def _long(bounds: tuple[int, int], rng: np.random.Generator) -> int:
+    low, high = bounds
+    return int(_log_uniform((max(low, min(_LONG, high)), high), rng, 1)[0])
 
 
 def _log_uniform(
