@@ -249,7 +249,13 @@ def test_numba_cuda_takes_the_binary(loaded: list[CudaProgram]) -> None:
         runtime.load(PROBLEM, "cuda")
 
 
-@pytest.mark.usefixtures("no_compiler")
+@pytest.fixture
+def nothing_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No portfolio serves what the records do not fit."""
+    monkeypatch.setattr(sources, "data_dir", lambda name: tmp_path / "nothing")
+
+
+@pytest.mark.usefixtures("no_compiler", "nothing_shipped")
 def test_other_sizes_take_the_binary_with_a_launch_of_their_own(
     families: Mapping[str, KernelFamily], device: Device, loaded: list[CudaProgram]
 ) -> None:
@@ -280,6 +286,7 @@ def test_binary_of_another_template_is_launched_as_it_was_measured(
     assert [program.plan for program in loaded] == [plan]
 
 
+@pytest.mark.usefixtures("nothing_shipped")
 @pytest.mark.parametrize(
     ("why", "changes"),
     [
