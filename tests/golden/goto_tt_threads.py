@@ -1,6 +1,6 @@
 """gemm for cpu: family goto, float64, layout tt.
 
-template: gemm/cpu/goto.py.j2, digest 5a2219f1ebf76fb7
+template: gemm/cpu/goto.py.j2, digest 5baefe7177708841
 configuration: {"schedule": "guided", "threads": 2, "tx": 8, "ty": 6, "vector": 256}
 """
 
@@ -13,7 +13,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "3c3d79a28bba7c4f"
+PROGRAM = "d3b72bd040e9f21c"
 REAL = types.float64
 ITEMSIZE = 8
 # Threads that share the work.
@@ -516,6 +516,48 @@ def multiply_blocks(
                 near = ahead(near, pace * depth)
 
 
+# ---- Processors
+# A thread that is woken up may be put on the processor of the one that woke it, which works, too;
+# Linux may leave both there for hundreds of calls while another processor is idle.
+this_thread = types.ExternalFunction("pthread_self", types.uint64())
+this_processor = types.ExternalFunction("sched_getcpu", types.int32())
+# Words of 64 bits in the system's set of processors.
+MASK_WORDS = 16
+
+
+@intrinsic
+def leave(typing_context, processor):
+    """Forbid the calling thread a processor, so that it moves to another one; then allow it."""
+
+    def codegen(context, builder, signature, arguments):
+        processor = builder.zext(arguments[0], INT64)
+        kind = ir.FunctionType(INT32, [INT32, INT64, INT64.as_pointer()])
+        read = get_or_insert_function(builder.module, kind, "sched_getaffinity")
+        write = get_or_insert_function(builder.module, kind, "sched_setaffinity")
+        # Where the system's sets are larger, it refuses these.
+        mask = alloca_once(builder, INT64, MASK_WORDS, zfill=True)
+        thread = INT32(0), INT64(8 * MASK_WORDS), mask
+        builder.call(read, thread)
+        index = builder.and_(builder.lshr(processor, INT64(6)), INT64(MASK_WORDS - 1))
+        word = builder.gep(mask, [index])
+        allowed = builder.load(word)
+        bit = builder.shl(INT64(1), builder.and_(processor, INT64(63)))
+        builder.store(builder.and_(allowed, builder.not_(bit)), word)
+        builder.call(write, thread)
+        builder.store(allowed, word)
+        builder.call(write, thread)
+        return context.get_dummy_value()
+
+    return types.void(types.int32), codegen
+
+
+@njit(**KERNEL)
+def keep_apart(caller, processor):
+    """Move the calling thread away if it runs on the processor of the one that called it."""
+    if this_processor() == processor and this_thread() != caller:
+        leave(processor)
+
+
 # Schedule: guided. A thread that is free takes the next chunk of tiles, by counting up
 # atomically. No order between the threads' other accesses follows from that, and none is needed:
 # tiles are independent, and the end of the parallel loop orders everything.
@@ -631,7 +673,9 @@ def gemm(
             a_panel = a + p * a_step * ITEMSIZE
             b_panel = b + (p * b_step + left * b_column) * ITEMSIZE
             c_panel = c + left * ITEMSIZE
+            caller, processor = this_thread(), this_processor()
             for thread in prange(THREADS):
+                keep_apart(caller, processor)
                 first = packed_from + (strips - packed_from) * thread // THREADS
                 last = packed_from + (strips - packed_from) * (thread + 1) // THREADS
                 pack_strips(first, last, b_panel, ldb, depth, columns, panel, packed_from, deep)

@@ -1,6 +1,6 @@
 """gemm for cpu: family unpacked, float32, layout nt.
 
-template: gemm/cpu/unpacked.py.j2, digest 992b72d5b2d388d8
+template: gemm/cpu/unpacked.py.j2, digest 81a76622870ce4a9
 configuration: {"schedule": "guided", "threads": 2, "ty": 8, "vector": 512, "vectors": 2}
 """
 
@@ -13,7 +13,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "47bf8a8c4f0e27eb"
+PROGRAM = "4452f53c2d288c08"
 REAL = types.float32
 ITEMSIZE = 4
 # Threads that share the work.
@@ -521,6 +521,48 @@ def multiply_blocks(
             j += TX if whole else LANES
 
 
+# ---- Processors
+# A thread that is woken up may be put on the processor of the one that woke it, which works, too;
+# Linux may leave both there for hundreds of calls while another processor is idle.
+this_thread = types.ExternalFunction("pthread_self", types.uint64())
+this_processor = types.ExternalFunction("sched_getcpu", types.int32())
+# Words of 64 bits in the system's set of processors.
+MASK_WORDS = 16
+
+
+@intrinsic
+def leave(typing_context, processor):
+    """Forbid the calling thread a processor, so that it moves to another one; then allow it."""
+
+    def codegen(context, builder, signature, arguments):
+        processor = builder.zext(arguments[0], INT64)
+        kind = ir.FunctionType(INT32, [INT32, INT64, INT64.as_pointer()])
+        read = get_or_insert_function(builder.module, kind, "sched_getaffinity")
+        write = get_or_insert_function(builder.module, kind, "sched_setaffinity")
+        # Where the system's sets are larger, it refuses these.
+        mask = alloca_once(builder, INT64, MASK_WORDS, zfill=True)
+        thread = INT32(0), INT64(8 * MASK_WORDS), mask
+        builder.call(read, thread)
+        index = builder.and_(builder.lshr(processor, INT64(6)), INT64(MASK_WORDS - 1))
+        word = builder.gep(mask, [index])
+        allowed = builder.load(word)
+        bit = builder.shl(INT64(1), builder.and_(processor, INT64(63)))
+        builder.store(builder.and_(allowed, builder.not_(bit)), word)
+        builder.call(write, thread)
+        builder.store(allowed, word)
+        builder.call(write, thread)
+        return context.get_dummy_value()
+
+    return types.void(types.int32), codegen
+
+
+@njit(**KERNEL)
+def keep_apart(caller, processor):
+    """Move the calling thread away if it runs on the processor of the one that called it."""
+    if this_processor() == processor and this_thread() != caller:
+        leave(processor)
+
+
 # Schedule: guided. A thread that is free takes the next chunk of tiles, by counting up
 # atomically. No order between the threads' other accesses follows from that, and none is needed:
 # tiles are independent, and the end of the parallel loop orders everything.
@@ -612,7 +654,9 @@ def gemm(m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc, s
     turn(n, k, b, ldb, rows, turned)
     b, ldb = rows, turned
     counter = new_counter()
+    caller, processor = this_thread(), this_processor()
     for _ in prange(THREADS):
+        keep_apart(caller, processor)
         work(
             counter, blocks, chunk,
             m, n, k, height, width,

@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 import os
 
-SPIN = "1000"
-"""Times that a thread looks for work before it sleeps: some 0.1 milliseconds.
+SPIN = "5000"
+"""Times that a thread looks for work before it sleeps: some 0.5 milliseconds.
 
-GNU's own 300,000 hold a core for 16 milliseconds. After a pause of the program, or beside another
-one, a thread that wakes up may find itself on the core of one that waits for it in this way: a
-product of 40 microseconds then took 2 to 8 milliseconds on two cores, and takes 0.3 to 0.6 now,
-for as long as the system leaves both there. Calls that follow each other find the threads awake
-all the same. Fewer are too few: woken for every call, such a product took 0.2 milliseconds.
+GNU's own 300,000 hold a core for 16 milliseconds, which is not ours when the program does
+something else. Fewer are too few: where a thread sleeps between the loops of one call, the system
+wakes it up on the core of the one that waits for it, time and again, and one that then leaves for
+another core (`keep_apart` in the emitted sources) has the other one woken up there. On two cores,
+with other libraries' products in between, 300x300x300 took 1.0 milliseconds with 1000 and 0.3
+with 5000, as it does alone.
 """
 
 _VARIABLE = "GOMP_SPINCOUNT"
