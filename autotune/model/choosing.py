@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.model.terms import Programs, Sizes, price
+from autotune.model.terms import Priced, Programs, Sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -80,8 +80,6 @@ def inverse(largest: float) -> float:
 class Chooser:
     """Ranks programs of one dtype and layout for whatever sizes.
 
-    Not for several threads at once: what is computed on the way is kept in place.
-
     Args:
         programs: what may be chosen.
         places: multiprocessors of the device.
@@ -96,19 +94,19 @@ class Chooser:
         self._calls = [(each.entry, call) for each in programs for call in each.configurations]
         counts = [len(each.configurations) for each in programs]
         entries = [each.entry for each in programs]
-        self._programs = Programs(
+        offered = Programs(
             np.concatenate([each.units for each in programs]),
             np.repeat([float(each.resident) for each in entries], counts),
             places,
         )
         prices = np.array([each.prices for each in entries], dtype=np.float64)
-        self._prices = np.ascontiguousarray(np.repeat(prices, counts, axis=0).T)
+        self._priced = Priced(offered, np.repeat(prices, counts, axis=0).T)
         self._doubt = np.exp(CAUTION * np.repeat([each.spread for each in entries], counts))
         self._known = np.repeat([inverse(each.largest) for each in entries], counts)
 
     def ranked(self, sizes: Sizes) -> Iterator[Choice]:
         """All choices, the most promising first."""
-        seconds = price(self._programs.count(sizes), self._prices)
+        seconds = self._priced.seconds(sizes)
         doubtful = seconds * self._doubt * strangeness(sizes, self._known)
         first = int(doubtful.argmin())
         yield self._choice(first, seconds)

@@ -11,8 +11,9 @@ to measurements, as in ISAAC (Tillet and Cox, 2017), but for each program by its
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -126,6 +127,16 @@ class Programs:
         units: a row for each program, shape (programs, `UNIT`).
         resident: units that a place holds at a time, of each program or of all.
         places: multiprocessors of the device; 1 where units follow each other.
+
+    Attributes:
+        resident: as given, of each program.
+        parts, volume, area, copied: columns of `UNIT`.
+        by_kernel: 1 where a kernel of its own adds up parts, else 0.
+        in_block: parts that a unit adds up.
+        written: parts of C that are written before they are added up.
+        as_they_are: 0 where operands with unaligned rows are copied first, else 1.
+        even: the programs whose units have equal shares.
+        tile_elements: of C, of a tile of those.
     """
 
     def __init__(
@@ -137,24 +148,20 @@ class Programs:
         rows, columns, steps, parts, in_block, copied, share, volume, area = np.ascontiguousarray(
             units.T
         )
-        self._resident = np.broadcast_to(np.asarray(resident, dtype=np.float64), len(units))
-        self._places, self._parts = float(places), parts
-        self._slots = self._resident * places
+        self.resident = np.broadcast_to(np.asarray(resident, dtype=np.float64), len(units))
+        self.parts, self.volume, self.area = parts, volume, area
+        self._slots = self.resident * places
         # One evaluation a call of a shape that is new: what can be is computed once.
         self._inverse_rows, self._inverse_columns = 1.0 / rows, 1.0 / columns
         self._inverse_steps, self._inverse_parts = 1.0 / steps, 1.0 / parts
-        self._inverse_slots = 1.0 / self._slots
+        self._inverse_slots, self._inverse_places = 1.0 / self._slots, 1.0 / places
         divided = parts > 1
-        self._by_kernel = np.asarray(divided & (in_block == 0), np.float64)
-        self._in_block = np.where(divided & (in_block != 0), parts, 0.0)
-        self._written = np.where(divided, parts, 0.0)
-        self._copied = copied
-        self._even = np.flatnonzero(share)
-        self._share, self._tile_bytes = share[self._even], (rows * columns)[self._even]
-        self._as_they_are = 1.0 - copied
-        # Where the tile itself is chosen at the call, a step is as dear as the tile is large.
-        self._uneven = bool((volume != 1).any() or (area != 1).any())
-        self._volume, self._area = volume, area
+        self.by_kernel = np.asarray(divided & (in_block == 0), np.float64)
+        self.in_block = np.where(divided & (in_block != 0), parts, 0.0)
+        self.written = np.where(divided & (share == 0), parts, 0.0)
+        self.copied, self.as_they_are = copied, 1.0 - copied
+        self.even = np.flatnonzero(share)
+        self._share, self.tile_elements = share[self.even], (rows * columns)[self.even]
         self._counted = np.empty((len(TERMS), len(parts)))
         self._counted[0] = 1.0
 
@@ -164,59 +171,85 @@ class Programs:
         return cls(np.array([each.row for each in units]), resident, places)
 
     def __len__(self) -> int:
-        return len(self._parts)
+        return len(self.parts)
 
-    def count(self, sizes: Sizes) -> NDArray[np.float64]:
-        """The terms of every program, shape (terms, programs); overwritten by the next call."""
-        m, n, k, itemsize = sizes.m, sizes.n, sizes.k, sizes.itemsize
-        counted = self._counted
-        units = np.ceil(m * self._inverse_rows - _ROUNDING)
-        units *= np.ceil(k * self._inverse_columns - _ROUNDING)
-        units *= self._parts
-        steps = np.ceil(n * self._inverse_steps - _ROUNDING)
+    def divided(self, sizes: Sizes) -> Division:
+        """How each program divides a problem among the places."""
+        units = np.ceil(sizes.m * self._inverse_rows - _ROUNDING)
+        units *= np.ceil(sizes.k * self._inverse_columns - _ROUNDING)
+        units *= self.parts
+        steps = np.ceil(sizes.n * self._inverse_steps - _ROUNDING)
         steps *= self._inverse_parts
         np.ceil(steps - _ROUNDING, out=steps)
-        written = self._written * (m * k)
-        segments: NDArray[np.float64] | float = 1.0
-        if len(even := self._even):
+        blocks = segments = None
+        if len(even := self.even):
             every = units[even] * steps[even]
             blocks = np.minimum(self._slots[even], np.maximum(every // self._share, 1.0))
             # A unit's first and last tile are other units', too.
             segments = np.ones(len(self))
             segments[even] = units[even] / blocks + 1.0
-            written[even] = blocks * self._tile_bytes
             units[even], steps[even] = blocks, np.ceil(every / blocks)
         full = np.floor(units * self._inverse_slots + _ROUNDING)
-        last = np.ceil((units - full * self._slots) / self._places - _ROUNDING)
-        waves = full + (last > 0)
-        full *= self._resident
+        last = np.ceil((units - full * self._slots) * self._inverse_places - _ROUNDING)
+        return Division(full, last, last > 0, steps, segments, blocks)
+
+    def count(self, sizes: Sizes) -> NDArray[np.float64]:
+        """The terms of every program, shape (terms, programs); overwritten by the next call."""
+        m, n, k, itemsize = sizes.m, sizes.n, sizes.k, sizes.itemsize
+        counted = self._counted
+        full, last, begun, steps, segments, blocks = self.divided(sizes)
+        written = self.written * (m * k)
+        if blocks is not None:
+            written[self.even] = blocks * self.tile_elements
+        waves = full + begun
+        full = full * self.resident
         np.multiply(full, steps, out=counted[1])
         np.multiply(last, steps, out=counted[2])
         np.multiply(waves, steps, out=counted[3])
         # What a tile costs beside its steps; units with a share of all go from tile to tile.
-        np.multiply(full + last, segments, out=counted[4])
-        np.multiply(waves, segments, out=counted[5])
+        np.multiply(full + last, 1.0 if segments is None else segments, out=counted[4])
+        np.multiply(waves, 1.0 if segments is None else segments, out=counted[5])
         counted[6] = m * n * itemsize
         counted[7] = n * k * itemsize
         counted[8] = m * k * itemsize
         np.multiply(written, itemsize, out=counted[9])
-        counted[10] = self._by_kernel
-        if self._uneven:
-            counted[1:4] *= self._volume
-            counted[4] *= self._area
+        counted[10] = self.by_kernel
+        # Where the tile itself is chosen at the call, a step is as dear as the tile is large.
+        counted[1:4] *= self.volume
+        counted[4] *= self.area
         unaligned = sizes.unaligned
         if any(unaligned):
-            steps = (counted[1] + counted[2]) * self._as_they_are
+            steps = (counted[1] + counted[2]) * self.as_they_are
             copied_bytes = (unaligned[0] * m * n + unaligned[1] * n * k) * itemsize
             counted[11] = steps if unaligned[0] else 0.0
             counted[12] = steps if unaligned[1] else 0.0
-            counted[14] = self._copied
-            np.multiply(self._copied, copied_bytes, out=counted[15])
+            counted[14] = self.copied
+            np.multiply(self.copied, copied_bytes, out=counted[15])
         else:
             counted[11:13] = 0.0
             counted[14:] = 0.0
-        counted[13] = self._in_block
+        counted[13] = self.in_block
         return counted
+
+
+class Division(NamedTuple):
+    """How programs divide a problem, an element of each array for a program.
+
+    Attributes:
+        full: waves in which places have all they can hold.
+        last: units of a place in the wave after those.
+        begun: whether there is such a wave.
+        steps: of a unit.
+        segments: tiles that a unit goes through; None where that is one for all.
+        blocks: units with a share of all, of the programs that have such; None where none has.
+    """
+
+    full: Column
+    last: Column
+    begun: NDArray[np.bool_]
+    steps: Column
+    segments: Column | None
+    blocks: Column | None
 
 
 _ROUNDING = 1e-9
@@ -226,3 +259,60 @@ _ROUNDING = 1e-9
 def price(counted: NDArray[Any], prices: NDArray[Any]) -> Column:
     """Seconds, of terms and prices of shape (terms, programs)."""
     return np.asarray(np.einsum("tp,tp->p", counted, prices))
+
+
+class Priced:
+    """Programs and their prices: the seconds of each, and nothing else of it.
+
+    The same as `price` of what `Programs.count` counts. A new shape waits for this, so what does
+    not depend on sizes is multiplied once.
+
+    Args:
+        programs: whose terms are counted.
+        prices: of those, shape (terms, programs).
+    """
+
+    def __init__(self, programs: Programs, prices: NDArray[np.float64]) -> None:
+        self._programs = programs
+        of = dict(zip(TERMS, prices, strict=True))
+        fixed = of["call"] + of["sum of parts"] * programs.by_kernel
+        fixed = fixed + of["sum in a block"] * programs.in_block
+        bytes_of_c = of["bytes of C"] + of["bytes of parts"] * programs.written
+        full = of["steps of full waves"] * programs.resident + of["steps in a row"]
+        last = of["steps of the last wave"]
+        unaligned = [
+            of[f"steps, rows of {each} unaligned"] * programs.as_they_are for each in "AB"
+        ]
+        copied = of["bytes copied"] * programs.copied
+        self._of_calls, self._of_steps = {}, {}
+        for a, b in itertools.product((False, True), repeat=2):
+            slow = a * unaligned[0] + b * unaligned[1]
+            self._of_calls[a, b] = np.array(
+                [
+                    fixed + (a or b) * of["copies"] * programs.copied,
+                    of["bytes of A"] + a * copied,
+                    of["bytes of B"] + b * copied,
+                    bytes_of_c,
+                ]
+            )
+            steps = np.array([full + slow * programs.resident, last + slow, of["steps in a row"]])
+            self._of_steps[a, b] = steps * programs.volume
+        each = of["units"] * programs.area
+        self._of_units = np.array([each * programs.resident + of["waves"], each, of["waves"]])
+        self._of_parts = of["bytes of parts"][programs.even] * programs.tile_elements
+
+    def seconds(self, sizes: Sizes) -> Column:
+        """What a problem takes each program."""
+        m, n, k, itemsize = sizes.m, sizes.n, sizes.k, sizes.itemsize
+        full, last, begun, steps, segments, blocks = self._programs.divided(sizes)
+        unaligned = sizes.unaligned
+        waves = np.array([full, last, begun])
+        found: Column = np.einsum("tp,tp->p", waves, self._of_steps[unaligned])
+        found *= steps
+        tiles = np.einsum("tp,tp->p", waves, self._of_units)
+        found += tiles if segments is None else tiles * segments
+        traffic = np.array([1.0, m * n * itemsize, n * k * itemsize, m * k * itemsize])
+        found += traffic @ self._of_calls[unaligned]
+        if blocks is not None:
+            found[self._programs.even] += blocks * self._of_parts * itemsize
+        return found

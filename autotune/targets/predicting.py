@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -156,10 +155,7 @@ class Predictor:
 
     def _valid_choices(self, chooser: Chooser, problem: Gemm) -> Iterator[Choice]:
         """What may be called for a problem, the most promising first."""
-        choices = chooser.ranked(Sizes.of(problem))
-        with self._lock:  # the terms are counted in place; the first choice knows all of them
-            first = next(choices)
-        for choice in itertools.chain([first], choices):
+        for choice in chooser.ranked(Sizes.of(problem)):
             if self._valid(problem, _candidate(choice)):
                 yield choice
 

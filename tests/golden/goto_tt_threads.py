@@ -1,6 +1,6 @@
 """gemm for cpu: family goto, float64, layout tt.
 
-template: gemm/cpu/goto.py.j2, digest 5baefe7177708841
+template: gemm/cpu/goto.py.j2, digest 5c30870cfcb547d7
 configuration: {"schedule": "guided", "threads": 2, "tx": 8, "ty": 6, "vector": 256}
 """
 
@@ -13,7 +13,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "d3b72bd040e9f21c"
+PROGRAM = "70c64a637529f30a"
 REAL = types.float64
 ITEMSIZE = 8
 # Threads that share the work.
@@ -518,7 +518,8 @@ def multiply_blocks(
 
 # ---- Processors
 # A thread that is woken up may be put on the processor of the one that woke it, which works, too;
-# Linux may leave both there for hundreds of calls while another processor is idle.
+# Linux may leave both there for hundreds of calls while another processor is idle. Whoever finds
+# that stays away from there.
 this_thread = types.ExternalFunction("pthread_self", types.uint64())
 this_processor = types.ExternalFunction("sched_getcpu", types.int32())
 # Words of 64 bits in the system's set of processors.
@@ -527,25 +528,22 @@ MASK_WORDS = 16
 
 @intrinsic
 def leave(typing_context, processor):
-    """Forbid the calling thread a processor, so that it moves to another one; then allow it."""
+    """Allow the calling thread all of the process's processors but one, so that it moves."""
 
     def codegen(context, builder, signature, arguments):
         processor = builder.zext(arguments[0], INT64)
         kind = ir.FunctionType(INT32, [INT32, INT64, INT64.as_pointer()])
         read = get_or_insert_function(builder.module, kind, "sched_getaffinity")
         write = get_or_insert_function(builder.module, kind, "sched_setaffinity")
-        # Where the system's sets are larger, it refuses these.
+        whose = get_or_insert_function(builder.module, ir.FunctionType(INT32, []), "getpid")
+        # Where the system's sets are larger, it refuses these, as it does one that is empty.
         mask = alloca_once(builder, INT64, MASK_WORDS, zfill=True)
-        thread = INT32(0), INT64(8 * MASK_WORDS), mask
-        builder.call(read, thread)
+        builder.call(read, [builder.call(whose, []), INT64(8 * MASK_WORDS), mask])
         index = builder.and_(builder.lshr(processor, INT64(6)), INT64(MASK_WORDS - 1))
         word = builder.gep(mask, [index])
-        allowed = builder.load(word)
         bit = builder.shl(INT64(1), builder.and_(processor, INT64(63)))
-        builder.store(builder.and_(allowed, builder.not_(bit)), word)
-        builder.call(write, thread)
-        builder.store(allowed, word)
-        builder.call(write, thread)
+        builder.store(builder.and_(builder.load(word), builder.not_(bit)), word)
+        builder.call(write, [INT32(0), INT64(8 * MASK_WORDS), mask])
         return context.get_dummy_value()
 
     return types.void(types.int32), codegen

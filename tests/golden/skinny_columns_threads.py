@@ -1,6 +1,6 @@
 """gemm for cpu: family skinny, float64, layout nn.
 
-template: gemm/cpu/skinny.py.j2, digest 26a6d027131f2e72
+template: gemm/cpu/skinny.py.j2, digest 82f4e29061d2f3f0
 configuration: {"schedule": "guided", "side": "columns", "threads": 2, "ty": 4, "vector": 256,
     "vectors": 2}
 """
@@ -14,7 +14,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "e0716044d10a9cfe"
+PROGRAM = "d5e55f71babe64ef"
 REAL = types.float64
 ITEMSIZE = 8
 # Threads that share the work.
@@ -542,7 +542,8 @@ def add_parts(few, first, last, alpha, sums_address, lds, parts, beta, c_address
 
 # ---- Processors
 # A thread that is woken up may be put on the processor of the one that woke it, which works, too;
-# Linux may leave both there for hundreds of calls while another processor is idle.
+# Linux may leave both there for hundreds of calls while another processor is idle. Whoever finds
+# that stays away from there.
 this_thread = types.ExternalFunction("pthread_self", types.uint64())
 this_processor = types.ExternalFunction("sched_getcpu", types.int32())
 # Words of 64 bits in the system's set of processors.
@@ -551,25 +552,22 @@ MASK_WORDS = 16
 
 @intrinsic
 def leave(typing_context, processor):
-    """Forbid the calling thread a processor, so that it moves to another one; then allow it."""
+    """Allow the calling thread all of the process's processors but one, so that it moves."""
 
     def codegen(context, builder, signature, arguments):
         processor = builder.zext(arguments[0], INT64)
         kind = ir.FunctionType(INT32, [INT32, INT64, INT64.as_pointer()])
         read = get_or_insert_function(builder.module, kind, "sched_getaffinity")
         write = get_or_insert_function(builder.module, kind, "sched_setaffinity")
-        # Where the system's sets are larger, it refuses these.
+        whose = get_or_insert_function(builder.module, ir.FunctionType(INT32, []), "getpid")
+        # Where the system's sets are larger, it refuses these, as it does one that is empty.
         mask = alloca_once(builder, INT64, MASK_WORDS, zfill=True)
-        thread = INT32(0), INT64(8 * MASK_WORDS), mask
-        builder.call(read, thread)
+        builder.call(read, [builder.call(whose, []), INT64(8 * MASK_WORDS), mask])
         index = builder.and_(builder.lshr(processor, INT64(6)), INT64(MASK_WORDS - 1))
         word = builder.gep(mask, [index])
-        allowed = builder.load(word)
         bit = builder.shl(INT64(1), builder.and_(processor, INT64(63)))
-        builder.store(builder.and_(allowed, builder.not_(bit)), word)
-        builder.call(write, thread)
-        builder.store(allowed, word)
-        builder.call(write, thread)
+        builder.store(builder.and_(builder.load(word), builder.not_(bit)), word)
+        builder.call(write, [INT32(0), INT64(8 * MASK_WORDS), mask])
         return context.get_dummy_value()
 
     return types.void(types.int32), codegen

@@ -27,7 +27,7 @@ from autotune.model import (
 from autotune.model.choosing import strangeness
 from autotune.model.fitting import fit
 from autotune.model.selecting import select
-from autotune.model.terms import TERMS, Programs
+from autotune.model.terms import TERMS, Priced, Programs, price
 from autotune.operations.problem import Gemm
 from autotune.targets.cuda.device.known_gpus import find_gpu
 from autotune.targets.predicting import Predictor
@@ -62,6 +62,34 @@ def test_terms_are_what_whole_numbers_give(
     assert counted["units"] == full * resident + last
     assert counted["waves"] == waves
     assert counted["bytes of parts"] == (parts > 1) * parts * sizes.m * sizes.k * sizes.itemsize
+
+
+units_of_all_kinds = st.builds(
+    Unit,
+    tile=tiles,
+    parts=st.sampled_from([1, 2, 7, 32]),
+    in_block=st.booleans(),
+    copied=st.booleans(),
+    share=st.just(0),
+    volume=st.sampled_from([1.0, 4.0]),
+    area=st.sampled_from([1.0, 2.0]),
+) | st.builds(Unit, tile=tiles, copied=st.booleans(), share=st.sampled_from([1, 4]))
+
+
+@given(
+    sizes_of_all_kinds,
+    st.lists(st.tuples(units_of_all_kinds, st.integers(1, 8)), min_size=1, max_size=6),
+    st.integers(1, 200),
+    st.integers(0, 1000),
+)
+def test_what_is_multiplied_beforehand_changes_no_time(
+    sizes: Sizes, units: list[tuple[Unit, int]], places: int, seed: int
+) -> None:
+    table = np.array([unit.row for unit, _ in units])
+    programs = Programs(table, np.array([float(resident) for _, resident in units]), places)
+    prices = np.random.default_rng(seed).uniform(0, 1, (len(TERMS), len(units)))
+    expected = price(programs.count(sizes), prices)
+    np.testing.assert_allclose(Priced(programs, prices).seconds(sizes), expected, rtol=1e-9)
 
 
 def test_shared_units_leave_no_wave_partly_empty() -> None:
