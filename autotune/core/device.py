@@ -5,6 +5,7 @@ Nothing here touches hardware; the evaluators read the live device and fill thes
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
@@ -40,8 +41,7 @@ class DeviceFingerprint:
     @property
     def digest(self) -> str:
         """Sixteen hex digits over kind, name and fields."""
-        text = json.dumps([self.kind, self.name, dict(self.fields)], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return _digest(self)
 
     @property
     def slug(self) -> str:
@@ -57,6 +57,14 @@ class DeviceFingerprint:
     def key(self) -> dict[str, Any]:
         """The fingerprint as JSON-able values."""
         return {"kind": self.kind, "name": self.name, "fields": dict(self.fields)}
+
+
+@functools.lru_cache(maxsize=64)
+def _digest(fingerprint: DeviceFingerprint) -> str:
+    text = json.dumps(
+        [fingerprint.kind, fingerprint.name, dict(fingerprint.fields)], sort_keys=True
+    )
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
