@@ -71,7 +71,7 @@ def test_binaries_need_what_was_predicted(
     assert 0.7 < kernel.registers / int(names["registers"]) < 1.4
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("name", "preset"), PRESETS)
 @pytest.mark.parametrize("layout", ["nn", "tt"])
 def test_presets_spill_nothing(name: str, preset: str, layout: str) -> None:

@@ -85,7 +85,7 @@ class EvaluatorConformance:
         assert measurement.error is not None
         assert "times the best" in measurement.reason
 
-    @pytest.mark.sampled(6)
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize(("fault", "outcome"), FAULTS.items())
     def test_a_fault_is_an_outcome_and_the_study_goes_on(
         self,

@@ -83,7 +83,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.sampled(18)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("operation", ["linear_relu", "gated", "attention"])
 @pytest.mark.parametrize(
     ("configuration", "dtype"),

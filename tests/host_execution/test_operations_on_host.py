@@ -23,7 +23,7 @@ pytestmark = [
 CONFIGURATIONS = 3
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", LARGE)
 def test_random_configurations_compute_the_formula(name: str, dtype: str, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_whichever_block_is_last_the_bits_are_the_same(
     assert len(results) == 1
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("side", ["rows", "columns"])
 @pytest.mark.parametrize("layout", ["nn", "tt"])
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_any_threads_and_parts_on_any_rows(
             assert error < 60 * DTYPES["float32"].unit_roundoff, (configuration, case)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("n", [1, 3, 4, 11])
 def test_reductions_shorter_and_longer_than_what_is_in_registers(

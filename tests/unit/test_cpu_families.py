@@ -203,7 +203,7 @@ def test_the_families_are_those_documented() -> None:
     assert set(NAMES) <= set(FAMILIES)
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_products_are_right_at_every_size(case: Case, program: Program) -> None:
@@ -216,7 +216,7 @@ def test_products_are_right_at_every_size(case: Case, program: Program) -> None:
         _assert_close(case, _multiply(case, module, a, b, alpha, beta), n)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "case",
     [case for case in CASES if case.dtype == "float32" and case.layout == "nn"],
@@ -236,7 +236,7 @@ def test_nan_and_infinity_are_not_lost(case: Case, program: Program) -> None:
         assert not np.isfinite(run.result[np.isfinite(run.exact)]).all()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "case",
     [

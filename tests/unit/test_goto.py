@@ -188,7 +188,7 @@ CALLS = st.builds(
 )
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("program", PROGRAMS, ids=str)
 @settings(max_examples=30)
 @given(call=CALLS)

@@ -112,7 +112,7 @@ RUNTIME = st.tuples(st.integers(1, 9), st.integers(1, 300), st.integers(1, 5), s
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("program", [*PROGRAMS, *SHARED], ids=str)
 @settings(max_examples=40)
 @given(data=st.data())
@@ -123,7 +123,7 @@ def test_every_product_is_right(program: Program, data: st.DataObject, compiled:
     multiply(compiled(program), program.layout, *drawn(call, program.dtype), call, runtime)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("program", PROGRAMS, ids=str)
 def test_sizes_as_they_are_tuned(program: Program, compiled: Compile) -> None:
     for few, n, long in (

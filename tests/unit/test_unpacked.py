@@ -96,7 +96,7 @@ RUNTIME = st.tuples(SIZE, SIZE, st.integers(0, 3))
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("program", PROGRAMS, ids=str)
 @settings(max_examples=40)
 @given(call=CALLS, runtime=RUNTIME)
