@@ -26,6 +26,13 @@ _THIN = 4
 _LONG = 128
 """Least other sizes of a thin problem: what short ones cost is mostly the call."""
 
+_LARGE = 6
+"""Every so many problems one is large in all sizes: there programs differ by what they take for
+each step, and for nothing else."""
+
+_OF_LARGEST = 8
+"""What the largest size is divided by, for the least of a large problem."""
+
 
 @dataclass(frozen=True, slots=True)
 class Range:
@@ -61,10 +68,13 @@ def draw_problems(
             m, n, k = m | 1, n | 1, k | 1
         if number % _THIN == 0:
             thin = int(rng.choice([1, 1, 2, 4, 8, 16]))
-            long, n = (_long(each, rng) for each in (within.outer, within.reduction))
+            long, n = (_at_least(_LONG, each, rng) for each in (within.outer, within.reduction))
             m, k = (thin, long) if rng.random() < 0.5 else (long, thin)
-            if m * n * k < within.work[0]:
-                continue
+        elif number % _LARGE == 1:
+            bounds = within.outer, within.reduction, within.outer
+            m, n, k = (_at_least(high // _OF_LARGEST, (low, high), rng) for low, high in bounds)
+        if not within.work[0] <= m * n * k <= within.work[1]:
+            continue
         found[m, n, k, _LAYOUTS[len(found) % len(_LAYOUTS)]] = None
         if len(found) == count:
             break
@@ -82,9 +92,10 @@ def _shapes(within: Range, rng: np.random.Generator) -> Iterator[tuple[int, int,
             yield m, n, k
 
 
-def _long(bounds: tuple[int, int], rng: np.random.Generator) -> int:
+def _at_least(least: int, bounds: tuple[int, int], rng: np.random.Generator) -> int:
+    """A size within the bounds, from the least on if they have that."""
     low, high = bounds
-    return int(_log_uniform((max(low, min(_LONG, high)), high), rng, 1)[0])
+    return int(_log_uniform((max(low, min(least, high)), high), rng, 1)[0])
 
 
 def _log_uniform(
