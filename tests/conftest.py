@@ -61,6 +61,16 @@ def nothing_is_known_of_processors(
     monkeypatch.setattr(sources, "data_dir", lambda name: shipped_for_gpus)
 
 
+@pytest.fixture
+def nothing_shipped(
+    nothing_is_known_of_processors: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing at all is shipped: what the user's records do not fit, no others serve."""
+    from autotune.store import sources
+
+    monkeypatch.setattr(sources, "data_dir", lambda name: tmp_path / "nothing shipped")
+
+
 @pytest.fixture(scope="session")
 def shared_programs(tmp_path_factory: pytest.TempPathFactory) -> SharedPrograms:
     """What was compiled in other tests of this run; processes that share the tests share it."""

@@ -48,6 +48,11 @@ class Range:
     reduction: tuple[int, int]
     work: tuple[float, float]
 
+    def admits(self, m: int, n: int, k: int) -> bool:
+        """Whether there is as much work as there should be."""
+        least, most = self.work
+        return least <= m * n * k <= most
+
 
 def draw_problems(
     within: Range, count: int, seed: int, dtype: str, threads: int | None = None
@@ -73,7 +78,7 @@ def draw_problems(
         elif number % _LARGE == 1:
             bounds = within.outer, within.reduction, within.outer
             m, n, k = (_at_least(high // _OF_LARGEST, (low, high), rng) for low, high in bounds)
-        if not within.work[0] <= m * n * k <= within.work[1]:
+        if not within.admits(m, n, k):
             continue
         found[m, n, k, _LAYOUTS[len(found) % len(_LAYOUTS)]] = None
         if len(found) == count:
@@ -88,7 +93,7 @@ def _shapes(within: Range, rng: np.random.Generator) -> Iterator[tuple[int, int,
     while True:
         m, k = _log_uniform(within.outer, rng, 2).tolist()
         [n] = _log_uniform(within.reduction, rng, 1).tolist()
-        if within.work[0] <= m * n * k <= within.work[1]:
+        if within.admits(m, n, k):
             yield m, n, k
 
 

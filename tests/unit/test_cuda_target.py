@@ -249,12 +249,6 @@ def test_numba_cuda_takes_the_binary(loaded: list[CudaProgram]) -> None:
         runtime.load(PROBLEM, "cuda")
 
 
-@pytest.fixture
-def nothing_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No portfolio serves what the records do not fit."""
-    monkeypatch.setattr(sources, "data_dir", lambda name: tmp_path / "nothing")
-
-
 @pytest.mark.usefixtures("no_compiler", "nothing_shipped")
 def test_other_sizes_take_the_binary_with_a_launch_of_their_own(
     families: Mapping[str, KernelFamily], device: Device, loaded: list[CudaProgram]
@@ -337,11 +331,11 @@ def test_shipped_binary_is_found(
     assert loaded[0].cubin == CUBIN
 
 
+@pytest.mark.usefixtures("nothing_shipped")
 def test_nothing_tuned_takes_the_default_family(
-    device: Device, loaded: list[CudaProgram], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    device: Device, loaded: list[CudaProgram], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(code.Wanted, "_compile", lambda *_: b"compiled")
-    monkeypatch.setattr(sources, "data_dir", lambda name: tmp_path)  # nothing is shipped
     with pytest.raises(NotTunedError, match="--target cuda"):
         runtime.load(PROBLEM, "cuda")
     kernel = runtime.load(PROBLEM, "cuda", match="nearest")

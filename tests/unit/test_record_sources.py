@@ -19,7 +19,6 @@ from autotune.store import (
     export_records,
     pools,
     record_sources,
-    sources,
 )
 from autotune.store.sources import RecordFiles
 
@@ -27,11 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture(autouse=True)
-def nothing_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "data_dir", lambda name: tmp_path / "nothing shipped")
-
-
+pytestmark = pytest.mark.usefixtures("nothing_shipped")
 PROBLEM = Gemm(64, 64, 64)
 
 
