@@ -191,7 +191,7 @@ class Survey:
             told = timed(each.candidate, problem, each.measurement, program.units)
             if told is not None:
                 self.book.note(told)
-            self._recalled.setdefault(program.key, (problem, each.candidate))
+                self._recalled.setdefault(program.key, (problem, each.candidate))
 
     def hold(
         self, deadline: Deadline, stopped: Callable[[], bool], watch: Watch | None = None

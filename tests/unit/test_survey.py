@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 import autotune
+from autotune.core.configuration import Candidate
 from autotune.core.deadline import Deadline
 from autotune.core.errors import InputError
+from autotune.core.measurement import Measurement, Outcome
 from autotune.core.paths import CacheLocations
 from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
@@ -162,6 +164,22 @@ def test_a_survey_goes_on_with_what_it_has_measured(tmp_path: Path) -> None:
     expected = {each.key: each.prices.tolist() for each in whole.book.programs}
     for entry in second.portfolio.entries:
         assert list(entry.prices) == pytest.approx(expected[entry.key], rel=1e-9)
+
+
+@pytest.mark.usefixtures("toy")
+def test_what_failed_before_takes_no_prices_away(tmp_path: Path) -> None:
+    place = place_in(tmp_path / "cache")
+    (made,) = survey_device(place, PLAN, Deadline(60), never, study="one")
+    problems = draw_problems(SMALL, 6, 3, "float32")
+    entry = made.portfolio.entries[0]
+    failed = Candidate(entry.family, entry.configuration), Measurement(Outcome.TIMEOUT)
+    fingerprint = place.device.fingerprint
+    place.store.add_measurements("two-float32", fingerprint, problems[0], "toy", [failed])
+    survey = Survey(place, None, problems, "two-float32")
+    survey.recall()
+    survey.take(made.portfolio)
+    known = {each.key: each.prices.tolist() for each in survey.book.programs}
+    assert known[entry.key] == list(entry.prices)
 
 
 @pytest.mark.usefixtures("toy")
