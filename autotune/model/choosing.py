@@ -24,10 +24,6 @@ the prediction's logarithm counts as so much of it."""
 FAR = 2.0
 """How many times as many products as timed a prediction is taken for as it is."""
 
-_RANKED = 8
-"""Choices that are put in order at once; more are asked for hardly ever."""
-
-
 @dataclass(frozen=True, slots=True)
 class Calls:
     """A program that may be chosen, and all ways to call it.
@@ -108,18 +104,11 @@ class Chooser:
         """All choices, the most promising first."""
         seconds = self._priced.seconds(sizes)
         doubtful = seconds * self._doubt * strangeness(sizes, self._known)
-        first = int(doubtful.argmin())
-        yield self._choice(first, seconds)
-        count = min(_RANKED, len(doubtful))
-        few = np.argpartition(doubtful, count - 1)[:count]
-        order = few[np.argsort(doubtful[few], kind="stable")].tolist()
-        for row in order:
-            if row != first:
-                yield self._choice(row, seconds)
-        done = {first, *order}
-        for row in np.argsort(doubtful, kind="stable").tolist():
-            if row not in done:
-                yield self._choice(row, seconds)
+        # One or two are asked for as a rule, so finding the next costs less than putting all in order.
+        for _ in doubtful:
+            row = int(doubtful.argmin())
+            yield self._choice(row, seconds)
+            doubtful[row] = np.inf
 
     def _choice(self, row: int, seconds: np.ndarray) -> Choice:
         entry, configuration = self._calls[row]

@@ -151,10 +151,10 @@ class Programs:
         self.resident = np.broadcast_to(np.asarray(resident, dtype=np.float64), len(units))
         self.parts, self.volume, self.area = parts, volume, area
         self._slots = self.resident * places
-        # One evaluation a call of a shape that is new: what can be is computed once.
-        self._inverse_rows, self._inverse_columns = 1.0 / rows, 1.0 / columns
-        self._inverse_steps, self._inverse_parts = 1.0 / steps, 1.0 / parts
-        self._inverse_slots, self._inverse_places = 1.0 / self._slots, 1.0 / places
+        # A shape that is new waits for this: what can be is computed once. Products by inverses
+        # may be off in the last place, so those to be rounded up are taken a little less.
+        self._tiles, self._per_part = _LESS / np.array([rows, columns, steps]), _LESS / parts
+        self._per_slot, self._per_place = _MORE / self._slots, _LESS / places
         divided = parts > 1
         self.by_kernel = np.asarray(divided & (in_block == 0), np.float64)
         self.in_block = np.where(divided & (in_block != 0), parts, 0.0)
@@ -175,12 +175,13 @@ class Programs:
 
     def divided(self, sizes: Sizes) -> Division:
         """How each program divides a problem among the places."""
-        units = np.ceil(sizes.m * self._inverse_rows - _ROUNDING)
-        units *= np.ceil(sizes.k * self._inverse_columns - _ROUNDING)
+        tiles = self._tiles * np.array([[sizes.m], [sizes.k], [sizes.n]])
+        np.ceil(tiles, out=tiles)
+        units = tiles[0] * tiles[1]
         units *= self.parts
-        steps = np.ceil(sizes.n * self._inverse_steps - _ROUNDING)
-        steps *= self._inverse_parts
-        np.ceil(steps - _ROUNDING, out=steps)
+        steps = tiles[2]
+        steps *= self._per_part
+        np.ceil(steps, out=steps)
         blocks = segments = None
         if len(even := self.even):
             every = units[even] * steps[even]
@@ -189,8 +190,10 @@ class Programs:
             segments = np.ones(len(self))
             segments[even] = units[even] / blocks + 1.0
             units[even], steps[even] = blocks, np.ceil(every / blocks)
-        full = np.floor(units * self._inverse_slots + _ROUNDING)
-        last = np.ceil((units - full * self._slots) * self._inverse_places - _ROUNDING)
+        full = units * self._per_slot
+        np.floor(full, out=full)
+        units -= full * self._slots
+        last = np.ceil(units * self._per_place)
         return Division(full, last, last > 0, steps, segments, blocks)
 
     def count(self, sizes: Sizes) -> NDArray[np.float64]:
@@ -252,8 +255,8 @@ class Division(NamedTuple):
     blocks: Column | None
 
 
-_ROUNDING = 1e-9
-"""Products by inverses may be off in the last place; quotients of sizes are farther from whole."""
+_LESS, _MORE = 1 - 1e-12, 1 + 1e-12
+"""Quotients of sizes that are not whole are farther from that."""
 
 
 def price(counted: NDArray[Any], prices: NDArray[Any]) -> Column:

@@ -94,8 +94,10 @@ def find(
     Returns:
         The best usable record, or quality DEFAULT without one.
     """
-    sizes = problem_sizes(problem)
-    fixed = without(problem.key(), sizes)
+    records = list(records)
+    # Mostly there is none of a shape that is new, and its caller waits.
+    sizes = problem_sizes(problem) if records else {}
+    fixed = without(problem.key(), sizes) if records else {}
     fitting = [
         record
         for record in records

@@ -38,9 +38,12 @@ def parse(text: str) -> Any:
         raise InputError("not usable JSON: nested too deep") from error
 
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
 def canonical(document: Any) -> str:
     """One line of JSON with sorted keys: equal documents give equal text."""
-    return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _CANONICAL.encode(document)
 
 
 def line(document: Any) -> str:
