@@ -26,7 +26,8 @@ class Pace:
     Attributes:
         runs: runs after which it may be abandoned.
         long_runs: the same where `runs` would take longer than timing is to take.
-        hopeless: a first run that is this many times slower than allowed says enough by itself.
+        hopeless: a first run that is this many times slower than allowed, and not brief, says
+            enough by itself.
     """
 
     runs: int = FIRST_RUNS

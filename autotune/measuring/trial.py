@@ -176,9 +176,11 @@ class Trials:
         """As many runs as it takes to see whether it is far behind.
 
         The first run met cold caches, sleeping threads and low clocks; that explains no long run.
+        It may also have had to wait for memory to be allocated and code to be loaded: that takes
+        a hundred times as long as a kernel of some microseconds.
         """
         pace, times = self._rig.pace, [first_s]
-        if first_s > pace.hopeless * race.limit_s:
+        if first_s > max(pace.hopeless * race.limit_s, BRIEF_S):
             return times
         long = first_s * (pace.runs - 1) >= self._effort.budget_s
         while race.lost(times) and len(times) < (pace.long_runs if long else pace.runs):

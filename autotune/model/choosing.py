@@ -24,6 +24,7 @@ the prediction's logarithm counts as so much of it."""
 FAR = 2.0
 """How many times as many products as timed a prediction is taken for as it is."""
 
+
 @dataclass(frozen=True, slots=True)
 class Calls:
     """A program that may be chosen, and all ways to call it.
@@ -104,7 +105,7 @@ class Chooser:
         """All choices, the most promising first."""
         seconds = self._priced.seconds(sizes)
         doubtful = seconds * self._doubt * strangeness(sizes, self._known)
-        # One or two are asked for as a rule, so finding the next costs less than putting all in order.
+        # One or two are asked for as a rule: to find each costs less than to put all in order.
         for _ in doubtful:
             row = int(doubtful.argmin())
             yield self._choice(row, seconds)

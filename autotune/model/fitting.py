@@ -21,12 +21,18 @@ ABSENT_WEIGHT = 0.1
 """The same for a price that is expected to be zero, in what its term contributes where it
 contributes most."""
 
+LAST_LIKE_FULL = 1.0
+"""The same for a step of the last wave that costs something else than one of a full wave: two
+units take a place as long whether others follow them or not, and many programs are timed on small
+problems alone, which have no full wave."""
+
 DOUBTFUL = 3.0
 """Measurements that an unknown program's spread counts for: few that fit say little."""
 
 UNKNOWN_SPREAD = 0.3
 """What programs of a family differ by from what is expected of them."""
 
+_FULL, _LAST = map(TERMS.index, ("steps of full waves", "steps of the last wave"))
 _ROBUST_ROUNDS = 4
 _TOLERATED = 0.15
 """Relative errors beyond this count less and less: a disturbed moment is no price."""
@@ -76,6 +82,11 @@ def fit(
     unit = np.where(expected > 0, expected, 1.0 / contributed)
     pull = np.diag(np.sqrt(np.where(expected > 0, PRIOR_WEIGHT, ABSENT_WEIGHT)))
     pulled = pull @ np.where(expected > 0, 1.0, 0.0)
+    if expected[_FULL] > 0 and expected[_LAST] > 0:
+        tie = np.zeros(len(TERMS))
+        tie[[_FULL, _LAST]] = [-1.0, expected[_LAST] / expected[_FULL]]
+        pull = np.vstack([pull, math.sqrt(LAST_LIKE_FULL) * tie])
+        pulled = np.append(pulled, 0.0)
     strengths = np.sqrt(weights)
     robust = np.ones(len(seconds))
     prices = expected
@@ -89,7 +100,7 @@ def fit(
     logs = np.log(seconds / np.maximum(counted @ prices, 1e-300))
     count = float(weights.sum())
     used = rows.T @ rows
-    free = float(np.trace(np.linalg.solve(used + pull**2, used)))  # what the data decided
+    free = float(np.trace(np.linalg.solve(used + pull.T @ pull, used)))  # what the data decided
     inflation = count / max(count - free, _LEAST_KNOWN * count)
     told = float(weights @ logs**2) * inflation
     spread = math.sqrt((DOUBTFUL * UNKNOWN_SPREAD**2 + told) / (DOUBTFUL + count))

@@ -23,6 +23,7 @@ from autotune.core.errors import OutOfTimeError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.families.planning import planner_of
 from autotune.measuring.evaluator import Effort
+from autotune.measuring.trial import BRIEF_S
 from autotune.model import (
     LARGEST,
     PriceBook,
@@ -72,8 +73,13 @@ def timed(
     measurement: Measurement,
     units: Units,
 ) -> Timed | None:
-    """What a trial teaches; None where it gave no time."""
+    """What a trial teaches; None where it gave no time.
+
+    Nor does a brief first call by itself: it may have waited for memory and for code.
+    """
     if measurement.median_s is None or measurement.outcome not in _TIMED:
+        return None
+    if measurement.repeats == 1 and measurement.median_s < BRIEF_S:
         return None
     details = measurement.details
     registers, shared = (details.get(name) for name in ("registers", "shared_bytes"))

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from autotune.targets.cuda.launch.launch import Launch
 
 HOPELESS = 8.0
-"""Kernels that their first run shows to be this much slower than the limit are not timed at all:
-low clocks explain no more than that."""
+"""Kernels that a first run of some length shows to be this much slower than the limit are timed no
+further: low clocks explain no more than that."""
 
 _RECORDED_STATE = ("sm_clock_mhz", "power_w", "throttle")
 
