@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from autotune.core.dtypes import DEFAULT_DTYPE, dtype_name
+from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES, dtype_name
 from autotune.core.errors import InputError, ProblemError
 from autotune.core.printable import shown
 from autotune.families.offers import dtypes_of, unoffered, unwritten
@@ -61,8 +61,8 @@ def problem_options() -> argparse.ArgumentParser:
     group.add_argument(
         "--accuracy",
         metavar="A",
-        help="loosest accuracy class allowed, of those that the families have (default ieee, or "
-        "the class of the families named)",
+        help="loosest accuracy class allowed, of those that the families have (default "
+        "native for 16-bit types, else ieee; or the class of the families named)",
     )
     group.add_argument(
         "--threads", type=int, metavar="N", help="cap on CPU threads (default: all there are)"
@@ -150,12 +150,12 @@ def _of_blas(text: str) -> str:
 def _offered(args: argparse.Namespace, scope: Scope) -> tuple[str, str]:
     """Dtype and accuracy class, of those that there are families for."""
     families = [*scope.families.values()]
-    dtypes = dtypes_of(families)
+    dtypes = dtypes_of(scope.chosen.values())
     default = DEFAULT_DTYPE if DEFAULT_DTYPE in dtypes else dtypes[0]
     dtype = default if args.dtype is None else dtype_name(args.dtype)
     if (reason := unoffered(families, dtype, args.accuracy)) is not None:
         raise ProblemError(reason)
-    return dtype, args.accuracy or _accuracy_of(scope) or "ieee"
+    return dtype, args.accuracy or _accuracy_of(scope) or DTYPES[dtype].accuracy
 
 
 def _accuracy_of(scope: Scope) -> str | None:

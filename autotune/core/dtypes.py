@@ -52,6 +52,7 @@ class Dtype:
         name: what it is called here, and in PyTorch and NumPy.
         aliases: other names, in lower case.
         itemsize: bytes per element.
+        accuracy: the accuracy class that is meant where none is named.
         accumulation: name of the type that products of such elements are summed in; scalars
             (alpha, beta) are passed in it.
         unit_roundoff: largest relative error of rounding a number to it.
@@ -73,6 +74,7 @@ class Dtype:
     name: str
     aliases: tuple[str, ...]
     itemsize: int
+    accuracy: str
     accumulation: str
     unit_roundoff: float
     smallest: float
@@ -132,6 +134,7 @@ DTYPES: Mapping[str, Dtype] = {
             name="float32",
             aliases=("f32", "fp32", "single"),
             itemsize=4,
+            accuracy="ieee",
             accumulation="float32",
             unit_roundoff=2.0**-24,
             smallest=2.0**-149,
@@ -152,6 +155,7 @@ DTYPES: Mapping[str, Dtype] = {
             name="float64",
             aliases=("f64", "fp64", "double"),
             itemsize=8,
+            accuracy="ieee",
             accumulation="float64",
             unit_roundoff=2.0**-53,
             smallest=2.0**-1074,
@@ -172,6 +176,7 @@ DTYPES: Mapping[str, Dtype] = {
             name="float16",
             aliases=("f16", "fp16", "half"),
             itemsize=2,
+            accuracy="native",
             accumulation="float32",
             unit_roundoff=2.0**-11,
             smallest=2.0**-24,
@@ -191,6 +196,7 @@ DTYPES: Mapping[str, Dtype] = {
             name="bfloat16",
             aliases=("bf16",),
             itemsize=2,
+            accuracy="native",
             accumulation="float32",
             unit_roundoff=2.0**-8,
             smallest=2.0**-133,

@@ -92,6 +92,10 @@ class Work:
         copied: 1 where operands whose rows are no whole vectors are copied first.
         share: least reduction steps of a unit where units are as many as the device holds at once
             and divide all steps of all tiles evenly; 0 where every tile has units of its own.
+        rate: products that a GPU's units do in the time of one for each thread; 1 but for tensor
+            cores.
+        warp: rows and columns of C for which a warp reads its operands once; None where every
+            thread reads those of its own.
     """
 
     tile: tuple[Expression, Expression, Expression]
@@ -99,10 +103,12 @@ class Work:
     in_block: Expression
     copied: Expression
     share: Expression
+    rate: Expression
+    warp: tuple[Expression, Expression] | None = None
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
-        """All of them, in this order."""
+        """How it divides a product: tile, parts, in_block, copied and share."""
         return (*self.tile, self.parts, self.in_block, self.copied, self.share)
 
 

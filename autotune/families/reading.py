@@ -381,15 +381,19 @@ def _launch(table: Table, scope: Scope) -> Launch:
 
 def _work(table: Table, scope: Scope) -> Work:
     rows, columns, steps = _extents(table, "tile", scope, "rows, columns and reduction steps")
-    others = {"parts": "1", "in_block": "0", "copied": "0", "share": "0"}
-    parts, in_block, copied, share = (
+    others = {"parts": "1", "in_block": "0", "copied": "0", "share": "0", "rate": "1"}
+    parts, in_block, copied, share, rate = (
         scope.expression(
             table, key, table.text(key) if key in table else default, exact_division=True
         )
         for key, default in others.items()
     )
+    warp = None
+    if "warp" in table:
+        down, across = _extents(table, "warp", scope, "rows and columns", count=2)
+        warp = down, across
     table.close()
-    return Work((rows, columns, steps), parts, in_block, copied, share)
+    return Work((rows, columns, steps), parts, in_block, copied, share, rate, warp)
 
 
 def _auxiliary(table: Table, scope: Scope) -> AuxiliaryKernel:
@@ -409,11 +413,12 @@ def _size(table: Table, key: str, scope: Scope) -> Expression:
 
 
 def _extents(
-    table: Table, key: str, scope: Scope, meaning: str = "x, y and z"
+    table: Table, key: str, scope: Scope, meaning: str = "x, y and z", count: int = 3
 ) -> tuple[Expression, ...]:
     texts = table.items(key)
-    if len(texts) != 3:
-        table.fail(key, f"must be three expressions, for {meaning}, got {shown(texts)}")
+    if len(texts) != count:
+        number = {2: "two", 3: "three"}[count]
+        table.fail(key, f"must be {number} expressions, for {meaning}, got {shown(texts)}")
     return tuple(scope.expression(table, key, text, exact_division=True) for text in texts)
 
 

@@ -4,7 +4,8 @@ A model to rank configurations with before any is measured, in the spirit of the
 (Williams, Waterman and Patterson, "Roofline: an insightful visual performance model", 2009): a
 multiprocessor multiplies, reads fragments from shared memory and tiles from the level-2 cache; the
 slowest of the three counts, for as many waves of blocks as the device needs. A block computes what
-the family says of it ([work]), else its share of the output. The model knows nothing of the
+the family says of it ([work]), else its share of the output. Of tensor cores the family says how
+much faster they are, and for which tile a warp reads its operands. The model knows nothing of the
 instructions that were emitted.
 """
 
@@ -87,18 +88,23 @@ def expected_log_time(
                 products = rows * across * n / parts  # of one unit
                 elements = rows * across
                 even = column(work.share) > 0
+                rate = column(work.rate)
             else:  # a unit is a block
                 units = np.asarray(math.prod(map(column, grid)), np.float64)
                 products = all_products / units
                 elements = output / units
-                even = np.zeros(1, bool)
+                even, rate = np.zeros(1, bool), np.ones(1)
             waves = units / (limits.multiprocessor_count * resident)
             waves = np.where(even, waves, np.ceil(waves))
             own = np.maximum(elements / threads, 1.0)  # elements of one thread
             steps = products / (own * threads)
             in_flight = resident * threads * np.minimum(own, 16.0)
-            compute = np.maximum(1.0, _LATENCY_PRODUCTS / in_flight)
-            shared = _SHARED_COST * 2.0 / np.sqrt(own)
+            compute = np.maximum(1.0, _LATENCY_PRODUCTS / in_flight) / rate
+            read = 2.0 / np.sqrt(own)  # elements, for each product
+            if work is not None and work.warp is not None:
+                down, along = map(column, work.warp)
+                read = 1.0 / down + 1.0 / along
+            shared = _SHARED_COST * read
             cache = _CACHE_COST * 2.0 / np.sqrt(own * threads)
             slowest = np.maximum(np.maximum(compute, shared), cache)
             cost = waves * resident * own * threads * steps * slowest

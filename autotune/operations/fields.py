@@ -57,7 +57,10 @@ def one_of(name: str, value: Any, allowed: Sequence[str]) -> None:
 
 
 def check_common(problem: Any) -> None:
-    """Normalise dtype, out_dtype, accuracy and threads of a frozen problem."""
+    """Normalise dtype, out_dtype, accuracy and threads of a frozen problem.
+
+    No accuracy class stands for the usual one of the dtype.
+    """
 
     def put(name: str, value: object) -> None:
         object.__setattr__(problem, name, value)
@@ -66,6 +69,7 @@ def check_common(problem: Any) -> None:
     if problem.out_dtype is not None:
         out_dtype = dtype_of("out_dtype", problem.out_dtype)
         put("out_dtype", None if out_dtype == problem.dtype else out_dtype)
+    put("accuracy", problem.accuracy or DTYPES[problem.dtype].accuracy)
     one_of("accuracy", problem.accuracy, ACCURACIES)
     if problem.threads is not None:
         put("threads", positive("threads", problem.threads))
@@ -78,7 +82,7 @@ def label_of(problem: Any) -> str:
         parts.append(f"to-{problem.out_dtype}")
     if problem.layout != "nn":
         parts.append(problem.layout)
-    if problem.accuracy != "ieee":
+    if problem.accuracy != DTYPES[problem.dtype].accuracy:
         parts.append(problem.accuracy)
     if problem.threads is not None:
         parts.append(f"{problem.threads}-thread" + ("s" if problem.threads > 1 else ""))

@@ -257,7 +257,8 @@ class OperationProblem:
         shape: its sizes, in order.
         dtype: element type of the operands: a name or anything NumPy understands as a dtype.
         out_dtype: element type of the output; None means `dtype`.
-        accuracy: the loosest accuracy class a kernel may have.
+        accuracy: the loosest accuracy class a kernel may have; empty means native for 16-bit
+            operands, ieee for others.
         threads: cap on CPU threads; None means all that the process may use.
 
     Raises:
@@ -268,7 +269,7 @@ class OperationProblem:
     shape: tuple[int, ...]
     dtype: str = DEFAULT_DTYPE
     out_dtype: str | None = None
-    accuracy: str = "ieee"
+    accuracy: str = ""
     threads: int | None = None
 
     def __post_init__(self) -> None:

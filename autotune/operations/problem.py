@@ -166,7 +166,8 @@ class Gemm:
         dtype: element type of A and B: a name or anything NumPy understands as a dtype.
         out_dtype: element type of C; None means `dtype`.
         layout: which operands are stored transposed; "nt" takes B as a K x N array.
-        accuracy: the loosest accuracy class a kernel may have.
+        accuracy: the loosest accuracy class a kernel may have; empty means native for 16-bit
+            operands, ieee for others.
         threads: cap on CPU threads; None means all that the process may use.
 
     Raises:
@@ -179,7 +180,7 @@ class Gemm:
     dtype: str = DEFAULT_DTYPE
     out_dtype: str | None = None
     layout: str = "nn"
-    accuracy: str = "ieee"
+    accuracy: str = ""
     threads: int | None = None
 
     @classmethod

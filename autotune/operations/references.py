@@ -77,6 +77,21 @@ class Tolerance:
         whole blocks are added and subtracted before they are multiplied; in class `ieee` it stays
         in its row of A, or its column of B.
 
+        `native`: (16 + sqrt n) eps, n the reduction. Tensor cores hold products of 16-bit operands
+        exactly, but truncate: addends, when they are brought to the largest exponent, and every
+        sum of a block of 4 to 16 products with what was there (Fasi, Higham, Mikaitis and Pranesh,
+        "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science 7:e330, 2021). What is
+        cut off always points to zero, so it does not average out: in one accumulator each of n / 4
+        sums loses up to eps of itself, which for data of one sign adds up to n eps / 8 on average.
+        For data of mean zero, as used here, a sum is a random walk: for the largest of some 2^24
+        elements, 5.5 deviations, the losses add up to 0.5 sqrt(n) eps S.
+
+        `tf32`: (16 + sqrt n) eps, and 2^-10 min(1, 10 / sqrt n) for operands rounded to 11 bits of
+        significand. Two roundings change a product by 2^-10 of itself at most, and by that a sum
+        by 2^-10 S. They are of either sign: by Hoeffding's inequality an element is off by more
+        than 6 2^-10 sqrt(sum of squared products) with a chance of 2 exp(-18), and that root is at
+        most 1.6 S / sqrt(n) for normal data, 1.4 for uniform.
+
         A result of another type than the sums is rounded to it, once, at the end: off by at most
         u' |C_ij|, where u' is that type's unit roundoff, and among its subnormal numbers by half
         the smallest one (Higham, section 2.1, where (2.8) adds the second to the first).
@@ -88,11 +103,11 @@ class Tolerance:
         Args:
             accuracy: the accuracy class of the kernel.
             dtype: element type of the operands.
-            sizes: of the problem.
+            sizes: of the problem; of a product M, N (the reduction) and K.
             out_dtype: element type of the result; None means `dtype`.
 
         Raises:
-            InputError: no tolerance is known for the class.
+            InputError: no tolerance is known for the class, or for what is no product.
         """
         sums, result = DTYPES[dtype].accumulated, DTYPES[out_dtype or dtype]
         eps = 2 * sums.unit_roundoff
@@ -102,7 +117,15 @@ class Tolerance:
         if accuracy == "strassen":
             levels = max(0, math.ceil(math.log2(min(sizes) / 32)))
             return cls(8 * eps * 4.5 ** (levels / 2), True, *final)
-        raise InputError(f"accuracy must be ieee or strassen to be verified, got {accuracy!r}")
+        if accuracy not in ("native", "tf32"):
+            raise InputError(
+                f"accuracy must be ieee, native, tf32 or strassen to be verified, got {accuracy!r}"
+            )
+        if len(sizes) != 3:
+            raise InputError(f"accuracy {accuracy} is for matrix products: use ieee")
+        root = math.sqrt(sizes[1])
+        rounded = 2.0**-10 * min(1.0, 10 / root) if accuracy == "tf32" else 0.0
+        return cls((16 + root) * eps + rounded, False, *final)
 
     def allowed(self, scale: Matrix, largest: float, expected: Matrix) -> Matrix:
         """How far each element may be off.

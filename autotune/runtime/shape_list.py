@@ -5,9 +5,9 @@ JSON Lines, an object each::
     {"shape": "1024x512x64", "dtype": "float32", "layout": "nt", "target": "cpu", "weight": 12}
 
 `shape` has the sizes in the operation's order. All else may be missing: `operation` (gemm),
-`dtype` (float32), `out_dtype`, `layout` (nn), `accuracy` (ieee), `threads`, `target` (any) and
-`weight`, a number above 0 (1). Lines of one problem and target add up. Empty lines count for
-nothing, and neither does a last line that is not complete: its process was killed.
+`dtype` (float32), `out_dtype`, `layout` (nn), `accuracy` (that of the dtype), `threads`, `target`
+(any) and `weight`, a number above 0 (1). Lines of one problem and target add up. Empty lines count
+for nothing, and neither does a last line that is not complete: its process was killed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError
 from autotune.core.suggestions import must_be
 from autotune.families.catalog import find_operation
@@ -50,7 +51,8 @@ class UsedShape:
         """As a line has it; what is usual is left out."""
         key = self.problem.key()
         fields = {name: key[name] for name in _FIELDS if key.get(name) is not None}
-        for name, usual in (("layout", "nn"), ("accuracy", "ieee")):
+        accuracy = DTYPES[self.problem.dtype].accuracy
+        for name, usual in (("layout", "nn"), ("accuracy", accuracy)):
             if fields.get(name) == usual:
                 del fields[name]
         operation = self.problem.operation

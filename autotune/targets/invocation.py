@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.core.dtypes import DEFAULT_DTYPE
+from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES
 from autotune.families.offers import refusal, unoffered
 from autotune.operations.problem import OPERATIONS
 
@@ -23,10 +23,9 @@ _DEFAULTS = {
     "dtype": DEFAULT_DTYPE,
     "out_dtype": None,
     "layout": "nn",
-    "accuracy": "ieee",
     "threads": None,
 }
-"""Fields of a problem that are left out where they have these values."""
+"""Fields of a problem that are left out where they have these values, or the dtype's own class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +121,8 @@ class Invocation:
 
     def _differing(self) -> Iterator[tuple[str, object]]:
         """The problem's fields, besides sizes, that differ from the defaults."""
-        for name, default in _DEFAULTS.items():
+        usual = {**_DEFAULTS, "accuracy": DTYPES[self.problem.dtype].accuracy}
+        for name, default in usual.items():
             value = getattr(self.problem, name)
             if value != default:
                 yield name, value
@@ -167,7 +167,7 @@ def not_tuned(
     """
     problem = invocation.problem
     impossible = refusal(families, problem)
-    if impossible is None and problem.accuracy != "ieee":
+    if impossible is None and problem.accuracy != DTYPES[problem.dtype].accuracy:
         impossible = unoffered([*families.values()], problem.dtype, problem.accuracy)
     start = f"no tuned {invocation.target} kernel for {problem.label}"
     if impossible is not None:

@@ -109,7 +109,7 @@ def test_valid_configurations_compile_and_need_what_was_predicted(
 ) -> None:
     limits = find_gpu(device).limits
     assert limits.architecture in supported_architectures()
-    if not family.space(Gemm(m=4096, n=4096, k=4096), limits).size:
+    if not family.space(Gemm(4096, 4096, 4096, family.dtypes[0]), limits).size:
         demands = [
             restriction.text
             for restriction in family.restrictions

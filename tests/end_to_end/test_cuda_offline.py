@@ -16,7 +16,14 @@ from autotune.families.catalog import load_families
 from autotune.targets.cuda.compile import nvrtc
 from autotune.targets.cuda.device.known_gpus import find_gpu, known_gpus
 
-FAMILIES = {"block", "naive", "outer", "pipelined", "skinny", "streamed", "tiled", "volkov"}
+FAMILIES = {
+    **dict.fromkeys(("block", "naive", "outer", "pipelined", "skinny"), "float32"),
+    **dict.fromkeys(("streamed", "tiled", "volkov"), "float32"),
+    "dmma": "float64",
+    "mma": "float16",
+    "mma_tf32": "float32-tf32",
+}
+"""Families, and what they are for as labels have it."""
 H200 = ["--target", "cuda", "--device", "h200"]
 NUMBA_FAMILIES = {"block", "naive", "tiled"}
 NUMBA_H200 = ["--target", "numba-cuda", "--device", "h200"]
@@ -46,8 +53,12 @@ def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 
 def test_space_shows_what_the_device_prunes(capsys) -> None:
     families = document(capsys, "space", *H200, "--shape", "4096x4096x4096")
-    assert {entry["family"] for entry in families} == FAMILIES
+    assert {entry["family"] for entry in families} == FAMILIES.keys()
     for entry in families:
+        if FAMILIES[entry["family"]] in ("float64", "float16"):
+            assert entry["valid"] == 0
+            assert entry["unsupported"].endswith("not float32")
+            continue
         remaining = [entry["cartesian"], *(step["remaining"] for step in entry["restrictions"])]
         assert remaining == sorted(remaining, reverse=True)
         assert 0 < remaining[-1] == entry["valid"] <= 10**7
@@ -86,7 +97,9 @@ def test_emit_tells_what_the_binary_needs(capsys, family: str) -> None:
     assert binary["rejection"] is None
     assert "NVIDIA H200" in err
     launched, needed = err.splitlines()
-    assert launched.startswith("autotune: launched for 1024x1024x1024-float32: gemm on ")
+    assert launched.startswith(
+        f"autotune: launched for 1024x1024x1024-{FAMILIES[family]}: gemm on "
+    )
     assert f"NVIDIA H200: {binary['registers']} " in needed
 
 

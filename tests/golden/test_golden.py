@@ -96,6 +96,9 @@ CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
 SQUARE: Mapping[str, Value] = {"sm": 64, "sk": 64, "sn": 16, "group": 1, "fragment_buffers": 1}
 CUDA_CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
     "block_float32": ("block", {}, "float32", "float32"),
+    "dmma": ("dmma", {}, "float64", "float64"),
+    "mma_float16": ("mma", {}, "float16", "float16"),
+    "mma_tf32": ("mma_tf32", {"fragments": 1}, "float32", "float32"),
     "block_float16": ("block", SQUARE, "float16", "float16"),
     "naive_float32": ("naive", {}, "float32", "float32"),
     "naive_bfloat16_to_float32": ("naive", {}, "bfloat16", "float32"),
@@ -117,6 +120,7 @@ CUDA_CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
 EPILOGUE_CASES: Mapping[str, tuple[str, str, str]] = {
     "naive_gated_float16": ("naive", "gated", "float16"),
     "outer_linear_relu": ("outer", "linear_relu", "float32"),
+    "mma_gated_bfloat16": ("mma", "gated", "bfloat16"),
 }
 """Families of gemm, and operations with an epilogue that they compute."""
 

@@ -3,8 +3,8 @@
 // Every thread of a block is a fiber. A fiber runs until it meets a barrier, exchanges a value with
 // its warp, or ends; then the next one runs. A barrier that only some threads of a block reach is an
 // error, an exchange that only some of a warp reach is one, and so is a copy to an address that the
-// hardware would refuse. Asynchronous copies are carried out as late as they may
-// be: when their thread waits for them. Shared memory starts out as NaN in every block.
+// hardware would refuse. What a source says in PTX is carried out by the functions of ptx_on_host.h.
+// Shared memory starts out as NaN in every block.
 //
 // Include it before the emitted source, with AUTOTUNE_HOST defined.
 #pragma once
@@ -88,8 +88,7 @@ namespace host {
 struct Copy {
   char* to;
   const char* from;
-  int bytes;
-  bool inside;
+  int bytes, given;  // behind those that are given come zeros
 };
 
 struct Fiber {
@@ -97,8 +96,8 @@ struct Fiber {
   uint3 index;
   std::size_t number;  // in its block
   bool finished, at_barrier;
-  unsigned exchanges;    // with its warp, so far
-  double offered[2];     // in the latest exchange and the one before it
+  unsigned exchanges;         // with its warp, so far
+  unsigned char offered[2][256];  // in the latest exchange and the one before it
   std::vector<Copy> open;                    // copies since the last commit
   std::deque<std::vector<Copy>> committed;  // groups that nobody has waited for
 };
@@ -122,11 +121,8 @@ static void enter() {
 
 static void perform(const std::vector<Copy>& copies) {
   for (const Copy& copy : copies) {
-    if (copy.inside) {
-      std::memcpy(copy.to, copy.from, copy.bytes);
-    } else {
-      std::memset(copy.to, 0, copy.bytes);
-    }
+    std::memcpy(copy.to, copy.from, copy.given);
+    std::memset(copy.to + copy.given, 0, copy.bytes - copy.given);
   }
 }
 
@@ -196,6 +192,29 @@ static void launch(const uint3& grid, const uint3& block, std::size_t shared_byt
   }
 }
 
+// Offers a value to the running thread's warp, all of whose threads must take part: the number of the
+// exchange.
+template <typename Value>
+static unsigned offer(const Value& value) {
+  static_assert(sizeof value <= sizeof running->offered[0], "what is offered fits");
+  const unsigned exchange = ++running->exchanges;
+  std::memcpy(running->offered[exchange % 2], &value, sizeof value);
+  swapcontext(&running->context, &scheduler);  // until all have offered theirs
+  return exchange;
+}
+
+// What another thread of the warp offered in an exchange.
+template <typename Value>
+static Value offered(std::size_t thread, unsigned exchange) {
+  // A thread that is one exchange ahead has kept what it offered in this one.
+  if (thread >= threads || fibers[thread].exchanges - exchange > 1) {
+    fail("an exchange that not all threads of a warp reach");
+  }
+  Value value;
+  std::memcpy(&value, fibers[thread].offered[exchange % 2], sizeof value);
+  return value;
+}
+
 }  // namespace host
 
 extern "C" void order_blocks(bool backwards) { host::backwards = backwards; }
@@ -239,38 +258,14 @@ static inline unsigned atomicCAS(unsigned* address, unsigned expected, unsigned 
 // take part.
 template <typename Value>
 static inline Value __shfl_xor_sync(unsigned mask, Value value, int distance) {
-  host::Fiber& self = *host::running;
+  const std::size_t self = host::running->number;
   if (mask != 0xffffffffu) host::fail("an exchange among some threads of a warp");
-  const unsigned exchange = ++self.exchanges;
-  self.offered[exchange % 2] = value;
-  swapcontext(&self.context, &host::scheduler);  // until all have offered theirs
-  const std::size_t partner = self.number ^ std::size_t(distance);
-  // A thread that is one exchange ahead has kept what it offered in this one.
-  if (partner >= host::threads || host::fibers[partner].exchanges - exchange > 1) {
-    host::fail("an exchange that not all threads of a warp reach");
-  }
-  return Value(host::fibers[partner].offered[exchange % 2]);
+  return host::offered<Value>(self ^ std::size_t(distance), host::offer(value));
 }
 
-template <int WIDTH, typename Element>
-static inline void copy_async(Element* to, const Element* from, bool inside = true) {
-  constexpr int BYTES = WIDTH * sizeof(Element);
-  static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "sizes that cp.async has");
-  if (reinterpret_cast<std::uintptr_t>(to) % BYTES != 0) host::fail("misaligned copy to shared");
-  if (inside && reinterpret_cast<std::uintptr_t>(from) % BYTES != 0) host::fail("misaligned copy");
-  host::running->open.push_back(
-      {reinterpret_cast<char*>(to), reinterpret_cast<const char*>(from), BYTES, inside});
+// Addresses of shared memory, which PTX has in 32 bits, are distances from one place.
+static inline std::size_t __cvta_generic_to_shared(const void* address) {
+  return std::size_t(static_cast<const unsigned char*>(address) - host::dynamic_shared);
 }
 
-static inline void commit_copies() {
-  host::running->committed.push_back(std::move(host::running->open));
-  host::running->open.clear();
-}
-
-template <int GROUPS>
-static inline void wait_for_copies() {
-  while (host::running->committed.size() > GROUPS) {
-    host::perform(host::running->committed.front());
-    host::running->committed.pop_front();
-  }
-}
+#include "ptx_on_host.h"

@@ -25,10 +25,8 @@ FLAGS = ("-std=c++17", "-O1", "-march=native", "-ffp-contract=off", "-shared", "
 _DYNAMIC_SHARED = re.compile(
     r"extern\s+__shared__\s+(?:__align__\(\d+\)\s+)?([\w ]+?)\s+(\w+)\s*\[\s*\]\s*;"
 )
-_ASYNCHRONOUS = re.compile(
-    r"^// --- Asynchronous copies from global to shared memory ---\n.*?(?=^// --- )",
-    re.DOTALL | re.MULTILINE,
-)
+_ASM = re.compile(r'asm(?: volatile)?\(\s*((?:"[^"]*"\s*)+)((?::[^;]*)?)\);')
+_OPERAND = re.compile(r'"([=+]?)\w"\(((?:[^()]|\([^()]*\))*)\)')
 _KERNEL = re.compile(r'extern "C" __global__ [^;{]*?\b(\w+)\(([^)]*)\)\s*\{', re.DOTALL)
 _KINDS: dict[str, Any] = {
     "int": ctypes.c_int,
@@ -109,11 +107,33 @@ def _value(kind: Any, given: Any) -> Any:
 
 
 def _host_source(text: str) -> str:
-    """The source with types, asynchronous copies and dynamic shared memory of the header's."""
+    """The source with types, PTX and dynamic shared memory of the header's."""
     text = re.sub(r"^#include <cuda_\w+\.h>$", "", text, flags=re.MULTILINE)
-    text = _ASYNCHRONOUS.sub("", text)
+    text = _ASM.sub(_carried_out, text)
     pointer = r"static \1* const \2 = reinterpret_cast<\1*>(host::dynamic_shared);"
     return f'#include "{HEADER}"\n' + _DYNAMIC_SHARED.sub(pointer, text)
+
+
+def _carried_out(statement: re.Match[str]) -> str:
+    """A call of what carries out an asm statement: see ptx_on_host.h."""
+    code = "".join(re.findall(r'"([^"]*)"', statement[1])).strip().rstrip(";")
+    if not code:
+        return statement[0]  # no instruction: the host's compiler takes it
+    name, _, rest = code.partition(" ")
+    operands = _OPERAND.findall(statement[2])
+
+    def given(text: str, written: bool) -> str:
+        number = re.fullmatch(r"\[?%(\d+)\]?", text)
+        if number is None:
+            return text
+        constraint, value = operands[int(number[1])]
+        return f"&{value}" if written and constraint else value
+
+    arguments = []
+    for place, text in enumerate(re.findall(r"\{[^}]*\}|[^{},\s]+", rest)):
+        values = [given(each, place == 0) for each in re.split(r"[{},\s]+", text) if each]
+        arguments.append(f"ptx::list({', '.join(values)})" if text[0] == "{" else values[0])
+    return f"ptx::{re.sub(r'[.:]+', '_', name)}({', '.join(arguments)});"
 
 
 def _entry(kernel: tuple[str, list[Any]]) -> str:

@@ -38,15 +38,19 @@ def test_copies_arrive_when_they_are_waited_for(tmp_path: Path) -> None:
 extern "C" __global__ void __launch_bounds__(1) late(const float* from, float* out) {
   __shared__ float tile[2];
   tile[0] = tile[1] = -1.0f;
-  copy_async<1>(&tile[0], from);
-  commit_copies();
-  copy_async<1>(&tile[1], from + 1);
-  commit_copies();
+  for (int i = 0; i < 2; ++i) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(&tile[i]));
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                 :
+                 : "r"(to), "l"(from + i), "n"(4), "r"(4)
+                 : "memory");
+    asm volatile("cp.async.commit_group;" : : : "memory");
+  }
   out[0] = tile[0];
-  wait_for_copies<1>();
+  asm volatile("cp.async.wait_group %0;" : : "n"(1) : "memory");
   out[1] = tile[0];
   out[2] = tile[1];
-  wait_for_copies<0>();
+  asm volatile("cp.async.wait_group %0;" : : "n"(0) : "memory");
   out[3] = tile[1];
 }
 """

@@ -51,6 +51,7 @@ def test_labels_tell_problems_apart() -> None:
         Gemm(1, 2, 3, dtype="float64"),
         Gemm(1, 2, 3, layout="tn"),
         Gemm(1, 2, 3, accuracy="strassen"),
+        Gemm(1, 2, 3, dtype="float16", accuracy="ieee"),
         Gemm(1, 2, 3, threads=1),
         Gemm(1, 2, 3, threads=2),
     ]

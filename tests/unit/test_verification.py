@@ -412,5 +412,5 @@ def test_a_guarded_matrix_is_nan_until_it_is_written(dtype: str) -> None:
 
 
 def test_an_unknown_class_has_no_tolerance() -> None:
-    with pytest.raises(InputError, match="ieee or strassen"):
-        Tolerance.of("tf32", "float32", (1, 1, 1))
+    with pytest.raises(InputError, match="ieee, native, tf32 or strassen"):
+        Tolerance.of("fp32", "float32", (1, 1, 1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from autotune.core.dtypes import DTYPES
 from autotune.targets.cuda.arrays.libraries import Cupy, Torch, library_of
 from autotune.targets.precision import cupy_is_exact, torch_is_exact
 
@@ -59,9 +60,9 @@ class DeviceLibrary:
 
     def _fits(self, library: Library, a: Any, b: Any, out: Any, beta: float) -> bool:
         """Whether the operands are plain ones of one library, on one device, and apart."""
-        if not _is_exact(library) or type(b) is not type(a):
-            return False
         problem = self._problem
+        if not _computes(library, problem) or type(b) is not type(a):
+            return False
         if problem.out_dtype is not None:  # neither library takes one
             return False
         places = [
@@ -86,6 +87,13 @@ class DeviceLibrary:
             other == device and (end <= c_start or c_end <= start)
             for other, start, end in ranges[:2]
         )
+
+
+def _computes(library: Library, problem: Gemm) -> bool:
+    """Whether a library multiplies in the class that a problem asks for."""
+    if problem.accuracy == "ieee" and DTYPES[problem.dtype].accuracy != "ieee":
+        return False  # libraries use tensor cores for these
+    return problem.accuracy == "tf32" or _is_exact(library)
 
 
 def _is_exact(library: Library) -> bool:

@@ -25,8 +25,10 @@ _PACKAGES = ("cupy_backends.cuda.libs.cublas", "nvmath.bindings.cublas", "torch"
 
 _NAMES = ("libcublas.so.13", "libcublas.so.12")
 _COMPUTE_32F = 68  # products of 16-bit numbers, on tensor cores, summed in float32
+_COMPUTE_32F_PEDANTIC = 69  # the same without tensor cores
 _DEFAULT_ALGORITHM = -1
 _DEFAULT_MATH = 0  # products in the operands' own precision: no TF32
+_TF32_MATH = 3  # float32 rounded to TF32
 _SUMS_IN_FULL = 16  # nor partial sums in the type of the result, where that is shorter
 _WORKSPACE_BYTES = 32 * 2**20  # what NVIDIA recommends for the largest devices
 
@@ -93,7 +95,10 @@ class Cublas:
             ctypes.c_size_t(_WORKSPACE_BYTES),
         )
         self._operand, self._result = DTYPES[problem.dtype], DTYPES[problem.result_dtype]
+        self._accuracy = class_of(problem)
         math = _DEFAULT_MATH if self._operand.blas else _SUMS_IN_FULL
+        if self._accuracy == "tf32":
+            math = _TF32_MATH
         self._call("cublasSetMathMode", self._handle, math)
         number = ctypes.c_int()
         self._call("cublasGetVersion_v2", self._handle, ctypes.byref(number))
@@ -140,7 +145,7 @@ class Cublas:
             *(self._at(a), operand.cublas, lda),
             self._by(beta),
             *(self._at(c), result.cublas, ldc),
-            _COMPUTE_32F,
+            _COMPUTE_32F if self._accuracy == "native" else _COMPUTE_32F_PEDANTIC,
             _DEFAULT_ALGORITHM,
         )
 
@@ -208,10 +213,19 @@ def vendor_of(problem: Problem, target: str, stream: Stream) -> Cublas | None:
     return None if library is None else Cublas(library, function, problem, stream)
 
 
-def cublas_mode(dtype: str) -> str:
-    """How products of a type are computed, for people."""
-    row = DTYPES[dtype]
-    return f"{dtype}, TF32 off" if row.blas else f"{dtype}, sums in {row.accumulation}"
+def class_of(problem: Problem) -> str:
+    """The accuracy class in which the library computes a problem: never a looser one."""
+    able = ("tf32",) if problem.dtype == "float32" else ("native",)
+    return problem.accuracy if problem.accuracy in able else "ieee"
+
+
+def cublas_mode(problem: Problem) -> str:
+    """How products of a problem are computed, for people."""
+    row, accuracy = DTYPES[problem.dtype], class_of(problem)
+    if row.blas:
+        return f"{row.name}, TF32 {'on' if accuracy == 'tf32' else 'off'}"
+    cores = "" if accuracy == "native" else ", no tensor cores"
+    return f"{row.name}, sums in {row.accumulation}{cores}"
 
 
 def version_text(number: int) -> str:

@@ -24,7 +24,13 @@ from autotune.targets.cuda.device.nvml import GpuMonitor
 from autotune.targets.cuda.driver.context import describe, driver_errors
 from autotune.targets.cuda.driver.interface import driver
 from autotune.targets.cuda.launch.launch import CudaKernel
-from autotune.targets.cuda.measure.baseline import Cublas, CublasError, cublas_mode, vendor_of
+from autotune.targets.cuda.measure.baseline import (
+    Cublas,
+    CublasError,
+    class_of,
+    cublas_mode,
+    vendor_of,
+)
 from autotune.targets.cuda.measure.bench import CaseBench, ProblemBench
 from autotune.targets.cuda.measure.device_check import DeviceCheck
 from autotune.targets.cuda.measure.memory import OperandSets, rotation_sets
@@ -193,7 +199,7 @@ class CudaRig:
         if cublas is None:
             return ()
         version = cublas.version
-        name = f"cuBLAS {version} ({cublas_mode(self._problem.dtype)})"
+        name = f"cuBLAS {version} ({cublas_mode(self._problem)})"
         return (Vendor(name, 1, {"library": "cuBLAS", "version": version}),)
 
     def failure(self, error: Exception) -> Evaluated | None:
@@ -231,7 +237,7 @@ class CudaRig:
                 return None
             bench = CaseBench(self._large, _own_stream(cublas), self._stopwatch)
             bench.once()
-            verdict = bench.judge("ieee")
+            verdict = bench.judge(class_of(self._problem))
         except failures:
             return None
         if verdict.right:

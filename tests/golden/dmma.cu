@@ -1,0 +1,603 @@
+/*
+ * gemm for cuda: family dmma, float64, layout nn.
+ *
+ * template: gemm/cuda/dmma.cu.j2, digest fb227d8ef70231e4
+ * configuration: {"fragments": 2, "min_blocks": 1, "mma_k": 8, "mma_m": 16, "sk": 64, "sm": 128,
+ *     "sn": 16, "stages": 4, "warp_k": 32, "warp_m": 32}
+ * launch: grid (tiles, 1, splits), block (256, 1, 1), 98304 bytes of dynamic shared memory
+ *   workspace: ticket_bytes + (splits > 1) * splits * M * part_stride * 8 bytes, of which the first
+ *       ticket_bytes are zero
+ *   after it, where splits > 1 and last == 0: sum_splits, grid
+ *       (ceildiv(M * part_stride // 2, 128), 1, 1), block (128, 1, 1)
+ *   tiles = ceildiv(M, 128) * ceildiv(K, 64)
+ *   part_stride = ceildiv(K, 2) * 2
+ *   ticket_bytes = last * (splits > 1) * ceildiv(tiles, 4) * 16
+ */
+
+using T = double;
+constexpr int ITEMSIZE = 8;
+static_assert(sizeof(T) == ITEMSIZE, "bytes per element");
+
+// --- Configuration ---
+
+// Rows of C, columns of C and reduction steps that a thread block stages.
+constexpr int SM = 128;
+constexpr int SK = 64;
+constexpr int SN = 16;
+
+// Rows and columns of C that a warp accumulates.
+constexpr int WARP_M = 32;
+constexpr int WARP_K = 32;
+
+// Rows of C and reduction steps of an instruction; it has 8 columns.
+constexpr int MMA_M = 16;
+constexpr int MMA_K = 8;
+
+// Shared buffers: copies run STAGES - 1 tiles ahead of the products.
+constexpr int STAGES = 4;
+
+// Buffers of fragments in registers: with 2, the next ones are read while the others are multiplied.
+constexpr int FRAGMENTS = 2;
+
+// Blocks that a multiprocessor must be able to hold.
+constexpr int MIN_BLOCKS = 1;
+
+// --- What follows from it ---
+
+// Elements of a 16-byte access.
+constexpr int VECTOR = 16 / sizeof(T);
+
+// Warps lie WARPS_K side by side over the tile of C.
+constexpr int WARPS_K = SK / WARP_K;
+constexpr int WARPS = SM / WARP_M * WARPS_K;
+constexpr int THREADS = 32 * WARPS;
+
+// A register of a fragment holds its thread's part of a block: 8 rows of A, or columns of B, and so
+// many reduction steps.
+constexpr int BLOCK_STEPS = 4;
+
+// A warp's blocks of rows, of columns, and of the steps of an instruction.
+constexpr int ROW_BLOCKS = WARP_M / 8;
+constexpr int COLUMN_BLOCKS = WARP_K / 8;
+constexpr int STEP_BLOCKS = MMA_K / BLOCK_STEPS;
+
+// Whole-number functions of the restrictions below; quotients and remainders round down.
+__device__ constexpr int modulo(int a, int b) { return (a % b + b) % b; }
+__device__ constexpr int floordiv(int a, int b) { return (a - modulo(a, b)) / b; }
+__device__ constexpr bool ispow2(int a) { return a > 0 && (a & (a - 1)) == 0; }
+
+static_assert(SM % WARP_M == 0, "sm / warp_m must be a whole number (warps)");
+static_assert(SK % WARP_K == 0, "sk / warp_k must be a whole number (warps)");
+static_assert(MMA_M == 16 || MMA_K == 4, "instructions are m8n8k4, m16n8k4, m16n8k8 and m16n8k16");
+static_assert(SM * ITEMSIZE % 128 == 0 || ispow2(SM),
+              "rows of a tile are permuted in runs of 128 bytes, or as a whole");
+static_assert(SK * ITEMSIZE % 128 == 0 || ispow2(SK),
+              "rows of a tile are permuted in runs of 128 bytes, or as a whole");
+static_assert(SN % (MMA_K * FRAGMENTS) == 0, "the fragments of a tile take turns in their buffers");
+static_assert(WARP_M <= 4 * WARP_K && WARP_K <= 4 * WARP_M,
+              "warp tiles that are long and narrow read more than they multiply");
+static_assert(floordiv(WARP_M, MMA_M) * floordiv(WARP_K, 8) * floordiv(SN, MMA_K) <= 256,
+              "the unrolled products of a tile stay within the instruction cache");
+static_assert(THREADS >= 64 && THREADS <= 512,
+              "a single warp cannot hide the latency of its own copies, and many wait for each "
+              "other");
+static_assert(SM * SN >= THREADS * VECTOR && SK * SN >= THREADS * VECTOR,
+              "every thread copies 16 bytes of both operands");
+
+// --- Memory ---
+
+// WIDTH neighbouring elements that are loaded or stored by one instruction.
+template <int WIDTH>
+struct alignas(WIDTH * sizeof(T)) Vector {
+  T element[WIDTH];
+};
+
+// Whether every row of a matrix can be accessed WIDTH elements at a time.
+template <int WIDTH, typename Element>
+__device__ __forceinline__ bool rows_aligned(const Element* first, int leading_dimension) {
+  return reinterpret_cast<unsigned long long>(first) % (WIDTH * sizeof(Element)) == 0 &&
+         leading_dimension % WIDTH == 0;
+}
+
+// --- Asynchronous copies ---
+
+// Copies BYTES bytes, 4, 8 or 16. Behind the first `given` of them, zeros are written and nothing
+// is read.
+template <int BYTES>
+__device__ __forceinline__ void copy_async(void* to, const void* from, int given) {
+  const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  if constexpr (BYTES == 16) {  // past the L1 cache: nothing is read twice by one block
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"(shared), "l"(from), "r"(given)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                 :
+                 : "r"(shared), "l"(from), "n"(BYTES), "r"(given)
+                 : "memory");
+  }
+}
+
+// Ends the group of copies that were issued since the last one.
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;" : : : "memory");
+}
+
+// Waits until at most GROUPS of the latest groups are still under way.
+template <int GROUPS>
+__device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" : : "n"(GROUPS) : "memory");
+}
+
+// --- The result ---
+
+// C = alpha * A B + beta * C, of which C is not read where beta is zero.
+struct Output {
+  T alpha, beta;
+  T* c;
+  int ldc;
+
+  __device__ __forceinline__ T* at(int row, int column) const {
+    return c + static_cast<long long>(row) * ldc + column;
+  }
+
+  // What becomes of an element `old` of C, where that of A B is `product`.
+  __device__ __forceinline__ T value(T product, const T& old) const {
+    T value = alpha * product;
+    if (beta != T(0)) value = fma(beta, old, value);
+    return value;
+  }
+
+  __device__ __forceinline__ void store(int row, int column, T product) const {
+    T* element = at(row, column);
+    *element = value(product, *element);
+  }
+};
+
+// --- Tiles in shared memory ---
+
+// Where an element of a tile with so many COLUMNS is. The 16-byte chunks of a row are permuted: what
+// a warp reads at a time, RUN neighbouring chunks of each of some rows, lies in different banks.
+template <int COLUMNS, int RUN>
+__device__ __forceinline__ constexpr int swizzled(int row, int column) {
+  constexpr int CHUNKS = COLUMNS / VECTOR;
+  constexpr int PERIOD = CHUNKS < 8 ? CHUNKS : 8;  // chunks that change places; 8 fill all banks
+  static_assert(CHUNKS % PERIOD == 0 && 8 % PERIOD == 0, "chunks stay within their row");
+  const int turn = row / (8 / PERIOD) % (PERIOD / RUN) * RUN;
+  return row * COLUMNS + (column / VECTOR ^ turn) * VECTOR + column % VECTOR;
+}
+
+// Tiles are stored as the operands are: A by its rows, B by reduction steps.
+struct Tiles {
+  T a[STAGES][SM * SN];
+  T b[STAGES][SN * SK];
+};
+static_assert(sizeof(Tiles) == 98304, "shared memory as predicted");
+extern __shared__ __align__(128) unsigned char shared_memory[];
+
+__device__ __forceinline__ constexpr int a_at(int row, int step) {
+  return swizzled<SN, 2>(row, step);
+}
+__device__ __forceinline__ constexpr int b_at(int step, int column) {
+  return swizzled<SK, 2>(step, column);
+}
+
+// The same number, of which the compiler knows nothing: what follows from it is computed where it
+// is needed, at the price of an instruction, not kept in registers all through the kernel.
+__device__ __forceinline__ int recomputed(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
+// The most threads that can stand side by side, in whole rows, along `positions` places.
+__device__ constexpr int threads_across(int positions) {
+  int a = positions, b = THREADS;
+  while (b != 0) {
+    const int rest = a % b;
+    a = b;
+    b = rest;
+  }
+  return a;
+}
+
+// Copies tiles of ROWS x COLUMNS elements of an operand as it is stored, with zeros for what lies
+// beyond its rows and columns. The next tile is SN further along the columns if STEPS_ACROSS, else
+// along the rows. Rows must be aligned to 16 bytes, unless ANY: then elements are copied one by one
+// where they are not.
+template <int ROWS, int COLUMNS, int RUN, bool STEPS_ACROSS, bool ANY>
+struct TileLoader {
+  const T* from;
+  int ld;
+  int row, column;    // the thread's place in the tile
+  int rows, columns;  // of the operand, from that place on
+  bool wide;
+
+  __device__ __forceinline__ TileLoader(const T* operand, int ld, int first_row, int end_row,
+                                        int first_column, int end_column)
+      : ld(ld), wide(!ANY || rows_aligned<VECTOR>(operand, ld)) {
+    constexpr int ACROSS = threads_across(COLUMNS / VECTOR);
+    constexpr int SINGLE = threads_across(COLUMNS);
+    const int thread = threadIdx.x;
+    row = wide ? thread / ACROSS : thread / SINGLE;
+    column = wide ? thread % ACROSS * VECTOR : thread % SINGLE;
+    from = operand + static_cast<long long>(first_row + row) * ld + first_column + column;
+    rows = end_row - first_row - row;
+    columns = end_column - first_column - column;
+  }
+
+  __device__ __forceinline__ void start(T* tile) const {
+    if (wide) {
+      copy<VECTOR>(tile);
+    } else {
+      copy<1>(tile);
+    }
+  }
+
+  template <int WIDTH>
+  __device__ __forceinline__ void copy(T* tile) const {
+    constexpr int ACROSS = threads_across(COLUMNS / WIDTH);
+    constexpr int DOWN = THREADS / ACROSS;
+    const int stride = recomputed(ld);
+#pragma unroll WIDTH == 1 ? 1 : COLUMNS
+    for (int across = 0; across < COLUMNS; across += ACROSS * WIDTH) {
+      const int given = min(max(columns - across, 0), WIDTH) * static_cast<int>(sizeof(T));
+#pragma unroll WIDTH == 1 ? 4 : ROWS
+      for (int down = 0; down < ROWS; down += DOWN) {
+        if (ROWS % DOWN != 0 && row + down >= ROWS) continue;
+        T* to = tile + swizzled<COLUMNS, RUN>(row + down, column + across);
+        const T* here = from + static_cast<long long>(down) * stride + across;
+        copy_async<WIDTH * sizeof(T)>(to, here, down < rows ? given : 0);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void advance() {
+    from += STEPS_ACROSS ? SN : static_cast<long long>(SN) * ld;
+    (STEPS_ACROSS ? columns : rows) -= SN;
+  }
+};
+
+template <bool ANY>
+using LoaderA = TileLoader<SM, SN, 2, true, ANY>;
+template <bool ANY>
+using LoaderB = TileLoader<SN, SK, 2, false, ANY>;
+
+// --- Products by tensor cores ---
+
+// A lane's part of a block of 8 rows of A, or columns of B: of row (column) `lane / 4`
+// step `lane % 4`.
+using Register = double;
+
+// Its part of a block of 8 x 8 elements of C: of row `lane / 4` two neighbouring columns, of which
+// `lane % 4 * 2` is the first.
+using Accumulators = T[ROW_BLOCKS][COLUMN_BLOCKS][2];
+
+// Where a warp's accumulators start in a tile of C.
+struct Place {
+  int row, column;
+};
+
+__device__ __forceinline__ Place place_of(int warp) {
+  return {warp / WARPS_K * WARP_M, warp % WARPS_K * WARP_K};
+}
+
+// The sums of 16 x 8 elements of C grow by 8 products each.
+__device__ __forceinline__ void mma(T (&upper)[2],
+                                    T (&lower)[2],
+                                    const Register (&a_upper)[STEP_BLOCKS],
+                                    const Register (&a_lower)[STEP_BLOCKS],
+                                    const Register (&b)[STEP_BLOCKS]) {
+  asm(
+      "mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+d"(upper[0]), "+d"(upper[1]), "+d"(lower[0]), "+d"(lower[1])
+      : "d"(a_upper[0]), "d"(a_lower[0]), "d"(a_upper[1]), "d"(a_lower[1]), "d"(b[0]), "d"(b[1]));
+}
+
+// Blocks of a warp's rows of A and columns of B, MMA_K reduction steps of them.
+struct Fragments {
+  Register a[ROW_BLOCKS][STEP_BLOCKS];
+  Register b[COLUMN_BLOCKS][STEP_BLOCKS];
+
+  // Reads them from tiles of A and B, from a reduction step on.
+  __device__ __forceinline__ void read(const T* as, const T* bs, Place place, int step) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int s = 0; s < STEP_BLOCKS; ++s) {
+      const int own = step + s * BLOCK_STEPS + lane % 4;
+#pragma unroll
+      for (int i = 0; i < ROW_BLOCKS; ++i) {
+        a[i][s] = as[a_at(place.row + 8 * i + lane / 4, own)];
+      }
+#pragma unroll
+      for (int j = 0; j < COLUMN_BLOCKS; ++j) {
+        b[j][s] = bs[b_at(own, place.column + 8 * j + lane / 4)];
+      }
+    }
+  }
+
+  // acc += A B of these steps; up and down the columns, so that neighbours share an operand.
+  __device__ __forceinline__ void multiply(Accumulators& acc) const {
+#pragma unroll
+    for (int j = 0; j < COLUMN_BLOCKS; ++j) {
+#pragma unroll
+      for (int turn = 0; turn < ROW_BLOCKS; turn += MMA_M / 8) {
+        const int i = j % 2 ? ROW_BLOCKS - MMA_M / 8 - turn : turn;
+        mma(acc[i][j], acc[i + 1][j], a[i], a[i + 1], b[j]);
+      }
+    }
+  }
+};
+
+// --- Products of tiles ---
+
+// Instructions' worth of reduction steps in a tile.
+constexpr int PHASES = SN / MMA_K;
+
+// acc += A B over `count` tiles, at least one, of what the loaders `a` and `b` copy.
+template <typename A, typename B>
+__device__ __forceinline__ void multiply_tiles(Accumulators& acc, A a, B b, int count, Place place) {
+  Tiles& tiles = *reinterpret_cast<Tiles*>(shared_memory);
+#pragma unroll
+  for (int stage = 0; stage < STAGES - 1; ++stage) {
+    if (stage < count) {
+      a.start(tiles.a[stage]);
+      b.start(tiles.b[stage]);
+      a.advance();
+      b.advance();
+    }
+    commit_copies();
+  }
+  wait_for_copies<STAGES - 2>();
+  __syncthreads();
+
+  // Fragments of the next steps are read while the current ones are multiplied.
+  Fragments fragments[FRAGMENTS];
+  fragments[0].read(tiles.a[0], tiles.b[0], place, 0);
+  int stage = 0;
+  int filled = STAGES - 1;
+  for (int tile = 0; tile < count; ++tile) {
+    const bool more = tile + STAGES - 1 < count;
+#pragma unroll
+    for (int phase = 0; phase < PHASES; ++phase) {
+      // What copies ask of the memory is spread over the steps.
+      if (phase == 0 && more) {
+        a.start(tiles.a[filled]);
+        a.advance();
+      }
+      if (phase == PHASES / 2 && more) {
+        b.start(tiles.b[filled]);
+        b.advance();
+      }
+      if (phase + 1 < PHASES) {
+        fragments[(phase + 1) % FRAGMENTS].read(tiles.a[stage], tiles.b[stage], place,
+                                                (phase + 1) * MMA_K);
+      } else {  // the first steps of the next tile; after the last tile nobody looks at them
+        commit_copies();
+        wait_for_copies<STAGES - 2>();
+        __syncthreads();
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        filled = filled + 1 == STAGES ? 0 : filled + 1;
+        fragments[0].read(tiles.a[stage], tiles.b[stage], place, 0);
+      }
+      fragments[phase % FRAGMENTS].multiply(acc);
+    }
+  }
+}
+
+// The operands of C = A B: A is m x n, B is n x k.
+struct Product {
+  int m, n, k;
+  const T* a;
+  int lda;
+  const T* b;
+  int ldb;
+};
+
+// acc += A B over the reduction steps [begin, end), for a warp's place in the tile of C that starts at
+// (row, column).
+__device__ __forceinline__ void accumulate(Accumulators& acc, const Product& product, int row,
+                                           int column, int begin, int end, Place place) {
+  if (begin >= end) return;
+  const auto [m, n, k, a, lda, b, ldb] = product;
+  const int count = (end - begin + SN - 1) / SN;
+  if (rows_aligned<VECTOR>(a, lda) && rows_aligned<VECTOR>(b, ldb)) {
+    multiply_tiles(acc, LoaderA<false>(a, lda, row, m, begin, end),
+                   LoaderB<false>(b, ldb, begin, end, column, k), count, place);
+  } else {
+    multiply_tiles(acc, LoaderA<true>(a, lda, row, m, begin, end),
+                   LoaderB<true>(b, ldb, begin, end, column, k), count, place);
+  }
+}
+
+// --- Tiles of C ---
+
+// Where a tile of C starts.
+struct Tile {
+  int row, column;
+};
+
+// Tiles are numbered down `group` of them before the next column of tiles, so that those computed
+// at the same time read the same rows of A and columns of B from the level-2 cache.
+__device__ __forceinline__ Tile tile_at(unsigned number, int m, int k, unsigned group) {
+  const unsigned columns = (k + SK - 1) / SK;
+  const unsigned band = number / (group * columns);
+  const unsigned within = number - band * (group * columns);
+  unsigned row = band * group;
+  unsigned column = within;
+  if (group > 1) {
+    const unsigned rows = (m + SM - 1) / SM;
+    const unsigned height = min(group, rows - row);
+    column = within / height;
+    row += within - column * height;
+  }
+  return {static_cast<int>(row) * SM, static_cast<int>(column) * SK};
+}
+
+// --- Storing pairs of elements ---
+
+// Calls `use(row, column, first, second)` for each pair that a thread has of the tile of the m x k
+// matrix C; the second may lie beyond the last column.
+template <typename Use>
+__device__ __forceinline__ void each_pair(const Accumulators& acc, Tile tile, Place place, int m,
+                                          int k, Use use) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < ROW_BLOCKS; ++i) {
+    const int row = tile.row + place.row + 8 * i + lane / 4;
+    if (row >= m) continue;
+#pragma unroll
+    for (int j = 0; j < COLUMN_BLOCKS; ++j) {
+      const int column = tile.column + place.column + 8 * j + lane % 4 * 2;
+      if (column < k) use(row, column, acc[i][j][0], acc[i][j][1]);
+    }
+  }
+}
+
+// Stores what A B has at (row, column) and in the next of the k columns, if there is one; `together`
+// if the rows of C allow that.
+__device__ __forceinline__ void store_pair(const Output& output, bool together, int row, int column,
+                                           int k, T first, T second) {
+  if (together && column + 1 < k) {
+    Vector<2>* to = reinterpret_cast<Vector<2>*>(output.at(row, column));
+    Vector<2> value = {};
+    if (output.beta != T(0)) value = *to;
+    value.element[0] = output.value(first, value.element[0]);
+    value.element[1] = output.value(second, value.element[1]);
+    *to = value;
+  } else {
+    output.store(row, column, first);
+    if (column + 1 < k) output.store(row, column + 1, second);
+  }
+}
+
+__device__ __forceinline__ void store_tile(const Accumulators& acc, const Output& output, Tile tile,
+                                           Place place, int m, int k) {
+  const bool together = rows_aligned<2>(output.c, output.ldc);
+  each_pair(acc, tile, place, m, k, [&](int row, int column, T first, T second) {
+    store_pair(output, together, row, column, k, first, second);
+  });
+}
+
+// --- Parts of a reduction ---
+
+// Elements from row to row of a part with k columns: whole pairs.
+__device__ __forceinline__ int part_stride(int k) { return (k + 1) / 2 * 2; }
+
+__device__ __forceinline__ void store_part(const Accumulators& acc, T* part, Tile tile, Place place,
+                                           int m, int k) {
+  each_pair(acc, tile, place, m, k, [&](int row, int column, T first, T second) {
+    Vector<2>* to = reinterpret_cast<Vector<2>*>(
+        part + static_cast<long long>(row) * part_stride(k) + column);
+    *to = {first, second};
+  });
+}
+
+// Adds up what `count` parts have at (row, column) and beside it, and stores the sums.
+__device__ __forceinline__ void add_up_pair(const T* parts, int count, const Output& output,
+                                            bool together, int row, int column, int m, int k) {
+  const long long size = static_cast<long long>(m) * part_stride(k);
+  const T* from = parts + static_cast<long long>(row) * part_stride(k) + column;
+  T first = 0, second = 0;
+#pragma unroll 8
+  for (int part = 0; part < count; ++part) {
+    const Vector<2> value = *reinterpret_cast<const Vector<2>*>(from + part * size);
+    first += value.element[0];
+    second += value.element[1];
+  }
+  store_pair(output, together, row, column, k, first, second);
+}
+
+// The same for one tile of C, by the threads of a block.
+__device__ __forceinline__ void add_up_tile(const T* parts, int count, const Output& output,
+                                            Tile tile, int m, int k) {
+  const bool together = rows_aligned<2>(output.c, output.ldc);
+  for (int index = threadIdx.x; index < SM * (SK / 2); index += THREADS) {
+    const int row = tile.row + index / (SK / 2);
+    const int column = tile.column + index % (SK / 2) * 2;
+    if (row < m && column < k) {
+      add_up_pair(parts, count, output, together, row, column, m, k);
+    }
+  }
+}
+
+// Whether the calling block is the last of `count` blocks to come here; it may then read what the
+// others wrote before they came. The ticket is zero before the first and after the last of them.
+__device__ __forceinline__ bool last_to_come(unsigned* ticket, unsigned count) {
+  __syncthreads();
+  bool last = false;
+  if (threadIdx.x == 0) {
+    // The barriers make this thread's fences good for the whole block.
+    __threadfence();
+    last = atomicInc(ticket, count - 1) == count - 1;
+    __threadfence();
+  }
+  return __syncthreads_or(last);
+}
+
+// What the workspace holds: a ticket for each tile of C if a tile's last block adds up its parts, and
+// parts of the reduction if it is split.
+struct Workspace {
+  unsigned* tickets;
+  T* parts;
+};
+
+__device__ __forceinline__ Workspace divided(void* workspace, int m, int k, bool ticketed) {
+  const int tiles = ((m + SM - 1) / SM) * ((k + SK - 1) / SK);
+  const int bytes = ticketed ? (tiles + 3) / 4 * 16 : 0;
+  return {static_cast<unsigned*>(workspace),
+          reinterpret_cast<T*>(static_cast<char*>(workspace) + bytes)};
+}
+
+// C = alpha * A B + beta * C, or a part of A B: a block of THREADS threads for each tile of C and
+// each part, which is blockIdx.z.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
+    int m, int n, int k, double alpha, const double* __restrict__ a, int lda,
+    const double* __restrict__ b, int ldb, double beta, double* __restrict__ c, int ldc,
+    double* __restrict__ workspace, int group, int splits, int last) {
+  const Tile tile = tile_at(blockIdx.x, m, k, group);
+  const Place place = place_of(threadIdx.x / 32);
+  const Product product = {m, n, k, a, lda, b, ldb};
+
+  // The block's part of the reduction: whole tiles, of which the first parts may have one more.
+  const bool split = splits > 1;
+  const int part = blockIdx.z;
+  int begin = 0;
+  int end = n;
+  if (split) {
+    const unsigned tiles = (n + SN - 1) / SN;
+    const int each = tiles / static_cast<unsigned>(splits);
+    const int more = tiles - each * splits;
+    begin = (each * part + min(part, more)) * SN;
+    end = min(begin + (each + (part < more)) * SN, n);
+  }
+
+  Accumulators acc = {};
+  accumulate(acc, product, tile.row, tile.column, begin, end, place);
+  const Output output = {alpha, beta, c, ldc};
+  if (!split) {
+    store_tile(acc, output, tile, place, m, k);
+    return;
+  }
+  const Workspace held = divided(workspace, m, k, last);
+  store_part(acc, held.parts + part * static_cast<long long>(m) * part_stride(k), tile, place, m, k);
+  if (last && last_to_come(held.tickets + blockIdx.x, splits)) {
+    add_up_tile(held.parts, splits, output, tile, m, k);
+  }
+}
+
+// C = alpha * (sum of the parts) + beta * C: a thread for each pair of columns.
+extern "C" __global__ void __launch_bounds__(128) sum_splits(
+    int m, int n, int k, double alpha, const double* __restrict__ a, int lda,
+    const double* __restrict__ b, int ldb, double beta, double* __restrict__ c, int ldc,
+    double* __restrict__ workspace, int group, int splits, int last) {
+  const unsigned across = part_stride(k) / 2;
+  const unsigned index = blockIdx.x * blockDim.x + threadIdx.x;
+  const int row = index / across;
+  const int column = index % across * 2;
+  if (row >= m) return;
+  const Output output = {alpha, beta, c, ldc};
+  const Workspace held = divided(workspace, m, k, last);
+  add_up_pair(held.parts, splits, output, rows_aligned<2>(c, ldc), row, column, m, k);
+}
