@@ -92,8 +92,8 @@ class Work:
         copied: 1 where operands whose rows are no whole vectors are copied first.
         share: least reduction steps of a unit where units are as many as the device holds at once
             and divide all steps of all tiles evenly; 0 where every tile has units of its own.
-        rate: products that a GPU's units do in the time of one for each thread; 1 but for tensor
-            cores.
+        rate: products in the time of one for each thread, over limits of the device: more than 1
+            for tensor cores.
         warp: rows and columns of C for which a warp reads its operands once; None where every
             thread reads those of its own.
     """

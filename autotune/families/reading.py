@@ -106,7 +106,7 @@ def read_family(
     if language.local:
         local = read_local(top, language, scope)
         restrictions = (*restrictions, *local_restrictions(local, derived, language))
-    work = _work(top.table("work"), scope) if "work" in top else None
+    work = _work(top.table("work"), scope, language) if "work" in top else None
     template = top.text("template")
     if not _PATH.fullmatch(template) or not template_exists(template, template_folders):
         top.fail(
@@ -379,15 +379,18 @@ def _launch(table: Table, scope: Scope) -> Launch:
     return launch
 
 
-def _work(table: Table, scope: Scope) -> Work:
+def _work(table: Table, scope: Scope, language: Language) -> Work:
     rows, columns, steps = _extents(table, "tile", scope, "rows, columns and reduction steps")
-    others = {"parts": "1", "in_block": "0", "copied": "0", "share": "0", "rate": "1"}
-    parts, in_block, copied, share, rate = (
+    others = {"parts": "1", "in_block": "0", "copied": "0", "share": "0"}
+    parts, in_block, copied, share = (
         scope.expression(
             table, key, table.text(key) if key in table else default, exact_division=True
         )
         for key, default in others.items()
     )
+    text = table.text("rate") if "rate" in table else "1"
+    device = Scope(language.limits, frozenset())
+    rate = device.expression(table, "rate", text, exact_division=False)
     warp = None
     if "warp" in table:
         down, across = _extents(table, "warp", scope, "rows and columns", count=2)

@@ -88,7 +88,7 @@ def expected_log_time(
                 products = rows * across * n / parts  # of one unit
                 elements = rows * across
                 even = column(work.share) > 0
-                rate = column(work.rate)
+                rate = np.full(1, float(work.rate.evaluate(limits.names())))
             else:  # a unit is a block
                 units = np.asarray(math.prod(map(column, grid)), np.float64)
                 products = all_products / units

@@ -13,7 +13,7 @@ from autotune.core.configuration import Candidate
 from autotune.model.fitting import UNKNOWN_SPREAD, fit
 from autotune.model.portfolio import Entry, Key
 from autotune.model.terms import TERMS, Programs, Sizes, Unit, price
-from autotune.model.units import Units, free_parameters, places_of, program_of
+from autotune.model.units import Units, free_parameters, places_of, program_of, rate_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -207,7 +207,7 @@ class PriceBook:
             # What was learned before is of the same measurements, and no prior for them.
             before = (self._common if name in learned else self._begun_with).get(name)
             if before is None:
-                before = default_prices(self._dtype, self._places)
+                before = self._default(name)
             common = self._learn(group, before)
             if any(each.timed for each in group) and name not in learned:
                 self._common[name] = common
@@ -254,9 +254,15 @@ class PriceBook:
         configurations, table = units.variants()
         calls = Programs(table, resident, self._places)
         tile = units.of(key.configuration).tile
-        common = self._common.get(family.name, default_prices(self._dtype, self._places))
+        common = self._common.get(family.name)
+        if common is None:
+            common = self._default(family.name)
         prices = common * volumes(tile, self._places)
         return Program(key, units, configurations, table, calls, tile, resident, prices)
+
+    def _default(self, family: str) -> Prices:
+        rate = rate_of(self._families[family], self._limits)
+        return default_prices(self._dtype, self._places, rate)
 
 
 def _still_holds(program: Program, counted: NDArray[np.float64] | None) -> bool:
@@ -300,7 +306,7 @@ def volumes(tiles: tuple[int, int, int] | NDArray[np.float64], places: int) -> N
     return found
 
 
-def default_prices(dtype: str, places: int) -> Prices:
+def default_prices(dtype: str, places: int, rate: float = 1.0) -> Prices:
     """Prices before anything is known, per unit of volume: of a machine of our days, roughly.
 
     They say what is cheap and what is dear; the first measurements say how much.
@@ -309,11 +315,14 @@ def default_prices(dtype: str, places: int) -> Prices:
         dtype: element type of the operands.
         places: multiprocessors of the device; 1 of a CPU, whose units follow each other, so that
             each is a wave and a wave costs no more than a unit does.
+        rate: products that are done in the time of one for each thread, as by tensor cores.
     """
     double = 2.0 if dtype == "float64" else 1.0
     prices = dict.fromkeys(TERMS, 0.0) | (_ONE_PLACE if places == 1 else _MANY_PLACES)
-    doubled = [name.startswith("steps") or name == "sum in a block" for name in TERMS]
-    return np.array([prices[name] for name in TERMS]) * np.where(doubled, double, 1.0)
+    steps = np.array([name.startswith("steps") for name in TERMS])
+    doubled = steps | np.array([name == "sum in a block" for name in TERMS])
+    found = np.array([prices[name] for name in TERMS]) * np.where(doubled, double, 1.0)
+    return np.asarray(found / np.where(steps, rate, 1.0))
 
 
 _MANY_PLACES = {

@@ -189,6 +189,11 @@ def on_all_threads(
     return configuration
 
 
+def rate_of(family: KernelFamily, limits: DeviceLimits) -> float:
+    """Products that a family's units do in the time of one for each thread."""
+    return 1.0 if family.work is None else float(family.work.rate.evaluate(limits.names()))
+
+
 def places_of(limits: DeviceLimits) -> int:
     """Multiprocessors of a device; 1 of one that has none: a CPU's tiles follow each other."""
     return int(limits.names().get("multiprocessor_count", 1))

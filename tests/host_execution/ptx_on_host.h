@@ -60,6 +60,12 @@ static void cp_async_wait_group(unsigned groups) {
 static void load_matrices(const std::array<unsigned*, 4>& registers, unsigned address, bool turned) {
   if (address % 16 != 0) host::fail("a row of ldmatrix that is not aligned");
   const unsigned exchange = host::offer(address);
+  for (int row = 0; row < 8; ++row) {  // eight rows of 16 bytes fill all banks, or have to wait
+    const auto other = host::offered<unsigned>(first_of_warp() + lane() / 8 * 8 + row, exchange);
+    if (row != lane() % 8 && (other - address) / 16 % 8 == 0) {
+      host::fail("rows of a matrix that share banks");
+    }
+  }
   for (int matrix = 0; matrix < 4; ++matrix) {
     std::uint16_t elements[2];
     for (int e = 0; e < 2; ++e) {

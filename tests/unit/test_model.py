@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from autotune.core.configuration import Candidate, Configuration
 from autotune.families.catalog import catalog
+from autotune.families.defaults import default_family
 from autotune.families.family import KernelFamily
 from autotune.model import (
     Calls,
@@ -270,22 +271,28 @@ def test_programs_that_were_never_timed_have_expectations(pipelined: KernelFamil
 
 
 @pytest.mark.parametrize(
-    ("shape", "families"),
+    ("shape", "fields", "families"),
     [
-        ((1, 8192, 4096), {"skinny"}),
-        ((4096, 8192, 1), {"skinny"}),
-        ((4096, 4096, 4096), {"pipelined", "streamed"}),
-        ((300, 9000, 40), {"pipelined", "streamed"}),
+        ((1, 8192, 4096), {}, {"skinny"}),
+        ((4096, 8192, 1), {}, {"skinny"}),
+        ((4096, 4096, 4096), {}, {"pipelined", "streamed"}),
+        ((300, 9000, 40), {}, {"pipelined", "streamed"}),
+        ((4096, 4096, 4096), {"dtype": "float64"}, {"dmma"}),
+        ((4096, 4096, 4096), {"dtype": "float16"}, {"mma"}),
+        ((4096, 4096, 4096), {"dtype": "bfloat16", "out_dtype": "float32"}, {"mma"}),
+        ((4096, 4096, 4096), {"accuracy": "tf32"}, {"mma_tf32"}),
     ],
 )
 def test_limits_alone_choose_a_family_that_fits(
-    shape: tuple[int, int, int], families: set[str]
+    shape: tuple[int, int, int], fields: dict[str, str], families: set[str]
 ) -> None:
     device = make_target("cuda").device(None, "h200")
     predictor = Predictor([], catalog("cuda", "gemm", ()), device)
-    problem = Gemm(*shape)
+    problem = Gemm(*shape, **fields)
     assert predictor.choose(problem) is None
-    chosen = predictor.by_limits(problem, "pipelined")
+    default = default_family(catalog("cuda", "gemm", ()), problem, device.limits)
+    assert default is not None
+    chosen = predictor.by_limits(problem, default)
     assert chosen is not None
     assert chosen.family in families
     assert (

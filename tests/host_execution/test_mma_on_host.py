@@ -1,0 +1,205 @@
+"""Families for tensor cores: what is decided at the call, where tiles lie, and what rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gemm_on_host import Case, launch_kernels, relative_error
+from host_execution import AVAILABLE, HostProgram, guarded
+
+from autotune.core.configuration import Value
+from autotune.core.dtypes import DTYPES
+from autotune.families.catalog import load_families
+from autotune.families.rendering import render
+from autotune.operations.problem import Gemm
+from autotune.targets.cuda.device.known_gpus import find_gpu
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not AVAILABLE, reason="emitted CUDA C++ is compiled by g++ here"),
+]
+
+FAMILIES = load_families(target="cuda", operation="gemm")
+LIMITS = find_gpu("h200").limits
+SMALL = {"sm": 32, "sk": 32, "sn": 32, "warp_m": 16, "warp_k": 16, "stages": 3, "group": 1}
+TYPES = {"dmma": "float64", "mma": "float16", "mma_tf32": "float32"}
+
+
+def small(name: str, **changed: Value) -> Mapping[str, Value]:
+    """A configuration of small tiles, compiled once for whatever is decided at the call."""
+    family = FAMILIES[name]
+    declared = {p.name: p.default for p in family.parameters if p.default is not None}
+    return family.conform({**declared, **SMALL, **changed})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("programs")
+
+
+def product(
+    name: str, configuration: Mapping[str, Value], case: Case, folder: Path, **how: bool
+) -> bytes:
+    """C's bytes, of operands that are the same at every call."""
+    rng = np.random.default_rng(7)
+    shapes = {"a": (case.m, case.n), "b": (case.n, case.k), "c": (case.m, case.k)}
+    operands = {
+        key: guarded(shape, shape[1] + padding, case.dtype, misaligned=off)
+        for (key, shape), padding, off in zip(
+            shapes.items(), case.paddings, case.misaligned, strict=True
+        )
+    }
+    for each in operands.values():
+        each[...] = rng.uniform(-1, 1, each.shape)
+    launch_kernels(FAMILIES[name], configuration, case, LIMITS, operands, folder, **how)
+    return np.ascontiguousarray(operands["c"]).tobytes()
+
+
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("sizes", [(33, 150, 65), (70, 301, 31), (1, 1, 1)])
+@pytest.mark.parametrize("splits", [2, 5, 24])
+def test_whoever_adds_the_parts_and_whenever_the_bits_are_the_same(
+    name: str, sizes: tuple[int, int, int], splits: int, folder: Path
+) -> None:
+    case = Case(
+        *sizes, TYPES[name], paddings=(1, 3, 2), misaligned=(0, 1, 2), alpha=-0.5, beta=0.75
+    )
+    results = {
+        product(name, small(name, splits=splits, last=last), case, folder, backwards=backwards)
+        for last in (0, 1)
+        for backwards in (False, True)
+    }
+    assert len(results) == 1
+
+
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize(
+    ("sizes", "paddings", "misaligned"),
+    [
+        ((17, 64, 64), (0, 0, 0), (0, 0, 0)),  # fewer rows than a tile has, rows aligned
+        ((64, 61, 20), (3, 4, 0), (0, 0, 0)),  # rows aligned, ends within 16 bytes
+        ((64, 60, 64), (1, 0, 0), (0, 0, 0)),  # A's rows are not aligned, B's are
+        ((40, 61, 37), (3, 0, 1), (0, 3, 1)),  # nothing is aligned
+        ((65, 33, 33), (7, 7, 7), (0, 0, 0)),  # a tile and a row, step, column more
+    ],
+)
+def test_operands_of_any_alignment(
+    name: str,
+    layout: str,
+    sizes: tuple[int, int, int],
+    paddings: tuple[int, int, int],
+    misaligned: tuple[int, int, int],
+    folder: Path,
+) -> None:
+    case = Case(*sizes, TYPES[name], layout, paddings, misaligned, beta=0.5)
+    rounding = 2.0**-10 if name == "mma_tf32" else 0.0
+    error = relative_error(
+        FAMILIES[name], small(name), case, LIMITS, np.random.default_rng(1), folder
+    )
+    assert error < rounding + 40 * DTYPES[case.dtype].accumulated.unit_roundoff
+
+
+PLACES = """
+extern "C" __global__ void __launch_bounds__(1) places(int* as, int* bs) {
+  for (int lane = 0; lane < 32; ++lane) {
+    as[lane] = a_at(8 + lane / 4, 4 + lane % 4);
+    bs[lane] = b_at(4 + lane % 4, 8 + lane / 4);
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("name", ["dmma", "mma_tf32"])
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize(
+    "tile",
+    [
+        {"sm": 32, "sk": 96, "sn": 16, "warp_m": 32, "warp_k": 32},
+        {"sm": 32, "sk": 32, "sn": 32},
+        {"sm": 64, "sk": 128, "sn": 8, "warp_m": 32, "warp_k": 64},
+        {"sm": 192, "sk": 64, "sn": 32, "warp_m": 64, "warp_k": 32},
+    ],
+)
+def test_a_warp_reads_a_block_from_different_banks(
+    name: str, layout: str, tile: dict[str, int], tmp_path: Path
+) -> None:
+    family, item = FAMILIES[name], DTYPES[TYPES[name]].itemsize
+    configuration = small(name, **tile, fragments=1)
+    source = render(family, configuration, dtype=TYPES[name], layout=layout).text + PLACES
+    found = np.zeros((2, 32), np.int32)
+    HostProgram(source, tmp_path).launch("places", (1, 1, 1), (1, 1, 1), [*found])
+    for elements in found:
+        # 32 banks of 4 bytes serve 128 bytes at a time: half a warp's doubles.
+        for together in np.split(elements, item // 4):
+            first = together * item // 4 % 32
+            banks = {int(bank) for word in range(item // 4) for bank in first + word}
+            assert len(banks) == 32, elements.tolist()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize(
+    "tile",
+    [
+        {"sm": 16, "sk": 32, "sn": 16},
+        {"sm": 32, "sk": 64, "sn": 64},
+        {"sm": 192, "sk": 128, "sn": 32, "warp_m": 64, "warp_k": 64},
+    ],
+)
+def test_matrices_are_read_from_different_banks(
+    dtype: str, layout: str, tile: dict[str, int], folder: Path
+) -> None:
+    """What reads them on the host ends the process where two rows of a matrix share banks."""
+    configuration = small("mma", **tile, fragments=1)
+    case = Case(tile["sm"], tile["sn"], tile["sk"], dtype, layout)
+    rng = np.random.default_rng(3)
+    error = relative_error(FAMILIES["mma"], configuration, case, LIMITS, rng, folder)
+    assert error < 40 * DTYPES["float32"].unit_roundoff
+
+
+def test_operands_are_rounded_to_tf32_and_not_cut(folder: Path) -> None:
+    # Lone products of numbers between two of TF32: cut, each would be off by nearly 2^-9.
+    between = np.float32(1 + 2.0**-10 - 2.0**-20)
+    case = Case(1, 1, 1, "float32")
+    operands = {name: guarded((1, 1), 1, "float32") for name in "abc"}
+    operands["a"][...], operands["b"][...] = between, np.float32(-1.5)
+    launch_kernels(FAMILIES["mma_tf32"], small("mma_tf32"), case, LIMITS, operands, folder)
+    assert operands["c"].item() == -1.5 * (1 + 2.0**-10)
+
+
+def test_not_a_number_and_infinity_reach_c(folder: Path) -> None:
+    for name, dtype in TYPES.items():
+        case = Case(3, 5, 4, dtype)
+        shapes = {"a": (3, 5), "b": (5, 4), "c": (3, 4)}
+        operands = {key: guarded(shape, shape[1], dtype) for key, shape in shapes.items()}
+        operands["a"][...], operands["b"][...] = 1, 1
+        operands["a"][1, 4], operands["b"][0, 2] = np.nan, np.inf
+        launch_kernels(FAMILIES[name], small(name), case, LIMITS, operands, folder)
+        c = operands["c"].astype(np.float64)
+        assert np.isnan(c[1]).all()
+        assert np.isinf(c[[0, 2], 2]).all()
+        assert (c[[0, 2]][:, [0, 1, 3]] == 5).all()
+
+
+def test_one_binary_serves_whatever_is_decided_at_the_call() -> None:
+    for name, dtype in TYPES.items():
+        texts = {
+            render(FAMILIES[name], small(name, splits=s, last=last, group=g), dtype=dtype).text
+            for s, last in ((1, 0), (7, 0), (7, 1))
+            for g in (1, 16)
+        }
+        assert len(texts) == 1
+
+
+def test_classes_follow_the_types() -> None:
+    for name, dtype in TYPES.items():
+        family = FAMILIES[name]
+        assert family.unsupported(Gemm(8, 8, 8, dtype, accuracy=family.accuracy)) is None
+    assert "accuracy native, not ieee" in str(
+        FAMILIES["mma"].unsupported(Gemm(8, 8, 8, "float16", accuracy="ieee"))
+    )
+    assert "accuracy tf32, not ieee" in str(FAMILIES["mma_tf32"].unsupported(Gemm(8, 8, 8)))
