@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from autotune.core.errors import InputError, UnknownNameError
+from autotune.core.errors import UnknownNameError
 from autotune.families.catalog import load_families
 from autotune.families.launch import Binary, kernel_layout
 from autotune.families.rendering import render
-from autotune.operations.problem import Gemm, multiplies
 from autotune.store import record_sources
 from autotune.targets.exporting import Exportable, Program
 from autotune.targets.registry import target_class
@@ -70,18 +69,12 @@ def exportable(record: TuningRecord, database: Path, extra: Sequence[Path] = ())
         extra: folders of families of the user's own.
 
     Raises:
-        InputError: it is no matrix product.
         UnknownNameError: its family is not here.
         SpaceError: its configuration is none of the family's, and its binary is not kept.
         CacheError: the cache cannot be read.
     """
     family = family_of(record, extra)
     problem = family.defined.problem_from_key(record.problem)
-    if not isinstance(problem, Gemm) or not multiplies(problem.defined):
-        raise InputError(
-            f"matrix products are exported, and record {record.id} is of operation "
-            f"{record.operation!r}: `autotune emit --record {record.id}` prints its source"
-        )
     binary = _binary(record, database)
     # The files of a folder belong together: of what a binary was made of, or not at all.
     current = family.digest == record.family_digest or binary is None
@@ -95,7 +88,7 @@ def exportable(record: TuningRecord, database: Path, extra: Sequence[Path] = ())
     )
 
 
-def _program(record: TuningRecord, family: KernelFamily, problem: Gemm) -> Program:
+def _program(record: TuningRecord, family: KernelFamily, problem: Problem) -> Program:
     """What the family generates now for a record's configuration."""
     configuration = family.conform(record.candidate.configuration)
     source = render(

@@ -8,7 +8,7 @@ from typing import Any
 from autotune.core.dtypes import DTYPES, Dtype
 from autotune.core.errors import FamilyError
 from autotune.families.c_expression import c_text, functions_of
-from autotune.families.epilogue_text import EpilogueText, cuda_epilogue
+from autotune.families.epilogue_text import CUDA_NAME, EpilogueText, cuda_epilogue, emitted_names
 from autotune.families.family import KernelFamily
 from autotune.operations.entry import Argument, Kind
 from autotune.operations.epilogue import Epilogue
@@ -52,7 +52,8 @@ def names(family: KernelFamily, dtype: str, out_dtype: str) -> dict[str, Any]:
         "static_asserts": asserts,
         "assert_functions": functions_of([condition for condition, _ in asserts]),
     }
-    arguments = [_parameter(each) for each in family.defined.arguments]
+    called = emitted_names(family.defined, CUDA_NAME)
+    arguments = [(_type(each), called[each.name]) for each in family.defined.arguments]
     if family.launch is not None and family.launch.workspace_bytes is not None:
         arguments.append(_WORKSPACE)
     arguments += [("int", name) for name in family.runtime_parameters]
@@ -71,21 +72,21 @@ def _operand(dtype: str) -> str:
     return "T" if DTYPES[dtype].accumulation == dtype else "Operand"
 
 
-def _parameter(argument: Argument) -> tuple[str, str]:
-    """Type and name of an argument of an entry.
+def _type(argument: Argument) -> str:
+    """Type of an argument of an entry.
 
     ``t`` is the operands' element type, ``acc`` the one that products are summed in, ``out`` that
     of the result.
     """
     match argument.kind:
         case Kind.SCALAR:
-            return "{acc}", argument.name
+            return "{acc}"
         case Kind.ADDRESS:
             kind = "{out}*" if argument.written else "const {t}*"
-            return f"{kind} __restrict__", argument.name
+            return f"{kind} __restrict__"
         case Kind.BATCH:
-            return "long long", argument.name
-    return "int", argument.name
+            return "long long"
+    return "int"
 
 
 def includes(*rows: Dtype) -> str:
@@ -96,7 +97,7 @@ def includes(*rows: Dtype) -> str:
 
 def reserved(operation: Operation) -> frozenset[str]:
     """Names that the source gives a meaning of its own; ``T`` is what is computed in."""
-    arguments = (each.name for each in operation.arguments)
+    arguments = emitted_names(operation, CUDA_NAME).values()
     return frozenset({*_GIVEN, "t", "T", _WORKSPACE[1], *arguments})
 
 

@@ -1,4 +1,9 @@
-"""Epilogues as text of the language that templates emit."""
+"""Epilogues as text of the language that templates emit.
+
+What an epilogue reads may have any name, and so may what templates of gemm declare. So what is the
+epilogue's has an underscore in emitted sources: at its end in CUDA C++ (``bias_``, ``ldbias_``),
+at its beginning in Python (``_bias_address``). Nothing else has.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.operations.entry import Kind, operand_arguments
-from autotune.operations.epilogue import VALUE
+from autotune.operations.epilogue import VALUE, epilogue_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from autotune.operations.epilogue import Along, Epilogue
+    from autotune.operations.operation import Operation
 
 _LARGEST_WHOLE = 2**24
 """Numbers up to here are written as whole ones: every element type has them."""
@@ -23,7 +29,8 @@ class EpilogueOperand:
     """An operand that an epilogue reads, as templates are told of it.
 
     Attributes:
-        name: its argument's name.
+        name: what the expression calls it; in CUDA C++ its argument too, in Python that less its
+            "_address".
         stride: the argument with the elements from one of its rows to the next; None where it has
             none.
         along: "column", "row" or "matrix": whether a column of C has an element of it, a row, or
@@ -45,7 +52,7 @@ class EpilogueText:
         formula: for a comment: "relu(value + bias)".
         expression: of the element ``value`` of C in ``row`` and ``column``.
         operands: what it reads, in the order of the arguments.
-        scalars: names of the scalars it uses, arguments all.
+        scalars: what the expression calls the scalars it uses, and kernels the arguments.
         functions: which of maximum, minimum, exp and tanh it calls; the first two give NaN where
             an argument is NaN.
     """
@@ -55,6 +62,29 @@ class EpilogueText:
     operands: tuple[EpilogueOperand, ...]
     scalars: tuple[str, ...]
     functions: tuple[str, ...]
+
+
+CUDA_NAME, NUMBA_NAME = "{}_", "_{}"
+"""What sources call what is an epilogue's."""
+
+
+def emitted_names(operation: Operation, name: str) -> Mapping[str, str]:
+    """What sources call an operation's arguments, by the arguments' own names.
+
+    Args:
+        operation: whose kernels take them.
+        name: `CUDA_NAME` or `NUMBA_NAME`.
+    """
+    following = epilogue_of(operation)
+    names = {each.name: each.name for each in operation.arguments}
+    if following is None:
+        return names
+    own = {*following.scalars}
+    for along in following.operands:
+        operand = along.operand
+        parts = operand_arguments(operand.name, len(operand.shape), written=False)
+        own |= {each.name for each in parts}
+    return names | {each: name.format(each) for each in own}
 
 
 def cuda_epilogue(epilogue: Epilogue, operand: str) -> EpilogueText | None:
@@ -71,7 +101,7 @@ def cuda_epilogue(epilogue: Epilogue, operand: str) -> EpilogueText | None:
         read = f"{each.name}[{places[each.along]}]"
         return read if operand == "T" else f"T({read})"
 
-    return _text(epilogue, element, "T", operand)
+    return _text(epilogue, element, "T", operand, CUDA_NAME)
 
 
 def numba_epilogue(epilogue: Epilogue) -> EpilogueText | None:
@@ -84,37 +114,49 @@ def numba_epilogue(epilogue: Epilogue) -> EpilogueText | None:
     def element(each: EpilogueOperand) -> str:
         return f"{each.name}[{'row' if each.along == 'row' else 'column'}]"
 
-    return _text(epilogue, element, "REAL", "")
+    return _text(epilogue, element, "REAL", "", NUMBA_NAME)
 
 
 def _text(
-    epilogue: Epilogue, element: Callable[[EpilogueOperand], str], real: str, c_type: str
+    epilogue: Epilogue,
+    element: Callable[[EpilogueOperand], str],
+    real: str,
+    c_type: str,
+    name: str,
 ) -> EpilogueText | None:
     formula = epilogue.formula
     if formula.text == VALUE:
         return None
-    operands = tuple(_operand(each, c_type) for each in epilogue.operands)
-    written = {
-        each.operand.name: element(operand)
-        for each, operand in zip(epilogue.operands, operands, strict=True)
-    }
+    operands = tuple(_operand(each, c_type, name) for each in epilogue.operands)
+    written = {each: name.format(each) for each in epilogue.scalars}
+    for each, operand in zip(epilogue.operands, operands, strict=True):
+        written[each.operand.name] = element(operand)
     writer = _Writer(written, real)
     expression = ast.unparse(writer.visit(ast.parse(formula.text, mode="eval").body))
     return EpilogueText(
-        formula.text, expression, operands, epilogue.scalars, tuple(sorted(writer.functions))
+        formula.text,
+        expression,
+        operands,
+        tuple(map(name.format, epilogue.scalars)),
+        tuple(sorted(writer.functions)),
     )
 
 
-def _operand(each: Along, c_type: str) -> EpilogueOperand:
+def _operand(each: Along, c_type: str, name: str) -> EpilogueOperand:
     address, *strides = operand_arguments(
         each.operand.name, len(each.operand.shape), written=False
     )
-    stride = next((one.name for one in strides if one.kind is Kind.LEADING), None)
-    return EpilogueOperand(address.name, stride, each.place, c_type)
+    leading = next((one.name for one in strides if one.kind is Kind.LEADING), None)
+    return EpilogueOperand(
+        name=name.format(address.name),
+        stride=None if leading is None else name.format(leading),
+        along=each.place,
+        c_type=c_type,
+    )
 
 
 class _Writer(ast.NodeTransformer):
-    """Puts a language's words for operands, numbers and functions into a formula.
+    """Puts a language's words for operands, scalars, numbers and functions into a formula.
 
     What both languages have in common, operators and how tightly they bind, is left as it is.
 
@@ -128,7 +170,7 @@ class _Writer(ast.NodeTransformer):
         self.functions: set[str] = set()
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        """Elements of operands; scalars and the value are called what they are called."""
+        """Elements of operands, and scalars; the value is called what it is called."""
         return ast.Name(self._elements.get(node.id, node.id))
 
     def visit_Constant(self, node: ast.Constant) -> ast.expr:

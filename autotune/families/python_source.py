@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import FamilyError
-from autotune.families.epilogue_text import EpilogueText
+from autotune.families.epilogue_text import NUMBA_NAME, EpilogueText, emitted_names
 from autotune.families.epilogue_text import numba_epilogue as epilogue_in_numba
 from autotune.operations.entry import Argument, Kind
 
@@ -16,19 +16,24 @@ if TYPE_CHECKING:
     from autotune.operations.operation import Operation
 
 
-def numba_argument(argument: Argument) -> tuple[str, str]:
-    """Name and Numba type of an argument of an entry."""
-    match argument.kind:
-        case Kind.ADDRESS:
-            return f"{argument.name}_address", "uintp"
-        case Kind.SCALAR:
-            return argument.name, "{dtype}"
-    return argument.name, "int64"
+def numba_arguments(operation: Operation) -> list[tuple[str, str]]:
+    """Name and Numba type of each argument of an entry."""
+    names = emitted_names(operation, NUMBA_NAME)
+
+    def argument(each: Argument) -> tuple[str, str]:
+        match each.kind:
+            case Kind.ADDRESS:
+                return f"{names[each.name]}_address", "uintp"
+            case Kind.SCALAR:
+                return names[each.name], "{dtype}"
+        return names[each.name], "int64"
+
+    return [argument(each) for each in operation.arguments]
 
 
 def numba_reserved(operation: Operation) -> frozenset[str]:
     """Names of the entry's arguments."""
-    return frozenset(numba_argument(each)[0] for each in operation.arguments)
+    return frozenset(name for name, _ in numba_arguments(operation))
 
 
 def numba_names(family: KernelFamily, dtype: str, out_dtype: str) -> dict[str, Any]:
@@ -36,7 +41,7 @@ def numba_names(family: KernelFamily, dtype: str, out_dtype: str) -> dict[str, A
 
     Parameters that are passed at the call follow the operation's arguments as int64.
     """
-    arguments = [numba_argument(each) for each in family.defined.arguments]
+    arguments = numba_arguments(family.defined)
     arguments += [(name, "int64") for name in family.runtime_parameters]
     types = ", ".join(kind.format(dtype=dtype) for _, kind in arguments)
     return {

@@ -26,7 +26,6 @@ from autotune.families.operation_file import OPERATION_FILE, read_operation
 from autotune.families.rendering import WORD, reserved_names
 from autotune.families.scope import Scope
 from autotune.families.templating import template_digest, template_exists
-from autotune.operations.entry import operand_arguments
 from autotune.operations.formula import Formula
 from autotune.operations.problem import ACCURACIES, LAYOUTS, OPERATIONS, element_sizes
 from autotune.operations.product import product_operation
@@ -178,7 +177,11 @@ def _offered(top: Table, operation: str, language: Language) -> bool:
 def _check_apart(
     definition: Table, defined: Operation, parts: Iterable[Table], target: str
 ) -> None:
-    """Refuse an operation that calls something as a family calls a parameter or a derived name."""
+    """Refuse an operation that is called as a family calls a parameter or a derived name.
+
+    What it reads has names of its own in emitted sources (`epilogue_text`), which a family's
+    parameters could have, too.
+    """
     taken = {
         name
         for part in parts
@@ -186,19 +189,13 @@ def _check_apart(
         if key in part
         for name in part.table(key)
     }
-    keys: dict[str, tuple[str, ...]] = {"operation": (defined.name,)}
-    for operand in defined.operands:
-        arguments = operand_arguments(operand.name, len(operand.shape), written=operand.written)
-        keys[f"operands.{operand.name}"] = tuple(each.name for each in arguments)
-    keys |= {f"scalars.{name}": (name,) for name, _ in defined.scalars}
-    for key, names in keys.items():
-        for name in names:
-            if name in taken:
-                definition.fail(
-                    key,
-                    f"must have another name: families of gemm on {target} have a parameter or a "
-                    f"derived name {name!r}",
-                )
+    for name in (defined.name, *sorted(language_of(target).reserved(defined))):
+        if name in taken:
+            definition.fail(
+                "operation" if name == defined.name else "operands",
+                f"must have another name: families of gemm on {target} have a parameter or a "
+                f"derived name {name!r}",
+            )
 
 
 def _defined(top: Table, name: str) -> tuple[Operation, list[Table]]:

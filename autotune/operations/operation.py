@@ -19,7 +19,14 @@ from autotune.operations.entry import Argument, Kind, operand_arguments
 from autotune.operations.fields import check_common, element_sizes, label_of, positive
 from autotune.operations.formula import Formula
 from autotune.operations.misfit import misfit, shape_text
-from autotune.operations.parts import Array, Operand, check_expression, check_names, parsed
+from autotune.operations.parts import (
+    Array,
+    Operand,
+    check_expression,
+    check_names,
+    check_no_keyword,
+    parsed,
+)
 from autotune.operations.python_reference import PythonReference
 from autotune.space import UndefinedError
 
@@ -67,6 +74,7 @@ class Operation:
     product: str = ""
 
     def __post_init__(self) -> None:
+        check_no_keyword("operation", self.name)
         check_names(self.sizes, self.operands, self.scalars)
         known = {*self.sizes, *element_sizes(DEFAULT_DTYPE)}
         for operand in self.operands:
@@ -425,6 +433,8 @@ def _check_takes(operation: Operation) -> None:
 
 def _check_arguments(operation: Operation) -> None:
     names = [argument.name for argument in operation.arguments]
+    # What addresses are called in Python.
+    names += [f"{each.name.lower()}_address" for each in operation.operands]
     for name in names:
         if names.count(name) > 1 or name == operation.name:
             raise InputError(f"operands must leave names of arguments apart, and {name!r} is not")

@@ -18,8 +18,20 @@ from autotune.space import Expression
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 _MOST = 8  # sizes, operands, scalars
 _RESERVED = frozenset(
-    {"t", "itemsize", "acc_itemsize", "out", "stream", "dtype", "threads", "accuracy", "layout"}
+    {
+        *("t", "itemsize", "acc_itemsize", "out", "stream", "dtype", "threads", "accuracy"),
+        *("layout", "self"),
+    }
 )
+_KEYWORDS = """
+alignas alignof asm auto bitand bitor bool case catch char compl concept const const_cast
+consteval constexpr constinit decltype default delete do double dynamic_cast enum explicit
+export extern false float friend goto inline int long mutable namespace new noexcept nullptr
+operator private protected public register reinterpret_cast requires restrict short signed
+sizeof static static_assert static_cast struct switch template this thread_local throw true
+typedef typeid typename typeof union unsigned using virtual void volatile wchar_t xor
+"""
+"""Those of C and C++ that are none of Python's; in lower case, as names of arguments are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +122,26 @@ def check_names(
             lower = name.lower() if isinstance(name, str) else ""
             if not _NAME.fullmatch(lower) or keyword.iskeyword(lower) or lower in _RESERVED:
                 raise InputError(f"{key} must have names like M or alpha, got {shown(name)}")
+            check_no_keyword(key, name)
             if lower in seen:
                 raise InputError(f"{key} must not repeat {name!r}, in {seen[lower]} already")
             seen[lower] = key
     for name, default in scalars:
         if name != name.lower() or not math.isfinite(default):
             raise InputError(f"scalars.{name} must be a finite number, its name in lower case")
+
+
+def check_no_keyword(key: str, name: str) -> None:
+    """Refuse a name that sources of C or C++ cannot have.
+
+    Raises:
+        InputError: the message begins with the key.
+    """
+    if name.lower() in _KEYWORDS.split():
+        raise InputError(
+            f"{key} must not be called {name!r}, a keyword of C or C++, which kernels are written "
+            f"in: call it {name + '_'!r}, say"
+        )
 
 
 def check_expression(key: str, text: str, names: set[str]) -> None:

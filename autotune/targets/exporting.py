@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.core.dtypes import DTYPES
 from autotune.core.paths import data_dir
+from autotune.operations.problem import multiplies
 from autotune.operations.references import Tolerance
+from autotune.targets.expected import checked_scalars, expected
+from autotune.targets.exported_call import ExportedCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from autotune.families.family import KernelFamily
     from autotune.families.launch import Binary
     from autotune.families.rendering import Source
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.store import TuningRecord
 
 FORMATS = ("cpp", "python")
@@ -59,7 +62,7 @@ class Exportable:
 
     record: TuningRecord
     family: KernelFamily
-    problem: Gemm
+    problem: Problem
     program: Program | None
     binary: Binary | None
     device: Callable[[], Device]
@@ -69,17 +72,26 @@ class Exportable:
         """What the kernel is called in programs: an identifier of C, C++ and Python alike."""
         return re.sub(r"\W+", "_", f"{self.problem.operation}_{self.problem.label}", flags=re.A)
 
+    @property
+    def product(self) -> bool:
+        """Whether it is ``alpha A B + beta C``, which checks compute themselves."""
+        return multiplies(self.problem.defined)
+
     def names(self) -> dict[str, Any]:
         """What templates of exported files are given, whatever the target."""
-        problem, record = self.problem, self.record
+        problem, record, defined = self.problem, self.record, self.problem.defined
         tolerance = Tolerance.of(
             self.family.accuracy, problem.dtype, problem.shape, problem.out_dtype
         )
         operand, result = DTYPES[problem.dtype], DTYPES[problem.result_dtype]
         return {
             "name": self.name,
-            "entry": self.problem.operation,
+            "entry": problem.operation,
+            "summary": plain(defined.summary) or plain(problem.operation),
             "problem": problem,
+            "product": self.product,
+            "call": ExportedCall.of(problem),
+            "checked": checked_scalars(defined),
             "operand": operand,
             "result": result,
             "scalar": operand.accumulated,
@@ -94,14 +106,19 @@ class Exportable:
     def common_files(self, names: Mapping[str, Any]) -> dict[str, bytes]:
         """The files that every exported folder has: what the kernel is, and its record.
 
+        What is no product comes with what its check expects.
+
         Args:
             names: what the page's template is given: `names`, and ``target`` and ``form``.
         """
         document = json.dumps(self.record.to_json(), indent=2) + "\n"
-        return {
+        files = {
             "README.md": expanded("README.md.j2", names),
             "record.json": document.encode(),
         }
+        if not self.product:
+            files[f"{self.name}.expected"] = expected(self.problem, self.family.accuracy)
+        return files
 
 
 @dataclass(frozen=True, slots=True)

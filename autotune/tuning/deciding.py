@@ -40,6 +40,19 @@ CONTENDER_RATIO = 1.10
 ATTEMPTS = 2
 """How often the finals are held while something disturbs them."""
 
+_ENOUGH_S, _MORE = 20.0, 3
+"""Seconds in which a first trial is made where nothing is compiled yet; and where those were not
+enough, how many times as much may be."""
+
+_STEPS = {
+    "starting": "starting",
+    "proposing": "choosing",
+    "compiling": "compiling",
+    "library": "the library",
+    "trials": "waiting for a first kernel",
+}
+"""What a run spends its time with before its first trial is made."""
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -291,6 +304,8 @@ def _ties(winner: int, interval: tuple[float, float], measurements: Sequence[Mea
 
 def _nothing_valid(problem: Problem, run: TrialRun) -> str:
     results = run.results
+    if not results:
+        return _nothing_tried(problem, run)
     counts = Counter(result.measurement.outcome for result in results)
     reasons = Counter(result.measurement.reason for result in results if result.measurement.reason)
     text = f"no candidate of {problem.label} was valid after {len(results)} trials"
@@ -298,6 +313,19 @@ def _nothing_valid(problem: Problem, run: TrialRun) -> str:
         text += " (" + ", ".join(f"{n} {outcome}" for outcome, n in counts.items()) + ")"
     if reasons:
         text += f"; most often: {reasons.most_common(1)[0][0]}"
-    if not results:
-        text += ": it was stopped" if run.interrupted else ": allow more time with --timeout"
     return text
+
+
+def _nothing_tried(problem: Problem, run: TrialRun) -> str:
+    """What a run did that ended before its first trial did, and how much time to give it."""
+    text = f"no candidate of {problem.label} was tried"
+    if run.interrupted:
+        return f"{text}: it was stopped"
+    if not run.out_of_time:
+        return f"{text}: the study has visited all there are, name another one"
+    spent_s = {"starting": run.started_s, **run.spent_s}
+    took = [f"{_STEPS[what]} took {each:.1f} s" for what, each in spent_s.items() if each >= 0.05]
+    if took:
+        text += f" within {run.limit_s:g} s ({', '.join(took)})"
+    enough_s = max(_ENOUGH_S, _MORE * run.limit_s)
+    return f"{text}: allow more time, --timeout {enough_s:.0f} or so"

@@ -49,6 +49,7 @@ class TrialRun:
     Attributes:
         results: every trial of this run, in order.
         baseline: the vendor library, as measured alone; None when there is none, or not yet.
+        started_s: from the beginning of the run to that of the search.
         seconds: from the beginning of the run to the end of the search.
         spent_s: wall time by what it went into, in seconds.
     """
@@ -69,6 +70,7 @@ class TrialRun:
     ) -> None:
         self.results: list[TrialResult] = []
         self.baseline: Baseline | None = None
+        self.started_s = 0.0
         self.seconds = 0.0
         self.spent_s: defaultdict[str, float] = defaultdict(float)
         self._finals_s = 0.0
@@ -85,7 +87,7 @@ class TrialRun:
         self._watch = progress or unwatched
         self._best: TrialResult | None = None
         self._waiting: deque[Proposal[Candidate]] = deque()
-        self._begun_s = self._deadline.elapsed_s
+        self._begun_s = self.started_s = self._deadline.elapsed_s
         evaluator.deadline = self._deadline
         evaluator.report = self._report
 
@@ -162,6 +164,16 @@ class TrialRun:
     def interrupted(self) -> bool:
         """Whether somebody asked for an end."""
         return self._interrupt.requested
+
+    @property
+    def limit_s(self) -> float:
+        """Seconds that the run may take."""
+        return self._deadline.limit_s
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether nothing may be begun any more."""
+        return self._deadline.over
 
     @property
     def can_repeat_finals(self) -> bool:

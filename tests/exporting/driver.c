@@ -1,5 +1,6 @@
 // NVIDIA's driver as far as exported programs use it, on memory of the host: whatever is launched
-// under the name `gemm` is a product of float32, computed as it is written.
+// under the name `gemm` is a product of float32, computed as it is written, and under the name `gemv`
+// one of a matrix and a vector.
 //
 // STAND_IN_EXPECTS="4,1" refuses a launch whose last arguments are not a workspace that begins with
 // zeros and those numbers; STAND_IN_WRONG=1 computes something else.
@@ -80,9 +81,35 @@ static Arguments collected(void** each, int last) {
   return all;
 }
 
+typedef struct {
+  int m, n;
+  float alpha, beta;
+  const float* a;
+  int lda;
+  const float* x;
+  float* y;
+} VectorArguments;
+
+static CUresult gemv(void** each, void** extra) {
+  VectorArguments all;
+  if (each != NULL) {
+    all = (VectorArguments){*(int*)each[0], *(int*)each[1], *(float*)each[2], *(float*)each[3],
+        *(const float**)each[4], *(int*)each[5], *(const float**)each[6], *(float**)each[7]};
+  } else {
+    memcpy(&all, extra[1], sizeof all);
+  }
+  for (int i = 0; i < all.m; ++i) {
+    float sum = getenv("STAND_IN_WRONG") != NULL ? 1e-2f : 0;
+    for (int j = 0; j < all.n; ++j) sum += all.a[i * all.lda + j] * all.x[j];
+    all.y[i] = all.alpha * sum + (all.beta != 0 ? all.beta * all.y[i] : 0);
+  }
+  return CUDA_SUCCESS;
+}
+
 API cuLaunchKernel(CUfunction function, unsigned x, unsigned y, unsigned z, unsigned threads_x,
     unsigned threads_y, unsigned threads_z, unsigned shared_bytes, CUstream stream, void** each,
     void** extra) {
+  if (strcmp((const char*)function, "gemv") == 0) return gemv(each, extra);
   if (strcmp((const char*)function, "gemm") != 0) return CUDA_SUCCESS;
   int wanted[8], count = 0;
   const char* expected = getenv("STAND_IN_EXPECTS");

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from operation_examples import FOLDER
+from own_kernels import damping
 from records import record
 
 from autotune.cli import main
@@ -19,27 +21,43 @@ from autotune.core.configuration import Candidate
 from autotune.core.errors import InputError
 from autotune.core.paths import CacheLocations
 from autotune.exporting import exportable
-from autotune.families.catalog import load_families
+from autotune.families.catalog import find_operation, load_families
+from autotune.operations.parts import Array
 from autotune.operations.problem import Gemm
 from autotune.store import TuningCache
+from autotune.targets.expected import ROW, drawn
 from autotune.targets.registry import make_target, target_class
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.operations.problem import Problem
     from autotune.store import TuningRecord
 
 needs_cmake = pytest.mark.skipif(
     shutil.which("cmake") is None or shutil.which("cc") is None,
     reason="there is no CMake, or no C",
 )
+TRIANGULAR = FOLDER.parent / "triangular"
+OWN = {
+    "gemv": ("dots", 37, 41),
+    "row_sum": ("sums", 37, 41),
+    "batched_gemm": ("tiles", 3, 17, 9, 21),
+    "gemm_bias_relu": ("goto", 33, 29, 41),
+    "stencil": ("rows", 67, 130),
+    "trmm": ("rows", 33, 29, 41),
+}
+"""Operations of examples: a family, and a shape."""
 WITHOUT_AUTOTUNE = "import sys; sys.modules['autotune'] = None\n"
 
 
-def stored(name: str, problem: Gemm, **values: Any) -> TuningRecord:
+def stored(name: str, problem: Problem, extra: Sequence[Path] = (), **values: Any) -> TuningRecord:
     """A record of a family's default on this processor, in the user's cache."""
-    family = load_families(target="cpu")[name]
+    family = load_families(target="cpu", operation=problem.operation, extra=extra)[name]
     device = make_target("cpu").device(problem)
     configuration = family.conform({**family.default(problem, device.limits), **values})
     made = record(
+        operation=problem.operation,
         problem=problem,
         fingerprint=device.fingerprint,
         candidate=Candidate(name, configuration),
@@ -60,19 +78,24 @@ def test_a_program_in_c_checks_itself(tmp_path: Path, family: str, dtype: str) -
     made = stored(family, Gemm(33, 29, 41, dtype=dtype, threads=1))
     folder = export(made, tmp_path / "out")
     assert ("NRT_MemInfo" in next(folder.glob("gemm*.c")).read_text()) == (family == "unrolled")
-    build = folder / "build"
-    flags = "-DCMAKE_C_FLAGS=-Wall -Wextra"
-    for command in (["cmake", "-S", folder, "-B", build, flags], ["cmake", "--build", build]):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "warning" not in done.stderr
-    (program,) = build.glob("*_check")
+    program = build(folder)
     done = subprocess.run([program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     assert "right" in done.stdout
-    (library,) = build.glob("*.so")
+    (library,) = program.parent.glob("*.so")
     for shape in ((33, 29, 41), (1, 1, 1), (70, 3, 130)):
         check_library(library, shape, np.dtype(dtype))
+
+
+def build(folder: Path) -> Path:
+    """Build an exported folder; its program."""
+    made, flags = folder / "build", "-DCMAKE_C_FLAGS=-Wall -Wextra"
+    for command in (["cmake", "-S", folder, "-B", made, flags], ["cmake", "--build", made]):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "warning" not in done.stderr
+    (program,) = made.glob("*_check")
+    return program
 
 
 def check_library(path: Path, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> None:
@@ -92,6 +115,79 @@ def check_library(path: Path, shape: tuple[int, int, int], dtype: np.dtype[Any])
     function = ctypes.CDLL(str(path))[path.stem.removeprefix("lib")]
     assert function(*sizes, real(1.5), *places[:4], real(-0.5), *places[4:]) == 0
     np.testing.assert_allclose(c, expected, rtol=1e-4)
+
+
+def own(case: str) -> tuple[TuningRecord, Path]:
+    """A record of an operation that the engine does not know, and the folder of its family."""
+    if case == "damped_rows":
+        kernel = damping()
+        problem = kernel.problem(M=19, N=23, threads=1)
+        return stored(case, problem, [kernel.folder], threads=1), kernel.folder
+    folder = TRIANGULAR if case == "trmm" else FOLDER
+    family, *shape = OWN[case]
+    problem = find_operation(case, [folder]).at(tuple(shape), threads=1)
+    return stored(family, problem, [folder], threads=1), folder
+
+
+@needs_cmake
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("case", [*OWN, "damped_rows"])
+def test_any_operation_is_a_program_in_c(tmp_path: Path, case: str) -> None:
+    made, families = own(case)
+    folder = export(made, tmp_path / "out", "--families", str(families))
+    program = build(folder)
+    (expected,) = folder.glob("*.expected")
+    done = subprocess.run([program, expected], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "right" in done.stdout
+    check_notices(expected, [program, expected])
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("case", [*OWN, "damped_rows"])
+def test_any_operation_is_a_module(tmp_path: Path, case: str) -> None:
+    made, families = own(case)
+    folder = export(made, tmp_path / "out", "--families", str(families), "--format", "python")
+    (module,) = folder.glob("*.py")
+    (expected,) = folder.glob("*.expected")
+    without = (
+        f"{WITHOUT_AUTOTUNE}import runpy; runpy.run_path({str(module)!r}, run_name='__main__')"
+    )
+    command = [sys.executable, "-c", without]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    check_notices(expected, command)
+
+
+def check_notices(expected: Path, command: list[Any]) -> None:
+    """A check must fail where one element is not what is expected, and where none is expected."""
+    rows = np.fromfile(expected, ROW)
+    for changed in (rows["expected"] + 1e-3, np.full(len(rows), np.nan)):
+        wrong = rows.copy()
+        wrong["expected"][-1] = changed[-1]
+        wrong.tofile(expected)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 1, done.stdout
+    expected.write_bytes(b"")
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_operands_are_drawn_alike_everywhere(dtype: str) -> None:
+    """The hash once more, as the programs compute it: one element after the other, in integers."""
+
+    def element(number: int, place: int) -> float:
+        x = place + number * 0x9E3779B9 & 0xFFFFFFFF
+        x = (x ^ x >> 16) * 0x85EBCA6B & 0xFFFFFFFF
+        x = (x ^ x >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
+        return ((x ^ x >> 16) >> 8) / 2**23 - 1
+
+    for number in (0, 1, 5):
+        found = drawn(number, Array("A", (37, 41), dtype))
+        values = [element(number, place) for place in range(37 * 41)]
+        np.testing.assert_array_equal(found.reshape(-1), np.array(values).astype(dtype))
+        assert abs(found.mean(dtype=float)) < 0.05
+        assert abs(found.std(dtype=float) - 3**-0.5) < 0.05
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from operation_examples import FOLDER
+from own_kernels import dots
 from records import record
 
 from autotune.cli import main
@@ -21,7 +23,7 @@ from autotune.cli.records import shipped
 from autotune.core.configuration import Candidate
 from autotune.core.device import DeviceFingerprint
 from autotune.core.paths import CacheLocations
-from autotune.families.catalog import load_families
+from autotune.families.catalog import find_operation, load_families
 from autotune.families.launch import LaunchPlan, LaunchStep
 from autotune.operations.problem import Gemm
 from autotune.store import BinaryRecord, TuningCache
@@ -107,6 +109,24 @@ def stored(**changes: Any) -> TuningRecord:
     return made
 
 
+def stored_own(
+    name: str, shape: tuple[int, ...], family: str = "", folder: Path = FOLDER, **changes: Any
+) -> TuningRecord:
+    """A record of an operation of one's own; its kernel is compiled unless a binary is given."""
+    problem = find_operation(name, [folder], "cuda").at(shape)
+    families = load_families(target="cuda", operation=name, extra=[folder])
+    chosen = families[family] if family else next(iter(families.values()))
+    limits = make_target("cuda").device(problem, "h200").limits
+    fields: dict[str, Any] = {
+        "operation": name,
+        "problem": problem,
+        "candidate": Candidate(chosen.name, chosen.default(problem, limits)),
+        "family_digest": chosen.digest,
+        "binary": None,
+    }
+    return stored(**(fields | changes))
+
+
 def export(made: TuningRecord, folder: Path, *options: str) -> Path:
     assert main(["export", made.id, str(folder), "--quiet", *options]) == 0
     return folder
@@ -156,6 +176,89 @@ def test_a_program_in_cpp_checks_itself(tmp_path: Path, driver: Path) -> None:
     assert run([program, folder / "main.cpp"], driver).returncode == 1
     refused = run([program, cubin], driver, STAND_IN_EXPECTS="4,2")
     assert (refused.returncode, refused.stderr) == (1, f"{NAME}: cuLaunchKernel: REFUSED\n")
+
+
+GEMV = (40, 70)
+GEMV_NAME = "gemv_40x70_float32"
+GEMV_BINARY = BinaryRecord(
+    hashlib.sha256(CUBIN).hexdigest(),
+    "sm_90",
+    LaunchPlan(GEMV, (LaunchStep("gemv", (2, 1, 1), (64, 1, 1)),)),
+)
+GEMV_CALLS = f"""
+import numpy as np
+import {GEMV_NAME} as exported
+
+class Array:
+    def __init__(self, array):
+        self.array, self.__cuda_array_interface__ = array, array.__array_interface__
+
+random = np.random.default_rng(0)
+a = random.random((40, 96), np.float32)[:, :70]
+x, y = random.random(70, np.float32), random.random(40, np.float32)
+expected = 2 * (a @ x) + 3 * y
+kernel = exported.load()
+kernel(Array(a), Array(x), Array(y), alpha=2, beta=3)
+np.testing.assert_allclose(y, expected, rtol=1e-5)
+apart = np.zeros((70, 2), np.float32)[:, 0]
+for wrong in ((a.T, x), (a, apart), (a, x.astype(float)), (np.asfortranarray(a), x)):
+    try:
+        kernel(*map(Array, wrong), Array(y))
+    except ValueError:
+        continue
+    raise AssertionError(wrong)
+"""
+
+
+@needs_toolkit
+def test_a_program_of_any_operation_checks_itself(tmp_path: Path, driver: Path) -> None:
+    made = stored_own("gemv", GEMV, binary=GEMV_BINARY)
+    folder = export(made, tmp_path / "out", "--families", str(FOLDER))
+    program = build(folder, driver)
+    files = [folder / f"{GEMV_NAME}.cubin", folder / f"{GEMV_NAME}.expected"]
+    right = run([program, *files], driver, STAND_IN_EXPECTS="")
+    assert (right.returncode, right.stderr) == (0, "")
+    assert f"{GEMV_NAME}: right" in right.stdout
+    wrong = run([program, *files], driver, STAND_IN_EXPECTS="", STAND_IN_WRONG="1")
+    assert wrong.returncode == 1
+    assert "WRONG" in wrong.stdout
+    files[1].write_bytes(b"")
+    assert run([program, *files], driver).returncode == 1
+
+
+@needs_toolkit
+def test_a_module_of_any_operation_launches_on_arrays(tmp_path: Path, driver: Path) -> None:
+    made = stored_own("gemv", GEMV, binary=GEMV_BINARY)
+    folder = export(made, tmp_path / "out", "--families", str(FOLDER), "--format", "python")
+    done = run([sys.executable, "-c", GEMV_CALLS], driver, PYTHONPATH=str(folder))
+    assert done.returncode == 0, done.stderr
+
+
+@needs_nvrtc
+@needs_toolkit
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(
+    ("name", "shape", "family"),
+    [
+        ("batched_gemm", (64, 64, 64, 64), ""),
+        ("gemm_bias_relu", (40, 70, 50), "pipelined"),
+        ("row_sum", (40, 70), ""),
+        ("stencil", (33, 50), ""),
+        ("dots", (40, 70), ""),
+    ],
+)
+def test_any_operation_is_compiled_and_built(
+    tmp_path: Path, driver: Path, name: str, shape: tuple[int, ...], family: str
+) -> None:
+    families = dots().folder if name == "dots" else FOLDER
+    made = stored_own(name, shape, family, families)
+    folder = export(made, tmp_path / "cpp", "--families", str(families))
+    build(folder, driver)
+    assert next(folder.glob("*.cubin")).read_bytes()[:4] == b"\x7fELF"
+    folder = export(made, tmp_path / "py", "--families", str(families), "--format", "python")
+    (module,) = folder.glob("*.py")
+    script = f"import runpy; print(runpy.run_path({str(module)!r})['ARGUMENTS'].size)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
 @needs_nvrtc

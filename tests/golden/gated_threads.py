@@ -97,31 +97,31 @@ def minimum(x, y):
 
 
 @njit(**INLINE)
-def followed(value, column, shift_of_row, residual, scale):
+def followed(value, column, _shift_of_row, _residual, _scale):
     """What becomes of the `value` that a product alone would leave in C.
 
     scale * tanh(value + shift_of_row) - minimum(residual, 0.5)
     """
-    return scale * tanh(value + shift_of_row) - minimum(residual[column], REAL(0.5))
+    return _scale * tanh(value + _shift_of_row) - minimum(_residual[column], REAL(0.5))
 
 
 @njit(**KERNEL)
 def finish(c, ldc, top, rows, left, columns, following):
     """What follows the product, in C[rows x columns] from row `top` and column `left` on."""
     (
-        shift_of_row_address, ldshift_of_row,
-        residual_address, ldresidual,
-        scale_given,
+        _shift_of_row_address, _ldshift_of_row,
+        _residual_address, _ldresidual,
+        _scale_given,
     ) = following
     for row in range(rows):
         target = view(c + row * ldc * ITEMSIZE, columns)
-        place = (top + row) * ldshift_of_row
-        shift_of_row_here = view(shift_of_row_address + place * ITEMSIZE, 1)[0]
-        first = (top + row) * ldresidual + left
-        residual_here = view(residual_address + first * ITEMSIZE, columns)
+        place = (top + row) * _ldshift_of_row
+        _shift_of_row_here = view(_shift_of_row_address + place * ITEMSIZE, 1)[0]
+        first = (top + row) * _ldresidual + left
+        _residual_here = view(_residual_address + first * ITEMSIZE, columns)
         for column in range(columns):
             target[column] = followed(
-                target[column], column, shift_of_row_here, residual_here, scale_given
+                target[column], column, _shift_of_row_here, _residual_here, _scale_given
             )
 
 
@@ -151,17 +151,17 @@ def multiply(m, n, k, alpha, a, lda, b, ldb, c, ldc, sm, sn, sk, top, following)
     **OPTIONS,
 )
 def gated(
-    m, n, k, scale, a_address, lda, b_address, ldb, shift_of_row_address, ldshift_of_row,
-    residual_address, ldresidual, c_address, ldc, sm, sn, sk
+    m, n, k, _scale, a_address, lda, b_address, ldb, _shift_of_row_address, _ldshift_of_row,
+    _residual_address, _ldresidual, c_address, ldc, sm, sn, sk
 ):
     """C[m x k] = alpha * A[m x n] @ B[n x k] + beta * C; sm, sn, sk are the blocks' sizes."""
     alpha = REAL(1)
     beta = REAL(0)
     # What `followed` makes of every value in C is made by means of these.
     following = (
-        np.int64(shift_of_row_address), ldshift_of_row,
-        np.int64(residual_address), ldresidual,
-        scale,
+        np.int64(_shift_of_row_address), _ldshift_of_row,
+        np.int64(_residual_address), _ldresidual,
+        _scale,
     )
     a, b, c = np.int64(a_address), np.int64(b_address), np.int64(c_address)
     blocks = (m + sm - 1) // sm

@@ -43,15 +43,15 @@ __device__ __forceinline__ T minimum(T a, T b) { return a < b || a != a ? a : b;
 
 // What follows the product: scale * tanh(value + shift_of_row) - minimum(residual, 0.5).
 struct Epilogue {
-  const Operand* shift_of_row;
-  int ldshift_of_row;
-  const Operand* residual;
-  int ldresidual;
-  T scale;
+  const Operand* shift_of_row_;
+  int ldshift_of_row_;
+  const Operand* residual_;
+  int ldresidual_;
+  T scale_;
 
   __device__ __forceinline__ T operator()(T value, int row, int column) const {
-    return scale * tanh(value + T(shift_of_row[static_cast<long long>(row) * ldshift_of_row])) -
-           minimum(T(residual[static_cast<long long>(row) * ldresidual + column]), T(0.5));
+    return scale_ * tanh(value + T(shift_of_row_[static_cast<long long>(row) * ldshift_of_row_]))
+           - minimum(T(residual_[static_cast<long long>(row) * ldresidual_ + column]), T(0.5));
   }
 };
 
@@ -83,10 +83,10 @@ struct Output {
 
 // A block of BLOCK_X x BLOCK_Y threads for every ROWS x COLUMNS elements of C.
 extern "C" __global__ void __launch_bounds__(THREADS) gated(
-    int m, int n, int k, float scale, const __half* __restrict__ a, int lda,
-    const __half* __restrict__ b, int ldb, const __half* __restrict__ shift_of_row,
-    int ldshift_of_row, const __half* __restrict__ residual, int ldresidual, __half* __restrict__ c,
-    int ldc) {
+    int m, int n, int k, float scale_, const __half* __restrict__ a, int lda,
+    const __half* __restrict__ b, int ldb, const __half* __restrict__ shift_of_row_,
+    int ldshift_of_row_, const __half* __restrict__ residual_, int ldresidual_,
+    __half* __restrict__ c, int ldc) {
   const int blocks_across = (k + COLUMNS - 1) / COLUMNS;
   // Neighbours read the same element of A, and B side by side.
   const int row = blockIdx.x / blocks_across * ROWS + threadIdx.y;
@@ -100,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) gated(
     sum = fma(T(a_row[step]), T(*b_column), sum);
     b_column += ldb;
   }
-  const Epilogue epilogue = {shift_of_row, ldshift_of_row, residual, ldresidual, scale};
+  const Epilogue epilogue = {shift_of_row_, ldshift_of_row_, residual_, ldresidual_, scale_};
   const Output output = {alpha, beta, c, ldc, epilogue};
   output.store(row, column, sum);
 }

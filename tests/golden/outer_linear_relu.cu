@@ -83,10 +83,10 @@ __device__ __forceinline__ T maximum(T a, T b) { return a > b || a != a ? a : b;
 
 // What follows the product: relu(value + bias).
 struct Epilogue {
-  const T* bias;
+  const T* bias_;
 
   __device__ __forceinline__ T operator()(T value, int row, int column) const {
-    return maximum(value + bias[column], T(0));
+    return maximum(value + bias_[column], T(0));
   }
 };
 
@@ -246,12 +246,12 @@ __device__ __forceinline__ void fill(int n, int k, T alpha, const T* a, int lda,
 // Blocks of THREADS threads: along x for the columns of C, along y for its rows.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) linear_relu(
     int m, int n, int k, float alpha, float beta, const float* __restrict__ a, int lda,
-    const float* __restrict__ b, int ldb, const float* __restrict__ bias, float* __restrict__ c,
+    const float* __restrict__ b, int ldb, const float* __restrict__ bias_, float* __restrict__ c,
     int ldc, int across, int rows) {
   const int first_column = blockIdx.x * across * WIDE;
   const int first_row = blockIdx.y * rows;
   const int end = min(first_row + rows, m);
-  const Epilogue epilogue = {bias};
+  const Epilogue epilogue = {bias_};
   if (rows_aligned<VECTOR>(c, ldc) && k % VECTOR == 0) {
     fill<true>(n, k, alpha, a, lda, b, ldb, beta, c, ldc, first_row, end, first_column, across,
                epilogue);

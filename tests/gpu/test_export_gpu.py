@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from operation_examples import FOLDER
 from records import record
 
 from autotune import Gemm
 from autotune.cli import main
 from autotune.core.configuration import Candidate
 from autotune.core.paths import CacheLocations
-from autotune.families.catalog import load_families
+from autotune.families.catalog import find_operation, load_families
 from autotune.store import TuningCache
 from autotune.targets.registry import make_target
 
@@ -28,13 +29,28 @@ CASES = {
 }
 
 
+OWN = {
+    "gemv": ("dots", 300, 1000),
+    "row_sum": ("sums", 300, 1000),
+    "batched_gemm": ("tiles", 64, 64, 64, 64),
+    "gemm_bias_relu": ("pipelined", 256, 200, 192),
+    "stencil": ("columns", 129, 200),
+}
+
+
 @pytest.mark.parametrize("form", ["cpp", "python"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *OWN])
 def test_the_check_of_an_exported_kernel_passes(tmp_path: Path, name: str, form: str) -> None:
-    problem = CASES[name]
-    family = load_families(target="cuda")[name]
+    if name in CASES:
+        problem, extra = CASES[name], []
+    else:
+        extra = [FOLDER]
+        operation, (name, *shape) = name, OWN[name]
+        problem = find_operation(operation, extra).at(tuple(shape))
+    family = load_families(target="cuda", operation=problem.operation, extra=extra)[name]
     device = make_target("cuda").device(problem)
     made = record(
+        operation=problem.operation,
         problem=problem,
         target="cuda",
         fingerprint=device.fingerprint,
@@ -43,7 +59,8 @@ def test_the_check_of_an_exported_kernel_passes(tmp_path: Path, name: str, form:
     )
     TuningCache(CacheLocations.at().create().database).add(made)
     folder = tmp_path / "out"
-    assert main(["export", made.id, str(folder), "--format", form, "--quiet"]) == 0
+    options = ["--format", form, "--quiet", *(f"--families={each}" for each in extra)]
+    assert main(["export", made.id, str(folder), *options]) == 0
     if form == "python":
         if importlib.util.find_spec("torch") is None:
             pytest.skip("PyTorch is not installed: the module checks itself with it")
@@ -56,4 +73,4 @@ def test_the_check_of_an_exported_kernel_passes(tmp_path: Path, name: str, form:
     subprocess.run(["cmake", "--build", folder / "build"], check=True)
     (program,) = (folder / "build").glob("*_check")
     (cubin,) = folder.glob("*.cubin")
-    subprocess.run([program, cubin], check=True)
+    subprocess.run([program, cubin, *folder.glob("*.expected")], check=True)

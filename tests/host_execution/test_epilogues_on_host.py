@@ -27,18 +27,18 @@ FAMILIES = load_families(target="cuda", operation="gemm")
 
 ATTENTION = """\
 operation = "attention"
-summary = "Exponentials of scores, scaled by row, and by column in two places"
+summary = "Exponentials of scores, by row and by column, with names of kernels' own"
 product = "gemm"
 sizes = ["M", "N", "K"]
-result = "exp(minimum(alpha * A @ B - largest, 1)) * weight + maximum(0.25, weight) * residual"
+result = "exp(minimum(alpha * A @ B - sum, 1)) * tile + maximum(0.25, tile) * acc"
 flops = "2 * M * N * K + 5 * M * K"
 
 [operands]
 A = { shape = ["M", "N"] }
 B = { shape = ["N", "K"] }
-largest = { shape = ["M", "1"] }
-weight = { shape = ["K"] }
-residual = { shape = ["M", "K"] }
+sum = { shape = ["M", "1"] }
+tile = { shape = ["K"] }
+acc = { shape = ["M", "K"] }
 C = { shape = ["M", "K"], role = "out" }
 
 [scalars]

@@ -22,22 +22,22 @@ Arrays = Mapping[str, np.ndarray]
 
 CLIPPED = """\
 operation = "clipped"
-summary = "A row's own limit, nothing by column, and alpha without beta"
+summary = "A row's own limit, nothing by column, alpha without beta; called as kernels call theirs"
 product = "gemm"
 sizes = ["M", "N", "K"]
-result = "slope * minimum(alpha * A @ B, exp(limit)) + keep"
+result = "np * minimum(alpha * A @ B, exp(view)) + prange"
 flops = "2 * M * N * K + 3 * M * K"
 
 [operands]
 A = { shape = ["M", "N"] }
 B = { shape = ["N", "K"] }
-limit = { shape = ["M", "1"] }
+view = { shape = ["M", "1"] }
 C = { shape = ["M", "K"], role = "out" }
 
 [scalars]
 alpha = 1.0
-slope = 2.0
-keep = 0.25
+np = 2.0
+prange = 0.25
 """
 
 POSITIVE = """\
@@ -71,7 +71,7 @@ OPERATIONS: Mapping[str, tuple[str, Callable[[Arrays, Mapping[str, float]], np.n
     "clipped": (
         CLIPPED,
         lambda x, s: (
-            s["slope"] * np.minimum(s["alpha"] * (x["A"] @ x["B"]), np.exp(x["limit"])) + s["keep"]
+            s["np"] * np.minimum(s["alpha"] * (x["A"] @ x["B"]), np.exp(x["view"])) + s["prange"]
         ),
     ),
     "positive": (POSITIVE, lambda x, s: np.maximum(x["A"] @ x["B"], 0.0)),

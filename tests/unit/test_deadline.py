@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import re
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -331,14 +332,18 @@ class TestRuns:
 
     def test_nothing_valid_in_time_is_an_error(self, clock: Clock, tuned) -> None:
         work = SlowWork(clock, compile_s=100.0, trial_s=1.0, finals_s=1.0)
-        with pytest.raises(TuningFailedError, match="allow more time"):
+        with pytest.raises(TuningFailedError) as caught:
             tuned(work, 10.0)
+        told = str(caught.value)
+        assert "was tried within 10 s (" in told
+        assert re.search(r"\(compiling took \d\.\d s[,)]", told)
+        assert told.endswith("allow more time, --timeout 30 or so")
         assert begun(clock) <= 10
 
     def test_a_slow_baseline_does_not_hold_a_run_up(self, clock: Clock, tuned) -> None:
         work = SlowWork(clock, compile_s=0.1, trial_s=1.0, finals_s=1.0)
         work.baseline = lambda: work.work("baseline", 1000.0)  # type: ignore[method-assign]
-        with pytest.raises(TuningFailedError):
+        with pytest.raises(TuningFailedError, match=r"the library took .*--timeout 30 or so"):
             tuned(work, 10.0)
         assert begun(clock) <= 10
 

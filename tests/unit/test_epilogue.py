@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import builtins
+import functools
 import json
+import keyword
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from epilogue_families import GATED, LINEAR_RELU, write_families, write_operations
-from hypothesis import given
+from hypothesis import event, given
 from hypothesis import strategies as st
 from operation_examples import entry_values
 
@@ -19,6 +24,7 @@ from autotune.core.errors import FamilyError, InputError
 from autotune.core.toml_table import Table
 from autotune.families.catalog import catalog, find_families
 from autotune.families.epilogue_text import cuda_epilogue, numba_epilogue
+from autotune.families.family import KernelFamily
 from autotune.families.modules import load_module
 from autotune.families.operation_file import read_operation
 from autotune.families.program_cache import ProgramCache
@@ -28,8 +34,9 @@ from autotune.operations.epilogue import Epilogue, epilogue_of
 from autotune.operations.formula import Formula
 from autotune.operations.operation import Operation
 from autotune.operations.parts import Operand
-from autotune.operations.problem import FACTORS, GEMM
+from autotune.operations.problem import FACTORS, GEMM, Gemm
 from autotune.operations.verification import Check
+from autotune.targets.registry import make_target
 
 A, B, C = FACTORS
 FURTHER = (Operand("bias", ("K",)), Operand("down", ("M", "1")), Operand("residual", ("M", "K")))
@@ -111,13 +118,14 @@ def test_numba_s_text_computes_the_same_for_each_element(text: str) -> None:
     arrays = {"bias": rng.normal(size=columns), "down": rng.normal(size=rows)}
     residual, value = rng.normal(size=(2, rows, columns))
     scope = {"exp": np.exp, "tanh": np.tanh, "maximum": np.maximum, "minimum": np.minimum}
-    scalars = {"REAL": np.float64, "scale": 0.5, "slope": 2.0}
+    scalars = {"REAL": np.float64, "_scale": 0.5, "_slope": 2.0}
+    read = {f"_{name}": array for name, array in arrays.items()}
     for row in range(rows):
         for column in range(columns):
             names = {"row": row, "column": column, "value": value[row, column]}
             got = eval(
                 written.expression,
-                {**scope, **scalars, **arrays, **names, "residual": residual[row]},
+                {**scope, **scalars, **read, **names, "_residual": residual[row]},
             )
             expected = found.formula.evaluate(
                 {
@@ -182,22 +190,22 @@ def test_what_templates_are_given_in_either_language() -> None:
     assert numba is not None
     row = "static_cast<long long>(row)"
     assert cuda.expression == (
-        "scale * maximum(value + bias[column], -T(1)) - "
-        f"maximum(down[{row} * lddown], T(0)) * residual[{row} * ldresidual + column] + "
-        "exp(T(2.5e-08) - -bias[column])"
+        "scale_ * maximum(value + bias_[column], -T(1)) - "
+        f"maximum(down_[{row} * lddown_], T(0)) * residual_[{row} * ldresidual_ + column] + "
+        "exp(T(2.5e-08) - -bias_[column])"
     )
-    assert numba.expression.startswith("scale * maximum(value + bias[column], -REAL(1))")
-    assert "maximum(down[row], REAL(0)) * residual[column]" in numba.expression
+    assert numba.expression.startswith("_scale * maximum(value + _bias[column], -REAL(1))")
+    assert "maximum(_down[row], REAL(0)) * _residual[column]" in numba.expression
     assert numba.functions == cuda.functions == ("exp", "maximum")
-    assert cuda.scalars == ("scale",)
+    assert cuda.scalars == ("scale_",)
     assert [(each.name, each.stride, each.along) for each in cuda.operands] == [
-        ("bias", None, "column"),
-        ("down", "lddown", "row"),
-        ("residual", "ldresidual", "matrix"),
+        ("bias_", None, "column"),
+        ("down_", "lddown_", "row"),
+        ("residual_", "ldresidual_", "matrix"),
     ]
     short = cuda_epilogue(split("A @ B + -(-bias)"), "Operand")
     assert short is not None
-    assert short.expression == "value + T(bias[column])"
+    assert short.expression == "value + T(bias_[column])"
     assert short.operands[0].c_type == "Operand"
 
 
@@ -260,7 +268,7 @@ def test_faults_are_said_of_the_file(tmp_path: Path) -> None:
     for old, new, message in (
         ('product = "gemm"', 'product = "conv"', "product must be one of gemm, got 'conv'"),
         ("relu(alpha", "tril(alpha", "result must be elementwise"),
-        ("bias", "elements", "operands.elements must have another name"),
+        ("bias", "double", "operands must not be called 'double', a keyword of C or C\\+\\+"),
         ("linear_relu", "elements", "operation must have another name"),
     ):
         file.write_text(LINEAR_RELU.replace(old, new))
@@ -271,6 +279,88 @@ def test_faults_are_said_of_the_file(tmp_path: Path) -> None:
     (families / "plain_cpu.toml").write_text(text.replace('"cpu"', '"mpi"'))
     with pytest.raises(FamilyError, match="epilogue must be false, but for families of gemm on"):
         find_families([families])
+
+
+def emitted(family: KernelFamily, defined: Operation | str) -> str:
+    """What a family emits for its default and an operation, or the one that has a formula."""
+    here = replace(family, defined=operation(defined) if isinstance(defined, str) else defined)
+    device = "h200" if family.target == "cuda" else None
+    limits = make_target(family.target).device(Gemm(512, 512, 512), device).limits
+    return render(here, here.default(Gemm(512, 512, 512), limits)).text
+
+
+def words(text: str) -> list[str]:
+    """The tokens of a source; where its lines are broken does not matter."""
+    return re.findall(r'\w+|[^\w\s"]', text)
+
+
+READING = "relu(scale * (A @ B) + down) - residual * bias"
+
+
+@functools.cache
+def offering() -> dict[tuple[str, str], KernelFamily]:
+    """All shipped families that apply epilogues, by target and name."""
+    return {
+        (target, family.name): family
+        for target in ("cpu", "cuda")
+        for family in catalog(target).values()
+        if family.epilogue
+    }
+
+
+@functools.cache
+def identifiers() -> list[str]:
+    """What occurs in their sources, and words of their languages."""
+    found = {word for family in offering().values() for word in words(emitted(family, READING))}
+    found |= {*dir(builtins), *keyword.kwlist, *keyword.softkwlist, "int", "double", "threadIdx"}
+    return sorted(each for each in found if re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,31}", each))
+
+
+def reading(old: str, name: str) -> Operation:
+    """The operation that has `name` where another has `old`, an operand or a scalar."""
+
+    def called(each: str) -> str:
+        return name if each == old else each
+
+    return operation(
+        re.sub(rf"\b{old}\b", name, READING),
+        operands=(A, B, *(Operand(called(each.name), each.shape) for each in FURTHER), C),
+        scalars=((called("scale"), 1.0),),
+    )
+
+
+@given(
+    st.deferred(lambda: st.sampled_from(sorted(offering()))),
+    st.deferred(lambda: st.sampled_from(identifiers())),
+    st.sampled_from(["bias", "scale"]),
+)
+def test_names_of_what_is_read_meet_none_of_a_template_s(
+    key: tuple[str, str], name: str, old: str
+) -> None:
+    """A name is refused when it is read, or is in the source where nothing else has it."""
+    name = name if old == "bias" else name.lower()
+    refusal = ""
+    try:
+        defined = reading(old, name)
+        assert epilogue_of(defined) is not None
+    except InputError as error:
+        refusal = str(error)
+    if refusal:
+        event("refused")
+        assert name.lower() in refusal.lower()
+        assert "\n" not in refusal
+        return
+    # Of the same length, so that lines are broken alike.
+    other = next(one * len(name) for one in "qzjvwxy" if one * len(name) not in identifiers())
+    plain = words(emitted(offering()[key], reading(old, other)))
+    own = re.compile(f"_?(ld)?{other}(_|_address|_here|_given)?")
+    renamed = {each: each.replace(other, name.lower()) for each in plain if own.fullmatch(each)}
+    in_comment = {other: name}
+    wanted = [{**renamed, **in_comment}.get(each, each) for each in plain]
+    assert words(emitted(offering()[key], defined)) == wanted
+    in_code = {made for each, made in renamed.items() if each != other}
+    assert in_code
+    assert in_code.isdisjoint(plain)
 
 
 def test_a_module_that_has_a_function_of_that_name_is_refused(tmp_path: Path) -> None:
@@ -311,7 +401,7 @@ def test_commands_take_it_as_they_take_any_operation(
     about = ["--operation", "gated", "--shape", "30x20x10", *where, "--json", "-q"]
     assert main(["emit", "plain", "--target", "cuda", "--device", "h200", *about]) == 0
     emitted = json.loads(capsys.readouterr().out)
-    assert "void gated(int m, int n, int k, float scale, const" in emitted["source"]
+    assert "void gated(int m, int n, int k, float scale_, const" in emitted["source"]
     cache = ["--cache", str(tmp_path / "cache")]
     words = ["--target", "cpu", "--shape", "30x20x10", "--trials", "1", *cache, *where]
     assert main(["tune", "gated", "--family", "plain", *words]) == 0

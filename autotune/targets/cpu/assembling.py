@@ -14,11 +14,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-_LIBRARY = frozenset({"memcpy", "memmove", "memset", "malloc", "free", "aligned_alloc"})
+_MEMORY = frozenset({"memcpy", "memmove", "memset", "malloc", "free", "aligned_alloc"})
+
+_NUMBERS = frozenset(
+    f"{name}{suffix}"
+    for name in (
+        *("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "cos"),
+        *("cosh", "erf", "erfc", "exp", "exp2", "expm1", "fabs", "floor", "fmod", "hypot"),
+        *("ldexp", "lgamma", "log", "log10", "log1p", "log2", "pow", "round", "sin", "sinh"),
+        *("sqrt", "tan", "tanh", "tgamma", "trunc"),
+    )
+    for suffix in ("", "f")
+)
+
+_LIBRARY = _MEMORY | _NUMBERS
 """Functions of C's library that kernels call."""
 
 _ALLOCATION = frozenset({"NRT_MemInfo_alloc_aligned", "NRT_MemInfo_call_dtor"})
 """Functions of Numba's run-time for arrays that kernels make; exported files have their own."""
+
+_RESHAPING = "numba_attempt_nocopy_reshape"
+"""That for arrays that are seen in another shape; exported files have their own, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +46,14 @@ class Assembly:
         processor: LLVM's name of what it is for.
         features: LLVM's names of all that it may use of a processor.
         allocates: whether it calls the functions of `_ALLOCATION`.
+        reshapes: whether it calls `_RESHAPING`.
     """
 
     text: str
     processor: str
     features: frozenset[str]
     allocates: bool
+    reshapes: bool
 
 
 def assemble(path: Path, entry: str, symbol: str) -> Assembly:
@@ -64,7 +82,7 @@ def assemble(path: Path, entry: str, symbol: str) -> Assembly:
         if function is not None:
             module.link_in(_called_by_name(function, name))
     needed = _keep_only(module, main, symbol)
-    foreign = needed - _LIBRARY - _ALLOCATION
+    foreign = needed - _LIBRARY - _ALLOCATION - {_RESHAPING}
     if foreign:
         raise InputError(
             f"the kernel cannot leave Numba's process: it calls {', '.join(sorted(foreign))}; "
@@ -80,6 +98,7 @@ def assemble(path: Path, entry: str, symbol: str) -> Assembly:
         processor=processor,
         features=frozenset(name for name, on in features.items() if on),
         allocates=bool(needed & _ALLOCATION),
+        reshapes=_RESHAPING in needed,
     )
 
 

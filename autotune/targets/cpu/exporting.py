@@ -56,11 +56,17 @@ def _c(exportable: Exportable, source: Source, names: dict[str, Any]) -> Exporte
     """Assembly, a header, and what builds a shared library of them."""
     problem, record, name = exportable.problem, exportable.record, exportable.name
     if names["threads"] != 1:
-        m, n, k = problem.blas
+        shape = "x".join(map(str, problem.shape))
         raise InputError(
             f"kernels of one thread are exported for C, and that of record {record.id} has "
-            f"{names['threads']}: `autotune tune --blas {m},{n},{k} --dtype {problem.dtype} "
-            "--threads 1` makes a record of one, and --format python exports this one"
+            f"{names['threads']}: `autotune tune {problem.operation} --shape {shape} --dtype "
+            f"{problem.dtype} --threads 1` makes a record of one, and --format python exports "
+            "this one"
+        )
+    if not names["operand"].letter or not names["result"].letter:
+        raise InputError(
+            f"kernels of float32 and float64 are exported for C, and record {record.id} is of "
+            f"{problem.dtype}: --format python exports it"
         )
     with tempfile.TemporaryDirectory() as folder:
         path = ProgramCache(Path(folder)).write(source, exportable.family.name)
@@ -70,6 +76,7 @@ def _c(exportable: Exportable, source: Source, names: dict[str, Any]) -> Exporte
         "processor": assembly.processor,
         "features": features,
         "allocates": assembly.allocates,
+        "reshapes": assembly.reshapes,
         "source": f"{name}.py",
     }
     files = {
