@@ -129,11 +129,18 @@ def test_a_launch_is_told_for_the_shape(
     ]
     assert document["launch"] == {
         "kernels": [
-            {"kernel": kernel, "grid": grid, "block": block, "dynamic_shared_bytes": 0}
+            {
+                "kernel": kernel,
+                "grid": grid,
+                "block": block,
+                "dynamic_shared_bytes": 0,
+                "cluster": [1, 1, 1],
+            }
             for kernel, grid, block in steps
         ],
         "workspace_bytes": 2400,
         "zeroed_bytes": 4,
+        "tensor_maps": [],
         "runtime": {"splits": 2},
     }
     assert "clear_all on 1 x 1 x 1 blocks of 32 x 1 x 1, then gemm on 150 x 1 x 2 blocks" in err

@@ -9,7 +9,7 @@ from autotune.core.errors import InputError
 from autotune.core.limits import CudaLimits
 from autotune.core.printable import shown
 from autotune.families.languages import language_of
-from autotune.families.launch import Binary, kernel_layout
+from autotune.families.launch import Binary, architecture_of, kernel_layout
 from autotune.families.planning import planner_of
 from autotune.targets.cuda.compile.compiling import compile_source
 from autotune.targets.cuda.driver.interface import STATIC_SHARED_BYTES
@@ -29,7 +29,14 @@ def export(exportable: Exportable, form: str) -> Exported:
     if kernel_layout(family, problem.layout) != problem.layout:
         raise InputError(
             f"record {record.id} is of layout {problem.layout}, which family {family.name!r} "
-            "serves by copying operands first: export a record of layout nn"
+            "serves by copying operands first: export a record of layout "
+            f"{family.layouts[0]}"
+        )
+    launch = family.launch
+    if launch is not None and launch.tensor_maps:
+        raise InputError(
+            f"record {record.id} is of family {family.name!r}, whose kernels take tensor maps, "
+            "which exported programs do not make: export a record of another family"
         )
     program, binary = exportable.program, exportable.binary
     notes = []
@@ -86,9 +93,10 @@ def _compiled(exportable: Exportable, program: Program) -> Binary:
     limits = exportable.device().limits
     assert isinstance(limits, CudaLimits)
     family, problem = exportable.family, exportable.problem
-    compiled = compile_source(program.source, family.name, limits.architecture)
+    architecture = architecture_of(family, limits.architecture)
+    compiled = compile_source(program.source, family.name, architecture)
     planner = planner_of(family, program.configuration, problem.dtype, limits)
-    return Binary(compiled.cubin, limits.architecture, planner.plan(problem))
+    return Binary(compiled.cubin, architecture, planner.plan(problem))
 
 
 def _checked(exportable: Exportable, binary: Binary) -> LaunchPlan:
