@@ -20,11 +20,12 @@ def default_family(
 ) -> str | None:
     """The family whose default configuration serves a problem that nothing was tuned for.
 
-    That is the first one whose `default_for` holds: of the user's own, if any of those does, else
-    of those that came with the target, of which one does at most.
+    That is one whose `default_for` holds: of the user's own the first, if any of those does, else
+    of those that came with the target the most special one, of the class that is asked for and for
+    the fewest types of operands.
 
     Args:
-        families: those that can serve, by name.
+        families: by name; those that cannot serve do not count.
         problem: what is to be computed.
         limits: of the device.
 
@@ -35,10 +36,17 @@ def default_family(
     claiming = [
         (name, family)
         for name, family in families.items()
-        if family.default_for is not None and family.default_for.holds(known)
+        if family.default_for is not None
+        and family.default_for.holds(known)
+        and family.unsupported(problem) is None
     ]
     own = [name for name, family in claiming if not _came_with_target(family)]
+    claiming.sort(key=lambda each: _generality(each[1], problem))
     return next(iter([*own, *(name for name, _ in claiming)]), None)
+
+
+def _generality(family: KernelFamily, problem: Problem) -> tuple[bool, int]:
+    return family.accuracy != problem.accuracy, len(family.dtypes)
 
 
 def _came_with_target(family: KernelFamily) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from autotune.core.errors import FamilyError
 from autotune.core.limits import HybridLimits, MpiLimits
 from autotune.families.catalog import catalog, find_families
 from autotune.families.defaults import default_family
+from autotune.families.family import KernelFamily
 from autotune.targets.cuda.device.known_gpus import find_gpu, known_gpus
 
 
@@ -42,14 +43,35 @@ def test_one_shipped_family_and_no_other_is_the_default_everywhere() -> None:
     families = {target: dict(catalog(target)) for target, _ in every_limits()}
     for (target, limits), shape in itertools.product(every_limits(), SHAPES):
         problem = Gemm(*shape)
-        known = {**problem.sizes, **limits.names()}
-        claiming = [
-            name
-            for name, family in families[target].items()
-            if family.default_for is not None and family.default_for.holds(known)
-        ]
+        claiming = claims(families[target], problem, limits)
         assert len(claiming) == 1, (target, limits, shape, claiming)
         assert default_family(families[target], problem, limits) == claiming[0]
+
+
+def claims(families: Mapping[str, KernelFamily], problem: Gemm, limits: DeviceLimits) -> list[str]:
+    """The families that can serve a problem and say that they are the default."""
+    known = {**problem.sizes, **limits.names()}
+    return [
+        name
+        for name, family in families.items()
+        if family.default_for is not None
+        and family.default_for.holds(known)
+        and family.unsupported(problem) is None
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"dtype": "float16", "accuracy": "native"}, "wgmma"),
+        ({"dtype": "bfloat16", "accuracy": "native"}, "wgmma"),
+        ({"accuracy": "tf32"}, "wgmma_tf32"),
+        ({}, "pipelined"),
+    ],
+)
+def test_what_the_defaults_are_on_hopper(fields: dict[str, str], expected: str) -> None:
+    problem, limits = Gemm(512, 512, 512, **fields), find_gpu("h200").limits
+    assert default_family(catalog("cuda"), problem, limits) == expected
 
 
 def test_what_the_defaults_are() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from autotune.families.catalog import catalog, load_families
 from autotune.families.cuda_kernels import kernels_of
 from autotune.families.cuda_layout import WIDTH, laid_out
 from autotune.families.family import KernelFamily
-from autotune.families.launch import plan_launch
+from autotune.families.launch import kernel_layout, plan_launch
 from autotune.families.launched import check_launches
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
@@ -173,9 +174,10 @@ def test_nothing_of_a_file_ends_the_comment(tmp_path: Path) -> None:
 
 def test_configurations_in_banners_are_json() -> None:
     for family in load_families(target="cuda").values():
-        problem = Gemm(512, 512, 512)
+        problem = Gemm(512, 512, 512, family.dtypes[0])
         default = family.default(problem, H200)
-        text = render(family, default).text
+        layout = kernel_layout(family, problem.layout)
+        text = render(family, default, dtype=problem.dtype, layout=layout).text
         opening = text.partition("*/")[0]
         assert all(len(line) <= WIDTH for line in opening.splitlines())
         plain = re.sub(r"\n \* ?", "\n", opening)
@@ -209,10 +211,13 @@ def test_what_follows_from_constants_is_known_when_it_is_rendered(tmp_path: Path
 
 def test_every_kernel_of_the_shipped_families_is_there() -> None:
     for family in load_families(target="cuda").values():
-        configuration = family.default(PROBLEM, H200)
-        kernels = kernels_of(render(family, configuration).text)
+        problem = replace(PROBLEM, dtype=family.dtypes[0], accuracy=family.accuracy)
+        configuration = family.default(problem, H200)
+        layout = kernel_layout(family, problem.layout)
+        source = render(family, configuration, dtype=problem.dtype, layout=layout)
+        kernels = kernels_of(source.text)
         assert "gemm" in kernels
-        point = Bound(family, configuration, PROBLEM, H200).at(PROBLEM)
+        point = Bound(family, configuration, problem, H200).at(problem)
         check_launches(family, plan_launch(point), kernels)
 
 
