@@ -16,7 +16,13 @@ from autotune.families.catalog import load_families
 from autotune.targets.cuda.compile import nvrtc
 from autotune.targets.cuda.device.known_gpus import find_gpu, known_gpus
 
-FAMILIES = {"block", "naive", "outer", "pipelined", "skinny", "streamed", "tiled", "volkov"}
+FAMILIES = {
+    **dict.fromkeys(("block", "naive", "outer", "pipelined", "skinny"), "float32"),
+    **dict.fromkeys(("streamed", "tiled", "volkov"), "float32"),
+    "wgmma": "float16-native",
+    "wgmma_tf32": "float32-tf32",
+}
+"""Families, and what they are for as labels have it."""
 H200 = ["--target", "cuda", "--device", "h200"]
 NUMBA_FAMILIES = {"block", "naive", "tiled"}
 NUMBA_H200 = ["--target", "numba-cuda", "--device", "h200"]
@@ -46,8 +52,12 @@ def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 
 def test_space_shows_what_the_device_prunes(capsys) -> None:
     families = document(capsys, "space", *H200, "--shape", "4096x4096x4096")
-    assert {entry["family"] for entry in families} == FAMILIES
+    assert {entry["family"] for entry in families} == FAMILIES.keys()
     for entry in families:
+        if FAMILIES[entry["family"]] == "float16-native":
+            assert entry["valid"] == 0
+            assert entry["unsupported"].endswith("not float32")
+            continue
         remaining = [entry["cartesian"], *(step["remaining"] for step in entry["restrictions"])]
         assert remaining == sorted(remaining, reverse=True)
         assert 0 < remaining[-1] == entry["valid"] <= 10**7
@@ -69,14 +79,15 @@ def test_space_depends_on_the_device(capsys) -> None:
 @needs_nvrtc
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_emit_tells_what_the_binary_needs(capsys, family: str) -> None:
-    code, out, err = run(capsys, "emit", family, *H200, "--json")
+    dtype, _, _ = FAMILIES[family].partition("-")
+    code, out, err = run(capsys, "emit", family, *H200, "--dtype", dtype, "--json")
     assert code == 0, err
     emitted = json.loads(out)
     assert emitted["target"] == "cuda"
     assert "__global__" in emitted["source"]
     assert len(emitted["digest"]) == 64
     estimated, binary = (emitted["resources"][key] for key in ("estimated", "compiled"))
-    assert binary["architecture"] == "sm_90"
+    assert binary["architecture"] == ("sm_90a" if family.startswith("wgmma") else "sm_90")
     assert binary["threads"] == estimated["threads"]
     assert binary["shared_bytes"] == estimated["shared_bytes"]
     assert 0 < binary["registers"] <= 255
@@ -86,7 +97,9 @@ def test_emit_tells_what_the_binary_needs(capsys, family: str) -> None:
     assert binary["rejection"] is None
     assert "NVIDIA H200" in err
     launched, needed = err.splitlines()
-    assert launched.startswith("autotune: launched for 1024x1024x1024-float32: gemm on ")
+    assert launched.startswith(
+        f"autotune: launched for 1024x1024x1024-{FAMILIES[family]}: gemm on "
+    )
     assert f"NVIDIA H200: {binary['registers']} " in needed
 
 
