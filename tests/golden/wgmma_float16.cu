@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family wgmma, float16, layout nn.
  *
- * template: gemm/cuda/wgmma.cu.j2, digest 3925f96ff5d52a81
+ * template: gemm/cuda/wgmma.cu.j2, digest f48c2f0241debbf7
  * configuration: {"cluster_k": 1, "cluster_m": 2, "consumers": 2, "min_blocks": 1, "ping_pong": 0,
  *     "sk": 128, "sm": 128, "stages": 4}
  * launch: grid (blocks, 1, 1), block (384, 1, 1), clusters of (2, 1, 1), 131136 bytes of dynamic
@@ -511,6 +511,55 @@ __device__ __forceinline__ void store_pair(const Output& output, int row, int co
   }
 }
 
+// Stores a thread's sums of a tile that is within the columns of C, whose rows are aligned for four.
+// Two neighbours in a row of C are 4 bytes: threads exchange such pairs with the thread beside them,
+// after which an even one has four of the first eight columns, an odd one four of the next eight.
+__device__ __forceinline__ void store_fours(const float (&sums)[GROUP_TILES][SK / 2],
+                                            const Output& output, int first_row, int first_column,
+                                            int m) {
+  const int warp = threadIdx.x % WARP_GROUP / 32;
+  const int lane = threadIdx.x % 32;
+  const int odd = lane % 2;
+  const int own_column = first_column + lane % 4 * 2;
+  const int four_column = first_column + odd * 8 + lane % 4 / 2 * 4;
+#pragma unroll
+  for (int tile = 0; tile < GROUP_TILES; ++tile) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = first_row + tile * STEP_M + warp * 16 + lane / 4 + half * 8;
+      const int inner_row = min(row, m - 1);  // all take part, those beyond C with its last row
+#pragma unroll
+      for (int j = 0; j < SK / 8; j += 2) {
+        Vector<2, Result> pairs[2] = {};
+#pragma unroll
+        for (int eight = 0; eight < 2; ++eight) {
+          const int column = own_column + (j + eight) * 8;
+          Vector<2, Result>& pair = pairs[eight];
+          if (output.beta != T(0)) {
+            pair = *reinterpret_cast<const Vector<2, Result>*>(output.at(inner_row, column));
+          }
+#pragma unroll
+          for (int v = 0; v < 2; ++v) {
+            pair.element[v] = output.value(sums[tile][4 * (j + eight) + 2 * half + v],
+                                           pair.element[v]);
+          }
+        }
+        const Vector<2, Result> kept = odd ? pairs[1] : pairs[0];
+        const Vector<2, Result> given = odd ? pairs[0] : pairs[1];
+        const unsigned bits =
+            __shfl_xor_sync(0xffffffffu, reinterpret_cast<const unsigned&>(given), 1);
+        const Vector<2, Result> taken = reinterpret_cast<const Vector<2, Result>&>(bits);
+        const Vector<2, Result> first = odd ? taken : kept;
+        const Vector<2, Result> second = odd ? kept : taken;
+        if (row < m) {
+          *reinterpret_cast<Vector<4, Result>*>(output.at(row, four_column + j * 8)) = {
+              first.element[0], first.element[1], second.element[0], second.element[1]};
+        }
+      }
+    }
+  }
+}
+
 // Parts of the reduction lie one after the other in the workspace, in rows of whole vectors of 4.
 __device__ __forceinline__ int part_stride(int k) { return (k + 3) / 4 * 4; }
 
@@ -552,6 +601,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1)
     const int first_row = consumer * GROUP_ROWS;
     const Output output = {alpha, beta, c, ldc};
     const bool aligned = rows_aligned<2>(c, ldc);
+    const bool fours = rows_aligned<4>(c, ldc);
     Ring ring = {0, 0};
     for (unsigned number = cluster; number < order.count(); number += clusters) {
       const Work work = order.at(number, member);
@@ -565,6 +615,8 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1)
                     T* to = part + static_cast<long long>(row) * ld + column;
                     *reinterpret_cast<Vector<2>*>(to) = {first, second};
                   });
+      } else if (fours && work.column + SK <= k) {
+        store_fours(sums, output, work.row + first_row, work.column, m);
       } else {
         for_pairs(sums, work.row + first_row, work.column, m, k,
                   [=](int row, int column, T first, T second) {
