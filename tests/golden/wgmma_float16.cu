@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family wgmma, float16, layout nn.
  *
- * template: gemm/cuda/wgmma.cu.j2, digest f48c2f0241debbf7
+ * template: gemm/cuda/wgmma.cu.j2, digest 6ff89134b8f3f603
  * configuration: {"cluster_k": 1, "cluster_m": 2, "consumers": 2, "min_blocks": 1, "ping_pong": 0,
  *     "sk": 128, "sm": 128, "stages": 4}
  * launch: grid (blocks, 1, 1), block (384, 1, 1), clusters of (2, 1, 1), 131136 bytes of dynamic
@@ -511,9 +511,9 @@ __device__ __forceinline__ void store_pair(const Output& output, int row, int co
   }
 }
 
-// Stores a thread's sums of a tile that is within the columns of C, whose rows are aligned for four.
-// Two neighbours in a row of C are 4 bytes: threads exchange such pairs with the thread beside them,
-// after which an even one has four of the first eight columns, an odd one four of the next eight.
+// Stores a thread's sums of a tile that is within the columns of C, whose rows are aligned for 4.
+// Two neighbours in a row of C are 4 bytes: a thread exchanges such pairs with the one beside it,
+// after which an even one has 4 of the first 8 columns, and an odd one 4 of the next 8.
 __device__ __forceinline__ void store_fours(const float (&sums)[GROUP_TILES][SK / 2],
                                             const Output& output, int first_row, int first_column,
                                             int m) {

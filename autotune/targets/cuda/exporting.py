@@ -32,8 +32,7 @@ def export(exportable: Exportable, form: str) -> Exported:
             "serves by copying operands first: export a record of layout "
             f"{family.layouts[0]}"
         )
-    launch = family.launch
-    if launch is not None and launch.tensor_maps:
+    if _takes_maps(exportable):
         raise InputError(
             f"record {record.id} is of family {family.name!r}, whose kernels take tensor maps, "
             "which exported programs do not make: export a record of another family"
@@ -69,6 +68,13 @@ def export(exportable: Exportable, form: str) -> Exported:
         names["source"] = f"{exportable.name}_source{language_of(family.target).suffix}"
         files[names["source"]] = program.source.text.encode()
     return Exported(exportable.name, {**exportable.common_files(names), **files}, tuple(notes))
+
+
+def _takes_maps(exportable: Exportable) -> bool:
+    binary, launch = exportable.binary, exportable.family.launch
+    if binary is not None and binary.launch is not None:
+        return bool(binary.launch.maps)
+    return launch is not None and bool(launch.tensor_maps)
 
 
 def _cpp(name: str, names: dict[str, Any]) -> dict[str, bytes]:
