@@ -87,12 +87,13 @@ class _Choice:
 
 def run(args: argparse.Namespace) -> CommandResult:
     """Render one configuration; for a GPU also compile it, where there is a compiler."""
+    from autotune.families.launch import kernel_layout
     from autotune.families.rendering import render
     from autotune.targets.registry import target_class
 
     choice = _of_family(args) if args.record is None else _of_record(args)
     family, configuration, problem = choice.family, choice.configuration, choice.problem
-    layout = problem.layout if problem.layout in family.layouts else "nn"
+    layout = kernel_layout(family, problem.layout)
     source = render(
         family,
         configuration,

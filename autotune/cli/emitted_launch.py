@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -48,11 +49,13 @@ def launch_document(family: KernelFamily, plan: LaunchPlan) -> dict[str, Any]:
                 "grid": list(step.grid),
                 "block": list(step.block),
                 "dynamic_shared_bytes": step.shared_bytes,
+                "cluster": list(step.cluster),
             }
             for step in plan.steps
         ],
         "workspace_bytes": plan.workspace_bytes,
         "zeroed_bytes": plan.zeroed_bytes,
+        "tensor_maps": [asdict(each) for each in plan.maps],
         "runtime": dict(zip(family.runtime_parameters, plan.runtime, strict=True)),
     }
 
@@ -62,18 +65,23 @@ def launch_note(family: KernelFamily, plan: LaunchPlan, problem: Problem) -> str
     parts = []
     for step in plan.steps:
         shared = f" with {step.shared_bytes} bytes of shared memory" if step.shared_bytes else ""
+        clusters = f" in clusters of {_times(step.cluster)}" if max(step.cluster) > 1 else ""
         parts.append(
-            f"{step.kernel} on {_times(step.grid)} blocks of {_times(step.block)}{shared}"
+            f"{step.kernel} on {_times(step.grid)} blocks of {_times(step.block)}"
+            f"{clusters}{shared}"
         )
     text = f"launched for {problem.label}: {', then '.join(parts)}"
     if plan.workspace_bytes is not None:
         zeroed = f", the first {plan.zeroed_bytes} zero" if plan.zeroed_bytes else ""
         text += f"; workspace of {plan.workspace_bytes} bytes{zeroed}"
+    if plan.maps:
+        boxes = (f"{each.operand} in boxes of {_times(each.box)}" for each in plan.maps)
+        text += f"; tensor maps of {' and '.join(boxes)} elements, as stored"
     if plan.runtime:
         values = zip(family.runtime_parameters, plan.runtime, strict=True)
         text += f"; {', '.join(f'{name} = {value}' for name, value in values)} at the call"
     return text
 
 
-def _times(extents: tuple[int, int, int]) -> str:
+def _times(extents: tuple[int, ...]) -> str:
     return " x ".join(map(str, extents))

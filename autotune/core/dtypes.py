@@ -68,6 +68,7 @@ class Dtype:
         mpi: the attribute of ``mpi4py.MPI`` that is its datatype; empty where MPI has none.
         nccl: the number of NCCL's ``ncclDataType_t``.
         cublas: the number of cuBLAS's ``cudaDataType_t``.
+        tensor_map: the number of the CUDA driver's ``CUtensorMapDataType``.
         usual: whether families that declare no dtypes have it.
     """
 
@@ -89,6 +90,7 @@ class Dtype:
     mpi: str
     nccl: int
     cublas: int
+    tensor_map: int
     usual: bool = False
 
     @property
@@ -149,6 +151,7 @@ DTYPES: Mapping[str, Dtype] = {
             mpi="FLOAT",
             nccl=7,
             cublas=0,
+            tensor_map=7,
             usual=True,
         ),
         Dtype(
@@ -170,6 +173,7 @@ DTYPES: Mapping[str, Dtype] = {
             mpi="DOUBLE",
             nccl=8,
             cublas=1,
+            tensor_map=8,
             usual=True,
         ),
         Dtype(
@@ -191,6 +195,7 @@ DTYPES: Mapping[str, Dtype] = {
             mpi="",
             nccl=6,
             cublas=2,
+            tensor_map=6,
         ),
         Dtype(
             name="bfloat16",
@@ -211,6 +216,7 @@ DTYPES: Mapping[str, Dtype] = {
             mpi="",
             nccl=9,
             cublas=14,
+            tensor_map=9,
         ),
     )
 }

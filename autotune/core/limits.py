@@ -80,6 +80,10 @@ class CudaLimits:
         """What compilers call it: ``sm_90``."""
         return f"sm_{self.compute_capability}"
 
+    def runs(self, architecture: str) -> bool:
+        """Whether binaries for an architecture run here: ``sm_90a`` is 9.0 and no other."""
+        return architecture in (self.architecture, f"{self.architecture}a")
+
 
 @dataclass(frozen=True, slots=True)
 class MpiLimits:

@@ -24,6 +24,7 @@ _TOKEN = re.compile(r"'[^']*'|[A-Za-z_]\w*")
 # Space files are data of strangers, and nothing of theirs may end a comment or a text.
 _HARMLESS = re.compile(r"[\w +\-*/%().,<>=!'\[\]]*", re.ASCII)
 _TIE = "\0"  # a space at which no line ends
+_ALONE = f"(1,{_TIE}1,{_TIE}1)"  # a block in no cluster
 _ELSEWHERE = "(see the family's file)"
 
 
@@ -48,17 +49,18 @@ def banner(
         "",
         f"template: {family.template}, digest {family.template_digest}",
         *_wrapped("configuration: " + compiled.json.replace('": ', f'":{_TIE}')),
-        *launch_lines(family, constants),
+        *launch_lines(family, constants, layout),
     ]
     return "\n".join(lines)
 
 
-def launch_lines(family: KernelFamily, constants: Mapping[str, Value]) -> list[str]:
+def launch_lines(family: KernelFamily, constants: Mapping[str, Value], layout: str) -> list[str]:
     """How kernels are launched, over sizes, limits and parameters passed at the call."""
     launch = family.launch
     if launch is None:
         return []
     names: dict[str, None] = {}
+    turned = {operand for operand, stored in zip("AB", layout, strict=True) if stored == "t"}
 
     def told(expression: Expression) -> str:
         text = _told(expression, constants)
@@ -82,14 +84,24 @@ def launch_lines(family: KernelFamily, constants: Mapping[str, Value]) -> list[s
             )
 
     shared = told(launch.shared_bytes)
+    cluster = extents(launch.cluster)
+    clusters = "" if cluster == _ALONE else f"clusters of {cluster}, "
     lines = [
-        f"launch: grid {extents(launch.grid)}, block {extents(launch.block)}, "
+        f"launch: grid {extents(launch.grid)}, block {extents(launch.block)}, {clusters}"
         f"{'no' if shared == '0' else f'{shared} bytes of'} dynamic shared memory"
     ]
     if launch.workspace_bytes is not None:
         line = f"  workspace: {told(launch.workspace_bytes)} bytes"
         zeroed = told(launch.zeroed_bytes)
         lines.append(line if zeroed == "0" else f"{line}, of which the first {zeroed} are zero")
+    for each in launch.tensor_maps:
+        rows, columns = map(told, each.stored_box(transposed=each.operand in turned))
+        swizzled = f", swizzled in {each.swizzle} bytes" if each.swizzle else ""
+        rounded = f", rounded to {each.rounded}" if each.rounded else ""
+        lines.append(
+            f"  {each.argument}: boxes of {rows} rows and {columns} columns of {each.operand} as "
+            f"stored{swizzled}{rounded}"
+        )
     lines += [*auxiliary("before", launch.before), *auxiliary("after", launch.after)]
     lines += _definitions(family, constants, names)
     return [part for line in lines for part in _wrapped(line)]

@@ -17,6 +17,7 @@ from autotune.space.restriction import whole_divisions
 
 _ESTIMATE = "registers"
 _WORKSPACE = ("{t}* __restrict__", "workspace")
+_MAP = "const __grid_constant__ TensorMap"
 _GIVEN = (
     "ctype",
     "acc_ctype",
@@ -33,8 +34,8 @@ _GIVEN = (
 def names(family: KernelFamily, dtype: str, out_dtype: str) -> dict[str, Any]:
     """The element types, the kernels' parameter list and the static assertions of a family.
 
-    The kernels take the operation's arguments, the workspace where there is one, and then the
-    parameters that are passed at the call, as int.
+    The kernels take the operation's arguments, the workspace where there is one, the parameters
+    that are passed at the call, as int, and then tensor maps.
 
     ``operand`` and ``result`` are what the source calls the types of what is read and written,
     where ``T`` is the type that it computes in: ``T`` too, unless they are others.
@@ -57,6 +58,8 @@ def names(family: KernelFamily, dtype: str, out_dtype: str) -> dict[str, Any]:
     if family.launch is not None and family.launch.workspace_bytes is not None:
         arguments.append(_WORKSPACE)
     arguments += [("int", name) for name in family.runtime_parameters]
+    if family.launch is not None:
+        arguments += [(_MAP, each.argument) for each in family.launch.tensor_maps]
     c_types = {"t": row.c_type, "acc": sums.c_type, "out": result.c_type}
     typed = (f"{kind.format(**c_types)} {name}" for kind, name in arguments)
     scope["arguments"] = ", ".join(typed)

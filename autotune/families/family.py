@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from autotune.core.facts import Stamp
 
 
+ONE = Expression.parse("1")
+
+
 @dataclass(frozen=True, slots=True)
 class AuxiliaryKernel:
     """A further kernel of the same source, run with the main one's arguments.
@@ -41,6 +44,36 @@ class AuxiliaryKernel:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorMap:
+    """An operand that kernels are given, beside its address, as boxes which hardware copies (TMA).
+
+    Attributes:
+        operand: its name.
+        box: rows and columns of a box, of the operand as it is stored.
+        transposed_box: the same where the layout says that it is stored transposed; None where
+            that makes no difference.
+        swizzle: bytes of the rows within which a box's pieces of 16 bytes are permuted in shared
+            memory; 0 leaves them in order.
+        rounded: what elements are rounded to on their way ("tf32"); empty for nothing.
+    """
+
+    operand: str
+    box: tuple[Expression, ...]
+    transposed_box: tuple[Expression, ...] | None = None
+    swizzle: int = 0
+    rounded: str = ""
+
+    @property
+    def argument(self) -> str:
+        """What kernels call it."""
+        return f"{self.operand.lower()}_map"
+
+    def stored_box(self, *, transposed: bool) -> tuple[Expression, ...]:
+        """Rows and columns of a box where the operand is stored so."""
+        return self.transposed_box if transposed and self.transposed_box else self.box
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """How a GPU kernel is launched; every division in it must be whole.
 
@@ -55,6 +88,11 @@ class Launch:
         after: kernels run after it.
         zeroed_bytes: how much of the workspace, from its start on, is zero whenever a call
             begins; kernels leave it zero.
+        cluster: thread blocks of a cluster along x, y and z, as the source itself says by
+            ``__cluster_dims__``.
+        tensor_maps: what kernels are given after all other arguments.
+        architecture_features: whether kernels are compiled for the device's very architecture,
+            "sm_90a", whose features no other one has.
     """
 
     grid: tuple[Expression, ...]
@@ -65,18 +103,24 @@ class Launch:
     before: tuple[AuxiliaryKernel, ...]
     after: tuple[AuxiliaryKernel, ...]
     zeroed_bytes: Expression
+    cluster: tuple[Expression, ...] = (ONE, ONE, ONE)
+    tensor_maps: tuple[TensorMap, ...] = ()
+    architecture_features: bool = False
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
-        """All of them, those of further kernels too."""
-        further = (
+        """All of them, those of further kernels and of tensor maps too."""
+        further = [
             part
             for each in (*self.before, *self.after)
             for part in (each.when, *each.grid, *each.block)
-        )
+        ]
+        further += [
+            part for each in self.tensor_maps for part in (*each.box, *(each.transposed_box or ()))
+        ]
         workspace = () if self.workspace_bytes is None else (self.workspace_bytes,)
         own = (self.shared_bytes, self.resident_blocks, *workspace, self.zeroed_bytes)
-        return (*self.grid, *self.block, *own, *further)
+        return (*self.grid, *self.block, *self.cluster, *own, *further)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,8 @@ class Language:
         kernels: names of the kernels of emitted text; None where a source has one only.
         launched: whether families say how they are launched and what one block needs ([launch]).
         runtime: whether kernels take parameters at the call (`runtime = true`).
+        mapped: whether kernels may take tensor maps, run in clusters, and use features of one
+            architecture alone.
         own_operations: whether a family may compute an operation that its user defines.
         epilogue: what templates are given of an epilogue for operands of a dtype; None where
             families compute no epilogues.
@@ -61,6 +63,7 @@ class Language:
     kernels: Callable[[str], tuple[str, ...]] | None = None
     launched: bool = False
     runtime: bool = True
+    mapped: bool = False
     own_operations: bool = False
     epilogue: Callable[[Epilogue, str], EpilogueText | None] | None = None
     threaded: bool = False

@@ -7,13 +7,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from autotune.core.errors import SpaceError
+from autotune.operations.problem import element_sizes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from autotune.families.bound import Point
-    from autotune.families.family import AuxiliaryKernel, KernelFamily, Launch
+    from autotune.families.family import AuxiliaryKernel, KernelFamily, Launch, TensorMap
+    from autotune.operations.problem import Problem
     from autotune.space import Expression
 
 Extents: TypeAlias = tuple[int, int, int]
+
+_BOX_LIMIT = 256
+"""Rows, and columns, of a box."""
+
+_TMA_UNIT = 16
+"""Bytes: rows of a box, and rows of an operand, are whole numbers of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +35,38 @@ class LaunchStep:
         grid: thread blocks along x, y and z.
         block: threads per block along x, y and z.
         shared_bytes: dynamic shared memory of one block.
+        cluster: thread blocks of a cluster along x, y and z, which the binary says itself.
     """
 
     kernel: str
     grid: Extents
     block: Extents
     shared_bytes: int = 0
+    cluster: Extents = (1, 1, 1)
 
     @property
     def threads(self) -> int:
         """Threads per block."""
         return math.prod(self.block)
+
+
+@dataclass(frozen=True, slots=True)
+class MappedOperand:
+    """An operand that the kernels are given as boxes too: a `TensorMap` of a family's.
+
+    Attributes:
+        operand: its name.
+        transposed: whether they take it as stored transposed.
+        box: rows and columns of a box, as stored.
+        swizzle: bytes of the rows within which a box is permuted in shared memory.
+        rounded: what elements are rounded to on their way; empty for nothing.
+    """
+
+    operand: str
+    transposed: bool
+    box: tuple[int, int]
+    swizzle: int = 0
+    rounded: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +81,7 @@ class LaunchPlan:
         runtime: values of the parameters that are passed at the call, after all else.
         zeroed_bytes: how much of that memory, from its start on, is zero whenever a call begins;
             the kernels leave it zero.
+        maps: operands of which they are given tensor maps, after all that.
     """
 
     sizes: tuple[int, ...]
@@ -57,6 +89,7 @@ class LaunchPlan:
     workspace_bytes: int | None = None
     runtime: tuple[int, ...] = ()
     zeroed_bytes: int = 0
+    maps: tuple[MappedOperand, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +98,11 @@ class Binary:
 
     Attributes:
         content: the binary.
-        architecture: what it runs on: "sm_90".
+        architecture: what it runs on: "sm_90", or "sm_90a" with features of that one alone.
         launch: what it is launched with, for one problem's sizes; None says that its family's
             expressions are to be evaluated.
-        support: the binary of the kernel that copies, transposed, operands whose layout it does
-            not read; empty where nothing is copied.
+        support: the binary of the kernels that copy operands which it cannot read where they
+            lie; empty where nothing is copied.
     """
 
     content: bytes
@@ -80,7 +113,18 @@ class Binary:
 
 def kernel_layout(family: KernelFamily, layout: str) -> str:
     """The layout that a family's kernels are emitted for when operands come in `layout`."""
-    return layout if layout in family.layouts else "nn"
+    return layout if layout in family.layouts else family.layouts[0]
+
+
+def architecture_of(family: KernelFamily, device: str) -> str:
+    """What a family's kernels are compiled for.
+
+    Args:
+        family: whose kernels.
+        device: the architecture of the device: "sm_90".
+    """
+    launch = family.launch
+    return f"{device}a" if launch is not None and launch.architecture_features else device
 
 
 def plan_launch(point: Point) -> LaunchPlan:
@@ -111,7 +155,14 @@ def plan_launch(point: Point) -> LaunchPlan:
         extents(launch.grid),
         extents(launch.block),
         whole(launch.shared_bytes, 0),
+        extents(launch.cluster),
     )
+
+    def mapped() -> Iterator[MappedOperand]:
+        for each, transposed in stored_maps(family, point.problem):
+            rows, columns = (whole(size, 1) for size in each.stored_box(transposed=transposed))
+            yield mapped_operand(family, point.problem, each, transposed, (rows, columns))
+
     workspace = None if launch.workspace_bytes is None else whole(launch.workspace_bytes, 0)
     zeroed = whole(launch.zeroed_bytes, 0)
     if zeroed > (workspace or 0) or zeroed % 4 != 0:
@@ -126,6 +177,46 @@ def plan_launch(point: Point) -> LaunchPlan:
         workspace_bytes=workspace,
         runtime=point.bound.runtime,
         zeroed_bytes=zeroed,
+        maps=tuple(mapped()),
+    )
+
+
+def stored_maps(family: KernelFamily, problem: Problem) -> Iterator[tuple[TensorMap, bool]]:
+    """A family's tensor maps, each with whether the kernel takes its operand transposed."""
+    launch = _launch(family)
+    # Layouts are of the two factors of a product; other operands are stored as they are named.
+    turned = dict(zip("AB", kernel_layout(family, problem.layout), strict=True))
+    for each in launch.tensor_maps:
+        yield each, turned.get(each.operand) == "t"
+
+
+def mapped_operand(
+    family: KernelFamily,
+    problem: Problem,
+    tensor_map: TensorMap,
+    transposed: bool,
+    box: tuple[int, int],
+) -> MappedOperand:
+    """What a plan says of a tensor map.
+
+    The rules are those of ``cuTensorMapEncodeTiled`` (CUDA driver API, "Tensor Map Object
+    Management").
+
+    Raises:
+        SpaceError: hardware copies no such boxes.
+    """
+    row_bytes = box[1] * element_sizes(problem.dtype)["itemsize"]
+    longest = tensor_map.swizzle or row_bytes
+    if max(box) > _BOX_LIMIT or row_bytes % _TMA_UNIT or row_bytes > longest:
+        raise SpaceError(
+            f"family {family.name!r} cannot be launched for {problem.label}: a box of "
+            f"{tensor_map.operand} must have {_BOX_LIMIT} rows and columns at most, and rows of "
+            f"whole {_TMA_UNIT} bytes"
+            + (f" within swizzled ones of {tensor_map.swizzle}" if tensor_map.swizzle else "")
+            + f"; it has {box[0]} rows of {row_bytes} bytes"
+        )
+    return MappedOperand(
+        tensor_map.operand, transposed, box, tensor_map.swizzle, tensor_map.rounded
     )
 
 

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from autotune.core.configuration import Configuration
 from autotune.core.errors import SpaceError
 from autotune.families.bound import Bound
-from autotune.families.launch import LaunchPlan, LaunchStep, plan_launch
+from autotune.families.launch import (
+    LaunchPlan,
+    LaunchStep,
+    mapped_operand,
+    plan_launch,
+    stored_maps,
+)
 from autotune.operations.problem import element_sizes
 from autotune.space.compiled import Group, UndecidedError, compiled
 
@@ -24,6 +30,7 @@ if TYPE_CHECKING:
     from autotune.core.device import DeviceLimits
     from autotune.families.bound import Point
     from autotune.families.family import KernelFamily
+    from autotune.families.launch import MappedOperand
     from autotune.operations.problem import Problem
 
 _Function: TypeAlias = "Callable[..., Sequence[tuple[Any, ...] | None] | None]"
@@ -135,11 +142,12 @@ class Planner:
             return None
         main, *others = groups
         assert main is not None  # it is always launched
+        further = (*launch.before, *launch.after)
         auxiliary = [
             None if numbers is None else _step(each.kernel, numbers)
-            for each, numbers in zip((*launch.before, *launch.after), others, strict=True)
+            for each, numbers in zip(further, others[: len(further)], strict=True)
         ]
-        workspace, zeroed = main[7:] or (None, 0)
+        workspace, zeroed = main[10:] or (None, 0)
         if zeroed > (workspace or 0) or zeroed % 4 != 0:
             raise UndecidedError
         count = len(launch.before)
@@ -150,7 +158,29 @@ class Planner:
             workspace_bytes=workspace,
             runtime=self._runtime if runtime is None else runtime,
             zeroed_bytes=zeroed,
+            maps=self._maps(problem, others[len(further) :]),
         )
+
+    def _maps(
+        self, problem: Problem, boxes: Sequence[tuple[Any, ...] | None]
+    ) -> tuple[MappedOperand, ...]:
+        """Operands of which there are tensor maps.
+
+        Raises:
+            UndecidedError: their boxes are none that hardware copies.
+        """
+        made = []
+        for (each, transposed), both in zip(stored_maps(self.family, problem), boxes, strict=True):
+            assert both is not None  # they depend on no condition
+            rows, columns = both[2:] if transposed and each.transposed_box else both[:2]
+            if {type(rows), type(columns)} != {int} or min(rows, columns) < 1:
+                raise UndecidedError
+            try:
+                box = rows, columns
+                made.append(mapped_operand(self.family, problem, each, transposed, box))
+            except SpaceError as error:
+                raise UndecidedError from error
+        return tuple(made)
 
     def _arguments(self, problem: Problem, runtime: tuple[int, ...] | None) -> tuple[int, ...]:
         """What compiled functions are called with."""
@@ -188,16 +218,16 @@ _planner = functools.lru_cache(maxsize=_KEPT)(Planner)
 
 
 def _step(kernel: str, numbers: tuple[Any, ...]) -> LaunchStep:
-    """A kernel, and what it is launched with: grid, block, shared memory, what else there is.
+    """A kernel, and what it is launched with: grid, block, shared memory, cluster, what there is.
 
     Raises:
         UndecidedError: they are not all whole, or not large enough.
     """
-    x, y, z, threads_x, threads_y, threads_z, *memory = numbers
+    grid, block, memory, cluster = numbers[:3], numbers[3:6], numbers[6:7], numbers[7:10]
     whole = {*map(type, numbers)} == {int}
-    if not whole or min(numbers[:6]) < 1 or min(memory, default=0) < 0:
+    if not whole or min(*grid, *block, *cluster) < 1 or min((*memory, *numbers[10:], 0)) < 0:
         raise UndecidedError
-    return LaunchStep(kernel, (x, y, z), (threads_x, threads_y, threads_z), *memory[:1])
+    return LaunchStep(kernel, grid, block, *memory, *([cluster] if cluster else []))
 
 
 @functools.lru_cache(maxsize=_KEPT)
@@ -212,19 +242,21 @@ def _validity(
 def _launches(
     family: KernelFamily, fixed: Configuration, dtype: str, limits: DeviceLimits
 ) -> _Function:
-    """Gives the numbers of the main kernel, then of those before and after it that are run.
+    """Gives the numbers of the main kernel, of those before and after it that run, and of maps.
 
-    Of the main kernel those are the grid, the block, shared memory, and the workspace if it has
-    one, with how much of it is zero; of the others the grid and the block. It gives None where
-    nothing is valid.
+    Of the main kernel those are the grid, the block, shared memory, the cluster, and the workspace
+    if it has one, with how much of it is zero; of the others the grid and the block; of a tensor
+    map the box, and that of an operand which is stored transposed if it is another one. It gives
+    None where nothing is valid.
     """
     launch = family.launch
     assert launch is not None
     workspace = (launch.workspace_bytes, launch.zeroed_bytes) if launch.workspace_bytes else ()
-    main = Group((*launch.grid, *launch.block, launch.shared_bytes, *workspace))
+    main = Group((*launch.grid, *launch.block, launch.shared_bytes, *launch.cluster, *workspace))
     auxiliary = (*launch.before, *launch.after)
     others = (Group((*each.grid, *each.block), each.when) for each in auxiliary)
-    return _compiled(family, fixed, dtype, limits, (main, *others))
+    boxes = (Group((*each.box, *(each.transposed_box or ()))) for each in launch.tensor_maps)
+    return _compiled(family, fixed, dtype, limits, (main, *others, *boxes))
 
 
 def _compiled(

@@ -13,15 +13,13 @@ from autotune.core.errors import FamilyError, InputError, UnknownNameError
 from autotune.core.printable import shown
 from autotune.core.toml_table import Table
 from autotune.families.family import (
-    AuxiliaryKernel,
     KernelFamily,
-    Launch,
     Preset,
     Work,
 )
 from autotune.families.languages import language_of, target_names
+from autotune.families.launch_table import extents, launch_restrictions, read_launch, size
 from autotune.families.local import local_restrictions, read_local
-from autotune.families.occupancy import limit_restrictions
 from autotune.families.operation_file import OPERATION_FILE, read_operation
 from autotune.families.rendering import WORD, reserved_names
 from autotune.families.scope import Scope
@@ -31,7 +29,6 @@ from autotune.operations.problem import ACCURACIES, LAYOUTS, OPERATIONS, element
 from autotune.operations.product import product_operation
 from autotune.operations.python_reference import PythonReference
 from autotune.space import Expression, Restriction, TunableParameter
-from autotune.space.restriction import whole_divisions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -43,7 +40,6 @@ if TYPE_CHECKING:
 
 _PATH = re.compile(r"(?=.{1,200}$)\w[\w.+-]*(/\w[\w.+-]*)*", re.ASCII)
 _DEFAULT_LAYOUTS = ("nn",)
-_BLOCK_NEEDS = ("threads", "registers", "shared_bytes")
 
 
 def read_family(
@@ -99,8 +95,8 @@ def read_family(
             key = f"parameters.{parameter.name}.runtime"
             top.fail(key, f"must be false: {target} kernels take no parameters at the call")
     if language.launched:
-        launch = _launch(top.table("launch"), scope)
-        restrictions = (*_gpu_restrictions(launch, derived, top, scope), *restrictions)
+        launch = read_launch(top.table("launch"), scope, defined, language)
+        restrictions = (*launch_restrictions(launch, derived, top, scope), *restrictions)
     local = None
     if language.local:
         local = read_local(top, language, scope)
@@ -348,36 +344,8 @@ def _presets(
         yield name, Preset(name, summary, Configuration(chosen), stated)
 
 
-def _launch(table: Table, scope: Scope) -> Launch:
-    workspace = None
-    if "workspace_bytes" in table:
-        workspace = _size(table, "workspace_bytes", scope)
-    elif "zeroed_bytes" in table:
-        table.fail("workspace_bytes", "is missing: zeroed_bytes is how much of it is zero")
-    launch = Launch(
-        grid=_extents(table, "grid", scope),
-        block=_extents(table, "block", scope),
-        shared_bytes=_size(table, "shared_bytes", scope),
-        resident_blocks=(
-            _size(table, "resident_blocks", scope)
-            if "resident_blocks" in table
-            else Expression.parse("1")
-        ),
-        workspace_bytes=workspace,
-        before=tuple(_auxiliary(entry, scope) for entry in table.tables("before")),
-        after=tuple(_auxiliary(entry, scope) for entry in table.tables("after")),
-        zeroed_bytes=(
-            _size(table, "zeroed_bytes", scope)
-            if "zeroed_bytes" in table
-            else Expression.parse("0")
-        ),
-    )
-    table.close()
-    return launch
-
-
 def _work(table: Table, scope: Scope, language: Language) -> Work:
-    rows, columns, steps = _extents(table, "tile", scope, "rows, columns and reduction steps")
+    rows, columns, steps = extents(table, "tile", scope, "rows, columns and reduction steps")
     others = {"parts": "1", "in_block": "0", "copied": "0", "share": "0"}
     parts, in_block, copied, share = (
         scope.expression(
@@ -390,53 +358,10 @@ def _work(table: Table, scope: Scope, language: Language) -> Work:
     rate = device.expression(table, "rate", text, exact_division=False)
     warp = None
     if "warp" in table:
-        down, across = _extents(table, "warp", scope, "rows and columns", count=2)
+        down, across = extents(table, "warp", scope, "rows and columns", count=2)
         warp = down, across
     table.close()
     return Work((rows, columns, steps), parts, in_block, copied, share, rate, warp)
-
-
-def _auxiliary(table: Table, scope: Scope) -> AuxiliaryKernel:
-    when = scope.expression(table, "when", table.text("when"), exact_division=False)
-    kernel = AuxiliaryKernel(
-        kernel=table.name("kernel"),
-        when=when,
-        grid=_extents(table, "grid", scope),
-        block=_extents(table, "block", scope),
-    )
-    table.close()
-    return kernel
-
-
-def _size(table: Table, key: str, scope: Scope) -> Expression:
-    return scope.expression(table, key, table.text(key), exact_division=True)
-
-
-def _extents(
-    table: Table, key: str, scope: Scope, meaning: str = "x, y and z", count: int = 3
-) -> tuple[Expression, ...]:
-    texts = table.items(key)
-    if len(texts) != count:
-        number = {2: "two", 3: "three"}[count]
-        table.fail(key, f"must be {number} expressions, for {meaning}, got {shown(texts)}")
-    return tuple(scope.expression(table, key, text, exact_division=True) for text in texts)
-
-
-def _gpu_restrictions(
-    launch: Launch, derived: Mapping[str, Expression], top: Table, scope: Scope
-) -> Iterator[Restriction]:
-    """What the device demands of one block, and whole divisions in the launch."""
-    for name in _BLOCK_NEEDS:
-        if name not in scope:
-            top.fail(f"derived.{name}", "is missing: device limits are checked against it")
-    yield from limit_restrictions(launch.resident_blocks.text)
-    sizes = {f"launch.grid[{i}]": each for i, each in enumerate(launch.grid)}
-    sizes |= {f"launch.block[{i}]": each for i, each in enumerate(launch.block)}
-    sizes["launch.shared_bytes"] = launch.shared_bytes
-    implied = {restriction.text for restriction in whole_divisions(derived)}
-    for restriction in whole_divisions(sizes):
-        if restriction.text not in implied:
-            yield restriction
 
 
 def _threads(
@@ -449,7 +374,7 @@ def _threads(
             known.add(name)
     if "threads" not in top:
         return Expression.parse("threads") if "threads" in known else None
-    return _size(top, "threads", Scope(frozenset(known), frozenset()))
+    return size(top, "threads", Scope(frozenset(known), frozenset()))
 
 
 def _default_for(top: Table, defined: Operation, language: Language) -> Expression | None:

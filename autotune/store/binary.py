@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import InputError
 from autotune.core.printable import shown
-from autotune.families.launch import LaunchPlan, LaunchStep
+from autotune.families.launch import LaunchPlan, LaunchStep, MappedOperand
 from autotune.store import checks
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 _STEPS_LIMIT = 16
 _SIZES_LIMIT = 8
 _RUNTIME_LIMIT = 16
+_MAPS_LIMIT = 8
 _GRID_LIMIT = 2**31
 _THREADS_LIMIT = 1024
 
@@ -81,9 +82,11 @@ class BinaryRecord:
                     "grid": list(step.grid),
                     "block": list(step.block),
                     "shared_bytes": step.shared_bytes,
+                    **({"cluster": list(step.cluster)} if math.prod(step.cluster) > 1 else {}),
                 }
                 for step in self.launch.steps
             ],
+            **({"maps": [*map(_mapped, self.launch.maps)]} if self.launch.maps else {}),
         }
 
     @classmethod
@@ -111,9 +114,14 @@ class BinaryRecord:
                 ),
                 runtime=_runtime(fields.get("runtime", [])),
                 zeroed_bytes=_zeroed(fields.get("zeroed_bytes", 0), workspace),
+                maps=_maps(fields.get("maps", [])),
             ),
             support=checks.required(fields, "support"),
         )
+
+
+def _mapped(operand: MappedOperand) -> dict[str, Any]:
+    return {**asdict(operand), "box": list(operand.box)}
 
 
 def _step(document: object) -> LaunchStep:
@@ -126,6 +134,31 @@ def _step(document: object) -> LaunchStep:
         grid=_extents("binary.grid", checks.required(fields, "grid")),
         block=block,
         shared_bytes=checks.count("binary.shared_bytes", checks.required(fields, "shared_bytes")),
+        cluster=_extents("binary.cluster", fields.get("cluster", [1, 1, 1])),
+    )
+
+
+def _maps(value: object) -> tuple[MappedOperand, ...]:
+    if not isinstance(value, list) or len(value) > _MAPS_LIMIT:
+        raise InputError(f"binary.maps must be {_MAPS_LIMIT} operands at most, got {shown(value)}")
+    return tuple(_map(each) for each in value)
+
+
+def _map(document: object) -> MappedOperand:
+    fields = checks.mapping("binary.maps", document)
+    box, turned = checks.required(fields, "box"), checks.required(fields, "transposed")
+    if not isinstance(box, list) or len(box) != 2 or not isinstance(turned, bool):
+        raise InputError(
+            "binary.maps must have a box of two whole numbers, and say whether the operand is "
+            f"stored transposed, got {shown(document)}"
+        )
+    rows, columns = _counts("binary.maps", box)
+    return MappedOperand(
+        operand=checks.text("binary.maps", checks.required(fields, "operand")),
+        transposed=turned,
+        box=(rows, columns),
+        swizzle=checks.count("binary.maps", checks.required(fields, "swizzle")),
+        rounded=checks.text("binary.maps", checks.required(fields, "rounded"), empty=True),
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.configuration import Candidate
 from autotune.core.errors import InputError, NotTunedError, UnknownNameError
+from autotune.core.limits import CudaLimits
 from autotune.families.defaults import default_family
 from autotune.families.launch import Binary
 from autotune.families.offers import refusal
@@ -229,7 +230,7 @@ def _binary(problem: Problem, found: Lookup) -> Binary | None:
     kept = record.binary
     current = found.family.digest == record.family_digest
     # A kernel of another template is launched as it was measured, or not at all.
-    if kept.architecture != getattr(found.device.limits, "architecture", None) or not (
+    if not _runs(found.device, kept.architecture) or not (
         current or kept.launch.sizes == problem.shape
     ):
         return None
@@ -240,9 +241,14 @@ def _binary(problem: Problem, found: Lookup) -> Binary | None:
 def _predicted_binary(prediction: Prediction, shared: Resident) -> Binary | None:
     """The binary of a portfolio's program, if it is here and for this architecture."""
     entry, architecture = prediction.entry, prediction.portfolio.architecture
-    if entry.binary is None or architecture != getattr(shared.device.limits, "architecture", None):
+    if entry.binary is None or not _runs(shared.device, architecture):
         return None
     return _kept(shared.sources, entry.binary, entry.support, architecture, None)
+
+
+def _runs(device: Device, architecture: str) -> bool:
+    """Whether binaries for an architecture run on a device; only a GPU has any."""
+    return isinstance(device.limits, CudaLimits) and device.limits.runs(architecture)
 
 
 def _kept(

@@ -14,6 +14,7 @@ from autotune.core.configuration import Configuration, Value
 from autotune.core.limits import CudaLimits
 from autotune.families.catalog import load_families
 from autotune.families.family import KernelFamily
+from autotune.families.launch import architecture_of
 from autotune.families.rendering import render
 from autotune.operations.problem import Gemm
 from autotune.targets.cuda.compile.nvrtc import Compiled, compile_cuda, supported_architectures
@@ -43,7 +44,7 @@ class Case:
 
     @property
     def architecture(self) -> str:
-        return f"sm_{self.names['compute_capability']}"
+        return architecture_of(self.family, f"sm_{self.names['compute_capability']}")
 
     def source(self) -> str:
         problem = self.problem

@@ -8,6 +8,7 @@ import pytest
 from epilogue_families import write_families, write_operations
 
 from autotune.families.catalog import catalog
+from autotune.families.launch import architecture_of, kernel_layout
 from autotune.families.rendering import render
 from autotune.targets.cuda.compile.nvrtc import compile_cuda
 from autotune.targets.cuda.device.known_gpus import find_gpu
@@ -29,5 +30,7 @@ def test_defaults_compile(name: str, dtype: str, operation: str, tmp_path: Path)
         pytest.skip(f"{name} is for {', '.join(family.dtypes)}")
     limits = find_gpu("h200").limits
     problem = family.defined.at((512, 256, 384), dtype=dtype)
-    source = render(family, family.default(problem, limits), dtype=dtype)
-    assert operation in compile_cuda(source.text, limits.architecture).kernels
+    layout = kernel_layout(family, "nn")
+    source = render(family, family.default(problem, limits), dtype=dtype, layout=layout)
+    architecture = architecture_of(family, limits.architecture)
+    assert operation in compile_cuda(source.text, architecture).kernels

@@ -21,6 +21,8 @@ import pytest
 from autotune.families.launch import LaunchStep
 from autotune.targets.cuda.driver.bindings import BindingsDriver
 from autotune.targets.cuda.driver.interface import (
+    MAP_BYTES,
+    Boxes,
     Driver,
     DriverError,
     driver,
@@ -112,6 +114,19 @@ class DriverConformance:
             here.load(cubin).runner([LaunchStep("subtract", (1, 1, 1), (1, 1, 1))])
         with pytest.raises(here.errors):
             here.load(cubin).runner([LaunchStep("add", (1, 1, 1), (1, 1, 1), 10**6)])
+
+    def test_tensor_maps_are_of_whole_rows(self, here: Driver) -> None:
+        boxes = Boxes("float16", 40, 72, (8, 64), 128)
+        memory = here.allocate(40 * 80 * 2)
+        address = int(memory)
+        told = here.tensor_map(boxes, address, 80)
+        assert len(told) == MAP_BYTES
+        assert told == here.tensor_map(boxes, address, 80)
+        assert told != here.tensor_map(boxes, address, 72)
+        for place, leading in ((address + 2, 80), (address, 73)):
+            with pytest.raises(here.errors, match="cuTensorMapEncodeTiled"):
+                here.tensor_map(boxes, place, leading)
+        memory.free()
 
     @pytest.mark.parametrize("blocking", [True, False])
     def test_events_tell_order_and_time(self, here: Driver, blocking: bool) -> None:

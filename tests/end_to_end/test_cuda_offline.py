@@ -22,6 +22,8 @@ FAMILIES = {
     "dmma": "float64",
     "mma": "float16",
     "mma_tf32": "float32-tf32",
+    "wgmma": "float16",
+    "wgmma_tf32": "float32-tf32",
 }
 """Families, and what they are for as labels have it."""
 H200 = ["--target", "cuda", "--device", "h200"]
@@ -80,14 +82,15 @@ def test_space_depends_on_the_device(capsys) -> None:
 @needs_nvrtc
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_emit_tells_what_the_binary_needs(capsys, family: str) -> None:
-    code, out, err = run(capsys, "emit", family, *H200, "--json")
+    dtype, _, _ = FAMILIES[family].partition("-")
+    code, out, err = run(capsys, "emit", family, *H200, "--dtype", dtype, "--json")
     assert code == 0, err
     emitted = json.loads(out)
     assert emitted["target"] == "cuda"
     assert "__global__" in emitted["source"]
     assert len(emitted["digest"]) == 64
     estimated, binary = (emitted["resources"][key] for key in ("estimated", "compiled"))
-    assert binary["architecture"] == "sm_90"
+    assert binary["architecture"] == ("sm_90a" if family.startswith("wgmma") else "sm_90")
     assert binary["threads"] == estimated["threads"]
     assert binary["shared_bytes"] == estimated["shared_bytes"]
     assert 0 < binary["registers"] <= 255

@@ -24,7 +24,7 @@ from autotune.core.configuration import Candidate
 from autotune.core.device import DeviceFingerprint
 from autotune.core.paths import CacheLocations
 from autotune.families.catalog import find_operation, load_families
-from autotune.families.launch import LaunchPlan, LaunchStep
+from autotune.families.launch import LaunchPlan, LaunchStep, MappedOperand
 from autotune.operations.problem import Gemm
 from autotune.store import BinaryRecord, TuningCache
 from autotune.targets.registry import make_target
@@ -303,6 +303,17 @@ def test_what_strangers_wrote_stays_in_the_record(tmp_path: Path, form: str) -> 
                 assert piece not in text, (file, piece)
     if form == "python":
         compile((folder / f"{NAME}.py").read_text(), NAME, "exec")
+
+
+def test_kernels_that_take_tensor_maps_are_refused(tmp_path: Path, capsys) -> None:
+    made = stored()
+    assert made.binary is not None
+    launch = replace(made.binary.launch, maps=(MappedOperand("A", False, (64, 32)),))
+    made = stored(binary=replace(made.binary, launch=launch), median_s=2e-3)
+    assert main(["export", made.id, str(tmp_path / "out")]) == 2
+    (told,) = capsys.readouterr().err.splitlines()
+    assert "whose kernels take tensor maps, which exported programs do not make" in told
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", ['gemm"); system("x', "gemm x", "a" * 65])

@@ -114,6 +114,7 @@ CUDA_CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
         "bfloat16",
     ),
     "volkov_float32": ("volkov", {}, "float32", "float32"),
+    "wgmma_float16": ("wgmma", {"sk": 128}, "float16", "float16"),
 }
 """Families of gemm, what differs from their defaults, and types of operands and of results."""
 

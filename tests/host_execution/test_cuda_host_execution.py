@@ -52,7 +52,12 @@ SHAPES = (
 )
 """What presets are for."""
 
-FAMILIES = load_families(target="cuda", operation="gemm")
+FAMILIES = {
+    name: family
+    for name, family in load_families(target="cuda", operation="gemm").items()
+    if family.launch is not None and not family.launch.architecture_features
+}
+"""Those written in C++ alone: instructions of one architecture have no meaning here."""
 
 SQUARE = ((512, 4096, 512),)
 """What configurations are drawn for: small C and a long reduction, so that it is split too."""

@@ -6,10 +6,12 @@ import contextlib
 import ctypes
 import gc
 import itertools
+import struct
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ from test_driver import STEP, DriverConformance
 from autotune.core.configuration import Candidate
 from autotune.core.errors import InputError, LaunchError
 from autotune.families.catalog import load_families
-from autotune.families.launch import Binary, LaunchPlan, LaunchStep
+from autotune.families.launch import Binary, LaunchPlan, LaunchStep, MappedOperand
 from autotune.families.program_cache import ProgramCache
 from autotune.operations.formula import Formula
 from autotune.operations.operation import Operation
@@ -30,10 +32,10 @@ from autotune.targets.cuda.driver import interface as driver_module
 from autotune.targets.cuda.driver.bindings import BindingsDriver
 from autotune.targets.cuda.driver.capture import is_capturing
 from autotune.targets.cuda.driver.context import activated
-from autotune.targets.cuda.driver.interface import Driver, DriverError, driver
+from autotune.targets.cuda.driver.interface import Boxes, Driver, DriverError, driver
 from autotune.targets.cuda.driver.owned import call
 from autotune.targets.cuda.driver.streams import Retained, wait
-from autotune.targets.cuda.launch.launch import CudaKernel
+from autotune.targets.cuda.launch.launch import CudaKernel, Launch
 from autotune.targets.cuda.launch.program import CudaProgram
 from autotune.targets.cuda.launch.resident import resident_launch
 from autotune.targets.cuda.launch.scratch import Allocate, SharedScratch
@@ -233,7 +235,7 @@ def test_guards_tell_of_writes_around_a_matrix(padding: int, dtype: str) -> None
 
 def loaded() -> int:
     """Binaries that are loaded."""
-    return ctypes.c_int.in_dll(ctypes.CDLL("libcuda.so.1"), "modules").value
+    return count_of("modules")
 
 
 def test_code_outlives_who_loaded_it() -> None:
@@ -302,6 +304,150 @@ def test_arguments_are_packed_in_the_order_of_the_kernel() -> None:
     assert memory.tolist() == [7, 8, 9, 3, 4]
 
 
+MAP = struct.Struct("QQQQIIII")
+"""What the stand-in's maps tell: address, columns, rows, stride, box, type, swizzle."""
+
+
+class TestTensorMaps:
+    """A 40 x 72 by 72 x 24 product of float16, its operands in boxes."""
+
+    SIZES = 40, 72, 24
+    MAPS = (
+        MappedOperand("A", False, (64, 64), 128),
+        MappedOperand("B", False, (64, 64), 128),
+    )
+    ARGUMENTS = struct.calcsize("iiifPiPifPi")
+
+    @pytest.fixture
+    def launch(self) -> Launch:
+        return CudaKernel(self.program()).launch
+
+    def program(self, **changes: Any) -> CudaProgram:
+        step = LaunchStep("gemm", (1, 1, 1), (32, 1, 1))
+        plan = LaunchPlan(self.SIZES, (step,), maps=self.MAPS)
+        made = CudaProgram(b"\x7fELF maps", plan, "float16", support=b"\x7fELF that copies")
+        return replace(made, **changes)
+
+    def maps(self) -> list[tuple[int, ...]]:
+        """Of the last launch, whose maps begin at multiples of 64 bytes."""
+        first = -(-self.ARGUMENTS // 64) * 64
+        packed = arguments_of_launch(-1)
+        return [MAP.unpack_from(packed, first + 128 * place) for place in (0, 1)]
+
+    def test_operands_are_described_as_they_lie(self, launch: Launch) -> None:
+        launch(1 << 20, 80, 1 << 21, 32, 1 << 22, 24)
+        assert self.maps() == [
+            (1 << 20, 72, 40, 160, 64, 64, 6, 3),
+            (1 << 21, 24, 72, 64, 64, 64, 6, 3),
+        ]
+
+    def test_maps_are_made_once_for_an_address(self, launch: Launch) -> None:
+        for _ in range(3):
+            launch(1 << 20, 80, 1 << 21, 32, 1 << 22, 24)
+        before = count_of("encoded")
+        launch(1 << 20, 80, 1 << 21, 32, 1 << 22, 24)
+        launch(1 << 20, 80, 1 << 21, 32, 1 << 23, 24)
+        assert count_of("encoded") == before
+        launch(1 << 20, 88, 1 << 21, 32, 1 << 22, 24)
+        assert count_of("encoded") == before + 1
+
+    @pytest.mark.parametrize(
+        ("at_a", "lda", "at_b", "ldb", "copied"),
+        [
+            (1 << 20, 80, 1 << 21, 32, ""),
+            ((1 << 20) + 2, 80, 1 << 21, 32, "a"),
+            (1 << 20, 73, 1 << 21, 32, "a"),
+            (1 << 20, 80, (1 << 21) + 8, 32, "b"),
+            ((1 << 20) + 4, 80, 1 << 21, 25, "ab"),
+        ],
+    )
+    def test_what_lies_badly_is_copied(
+        self, launch: Launch, at_a: int, lda: int, at_b: int, ldb: int, copied: str
+    ) -> None:
+        launch(1 << 20, 80, 1 << 21, 32, 1 << 22, 24)
+        before = count_of("launches")
+        launch(at_a, lda, at_b, ldb, 1 << 22, 24)
+        assert count_of("launches") == before + len(copied) + 1
+        wanted = [(at_a, 72, 40, 2 * lda), (at_b, 24, 72, 2 * ldb)]
+        for place, name in enumerate(copied):
+            number = "ab".index(name)
+            address, columns, rows, stride = wanted[number]
+            packed = arguments_of_launch(place - len(copied) - 1)
+            *source, to, apart = struct.unpack_from("PqqqPq", packed)
+            assert source == [address, stride // 2, rows, columns]
+            assert apart == columns  # whole 16 bytes
+            wanted[number] = to, columns, rows, 2 * apart
+        assert [each[:4] for each in self.maps()] == wanted
+        assert all(each[0] % 16 == 0 for each in self.maps())
+
+    def test_a_copy_belongs_to_the_graph(self) -> None:
+        with activated(0), captured() as stream:
+            kernel = CudaKernel(self.program())
+            kernel.launch(1 << 20, 80, 1 << 21, 32, 1 << 22, 24, stream=stream)
+            kernel.launch((1 << 20) + 2, 80, 1 << 21, 32, 1 << 22, 24, stream=stream)
+        assert allocations() == 2
+
+    def test_transposed_copies_have_rows_for_maps(self) -> None:
+        """A kernel that reads B as stored transposed, of which rows of N elements are apart."""
+        maps = (self.MAPS[0], replace(self.MAPS[1], transposed=True))
+        step = LaunchStep("gemm", (1, 1, 1), (32, 1, 1))
+        plan = LaunchPlan((40, 70, 24), (step,), maps=maps)
+        launch = CudaKernel(self.program(plan=plan, kernel_layout="nt")).launch
+        launch(1 << 20, 80, 1 << 21, 25, 1 << 22, 24)
+        *source, to, apart = struct.unpack_from("PqqqPq", arguments_of_launch(-2))
+        assert source == [1 << 21, 25, 70, 24]
+        assert apart == 72
+        assert self.maps()[1][:4] == (to, 70, 24, 144)
+
+    def test_operations_of_ones_own_have_them(self) -> None:
+        operands = (
+            Operand("C", ("M", "K"), True),
+            Operand("A", ("M", "N")),
+            Operand("B", ("N", "K")),
+        )
+        takes = ("c", "ldc", "b", "ldb", "a", "lda")
+        defined = Operation("gemm", ("M", "N", "K"), operands, Formula("A @ B"), "M", takes=takes)
+        launch = CudaKernel(self.program(defined=defined)).launch
+        launch(1 << 22, 24, 1 << 20, 80, (1 << 21) + 2, 32)
+        copied = struct.unpack_from("PqqqPq", arguments_of_launch(-2))
+        assert copied[:4] == ((1 << 21) + 2, 32, 72, 24)
+        packed = arguments_of_launch(-1)
+        first, second = (MAP.unpack_from(packed, 64 + 128 * place) for place in (0, 1))
+        assert first[:4] == (1 << 20, 72, 40, 160)
+        assert second[:4] == (copied[4], 24, 72, 48)
+        assert struct.unpack_from("PiPiPi", packed)[2:5:2] == (copied[4], 1 << 20)
+
+    def test_without_what_copies_nothing_is_loaded(self) -> None:
+        with pytest.raises(LaunchError, match="kernels that copy A"):
+            CudaKernel(self.program(support=b""))
+
+    @pytest.mark.parametrize(
+        ("changes", "address", "leading"),
+        [
+            ({}, 8, 80),
+            ({}, 16, 9),
+            ({"box": (257, 64)}, 16, 80),
+            ({"box": (64, 65)}, 16, 80),
+            ({"box": (64, 128)}, 16, 80),
+            ({"box": (64, 64), "swizzle": 64}, 16, 80),
+        ],
+    )
+    def test_the_driver_refuses_what_hardware_cannot(
+        self, changes: dict[str, Any], address: int, leading: int
+    ) -> None:
+        boxes = replace(Boxes("float16", 40, 72, (64, 64), 128), **changes)
+        with pytest.raises(DriverError, match=r"INVALID_VALUE: cuTensorMapEncodeTiled"):
+            driver().tensor_map(boxes, address, leading)
+
+    @pytest.mark.parametrize(
+        ("dtype", "rounded", "number"),
+        [("float16", "", 6), ("bfloat16", "", 9), ("float32", "", 7), ("float32", "tf32", 11)],
+    )
+    def test_element_types(self, dtype: str, rounded: str, number: int) -> None:
+        boxes = Boxes(dtype, 5, 6, (8, 16), 0, rounded)
+        assert MAP.unpack_from(driver().tensor_map(boxes, 32, 16))[6:] == (number, 0)
+
+
 def test_launchers_go_with_those_who_hold_them() -> None:
     kernel = CudaKernel(program(b"\x7fELF", 8, 8, 8))
     launches = [kernel.launcher(program(b"", m, 8, 8).plan) for m in range(1, 9)]
@@ -365,4 +511,15 @@ def captured() -> Iterator[int]:
 
 def allocations() -> int:
     """Nodes of the last graph that allocate or free."""
-    return ctypes.c_int.in_dll(ctypes.CDLL("libcuda.so.1"), "graph_nodes").value
+    return count_of("graph_nodes")
+
+
+def arguments_of_launch(place: int) -> bytes:
+    """What a kernel was launched with: -1 is the last one."""
+    last = ((ctypes.c_char * 4096) * 8).in_dll(ctypes.CDLL("libcuda.so.1"), "launched")
+    return last[(count_of("launches") + place) % 8].raw
+
+
+def count_of(name: str) -> int:
+    """What the stand-in has counted."""
+    return ctypes.c_int.in_dll(ctypes.CDLL("libcuda.so.1"), name).value

@@ -152,12 +152,16 @@ API cuModuleLoadData(CUmodule* module, const void* image) {
 API cuModuleUnload(CUmodule module) { UNSAFE; return modules--, free(module), CUDA_SUCCESS; }
 API cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
   UNSAFE;
-  if (!strstr("add gemm realign_operands sum_splits", name)) return CUDA_ERROR_NOT_FOUND;
+  if (!strstr("add gemm realign_operands sum_splits copy_apart transpose_apart", name))
+    return CUDA_ERROR_NOT_FOUND;
   return *function = (CUfunction)module, CUDA_SUCCESS;
 }
 API cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
   return value > 227 << 10 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
+enum { KEPT = 8 };
+int launches;
+char launched[KEPT][4096];  // arguments of the last ones
 API cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
                    unsigned by, unsigned bz, unsigned shared, CUstream stream, void** parameters,
                    void** extra) {
@@ -168,10 +172,37 @@ API cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, u
   } arguments;
   NEEDS_CONTEXT;
   if (capturing && spoilt) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  memcpy(launched[launches++ % KEPT], extra[1], *(size_t*)extra[3]);
   if (*(size_t*)extra[3] != sizeof arguments) return CUDA_SUCCESS;  // of a kernel with more of them
   memcpy(&arguments, extra[1], sizeof arguments);
   for (int i = 0; i < arguments.count; i++) arguments.x[i] += arguments.by;
   return CUDA_SUCCESS;
+}
+
+typedef struct {  // what the stand-in's maps tell, in their 128 bytes
+  unsigned long long address, columns, rows, stride;
+  unsigned box_columns, box_rows, type, swizzle;
+} Map;
+int encoded;
+API cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank,
+                           void* address, const cuuint64_t* sizes, const cuuint64_t* strides,
+                           const cuuint32_t* box, const cuuint32_t* steps,
+                           CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                           CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+  static const int bytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};  // of an element, by type
+  static const int spans[] = {1 << 30, 32, 64, 128};
+  encoded++;
+  if ((size_t)map % 64 || (size_t)address % 16 || rank != 2 || interleave || fill || swizzle > 3)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (strides[0] % 16 || strides[0] >= 1ull << 40) return CUDA_ERROR_INVALID_VALUE;
+  for (int i = 0; i < 2; i++)
+    if (!sizes[i] || sizes[i] > 1ull << 32 || !box[i] || box[i] > 256 || steps[i] != 1)
+      return CUDA_ERROR_INVALID_VALUE;
+  int row = box[0] * bytes[type];
+  if (row % 16 || row > spans[swizzle]) return CUDA_ERROR_INVALID_VALUE;
+  Map told = {(size_t)address, sizes[0], sizes[1], strides[0], box[0], box[1], type, swizzle};
+  memset(map, 0, sizeof *map);
+  return memcpy(map, &told, sizeof told), CUDA_SUCCESS;
 }
 
 static void* thing(unsigned flags) {

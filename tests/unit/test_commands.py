@@ -196,7 +196,7 @@ class TestOffers:
         counted = document(capsys, "space", *where, "fp32")
         assert {each["problem"]["out_dtype"] for each in counted} == {"float32"}
         valid = {each["family"] for each in counted if each["valid"]}
-        assert valid == {"block", "mma", "naive", "skinny", "tiled"}
+        assert valid == {"block", "mma", "naive", "skinny", "tiled", "wgmma"}
         emitted = document(capsys, "emit", "naive", *where, "fp32")
         assert "const __half* __restrict__ a" in emitted["source"]
         assert "float* __restrict__ c" in emitted["source"]

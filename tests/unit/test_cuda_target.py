@@ -225,10 +225,14 @@ def store() -> TuningCache:
 
 
 @pytest.mark.usefixtures("no_compiler")
+@pytest.mark.parametrize("architecture", ["sm_90", "sm_90a"])
 def test_load_takes_the_binary(
-    families: Mapping[str, KernelFamily], device: Device, loaded: list[CudaProgram]
+    families: Mapping[str, KernelFamily],
+    device: Device,
+    loaded: list[CudaProgram],
+    architecture: str,
 ) -> None:
-    tuned = winner(families, device)
+    tuned = winner(families, device, architecture=architecture)
     store().add(tuned, binaries=[CUBIN])
     kernel = runtime.load(PROBLEM, "cuda")
     assert (kernel.match, kernel.target, kernel.record) == (MatchQuality.EXACT, "cuda", tuned)
@@ -287,6 +291,7 @@ def test_binary_of_another_template_is_launched_as_it_was_measured(
         ("it is not here", {}),
         ("its record does not name it", {"binary": None}),
         ("it is for another architecture", {"architecture": "sm_80"}),
+        ("it is for the features of another one", {"architecture": "sm_100a"}),
         ("it is of another template and other sizes", {"family_digest": "0" * 16}),
     ],
 )

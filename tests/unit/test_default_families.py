@@ -65,9 +65,9 @@ def claims(families: Mapping[str, KernelFamily], problem: Gemm, limits: DeviceLi
     [
         ({"dtype": "float32"}, {75: "block", 80: "pipelined", 89: "pipelined", 90: "pipelined"}),
         ({"dtype": "float64"}, {75: "block", 80: "dmma", 89: "pipelined", 90: "dmma"}),
-        ({"dtype": "float16"}, {75: "block", 80: "mma", 89: "mma", 90: "mma"}),
-        ({"dtype": "bfloat16"}, {75: "block", 80: "mma", 120: "mma"}),
-        ({"accuracy": "tf32"}, {75: "block", 80: "mma_tf32", 120: "mma_tf32"}),
+        ({"dtype": "float16"}, {75: "block", 80: "mma", 89: "mma", 90: "wgmma"}),
+        ({"dtype": "bfloat16"}, {75: "block", 80: "mma", 90: "wgmma", 120: "mma"}),
+        ({"accuracy": "tf32"}, {75: "block", 80: "mma_tf32", 90: "wgmma_tf32", 120: "mma_tf32"}),
         ({"dtype": "float16", "accuracy": "ieee"}, {75: "block", 90: None}),
     ],
 )

@@ -19,7 +19,7 @@ from autotune.families.catalog import catalog, load_families
 from autotune.families.cuda_kernels import kernels_of
 from autotune.families.cuda_layout import WIDTH, laid_out
 from autotune.families.family import KernelFamily
-from autotune.families.launch import plan_launch
+from autotune.families.launch import kernel_layout, plan_launch
 from autotune.families.launched import check_launches
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
@@ -130,11 +130,18 @@ def test_a_launch_is_told_for_the_shape(
     ]
     assert document["launch"] == {
         "kernels": [
-            {"kernel": kernel, "grid": grid, "block": block, "dynamic_shared_bytes": 0}
+            {
+                "kernel": kernel,
+                "grid": grid,
+                "block": block,
+                "dynamic_shared_bytes": 0,
+                "cluster": [1, 1, 1],
+            }
             for kernel, grid, block in steps
         ],
         "workspace_bytes": 2400,
         "zeroed_bytes": 4,
+        "tensor_maps": [],
         "runtime": {"splits": 2},
     }
     assert "clear_all on 1 x 1 x 1 blocks of 32 x 1 x 1, then gemm on 150 x 1 x 2 blocks" in err
@@ -169,7 +176,8 @@ def test_configurations_in_banners_are_json() -> None:
     for family in load_families(target="cuda").values():
         problem = Gemm(512, 512, 512, family.dtypes[0])
         default = family.default(problem, H200)
-        text = render(family, default, dtype=problem.dtype).text
+        layout = kernel_layout(family, problem.layout)
+        text = render(family, default, dtype=problem.dtype, layout=layout).text
         opening = text.partition("*/")[0]
         assert all(len(line) <= WIDTH for line in opening.splitlines())
         plain = re.sub(r"\n \* ?", "\n", opening)
@@ -205,7 +213,9 @@ def test_every_kernel_of_the_shipped_families_is_there() -> None:
     for family in load_families(target="cuda").values():
         problem = replace(PROBLEM, dtype=family.dtypes[0], accuracy=family.accuracy)
         configuration = family.default(problem, H200)
-        kernels = kernels_of(render(family, configuration, dtype=problem.dtype).text)
+        layout = kernel_layout(family, problem.layout)
+        source = render(family, configuration, dtype=problem.dtype, layout=layout)
+        kernels = kernels_of(source.text)
         assert "gemm" in kernels
         point = Bound(family, configuration, problem, H200).at(problem)
         check_launches(family, plan_launch(point), kernels)

@@ -9,7 +9,7 @@ from autotune.core.errors import InputError
 from autotune.core.limits import CudaLimits
 from autotune.core.printable import shown
 from autotune.families.languages import language_of
-from autotune.families.launch import Binary, kernel_layout
+from autotune.families.launch import Binary, architecture_of, kernel_layout
 from autotune.families.planning import planner_of
 from autotune.targets.cuda.compile.compiling import compile_source
 from autotune.targets.cuda.driver.interface import STATIC_SHARED_BYTES
@@ -29,7 +29,13 @@ def export(exportable: Exportable, form: str) -> Exported:
     if kernel_layout(family, problem.layout) != problem.layout:
         raise InputError(
             f"record {record.id} is of layout {problem.layout}, which family {family.name!r} "
-            "serves by copying operands first: export a record of layout nn"
+            "serves by copying operands first: export a record of layout "
+            f"{family.layouts[0]}"
+        )
+    if _takes_maps(exportable):
+        raise InputError(
+            f"record {record.id} is of family {family.name!r}, whose kernels take tensor maps, "
+            "which exported programs do not make: export a record of another family"
         )
     program, binary = exportable.program, exportable.binary
     notes = []
@@ -64,6 +70,13 @@ def export(exportable: Exportable, form: str) -> Exported:
     return Exported(exportable.name, {**exportable.common_files(names), **files}, tuple(notes))
 
 
+def _takes_maps(exportable: Exportable) -> bool:
+    binary, launch = exportable.binary, exportable.family.launch
+    if binary is not None and binary.launch is not None:
+        return bool(binary.launch.maps)
+    return launch is not None and bool(launch.tensor_maps)
+
+
 def _cpp(name: str, names: dict[str, Any]) -> dict[str, bytes]:
     return {
         f"{name}.hpp": expanded("cuda/launcher.hpp.j2", names),
@@ -86,9 +99,10 @@ def _compiled(exportable: Exportable, program: Program) -> Binary:
     limits = exportable.device().limits
     assert isinstance(limits, CudaLimits)
     family, problem = exportable.family, exportable.problem
-    compiled = compile_source(program.source, family.name, limits.architecture)
+    architecture = architecture_of(family, limits.architecture)
+    compiled = compile_source(program.source, family.name, architecture)
     planner = planner_of(family, program.configuration, problem.dtype, limits)
-    return Binary(compiled.cubin, limits.architecture, planner.plan(problem))
+    return Binary(compiled.cubin, architecture, planner.plan(problem))
 
 
 def _checked(exportable: Exportable, binary: Binary) -> LaunchPlan:

@@ -64,6 +64,7 @@ class CudaTarget(Target):
             lay_out=laid_out,
             kernels=kernels_of,
             launched=True,
+            mapped=True,
         )
 
     @classmethod

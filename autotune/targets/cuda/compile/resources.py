@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import MissingDependencyError
 from autotune.core.limits import CudaLimits
+from autotune.families.launch import architecture_of
 from autotune.families.occupancy import blocks_per_multiprocessor
 from autotune.targets.cuda.compile.compiling import compile_source
 from autotune.targets.cuda.compile.gate import gate
@@ -37,7 +38,8 @@ def resources(
     assert isinstance(limits, CudaLimits)
     assert family.launch is not None  # its target's families have one
     try:
-        binary = compile_source(source, family.name, limits.architecture)
+        architecture = architecture_of(family, limits.architecture)
+        binary = compile_source(source, family.name, architecture)
     except MissingDependencyError as error:
         return Resources(None, str(error))
     known = family.values(configuration, problem, limits)

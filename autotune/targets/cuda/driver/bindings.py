@@ -11,9 +11,12 @@ from autotune.targets.cuda.device.identity import load_driver
 from autotune.targets.cuda.driver.interface import DriverError
 from autotune.targets.cuda.driver.modules import LoadedModule, handle
 from autotune.targets.cuda.driver.owned import Owned, call
+from autotune.targets.cuda.driver.tensor_maps import encoded
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from autotune.targets.cuda.driver.interface import Boxes
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 _NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
@@ -95,6 +98,10 @@ class BindingsDriver:
     def load(self, cubin: bytes) -> Any:
         """See `Driver.load`."""
         return LoadedModule(cubin)
+
+    def tensor_map(self, boxes: Boxes, address: int, leading: int) -> bytes:
+        """See `Driver.tensor_map`."""
+        return encoded(boxes, address, leading)
 
     def pinned(self, count: int, dtype: Any) -> tuple[NDArray[Any], Any]:
         """See `Driver.pinned`; the array keeps the memory as well."""

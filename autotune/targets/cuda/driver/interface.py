@@ -11,6 +11,7 @@ import functools
 import importlib
 import importlib.util
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from autotune.core.errors import LaunchError, MissingDependencyError
@@ -23,6 +24,37 @@ if TYPE_CHECKING:
 
 STATIC_SHARED_BYTES = 48 * 1024
 """Shared memory that every kernel may have; for more, the driver is asked first."""
+
+
+MAP_BYTES = 128
+"""Of a tensor map."""
+
+MAP_ALIGNMENT = 64
+"""Bytes: of a tensor map, wherever it lies."""
+
+ROW_BYTES = 16
+"""Tensor maps are of matrices whose address and distance of rows are whole numbers of that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Boxes:
+    """How hardware (TMA) copies a matrix, as a tensor map says it.
+
+    Attributes:
+        dtype: element type.
+        rows: of the matrix, as stored.
+        columns: elements of a row, one after the other.
+        box: rows and columns of a box.
+        swizzle: bytes of the rows within which a box is permuted in shared memory: 0, 32, 64, 128.
+        rounded: "tf32" rounds elements of 32 bits to that on their way; empty leaves them.
+    """
+
+    dtype: str
+    rows: int
+    columns: int
+    box: tuple[int, int]
+    swizzle: int
+    rounded: str = ""
 
 
 class DriverError(LaunchError):
@@ -166,6 +198,10 @@ class Driver(Protocol):
 
     def load(self, cubin: bytes) -> Module:
         """Load a binary."""
+        ...
+
+    def tensor_map(self, boxes: Boxes, address: int, leading: int) -> bytes:
+        """What hardware is told of a matrix: its address, and elements from row to row."""
         ...
 
     def pinned(self, count: int, dtype: Any) -> tuple[NDArray[Any], Memory]:

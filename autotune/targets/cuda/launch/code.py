@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.errors import CompileError
 from autotune.core.facts import unchanged
-from autotune.families.launch import kernel_layout
+from autotune.families.launch import architecture_of, kernel_layout
 from autotune.families.rendering import Source, render
 from autotune.targets.cuda.compile.compiling import (
     CompileRequest,
@@ -33,7 +33,7 @@ class Code:
 
     Attributes:
         cubin: the kernels.
-        support: the transposing kernel; empty where nothing is copied.
+        support: the kernels that copy operands; empty where nothing is copied.
     """
 
     cubin: bytes
@@ -51,7 +51,7 @@ class Wanted:
     Attributes:
         planner: of the configuration.
         problem: what it computes; its sizes do not matter.
-        architecture: "sm_90".
+        architecture: of the device: "sm_90".
         programs: where sources are, and what was compiled from them.
     """
 
@@ -128,8 +128,10 @@ class Wanted:
         return Source(text, family.operation, family.runtime_parameters, family.target)
 
     def _requests(self, source: Source) -> list[CompileRequest]:
-        wanted = [CompileRequest(source, self.planner.family.name, self.architecture)]
-        if self._layout != self.problem.layout:
+        family, launch = self.planner.family, self.planner.family.launch
+        own = architecture_of(family, self.architecture)
+        wanted = [CompileRequest(source, family.name, own)]
+        if self._layout != self.problem.layout or (launch is not None and launch.tensor_maps):
             support = support_source(self.problem.dtype)
             wanted.append(CompileRequest(support, _SUPPORT_FAMILY, self.architecture))
         return wanted

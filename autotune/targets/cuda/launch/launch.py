@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import LaunchError
-from autotune.families.launch import LaunchStep
 from autotune.operations.entry import Kind, operand_arguments
 from autotune.operations.problem import GEMM
 from autotune.targets.cuda.driver.context import activated, describe, driver_errors, is_current
 from autotune.targets.cuda.driver.interface import driver
+from autotune.targets.cuda.launch.inputs import inputs_of, maps_format
 from autotune.targets.cuda.launch.scratch import Scratch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.families.launch import Extents, LaunchPlan
+    from autotune.families.launch import LaunchPlan
     from autotune.operations.parts import Operand
     from autotune.targets.cuda.driver.interface import Module
     from autotune.targets.cuda.launch.program import CudaProgram
@@ -36,14 +36,11 @@ stream is None for the default one, one of the driver's, or another library's as
 
 _Enqueue: TypeAlias = Callable[..., None]
 
-_TRANSPOSE_BLOCK = (32, 8, 1)
-_TRANSPOSE_TILE = 32
-
 
 class CudaKernel:
     """A program, loaded; `launch` runs it on its problem.
 
-    What it holds on the device (code, workspace, transposed copies) is freed by `close`.
+    What it holds on the device (code, workspace, copies of operands) is freed by `close`.
 
     Args:
         program: what to load.
@@ -70,10 +67,10 @@ class CudaKernel:
         self._launchers: weakref.WeakSet[_Launcher] = weakref.WeakSet()
         self._lock = threading.RLock()
         self._modules: list[Module] = []
-        flips = any(program.flips)
+        copying = [program.support] if program.copies and program.support else []
         try:
             with activated(ordinal):
-                for cubin in (program.cubin, *([program.support] if flips else [])):
+                for cubin in (program.cubin, *copying):
                     self._modules.append(driver().load(cubin))
                 self.launch: Launch = self.launcher(program.plan)
         except driver_errors() as error:
@@ -104,6 +101,11 @@ class CudaKernel:
                 module.unload()
             self._modules.clear()
 
+    @property
+    def _support(self) -> Module | None:
+        """The kernels that copy operands, where any are copied."""
+        return self._modules[1] if len(self._modules) > 1 else None
+
     def _assemble(self, plan: LaunchPlan) -> _Enqueue:
         """What enqueues the plan. Whatever does not depend on the call is done here, once."""
         if self.program.defined.arguments != GEMM.arguments:
@@ -111,20 +113,17 @@ class CudaKernel:
         m, n, k = plan.sizes
         kind = DTYPES[self.program.dtype].accumulated.letter
         workspace_bytes = plan.workspace_bytes
-        pack = struct.Struct(
+        arguments = (
             f"iii{kind}PiPi{kind}Pi"
             + ("P" if workspace_bytes is not None else "")
             + "i" * len(plan.runtime)
-        ).pack
+        )
+        pack = struct.Struct(maps_format(arguments, len(plan.maps))).pack
         runtime = plan.runtime
         last_of_all = runtime if workspace_bytes is None else (0, *runtime)
         run = self._modules[0].runner(plan.steps)
-        flip_a, flip_b = (
-            _Transposer(self.program.dtype, self._modules[1], name, stored) if flipped else None
-            for flipped, name, stored in zip(
-                self.program.flips, "ab", ((n, m), (k, n)), strict=True
-            )
-        )
+        inputs, mapped = inputs_of(self.program, plan, self._support)
+        input_a, input_b = inputs.get("A"), inputs.get("B")
 
         def plain(
             a: int,
@@ -150,18 +149,29 @@ class CudaKernel:
             beta: float,
             stream: Any,
         ) -> None:
+            copy_a = input_a and input_a.lies_badly(a, lda) and input_a.copy
+            copy_b = input_b and input_b.lies_badly(b, ldb) and input_b.copy
+
             def enqueue(allocate: Allocate) -> None:
-                at_a, step_a = flip_a(a, lda, stream, allocate) if flip_a else (a, lda)
-                at_b, step_b = flip_b(b, ldb, stream, allocate) if flip_b else (b, ldb)
+                at_a, step_a = copy_a(a, lda, stream, allocate) if copy_a else (a, lda)
+                at_b, step_b = copy_b(b, ldb, stream, allocate) if copy_b else (b, ldb)
                 last = last_of_all
                 if workspace_bytes:
                     zeroed = plan.zeroed_bytes
                     last = (allocate(stream, "workspace", workspace_bytes, zeroed), *runtime)
-                run(pack(m, n, k, alpha, at_a, step_a, at_b, step_b, beta, c, ldc, *last), stream)
+                at = {"A": (at_a, step_a), "B": (at_b, step_b)}
+                maps = [each.tensor_map(*at[each.operand]) for each in mapped]
+                run(
+                    pack(m, n, k, alpha, at_a, step_a, at_b, step_b, beta, c, ldc, *last, *maps),
+                    stream,
+                )
 
-            self._scratch.lend(stream, enqueue)
+            if copy_a or copy_b or workspace_bytes:
+                self._scratch.lend(stream, enqueue)
+            else:
+                enqueue(_nothing)
 
-        return general if workspace_bytes or any(self.program.flips) else plain
+        return general if workspace_bytes or inputs else plain
 
     def _assemble_any(self, plan: LaunchPlan) -> _Enqueue:
         """The same for any operation, whose arguments come in an order of their own."""
@@ -175,7 +185,8 @@ class CudaKernel:
         }
         taken = defined.arguments
         last = ("" if workspace_bytes is None else "P") + "i" * len(plan.runtime)
-        pack = struct.Struct("".join(formats[each.kind] for each in taken) + last).pack
+        arguments = "".join(formats[each.kind] for each in taken) + last
+        pack = struct.Struct(maps_format(arguments, len(plan.maps))).pack
         given = [name.lower() for name in defined.sizes]
         given += [name for each in defined.operands for name in _names_of(each)]
         given += [name for name, _ in defined.scalars]
@@ -183,6 +194,9 @@ class CudaKernel:
         defaults = [default for _, default in defined.scalars]
         count = len(given) - len(defined.sizes)
         run = self._modules[0].runner(plan.steps)
+        inputs, mapped = inputs_of(self.program, plan, self._support)
+        # Where a call has the address of each, which the distance of its rows follows.
+        at = {each: given.index(each.name) - len(defined.sizes) for each in inputs.values()}
         sizes, runtime = plan.sizes, plan.runtime
         last_of_all = runtime if workspace_bytes is None else (0, *runtime)
 
@@ -197,15 +211,28 @@ class CudaKernel:
 
         def general(*arguments: Any) -> None:
             *values, stream = arguments
+            badly = [
+                each for each, place in at.items() if each.lies_badly(*values[place : place + 2])
+            ]
 
             def enqueue(allocate: Allocate) -> None:
-                size, zeroed = workspace_bytes or 0, plan.zeroed_bytes
-                workspace = allocate(stream, "workspace", size, zeroed)
-                run(pack(*ordered(values), workspace, *runtime), stream)
+                placed, last = [*values], last_of_all
+                for each in badly:
+                    where = slice(at[each], at[each] + 2)
+                    address, stride = values[where]
+                    placed[where] = each.copy(address, stride, stream, allocate)
+                if workspace_bytes:
+                    zeroed = plan.zeroed_bytes
+                    last = (allocate(stream, "workspace", workspace_bytes, zeroed), *runtime)
+                maps = [each.tensor_map(*placed[at[each] : at[each] + 2]) for each in mapped]
+                run(pack(*ordered(placed), *last, *maps), stream)
 
-            self._scratch.lend(stream, enqueue)
+            if badly or workspace_bytes:
+                self._scratch.lend(stream, enqueue)
+            else:
+                enqueue(_nothing)
 
-        return general if workspace_bytes else plain
+        return general if workspace_bytes or inputs else plain
 
 
 class _Launcher:
@@ -263,30 +290,8 @@ def _names_of(operand: Operand) -> list[str]:
     return [each.name for each in operand_arguments(name, dimensions, written=operand.written)]
 
 
-def transpose_grid(rows: int, columns: int) -> Extents:
-    """The grid that covers a matrix with one tile a block."""
-    tiles = -(-rows // _TRANSPOSE_TILE) * -(-columns // _TRANSPOSE_TILE)
-    return min(tiles, 2**31 - 1), 1, 1
-
-
-class _Transposer:
-    """Copies an operand that is stored transposed, on the way to a kernel that cannot read it."""
-
-    def __init__(self, dtype: str, module: Module, name: str, stored: tuple[int, int]) -> None:
-        self._name = name
-        self._stored = stored
-        self._size = stored[0] * stored[1] * DTYPES[dtype].itemsize
-        step = LaunchStep("transpose", transpose_grid(*stored), _TRANSPOSE_BLOCK)
-        self._run = module.runner([step])
-
-    def __call__(
-        self, address: int, stride: int, stream: Any, allocate: Allocate
-    ) -> tuple[int, int]:
-        """Enqueue the copy; its address and leading dimension."""
-        rows, columns = self._stored
-        copy = allocate(stream, self._name, self._size, 0)
-        self._run(struct.pack("PqqqP", address, stride, rows, columns, copy), stream)
-        return copy, rows
+def _nothing(*_: Any) -> int:
+    raise AssertionError("nothing was to be allocated")
 
 
 def _closed(*_: Any, **__: Any) -> None:

@@ -23,8 +23,9 @@ class CudaProgram:
         dtype: element type of the operands.
         layout: the layout the operands come in.
         kernel_layout: the layout the kernels were emitted for; operands that are stored
-            otherwise are copied, transposed, before every launch.
-        support: the binary of the transposing kernel; empty where nothing is copied.
+            otherwise are copied, transposed, before every launch. Operands that tensor maps cannot
+            describe are copied too.
+        support: the binary of the kernels that copy operands; empty where nothing is copied.
         defined: the operation, whose arguments the kernels take.
     """
 
@@ -47,3 +48,8 @@ class CudaProgram:
         """Whether A and B are copied, transposed."""
         a, b = (self.layout[i] != self.kernel_layout[i] for i in (0, 1))
         return a, b
+
+    @property
+    def copies(self) -> bool:
+        """Whether operands are copied before a launch, always or where they lie badly."""
+        return any(self.flips) or bool(self.plan.maps)

@@ -1,9 +1,9 @@
 // Kernels that the evaluator itself runs: filling and inspecting guarded matrices, comparing
-// results, and transposing operands.
+// results, and copying operands that a kernel cannot read where they lie.
 //
 // Compiled with T, the element type of results, and WORD, an unsigned integer of the size of A's and
-// B's. Every kernel walks its work with a stride of the whole grid, so any grid will do; transpose
-// takes tiles.
+// B's. Every kernel walks its work with a stride of the whole grid, so any grid will do; those
+// that copy take tiles.
 
 __device__ long long first_index() { return blockIdx.x * (long long)blockDim.x + threadIdx.x; }
 __device__ long long grid_stride() { return gridDim.x * (long long)blockDim.x; }
@@ -187,9 +187,11 @@ extern "C" __global__ void take(
     }
 }
 
-// to[j][i] = from[i][j], dense rows in `to`. Blocks of 32 x 8 threads; each takes tiles of 32 x 32.
-extern "C" __global__ void __launch_bounds__(256) transpose(
-    const WORD* from, long long stride, long long rows, long long columns, WORD* to)
+// to[j][i] = from[i][j], rows of `to` so many elements `apart`. Blocks of 32 x 8 threads; each takes
+// tiles of 32 x 32.
+__device__ void transpose_tiles(
+    const WORD* from, long long stride, long long rows, long long columns, WORD* to,
+    long long apart)
 {
     constexpr int TILE = 32;
     __shared__ WORD tile[TILE][TILE + 1];
@@ -206,9 +208,43 @@ extern "C" __global__ void __launch_bounds__(256) transpose(
         __syncthreads();
         for (int i = threadIdx.y; i < TILE; i += blockDim.y) {
             if (column + i < columns && row + threadIdx.x < rows) {
-                to[(column + i) * rows + row + threadIdx.x] = tile[threadIdx.x][i];
+                to[(column + i) * apart + row + threadIdx.x] = tile[threadIdx.x][i];
             }
         }
         __syncthreads();
+    }
+}
+
+// The same, dense rows in `to`.
+extern "C" __global__ void __launch_bounds__(256) transpose(
+    const WORD* from, long long stride, long long rows, long long columns, WORD* to)
+{
+    transpose_tiles(from, stride, rows, columns, to, rows);
+}
+
+extern "C" __global__ void __launch_bounds__(256) transpose_apart(
+    const WORD* from, long long stride, long long rows, long long columns, WORD* to,
+    long long apart)
+{
+    transpose_tiles(from, stride, rows, columns, to, apart);
+}
+
+// to[i][j] = from[i][j], rows of `to` so many elements `apart`. Blocks of 32 x 8 threads; each takes
+// tiles of 32 x 32.
+extern "C" __global__ void __launch_bounds__(256) copy_apart(
+    const WORD* from, long long stride, long long rows, long long columns, WORD* to,
+    long long apart)
+{
+    constexpr int TILE = 32;
+    const long long tiles_across = (columns + TILE - 1) / TILE;
+    const long long tiles = tiles_across * ((rows + TILE - 1) / TILE);
+    for (long long t = blockIdx.x; t < tiles; t += gridDim.x) {
+        const long long column = t % tiles_across * TILE + threadIdx.x;
+        if (column >= columns) continue;
+#pragma unroll
+        for (int i = 0; i < TILE; i += 8) {
+            const long long row = t / tiles_across * TILE + threadIdx.y + i;
+            if (row < rows) to[row * apart + column] = from[row * stride + column];
+        }
     }
 }

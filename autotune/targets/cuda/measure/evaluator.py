@@ -14,7 +14,7 @@ from autotune.core.limits import CudaLimits
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.processors import usable_processors
 from autotune.families.bound import Bound
-from autotune.families.launch import Binary, kernel_layout, resident_blocks
+from autotune.families.launch import Binary, architecture_of, kernel_layout, resident_blocks
 from autotune.families.launched import check_launches
 from autotune.families.occupancy import occupancy
 from autotune.families.planning import Planner
@@ -162,7 +162,9 @@ class CudaBackend(WorkerBackend):
         self._pending: dict[Candidate, Future[CompileReply | Failure]] = {}
         self._admitted: dict[Candidate, Prepared | Measurement] = {}
         self._support = self._submit(
-            support_source(problem.dtype, problem.out_dtype), _SUPPORT_FAMILY
+            support_source(problem.dtype, problem.out_dtype),
+            _SUPPORT_FAMILY,
+            self._limits.architecture,
         )
         self._support_cubin = b""
 
@@ -210,7 +212,9 @@ class CudaBackend(WorkerBackend):
         if not isinstance(prepared, Prepared) or not isinstance(prepared.program, PlannedProgram):
             return None
         program = prepared.program.program
-        return Binary(program.cubin, self._limits.architecture, program.plan, program.support)
+        family = self._families[candidate.family]
+        architecture = architecture_of(family, self._limits.architecture)
+        return Binary(program.cubin, architecture, program.plan, program.support)
 
     def close(self) -> None:
         """End the processes, unless they are another evaluator's."""
@@ -266,7 +270,7 @@ class CudaBackend(WorkerBackend):
             layout,
             defined=self._problem.defined,
         )
-        if any(program.flips):
+        if program.copies:
             program = replace(program, support=self._support_cubin)
         return Prepared(PlannedProgram(program, plans), details)
 
@@ -304,12 +308,15 @@ class CudaBackend(WorkerBackend):
         )
         if source.digest not in self._compiles:
             self._programs.write(source, family.name)
-            self._compiles[source.digest] = self._submit(source, family.name)
+            architecture = architecture_of(family, self._limits.architecture)
+            self._compiles[source.digest] = self._submit(source, family.name, architecture)
         return self._compiles[source.digest]
 
-    def _submit(self, source: Source, family: str) -> Future[CompileReply | Failure]:
+    def _submit(
+        self, source: Source, family: str, architecture: str
+    ) -> Future[CompileReply | Failure]:
         return self.compilers.submit(
-            CompileRequest(source, family, self._limits.architecture),
+            CompileRequest(source, family, architecture),
             self._effort.compile_timeout_s,
         )
 

@@ -1,0 +1,215 @@
+"""`wgmma` and `wgmma_tf32`: products are right in every layout, wherever operands lie."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from autotune.core.configuration import Candidate
+from autotune.core.dtypes import DTYPES
+from autotune.core.measurement import Outcome
+from autotune.core.paths import data_dir
+from autotune.families.catalog import load_families
+from autotune.families.program_cache import ProgramCache
+from autotune.families.reading import read_family
+from autotune.measuring.evaluator import Effort
+from autotune.operations.problem import Gemm
+from autotune.targets.cuda.driver.context import activated
+from autotune.targets.cuda.driver.interface import driver
+from autotune.targets.cuda.launch.launch import CudaKernel
+from autotune.targets.cuda.launch.loading import make_program
+from autotune.targets.cuda.measure.evaluator import CudaEvaluator
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from autotune.core.device import Device
+    from autotune.families.family import KernelFamily
+
+FAMILIES = load_families(target="cuda", operation="gemm")
+PRESETS = [(name, each) for name in ("wgmma", "wgmma_tf32") for each in FAMILIES[name].presets]
+LAYOUTS = ("nn", "nt", "tn", "tt")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A product, and where its operands lie.
+
+    Attributes:
+        shape: M, N and K.
+        gap: elements between rows.
+        offset: elements before the first one.
+        alpha: factor of the product.
+        beta: factor of C.
+    """
+
+    shape: tuple[int, int, int]
+    gap: int = 0
+    offset: int = 0
+    alpha: float = 1.0
+    beta: float = 0.0
+
+
+CALLS = (
+    Call((1, 1, 1)),
+    Call((512, 512, 512)),
+    Call((300, 200, 136), alpha=1.5, beta=-0.5),
+    Call((1000, 333, 777), beta=0.75),
+    Call((17, 4096, 1030), gap=3, beta=1.0),
+    Call((640, 1024, 520), gap=8, offset=1, beta=0.5),
+)
+
+
+@pytest.fixture(autouse=True)
+def hopper(gpu: Device) -> None:
+    if gpu.limits.names()["compute_capability"] != 90:
+        pytest.skip("wgmma is a feature of compute capability 9.0")
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> ProgramCache:
+    return ProgramCache(tmp_path_factory.mktemp("programs"))
+
+
+def spread(matrix: NDArray[Any], call: Call) -> NDArray[Any]:
+    """A matrix among NaN."""
+    rows, columns = matrix.shape
+    flat = np.full(call.offset + rows * (columns + call.gap) + 64, np.nan, matrix.dtype)
+    inside(flat, matrix.shape, call)[:] = matrix
+    return flat
+
+
+def inside(flat: NDArray[Any], shape: tuple[int, int], call: Call) -> NDArray[Any]:
+    rows, columns = shape
+    size = rows * (columns + call.gap)
+    return flat[call.offset : call.offset + size].reshape(rows, columns + call.gap)[:, :columns]
+
+
+def to_tf32(values: NDArray[Any]) -> NDArray[Any]:
+    """Rounded to 11 bits of significand."""
+    bits = values.astype(np.float32).view(np.uint32) + np.uint32(0x1000)
+    return (bits & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("name", "preset"), PRESETS)
+def test_products_are_right(
+    name: str, preset: str, layout: str, gpu: Device, programs: ProgramCache
+) -> None:
+    family = FAMILIES[name]
+    kernel: CudaKernel | None = None
+    for call in CALLS:
+        problem = Gemm(*call.shape, family.dtypes[0], layout, family.accuracy)
+        configuration = family.presets[preset].configuration
+        limits: Any = gpu.limits
+        program = make_program(family, configuration, problem, limits, programs)
+        kernel = kernel or CudaKernel(program)
+        check(kernel, program.plan, problem, call)
+    assert kernel is not None
+    kernel.close()
+
+
+def check(kernel: CudaKernel, plan: Any, problem: Gemm, call: Call) -> None:
+    """Equal calls give equal bits, which are right, and nothing is written outside C."""
+    row = DTYPES[problem.dtype]
+    rng = np.random.default_rng(problem.m)
+    shapes = problem.a_shape, problem.b_shape, problem.c_shape
+    a, b, c = (rng.uniform(-1, 1, shape).astype(row.numpy) for shape in shapes)
+    launch = kernel.launcher(plan)
+    given = [spread(a, call), spread(b, call)]
+    given.append(spread(c if call.beta else np.full_like(c, np.nan), call))
+    results = set()
+    with activated(0):
+        memory = [driver().allocate(each.nbytes) for each in given]
+        places = [int(each) + call.offset * row.itemsize for each in memory]
+        leading = [shape[1] + call.gap for shape in shapes]
+        operands = [number for pair in zip(places, leading, strict=True) for number in pair]
+        for _ in range(3):
+            for place, each in zip(memory, given, strict=True):
+                driver().upload(int(place), each)
+            launch(*operands, call.alpha, call.beta)
+            got = np.empty_like(given[2])
+            driver().download(got, int(memory[2]))
+            results.add(got.tobytes())
+        for place in memory:
+            place.free()
+    assert len(results) == 1
+    x, y = (to_tf32(each) if row.itemsize == 4 else each for each in (a, b))
+    x, y = (each.astype(np.float64) for each in (x, y))
+    x = x.T if problem.layout[0] == "t" else x
+    y = y.T if problem.layout[1] == "t" else y
+    old = call.beta * c.astype(np.float64)
+    expected = call.alpha * (x @ y) + old
+    scale = abs(call.alpha) * (np.abs(x) @ np.abs(y)) + np.abs(old)
+    allowed = 2.0**-21 * max(8.0, problem.n**0.5) * scale
+    allowed += 1.01 * row.unit_roundoff * np.abs(expected) + row.smallest
+    found = inside(got, problem.c_shape, call).astype(np.float64)
+    assert (np.abs(found - expected) <= allowed).all(), call
+    inside(got, problem.c_shape, call)[:] = np.nan
+    assert np.isnan(got).all(), f"{call}: wrote outside C"
+
+
+@pytest.fixture
+def never_complete(tmp_path: Path) -> KernelFamily:
+    """`wgmma` that announces more bytes than it has copied: who waits for them waits for ever."""
+    templates = tmp_path / "templates"
+    shutil.copytree(data_dir("templates"), templates)
+    template = templates / "gemm" / "cuda" / "wgmma.cu.j2"
+    right = "arrived.expect(TILE_BYTES);"
+    text = template.read_text()
+    assert right in text
+    template.write_text(text.replace(right, "arrived.expect(TILE_BYTES + 16);"))
+    family = FAMILIES["wgmma"]
+    return read_family(family.path, (templates,), (data_dir("search_spaces"),))
+
+
+def test_a_barrier_that_never_completes_costs_one_trial(
+    never_complete: KernelFamily, gpu: Device, tmp_path: Path
+) -> None:
+    problem = Gemm(512, 512, 512, "float16", accuracy="native")
+    families = {"wgmma": never_complete, "naive": FAMILIES["naive"]}
+    hangs, right = (
+        Candidate(name, each.default(problem, gpu.limits)) for name, each in families.items()
+    )
+    effort = Effort(budget_s=0.02, timeout_s=4.0)
+    folder = ProgramCache(tmp_path / "programs")
+    with CudaEvaluator(problem, families, gpu, folder, effort=effort, workers=2) as evaluator:
+        for _ in range(2):
+            measurement = evaluator.evaluate(hangs, None)
+            assert measurement.outcome is Outcome.TIMEOUT, measurement
+            assert evaluator.evaluate(right, None).ok
+
+
+def test_a_captured_graph_replays_copies_and_maps(gpu: Device, programs: ProgramCache) -> None:
+    """Of operands that maps cannot describe, as they are when the graph is replayed."""
+    torch = pytest.importorskip("torch")
+    family = FAMILIES["wgmma"]
+    problem = Gemm(200, 300, 250, "float16", accuracy="native")
+    limits: Any = gpu.limits
+    program = make_program(
+        family, family.presets["few-tiles"].configuration, problem, limits, programs
+    )
+    kernel = CudaKernel(program)
+    a, b = (
+        torch.empty(shape, dtype=torch.float16, device="cuda")
+        for shape in ((200, 301), (300, 250))
+    )
+    c = torch.empty(200, 250, dtype=torch.float16, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        stream = torch.cuda.current_stream().cuda_stream
+        kernel.launch(a.data_ptr(), 301, b.data_ptr(), 250, c.data_ptr(), 250, stream=stream)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        a.copy_(torch.randn(a.shape))
+        b.copy_(torch.randn(b.shape))
+        graph.replay()
+        torch.cuda.synchronize()
+        expected = a[:, :300].double() @ b.double()
+        assert torch.allclose(c.double(), expected, rtol=2e-3, atol=2e-2)
