@@ -132,15 +132,15 @@ __device__ __forceinline__ T minimum(T a, T b) { return a < b || a != a ? a : b;
 
 // What follows the product: scale * tanh(value + shift_of_row) - minimum(residual, 0.5).
 struct Epilogue {
-  const Operand* shift_of_row;
-  int ldshift_of_row;
-  const Operand* residual;
-  int ldresidual;
-  T scale;
+  const Operand* shift_of_row_;
+  int ldshift_of_row_;
+  const Operand* residual_;
+  int ldresidual_;
+  T scale_;
 
   __device__ __forceinline__ T operator()(T value, int row, int column) const {
-    return scale * tanh(value + T(shift_of_row[static_cast<long long>(row) * ldshift_of_row])) -
-           minimum(T(residual[static_cast<long long>(row) * ldresidual + column]), T(0.5));
+    return scale_ * tanh(value + T(shift_of_row_[static_cast<long long>(row) * ldshift_of_row_]))
+           - minimum(T(residual_[static_cast<long long>(row) * ldresidual_ + column]), T(0.5));
   }
 };
 
@@ -593,9 +593,9 @@ __device__ __forceinline__ Workspace divided(void* workspace, int m, int k, bool
 // C = alpha * A B + beta * C, or a part of A B: a block of THREADS threads for each tile of C and
 // each part, which is blockIdx.z.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gated(
-    int m, int n, int k, float scale, const __nv_bfloat16* __restrict__ a, int lda,
-    const __nv_bfloat16* __restrict__ b, int ldb, const __nv_bfloat16* __restrict__ shift_of_row,
-    int ldshift_of_row, const __nv_bfloat16* __restrict__ residual, int ldresidual,
+    int m, int n, int k, float scale_, const __nv_bfloat16* __restrict__ a, int lda,
+    const __nv_bfloat16* __restrict__ b, int ldb, const __nv_bfloat16* __restrict__ shift_of_row_,
+    int ldshift_of_row_, const __nv_bfloat16* __restrict__ residual_, int ldresidual_,
     __nv_bfloat16* __restrict__ c, int ldc, __nv_bfloat16* __restrict__ workspace, int group,
     int splits, int last) {
   const Tile tile = tile_at(blockIdx.x, m, k, group);
@@ -617,7 +617,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gated(
 
   Accumulators acc = {};
   accumulate(acc, product, tile.row, tile.column, begin, end, place);
-  const Epilogue epilogue = {shift_of_row, ldshift_of_row, residual, ldresidual, scale};
+  const Epilogue epilogue = {shift_of_row_, ldshift_of_row_, residual_, ldresidual_, scale_};
   const Output output = {alpha, beta, c, ldc, epilogue};
   if (!split) {
     store_tile(acc, output, tile, place, m, k);
@@ -632,9 +632,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gated(
 
 // C = alpha * (sum of the parts) + beta * C: a thread for each pair of columns.
 extern "C" __global__ void __launch_bounds__(128) sum_splits(
-    int m, int n, int k, float scale, const __nv_bfloat16* __restrict__ a, int lda,
-    const __nv_bfloat16* __restrict__ b, int ldb, const __nv_bfloat16* __restrict__ shift_of_row,
-    int ldshift_of_row, const __nv_bfloat16* __restrict__ residual, int ldresidual,
+    int m, int n, int k, float scale_, const __nv_bfloat16* __restrict__ a, int lda,
+    const __nv_bfloat16* __restrict__ b, int ldb, const __nv_bfloat16* __restrict__ shift_of_row_,
+    int ldshift_of_row_, const __nv_bfloat16* __restrict__ residual_, int ldresidual_,
     __nv_bfloat16* __restrict__ c, int ldc, __nv_bfloat16* __restrict__ workspace, int group,
     int splits, int last) {
   const unsigned across = part_stride(k) / 2;
@@ -642,7 +642,7 @@ extern "C" __global__ void __launch_bounds__(128) sum_splits(
   const int row = index / across;
   const int column = index % across * 2;
   if (row >= m) return;
-  const Epilogue epilogue = {shift_of_row, ldshift_of_row, residual, ldresidual, scale};
+  const Epilogue epilogue = {shift_of_row_, ldshift_of_row_, residual_, ldresidual_, scale_};
   const Output output = {alpha, beta, c, ldc, epilogue};
   const Workspace held = divided(workspace, m, k, last);
   add_up_pair(held.parts, splits, output, rows_aligned<2>(c, ldc), row, column, m, k);
