@@ -172,7 +172,9 @@ API cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, u
   } arguments;
   NEEDS_CONTEXT;
   if (capturing && spoilt) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-  memcpy(launched[launches++ % KEPT], extra[1], *(size_t*)extra[3]);
+  char* told = launched[launches++ % KEPT];
+  if (parameters) return memcpy(told, parameters[0], sizeof *launched), CUDA_SUCCESS;  // side by side
+  memcpy(told, extra[1], *(size_t*)extra[3]);
   if (*(size_t*)extra[3] != sizeof arguments) return CUDA_SUCCESS;  // of a kernel with more of them
   memcpy(&arguments, extra[1], sizeof arguments);
   for (int i = 0; i < arguments.count; i++) arguments.x[i] += arguments.by;

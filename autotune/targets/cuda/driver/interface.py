@@ -118,8 +118,14 @@ of this driver, on one of another library's by its handle, or, for None, on the 
 class Module(Protocol):
     """A binary, loaded into the context that was current."""
 
-    def runner(self, steps: Sequence[LaunchStep]) -> Run:
+    def runner(self, steps: Sequence[LaunchStep], places: Sequence[int] = ()) -> Run:
         """What launches kernels of this binary, one after the other.
+
+        Args:
+            steps: which, and how.
+            places: where each argument begins in the packed ones; left out where they are packed
+                as the kernels have them. Those that are aligned to 64 bytes need it: compilers
+                align them from where the device keeps arguments, which no caller knows.
 
         Raises one of `Driver.errors` when there is no such kernel, or when it may not have that
         much shared memory.

@@ -43,13 +43,13 @@ class LoadedModule:
         self._functions: dict[str, int] = {}
         self._shared_bytes: dict[str, int] = {}
 
-    def runner(self, steps: Sequence[LaunchStep]) -> Runner:
+    def runner(self, steps: Sequence[LaunchStep], places: Sequence[int] = ()) -> Runner:
         """See `Module.runner`.
 
         Raises:
             DriverError: there is no such kernel, or it may not have that much shared memory.
         """
-        return Runner([(self._function(step), step) for step in steps])
+        return Runner([(self._function(step), step) for step in steps], places)
 
     def unload(self) -> None:
         """See `Module.unload`."""
@@ -74,9 +74,15 @@ class Runner:
     The call is all that a user's call of a kernel costs beyond looking at the operands, so the
     driver is called with objects of ctypes that were made before: the bindings, and a
     description of the argument types as well, would convert thirteen arguments every time.
+
+    Args:
+        kernels: functions, and what they are launched with.
+        places: see `Module.runner`.
     """
 
-    def __init__(self, kernels: Sequence[tuple[int, LaunchStep]]) -> None:
+    def __init__(
+        self, kernels: Sequence[tuple[int, LaunchStep]], places: Sequence[int] = ()
+    ) -> None:
         self._launch = _launch_function()
         self._lock = threading.Lock()
         self._arguments = ctypes.create_string_buffer(4096)
@@ -89,13 +95,15 @@ class Runner:
             ctypes.addressof(self._size),
             _END,
         )
+        base = ctypes.addressof(self._arguments)
+        apart = (ctypes.c_void_p * len(places))(*(base + each for each in places))
+        how = (apart, ctypes.c_void_p()) if places else (ctypes.c_void_p(), self._extra)
         self._calls = [
             (
                 ctypes.c_void_p(function),
                 *map(ctypes.c_uint, (*step.grid, *step.block, step.shared_bytes)),
                 self._stream,
-                ctypes.c_void_p(),  # no array of pointers to arguments
-                self._extra,
+                *how,
             )
             for function, step in kernels
         ]

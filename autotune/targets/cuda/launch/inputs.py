@@ -19,6 +19,8 @@ from autotune.targets.cuda.driver.interface import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from autotune.families.launch import Extents, LaunchPlan, MappedOperand
     from autotune.targets.cuda.driver.interface import Module
     from autotune.targets.cuda.launch.program import CudaProgram
@@ -131,15 +133,25 @@ def inputs_of(
     return made, [made[each.operand] for each in plan.maps]
 
 
-def maps_format(arguments: str, count: int) -> str:
-    """How arguments are packed, for `struct`, with tensor maps after them.
+def packing(arguments: str, count: int) -> tuple[Callable[..., bytes], list[int]]:
+    """What packs arguments with tensor maps after them, and where each begins then.
+
+    Without maps arguments lie as kernels have them, and nobody need know where each begins.
 
     Args:
-        arguments: the format of what comes before.
+        arguments: the format of what comes before, for `struct`; a letter each.
         count: how many tensor maps.
     """
+    if not count:
+        return struct.Struct(arguments).pack, []
+    places = [
+        struct.calcsize(arguments[: each + 1]) - struct.calcsize(letter)
+        for each, letter in enumerate(arguments)
+    ]
     gap = -struct.calcsize(arguments) % MAP_ALIGNMENT
-    return f"{arguments}{gap}x{f'{MAP_BYTES}s' * count}" if count else arguments
+    first = struct.calcsize(arguments) + gap
+    places += [first + MAP_BYTES * each for each in range(count)]
+    return struct.Struct(f"{arguments}{gap}x{f'{MAP_BYTES}s' * count}").pack, places
 
 
 def copy_grid(rows: int, columns: int) -> Extents:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import threading
 import weakref
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from autotune.operations.entry import Kind, operand_arguments
 from autotune.operations.problem import GEMM
 from autotune.targets.cuda.driver.context import activated, describe, driver_errors, is_current
 from autotune.targets.cuda.driver.interface import driver
-from autotune.targets.cuda.launch.inputs import inputs_of, maps_format
+from autotune.targets.cuda.launch.inputs import inputs_of, packing
 from autotune.targets.cuda.launch.scratch import Scratch
 
 if TYPE_CHECKING:
@@ -118,10 +117,10 @@ class CudaKernel:
             + ("P" if workspace_bytes is not None else "")
             + "i" * len(plan.runtime)
         )
-        pack = struct.Struct(maps_format(arguments, len(plan.maps))).pack
+        pack, places = packing(arguments, len(plan.maps))
         runtime = plan.runtime
         last_of_all = runtime if workspace_bytes is None else (0, *runtime)
-        run = self._modules[0].runner(plan.steps)
+        run = self._modules[0].runner(plan.steps, places)
         inputs, mapped = inputs_of(self.program, plan, self._support)
         input_a, input_b = inputs.get("A"), inputs.get("B")
 
@@ -186,14 +185,14 @@ class CudaKernel:
         taken = defined.arguments
         last = ("" if workspace_bytes is None else "P") + "i" * len(plan.runtime)
         arguments = "".join(formats[each.kind] for each in taken) + last
-        pack = struct.Struct(maps_format(arguments, len(plan.maps))).pack
+        pack, argument_places = packing(arguments, len(plan.maps))
         given = [name.lower() for name in defined.sizes]
         given += [name for each in defined.operands for name in _names_of(each)]
         given += [name for name, _ in defined.scalars]
         places = [given.index(each.name) for each in taken]
         defaults = [default for _, default in defined.scalars]
         count = len(given) - len(defined.sizes)
-        run = self._modules[0].runner(plan.steps)
+        run = self._modules[0].runner(plan.steps, argument_places)
         inputs, mapped = inputs_of(self.program, plan, self._support)
         # Where a call has the address of each, which the distance of its rows follows.
         at = {each: given.index(each.name) - len(defined.sizes) for each in inputs.values()}
