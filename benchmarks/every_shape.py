@@ -28,6 +28,8 @@ from shape_plot import scatter
 from shape_rows import Asked, Header, Row, read_rows
 from shape_tables import compared, report
 
+from autotune.core.dtypes import DTYPES
+
 
 def main() -> None:
     args = _arguments()
@@ -120,7 +122,7 @@ def _arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--target", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
+    parser.add_argument("--dtype", choices=tuple(DTYPES), default="float32")
     parser.add_argument("--seed", type=int, default=0, help="of shapes and operands")
     parser.add_argument("--count", type=int, default=100, help="shapes (default 100)")
     parser.add_argument("--skip", type=int, default=0, help="leave out the first so many")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.core.dtypes import DTYPES
 from autotune.core.statistics import median
 from autotune.operations.references import Tolerance
 from autotune.targets.cuda.driver.interface import driver
@@ -117,13 +118,15 @@ class Operands:
             b = self._pool.values(index, POOL // 2)
             expected += a[:, part] @ b
             scale += np.abs(a[:, part]) @ np.abs(b)
-        found = np.empty((len(rows), k), self._problem.dtype)
+        found = np.empty((len(rows), k), DTYPES[self._problem.dtype].numpy)
         for place, row in enumerate(rows):
             at = self._bases[0] + self._starts[2] + int(row) * k * self._item
             driver().download(found[place], at)
-        tolerance = Tolerance.of("ieee", self._problem.dtype, self._problem.shape)
+        problem = self._problem
+        tolerance = Tolerance.of(problem.accuracy, problem.dtype, problem.shape)
         allowed = tolerance.allowed(scale, float(scale.max()), expected)
-        errors = np.abs(found[:, columns] - expected) / np.maximum(allowed, 1e-300)
+        errors = np.abs(found[:, columns].astype(np.float64) - expected)
+        errors /= np.maximum(allowed, 1e-300)
         return float(np.max(errors)) if np.all(np.isfinite(errors)) else float("inf")
 
     def close(self) -> None:
@@ -136,7 +139,7 @@ class Pool:
 
     def __init__(self, dtype: str, seed: int) -> None:
         rng = np.random.default_rng(seed)
-        self._values: NDArray[Any] = rng.uniform(-1, 1, POOL).astype(dtype)
+        self._values: NDArray[Any] = rng.uniform(-1, 1, POOL).astype(DTYPES[dtype].numpy)
         self._memory = driver().allocate(self._values.nbytes)
         driver().upload(int(self._memory), self._values)
 
