@@ -69,6 +69,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="tune the preset's problems in one resumable run: gpu (within 8 minutes) or cpu",
     )
     search.add_argument(
+        "--dtypes",
+        metavar="D,...",
+        help="element types that the preset's shapes are tuned for, 4 minutes each: "
+        "float32,bfloat16 (default: the preset's own)",
+    )
+    search.add_argument(
         "--shapes",
         type=Path,
         metavar="FILE",
@@ -87,6 +93,8 @@ def run(args: argparse.Namespace) -> CommandResult:
         from autotune.cli.tune_preset import run_named
 
         return run_named(args)
+    if args.dtypes is not None:
+        raise InputError(f"--dtypes is for presets, got --dtypes {args.dtypes}: use --dtype")
     scope = Scope.of(args, args.family)
     todo = problems(args, scope)
     if args.study is not None and len(todo) > 1:

@@ -93,7 +93,10 @@ def _preset(args: argparse.Namespace) -> TuningPreset:
                 f"{said} says itself what is tuned, got {given}: leave one of them out"
             )
     if args.preset is not None:
-        return find_preset(args.preset)
+        preset = find_preset(args.preset)
+        return preset if args.dtypes is None else preset.of_dtypes(args.dtypes.split(","))
+    if args.dtypes is not None:
+        raise InputError(f"{said} says itself what is tuned, got --dtypes {args.dtypes}")
     return preset_of_shapes(
         args.shapes,
         target=args.target,

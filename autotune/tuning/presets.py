@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
@@ -16,6 +16,9 @@ from autotune.core.toml_table import Table
 from autotune.operations.problem import GEMM, Gemm, Problem
 from autotune.tuning.portfolios import OwnPlan, SurveyPlan
 from autotune.tuning.sampling import Range
+
+DTYPE_S = 240.0
+"""Seconds for each element type, where users say which: 12 minutes for three."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,38 @@ class TuningPreset:
     def seconds(self) -> float:
         """What the whole run may take."""
         return sum(each.seconds for each in self.problems)
+
+    def of_dtypes(self, dtypes: Sequence[str]) -> TuningPreset:
+        """The same shapes for other element types, each with `DTYPE_S` and a survey of its own.
+
+        A type that the preset has no problems of takes those of its first one.
+
+        Args:
+            dtypes: their names, in the order in which they are tuned.
+
+        Raises:
+            UnknownNameError: there is no such type; the message lists those there are.
+        """
+        wanted = dict.fromkeys(dtypes)
+        for dtype in wanted:
+            if dtype not in DTYPES:
+                raise UnknownNameError(must_be("dtype", dtype, DTYPES))
+        problems = [each for dtype in wanted for each in self._of_dtype(dtype)]
+        survey = self.survey
+        if isinstance(survey, SurveyPlan):
+            survey = replace(survey, shares=dict.fromkeys(wanted, 1.0))
+        return replace(self, problems=tuple(problems), survey=survey)
+
+    def _of_dtype(self, dtype: str) -> Iterator[PresetProblem]:
+        first = self.problems[0].problem.dtype
+        own = any(each.problem.dtype == dtype for each in self.problems)
+        listed = [
+            each for each in self.problems if each.problem.dtype == (dtype if own else first)
+        ]
+        share = DTYPE_S / sum(each.seconds for each in listed)
+        for each in listed:
+            problem = GEMM.at(each.problem.shape, dtype=dtype)
+            yield PresetProblem(problem, round(each.seconds * share, 3))
 
     @property
     def digest(self) -> str:

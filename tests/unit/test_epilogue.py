@@ -25,6 +25,7 @@ from autotune.core.toml_table import Table
 from autotune.families.catalog import catalog, find_families
 from autotune.families.epilogue_text import cuda_epilogue, numba_epilogue
 from autotune.families.family import KernelFamily
+from autotune.families.launch import kernel_layout
 from autotune.families.modules import load_module
 from autotune.families.operation_file import read_operation
 from autotune.families.program_cache import ProgramCache
@@ -285,8 +286,11 @@ def emitted(family: KernelFamily, defined: Operation | str) -> str:
     """What a family emits for its default and an operation, or the one that has a formula."""
     here = replace(family, defined=operation(defined) if isinstance(defined, str) else defined)
     device = "h200" if family.target == "cuda" else None
-    limits = make_target(family.target).device(Gemm(512, 512, 512), device).limits
-    return render(here, here.default(Gemm(512, 512, 512), limits)).text
+    problem = Gemm(512, 512, 512, dtype=family.dtypes[0], accuracy=family.accuracy)
+    limits = make_target(family.target).device(problem, device).limits
+    layout = kernel_layout(family, problem.layout)
+    configuration = here.default(problem, limits)
+    return render(here, configuration, dtype=problem.dtype, layout=layout).text
 
 
 def words(text: str) -> list[str]:

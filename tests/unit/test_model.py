@@ -278,8 +278,8 @@ def test_programs_that_were_never_timed_have_expectations(pipelined: KernelFamil
         ((4096, 4096, 4096), {}, {"pipelined", "streamed"}),
         ((300, 9000, 40), {}, {"pipelined", "streamed"}),
         ((4096, 4096, 4096), {"dtype": "float64"}, {"dmma"}),
-        ((4096, 4096, 4096), {"dtype": "float16"}, {"mma"}),
-        ((4096, 4096, 4096), {"dtype": "bfloat16", "out_dtype": "float32"}, {"mma"}),
+        ((4096, 4096, 4096), {"dtype": "float16"}, {"wgmma"}),
+        ((4096, 4096, 4096), {"dtype": "bfloat16", "out_dtype": "float32"}, {"wgmma"}),
         ((4096, 4096, 4096), {"accuracy": "tf32"}, {"mma_tf32"}),
     ],
 )

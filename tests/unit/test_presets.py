@@ -16,6 +16,7 @@ from autotune.measuring.evaluator import Effort
 from autotune.operations.problem import GEMM
 from autotune.store import TuningCache
 from autotune.tuning import preset_run
+from autotune.tuning.portfolios import SurveyPlan
 from autotune.tuning.preset_run import PresetResult, PresetStatus, run_preset
 from autotune.tuning.preset_schedule import (
     MIN_VISIT_S,
@@ -26,7 +27,13 @@ from autotune.tuning.preset_schedule import (
     second_round_s,
     second_visits,
 )
-from autotune.tuning.presets import TuningPreset, find_preset, read_presets, tuning_presets
+from autotune.tuning.presets import (
+    DTYPE_S,
+    TuningPreset,
+    find_preset,
+    read_presets,
+    tuning_presets,
+)
 from autotune.tuning.progress import Progress
 
 SQUARES = [f"{size}x{size}x{size}" for size in (128, 256, 512, 1000, 1024, 2048, 4096, 8192)]
@@ -83,6 +90,23 @@ def test_the_cpu_preset_covers_square_odd_skinny_and_long_products() -> None:
     assert preset.seconds <= 8 * 60
     # Time for two rounds.
     assert second_round_s(preset.seconds, [each.seconds for each in preset.problems]) > 0
+
+
+def test_a_preset_is_for_the_element_types_that_one_names() -> None:
+    preset, wanted = find_preset("gpu"), ["bfloat16", "float32", "float64"]
+    made = preset.of_dtypes(wanted)
+    shapes = {each.problem.shape for each in preset.problems}
+    for dtype in wanted:
+        own = [each for each in made.problems if each.problem.dtype == dtype]
+        assert {each.problem.shape for each in own} == shapes
+        assert sum(each.seconds for each in own) == pytest.approx(DTYPE_S, abs=0.1)
+    assert {each.problem.accuracy for each in made.problems} == {"native", "ieee"}
+    assert made.seconds <= 12 * 60 + 1
+    assert isinstance(made.survey, SurveyPlan)
+    assert list(made.survey.shares) == wanted
+    assert made.digest != preset.digest
+    with pytest.raises(UnknownNameError, match="float16, bfloat16, got 'float8'"):
+        preset.of_dtypes(["float32", "float8"])
 
 
 def test_presets_have_different_digests_which_say_all_that_counts(tmp_path: Path) -> None:
