@@ -1,6 +1,6 @@
 """How long programs take on problems nobody has timed, learned for each device."""
 
-from autotune.model.book import PriceBook, Program, Timed
+from autotune.model.book import PriceBook, Program, Timed, with_copies
 from autotune.model.building import Built, build
 from autotune.model.choosing import Calls, Choice, Chooser
 from autotune.model.expecting import Expectation, expected_log_time
@@ -43,4 +43,5 @@ __all__ = [
     "program_of",
     "threads_of",
     "with_calls",
+    "with_copies",
 ]

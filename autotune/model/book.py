@@ -325,6 +325,21 @@ def default_prices(dtype: str, places: int, rate: float = 1.0) -> Prices:
     return np.asarray(found / np.where(steps, rate, 1.0))
 
 
+def with_copies(prices: Prices, a: bool, b: bool) -> Prices:
+    """Prices of a program for which operands are copied first, whatever their rows.
+
+    Args:
+        prices: of the program, which copies none.
+        a: whether A is copied.
+        b: whether B is.
+    """
+    of = dict(zip(TERMS, prices, strict=True))
+    of["call"] += (a or b) * of["copies"]
+    of["bytes of A"] += a * of["bytes copied"]
+    of["bytes of B"] += b * of["bytes copied"]
+    return np.array([of[name] for name in TERMS])
+
+
 _MANY_PLACES = {
     "call": 2e-6,
     "steps of full waves": 6e-12,

@@ -148,10 +148,10 @@ class Units:
 
 
 def is_modelled(family: KernelFamily, problem: Gemm) -> bool:
-    """Whether a model can speak of a family's programs for a problem.
+    """Whether a survey may try a family's programs for a problem.
 
-    They must say what they do, and read the operands as they are stored: what copies cost, a
-    model does not know.
+    They must say what they do, and read the operands as they are stored: prices of programs are
+    learned for each layout, and those of copies belong to none of them.
     """
     known = family.work is not None and problem.layout in family.layouts
     return known and family.unsupported(problem) is None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.errors import SpaceError
+from autotune.families.launch import kernel_layout
 from autotune.families.planning import planner_of
 from autotune.model import (
     Calls,
@@ -17,10 +18,10 @@ from autotune.model import (
     Sizes,
     Units,
     expected_log_time,
-    is_modelled,
     on_all_threads,
     places_of,
     threads_of,
+    with_copies,
 )
 from autotune.operations.problem import Gemm, multiplies
 
@@ -230,8 +231,10 @@ class Predictor:
         book = PriceBook(self._families, problem.dtype, self._device.limits)
         offered: dict[Key, Calls] = {}
         for name, family in self._families.items():
-            if not is_modelled(family, problem):
+            if family.work is None or family.unsupported(problem) is not None:
                 continue
+            taken = kernel_layout(family, problem.layout)
+            flips = [own != stored for own, stored in zip(taken, problem.layout, strict=True)]
             for number, configuration in enumerate(self._points_of(family, problem)):
                 program = book.program(Candidate(name, configuration), problem.layout)
                 if program is None or program.key in offered:
@@ -240,6 +243,7 @@ class Predictor:
                     program.prices = program.prices * RESERVE
                 elif number:
                     program.prices = program.prices * OWN_RESERVE
+                program.prices = with_copies(program.prices, *flips)
                 entry = program.entry(family)
                 offered[program.key] = Calls(entry, program.configurations, program.table)
         places = places_of(self._device.limits)
