@@ -22,8 +22,9 @@ Extents: TypeAlias = tuple[int, int, int]
 _BOX_LIMIT = 256
 """Rows, and columns, of a box."""
 
-_TMA_UNIT = 16
-"""Bytes: rows of a box, and rows of an operand, are whole numbers of it."""
+ROW_BYTES = 16
+"""Tensor maps are of matrices whose address and distance of rows are whole numbers of that, and
+so are the rows of their boxes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,11 +208,11 @@ def mapped_operand(
     """
     row_bytes = box[1] * element_sizes(problem.dtype)["itemsize"]
     longest = tensor_map.swizzle or row_bytes
-    if max(box) > _BOX_LIMIT or row_bytes % _TMA_UNIT or row_bytes > longest:
+    if max(box) > _BOX_LIMIT or row_bytes % ROW_BYTES or row_bytes > longest:
         raise SpaceError(
             f"family {family.name!r} cannot be launched for {problem.label}: a box of "
             f"{tensor_map.operand} must have {_BOX_LIMIT} rows and columns at most, and rows of "
-            f"whole {_TMA_UNIT} bytes"
+            f"whole {ROW_BYTES} bytes"
             + (f" within swizzled ones of {tensor_map.swizzle}" if tensor_map.swizzle else "")
             + f"; it has {box[0]} rows of {row_bytes} bytes"
         )

@@ -95,9 +95,11 @@ def find(
         The best usable record, or quality DEFAULT without one.
     """
     records = list(records)
-    # Mostly there is none of a shape that is new, and its caller waits.
-    sizes = problem_sizes(problem) if records else {}
-    fixed = without(problem.key(), sizes) if records else {}
+    nothing = f"no record fits {problem.label} on {device.fingerprint.name}"
+    if not records:  # as mostly of a shape that is new, and its caller waits
+        return Match(None, MatchQuality.DEFAULT, nothing)
+    sizes = problem_sizes(problem)
+    fixed = without(problem.key(), sizes)
     fitting = [
         record
         for record in records
@@ -125,7 +127,6 @@ def find(
         if refusal is None:
             return Match(record, candidate.quality, _join([candidate.reason, *_few(skipped)]))
         skipped.append(f"record {record.id} cannot be used: {refusal}")
-    nothing = f"no record fits {problem.label} on {device.fingerprint.name}"
     return Match(None, MatchQuality.DEFAULT, _join([nothing, *_few(skipped)]))
 
 

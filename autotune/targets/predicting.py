@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from autotune.core.device import Device
     from autotune.families.family import KernelFamily
-    from autotune.families.planning import Planner
     from autotune.model import Choice, Entry, Expectation, Key, Portfolio
     from autotune.operations.problem import Problem
     from autotune.store import RecordSource
@@ -102,7 +101,6 @@ class Predictor:
         self._lock = threading.Lock()
         self._choosers: dict[tuple[object, ...], _Ranked | None] = {}
         self._points: dict[tuple[object, ...], Chooser | None] = {}
-        self._planners: dict[tuple[Candidate, str], Planner] = {}
 
     def choose(self, problem: Problem) -> Prediction | None:
         """The candidate whose predicted time is least, of those valid; None without a model."""
@@ -266,13 +264,8 @@ class Predictor:
                     break
 
     def _valid(self, problem: Gemm, candidate: Candidate) -> bool:
-        key = candidate, problem.dtype
-        planner = self._planners.get(key)
-        if planner is None:
-            family, limits = self._families[candidate.family], self._device.limits
-            planner = planner_of(family, candidate.configuration, problem.dtype, limits)
-            self._planners[key] = planner
-        return planner.valid(problem)
+        family, limits = self._families[candidate.family], self._device.limits
+        return planner_of(family, candidate.configuration, problem.dtype, limits).valid(problem)
 
     def _prediction(self, portfolio: Portfolio, choice: Choice) -> Prediction:
         where = portfolio.fingerprint.name

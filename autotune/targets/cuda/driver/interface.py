@@ -32,9 +32,6 @@ MAP_BYTES = 128
 MAP_ALIGNMENT = 64
 """Bytes: of a tensor map, wherever it lies."""
 
-ROW_BYTES = 16
-"""Tensor maps are of matrices whose address and distance of rows are whole numbers of that."""
-
 
 @dataclass(frozen=True, slots=True)
 class Boxes:

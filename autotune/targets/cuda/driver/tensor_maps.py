@@ -34,8 +34,8 @@ def encoded(boxes: Boxes, address: int, leading: int) -> bytes:
         leading: elements from one row to the next.
 
     Raises:
-        DriverError: the driver refuses it: the address or the rows are not whole `ROW_BYTES`, or
-            there is no such box.
+        DriverError: the driver refuses it: the address or the rows are not whole 16 bytes
+            (`autotune.families.launch.ROW_BYTES`), or there is no such box.
     """
     row = DTYPES[boxes.dtype]
     kind = _ROUNDED[boxes.rounded] if boxes.rounded else row.tensor_map

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import LaunchError
-from autotune.families.launch import LaunchStep
+from autotune.families.launch import ROW_BYTES, LaunchStep
 from autotune.operations.parts import parsed
 from autotune.targets.cuda.driver.interface import (
     MAP_ALIGNMENT,
     MAP_BYTES,
-    ROW_BYTES,
     Boxes,
     driver,
 )
