@@ -1,7 +1,7 @@
 /*
  * gated for cuda: family mma, bfloat16, layout nn.
  *
- * template: gemm/cuda/mma.cu.j2, digest 15c5cebd8bd46ab3
+ * template: gemm/cuda/mma.cu.j2, digest 15b67dcbc4ee83ae
  * configuration: {"fragments": 2, "min_blocks": 1, "sk": 128, "sm": 128, "sn": 32, "stages": 4,
  *     "warp_k": 64, "warp_m": 64}
  * launch: grid (tiles, 1, splits), block (128, 1, 1), 65536 bytes of dynamic shared memory
@@ -245,7 +245,7 @@ struct TileLoader {
     if (wide) {
       copy<VECTOR>(tile);
     } else {
-      copy<1>(tile);
+      copy_singly(tile);
     }
   }
 
@@ -254,18 +254,41 @@ struct TileLoader {
     constexpr int ACROSS = threads_across(COLUMNS / WIDTH);
     constexpr int DOWN = THREADS / ACROSS;
     const int stride = recomputed(ld);
-#pragma unroll WIDTH == 1 ? 1 : COLUMNS
+#pragma unroll
     for (int across = 0; across < COLUMNS; across += ACROSS * WIDTH) {
       const int given = min(max(columns - across, 0), WIDTH) * static_cast<int>(sizeof(Operand));
-#pragma unroll WIDTH == 1 ? 4 : ROWS
+#pragma unroll
       for (int down = 0; down < ROWS; down += DOWN) {
         if (ROWS % DOWN != 0 && row + down >= ROWS) continue;
         Operand* to = tile + swizzled<COLUMNS, RUN>(row + down, column + across);
         const Operand* here = from + static_cast<long long>(down) * stride + across;
-        if constexpr (WIDTH == 1) {  // less than asynchronous copies can move
-          *to = down < rows && given > 0 ? *here : Operand(0.0f);
-        } else {
-          copy_async(to, here, down < rows ? given : 0);
+        copy_async(to, here, down < rows ? given : 0);
+      }
+    }
+  }
+
+  // Elements one by one, which is less than asynchronous copies can move: by way of registers, some
+  // at a time.
+  __device__ __forceinline__ void copy_singly(Operand* tile) const {
+    constexpr int ACROSS = threads_across(COLUMNS);
+    constexpr int DOWN = THREADS / ACROSS;
+    constexpr int AT_ONCE = ROWS / DOWN < 16 ? (ROWS + DOWN - 1) / DOWN : 16;
+    const int stride = recomputed(ld);
+#pragma unroll 1
+    for (int across = 0; across < COLUMNS; across += ACROSS) {
+#pragma unroll 1
+      for (int first = 0; first < ROWS; first += AT_ONCE * DOWN) {
+        Operand held[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+          const int down = first + i * DOWN;
+          const bool inside = row + down < ROWS && down < rows && across < columns;
+          held[i] = inside ? from[static_cast<long long>(down) * stride + across] : Operand(0.0f);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+          const int down = row + first + i * DOWN;
+          if (down < ROWS) tile[swizzled<COLUMNS, RUN>(down, column + across)] = held[i];
         }
       }
     }

@@ -410,7 +410,8 @@ def test_the_evaluators_own_kernels_compile(
     reply = compile_kept(ProgramCache(tmp_path), CompileRequest(source, "support", "sm_90"))
     assert isinstance(reply, Compiled), reply
     sized = {f"{name}_{size}" for name in ("fill", "inspect") for size in (2, 4, 8)}
-    names = {*sized, "compare", "project", "take", "transpose", "transpose_apart", "copy_apart"}
+    names = {*sized, "compare", "project", "take", "transpose", "transpose_apart"}
+    names |= {"copy_rows", "copy_rows_of_two"}
     assert set(reply.kernels) == names
     assert set(reply.spill_bytes.values()) == {0}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import LaunchError
@@ -25,8 +25,18 @@ if TYPE_CHECKING:
     from autotune.targets.cuda.launch.program import CudaProgram
     from autotune.targets.cuda.launch.scratch import Allocate
 
-_COPY_BLOCK = (32, 8, 1)
-_COPY_TILE = 32
+_TRANSPOSE_BLOCK = (32, 8, 1)
+_TRANSPOSE_TILE = 32
+
+Place: TypeAlias = tuple[int, int]
+"""Address and leading dimension of an operand."""
+
+CopyBoth: TypeAlias = "Callable[[Place, Place, Any, Allocate], tuple[Place, Place]]"
+"""``copy(first, second, stream, allocate)``: enqueues copies of two operands; where they are."""
+
+_COPY_BLOCK = (256, 1, 1)
+_COPY_UNITS = 8
+"""Of 4 bytes, or an element: what a thread of a copying block copies."""
 
 _KEPT = 256
 """Tensor maps of an operand that are remembered, by where it lies."""
@@ -59,19 +69,21 @@ class Input:
         self.operand = name
         self.name = name.lower()
         self._stored = stored
-        self._flipped = flipped
+        self.flipped = flipped
         self._itemsize = DTYPES[dtype].itemsize
         rows, columns = stored[::-1] if flipped else stored
         unit = ROW_BYTES // self._itemsize
-        self._apart = columns if mapped is None else -(-columns // unit) * unit
-        self._size = rows * self._apart * self._itemsize
-        # Binaries of the first that were kept know no distance of rows.
-        kernel = (
-            ("transpose" if mapped is None else "transpose_apart") if flipped else "copy_apart"
-        )
-        self._distance = () if mapped is None else (self._apart,)
+        self.apart = columns if mapped is None else -(-columns // unit) * unit
+        self._size = rows * self.apart * self._itemsize
+        self._distance = () if mapped is None else (self.apart,)
         self._pack = struct.Struct("PqqqP" + "q" * len(self._distance)).pack
-        self._run = module.runner([LaunchStep(kernel, copy_grid(*stored), _COPY_BLOCK)])
+        if flipped:
+            # Binaries of the first that were kept know no distance of rows.
+            kernel = "transpose" if mapped is None else "transpose_apart"
+            step = LaunchStep(kernel, transpose_grid(*stored), _TRANSPOSE_BLOCK)
+        else:
+            step = LaunchStep("copy_rows", (self.copy_blocks, 1, 1), _COPY_BLOCK)
+        self._run = module.runner([step])
         self._map = None
         if mapped is not None:
             boxes = Boxes(dtype, rows, columns, mapped.box, mapped.swizzle, mapped.rounded)
@@ -80,21 +92,56 @@ class Input:
 
     def lies_badly(self, address: int, stride: int) -> bool:
         """Whether it has to be copied."""
-        if self._flipped:
+        if self.flipped:
             return True
         return bool(address % ROW_BYTES or stride * self._itemsize % ROW_BYTES)
 
+    @property
+    def copy_blocks(self) -> int:
+        """Blocks of the kernel that copies it as it is stored."""
+        rows, columns = self._stored
+        units = -(-columns * self._itemsize // max(4, self._itemsize))
+        return min(-(-rows * units // (_COPY_BLOCK[0] * _COPY_UNITS)), 2**31 - 1)
+
     def copy(self, address: int, stride: int, stream: Any, allocate: Allocate) -> tuple[int, int]:
         """Enqueue the copy; its address and leading dimension."""
-        rows, columns = self._stored
+        to, packed = self.described(address, stride, stream, allocate)
+        self._run(packed, stream)
+        return to, self.apart
+
+    def described(
+        self, address: int, stride: int, stream: Any, allocate: Allocate
+    ) -> tuple[int, bytes]:
+        """Where its copy will be, and the arguments of the kernel that copies."""
         to = allocate(stream, self.name, self._size, 0)
-        self._run(self._pack(address, stride, rows, columns, to, *self._distance), stream)
-        return to, self._apart
+        return to, self._pack(address, stride, *self._stored, to, *self._distance)
 
     def tensor_map(self, address: int, stride: int) -> bytes:
         """The tensor map of the operand, or of its copy."""
         assert self._map is not None
         return self._map(address, stride)
+
+
+def together(first: Input | None, second: Input | None, support: Module | None) -> CopyBoth | None:
+    """What copies two operands by one launch; None where that is not for both.
+
+    Args:
+        first: one operand; None where kernels merely take its address.
+        second: the other one.
+        support: the kernels that copy.
+    """
+    if first is None or second is None or support is None or first.flipped or second.flipped:
+        return None
+    blocks = max(first.copy_blocks, second.copy_blocks)
+    run = support.runner([LaunchStep("copy_rows_of_two", (blocks, 2, 1), _COPY_BLOCK)])
+
+    def copy(one: Place, other: Place, stream: Any, allocate: Allocate) -> tuple[Place, Place]:
+        to, packed = first.described(*one, stream, allocate)
+        other_to, other_packed = second.described(*other, stream, allocate)
+        run(packed + other_packed, stream)
+        return (to, first.apart), (other_to, second.apart)
+
+    return copy
 
 
 def inputs_of(
@@ -153,7 +200,7 @@ def packing(arguments: str, count: int) -> tuple[Callable[..., bytes], list[int]
     return struct.Struct(f"{arguments}{gap}x{f'{MAP_BYTES}s' * count}").pack, places
 
 
-def copy_grid(rows: int, columns: int) -> Extents:
+def transpose_grid(rows: int, columns: int) -> Extents:
     """The grid that covers a matrix with one tile a block."""
-    tiles = -(-rows // _COPY_TILE) * -(-columns // _COPY_TILE)
+    tiles = -(-rows // _TRANSPOSE_TILE) * -(-columns // _TRANSPOSE_TILE)
     return min(tiles, 2**31 - 1), 1, 1

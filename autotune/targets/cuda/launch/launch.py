@@ -13,7 +13,7 @@ from autotune.operations.entry import Kind, operand_arguments
 from autotune.operations.problem import GEMM
 from autotune.targets.cuda.driver.context import activated, describe, driver_errors, is_current
 from autotune.targets.cuda.driver.interface import driver
-from autotune.targets.cuda.launch.inputs import inputs_of, packing
+from autotune.targets.cuda.launch.inputs import inputs_of, packing, together
 from autotune.targets.cuda.launch.scratch import Scratch
 
 if TYPE_CHECKING:
@@ -123,6 +123,7 @@ class CudaKernel:
         run = self._modules[0].runner(plan.steps, places)
         inputs, mapped = inputs_of(self.program, plan, self._support)
         input_a, input_b = inputs.get("A"), inputs.get("B")
+        copy_both = together(input_a, input_b, self._support)
 
         def plain(
             a: int,
@@ -152,18 +153,19 @@ class CudaKernel:
             copy_b = input_b and input_b.lies_badly(b, ldb) and input_b.copy
 
             def enqueue(allocate: Allocate) -> None:
-                at_a, step_a = copy_a(a, lda, stream, allocate) if copy_a else (a, lda)
-                at_b, step_b = copy_b(b, ldb, stream, allocate) if copy_b else (b, ldb)
+                in_a, in_b = (a, lda), (b, ldb)
+                if copy_both and copy_a and copy_b:
+                    in_a, in_b = copy_both(in_a, in_b, stream, allocate)
+                else:
+                    in_a = copy_a(a, lda, stream, allocate) if copy_a else in_a
+                    in_b = copy_b(b, ldb, stream, allocate) if copy_b else in_b
                 last = last_of_all
                 if workspace_bytes:
                     zeroed = plan.zeroed_bytes
                     last = (allocate(stream, "workspace", workspace_bytes, zeroed), *runtime)
-                at = {"A": (at_a, step_a), "B": (at_b, step_b)}
+                at = {"A": in_a, "B": in_b}
                 maps = [each.tensor_map(*at[each.operand]) for each in mapped]
-                run(
-                    pack(m, n, k, alpha, at_a, step_a, at_b, step_b, beta, c, ldc, *last, *maps),
-                    stream,
-                )
+                run(pack(m, n, k, alpha, *in_a, *in_b, beta, c, ldc, *last, *maps), stream)
 
             if copy_a or copy_b or workspace_bytes:
                 self._scratch.lend(stream, enqueue)

@@ -229,22 +229,75 @@ extern "C" __global__ void __launch_bounds__(256) transpose_apart(
     transpose_tiles(from, stride, rows, columns, to, apart);
 }
 
-// to[i][j] = from[i][j], rows of `to` so many elements `apart`. Blocks of 32 x 8 threads; each takes
-// tiles of 32 x 32.
-extern "C" __global__ void __launch_bounds__(256) copy_apart(
+// What a thread copies at a time: 4 bytes where elements are smaller.
+constexpr int UNIT = sizeof(WORD) < 4 ? 4 / sizeof(WORD) : 1;
+struct alignas(UNIT * sizeof(WORD)) Unit {
+    WORD element[UNIT];
+};
+
+constexpr int COPY_THREADS = 256;
+constexpr int COPY_UNITS = 8;  // of a thread that are on their way at a time
+
+// to[i][j] = from[i][j], rows of `to` so many elements `apart`, which are whole units. Units are
+// counted along the rows, so that neighbouring threads have neighbours, however short rows are.
+__device__ void copy_units(
+    const WORD* __restrict__ from, long long stride, long long rows, long long columns,
+    WORD* __restrict__ to, long long apart)
+{
+    const unsigned units = (columns + UNIT - 1) / UNIT;
+    const unsigned rows_on = COPY_THREADS / units;
+    const unsigned units_on = COPY_THREADS % units;
+    const long long at_once = COPY_THREADS * COPY_UNITS;
+    const long long count = rows * units;
+    for (long long first = blockIdx.x * at_once; first < count; first += gridDim.x * at_once) {
+        const long long index = first + threadIdx.x;
+        long long row = count >> 32 == 0 ? (unsigned)index / units : index / units;
+        unsigned unit = index - row * units;
+        Unit held[COPY_UNITS];
+        WORD* place[COPY_UNITS];
+#pragma unroll
+        for (int i = 0; i < COPY_UNITS; ++i) {
+            place[i] = nullptr;
+            if (row < rows) {
+                const long long column = (long long)unit * UNIT;
+                const WORD* source = from + row * stride + column;
+                place[i] = to + row * apart + column;
+#pragma unroll
+                for (int j = 0; j < UNIT; ++j) {
+                    held[i].element[j] = column + j < columns ? source[j] : WORD(0);
+                }
+            }
+            row += rows_on;
+            unit += units_on;
+            if (unit >= units) {
+                unit -= units;
+                ++row;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < COPY_UNITS; ++i) {
+            if (place[i] != nullptr) *reinterpret_cast<Unit*>(place[i]) = held[i];
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(COPY_THREADS) copy_rows(
     const WORD* from, long long stride, long long rows, long long columns, WORD* to,
     long long apart)
 {
-    constexpr int TILE = 32;
-    const long long tiles_across = (columns + TILE - 1) / TILE;
-    const long long tiles = tiles_across * ((rows + TILE - 1) / TILE);
-    for (long long t = blockIdx.x; t < tiles; t += gridDim.x) {
-        const long long column = t % tiles_across * TILE + threadIdx.x;
-        if (column >= columns) continue;
-#pragma unroll
-        for (int i = 0; i < TILE; i += 8) {
-            const long long row = t / tiles_across * TILE + threadIdx.y + i;
-            if (row < rows) to[row * apart + column] = from[row * stride + column];
-        }
+    copy_units(from, stride, rows, columns, to, apart);
+}
+
+// Two matrices at once: blocks with blockIdx.y = 0 copy the first, the others the second.
+extern "C" __global__ void __launch_bounds__(COPY_THREADS) copy_rows_of_two(
+    const WORD* first, long long first_stride, long long first_rows, long long first_columns,
+    WORD* first_to, long long first_apart,
+    const WORD* second, long long second_stride, long long second_rows, long long second_columns,
+    WORD* second_to, long long second_apart)
+{
+    if (blockIdx.y == 0) {
+        copy_units(first, first_stride, first_rows, first_columns, first_to, first_apart);
+    } else {
+        copy_units(second, second_stride, second_rows, second_columns, second_to, second_apart);
     }
 }
