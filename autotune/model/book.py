@@ -219,14 +219,14 @@ class PriceBook:
         if counted:
             timed = [each for each in group if each.timed]
             scaled = np.vstack(
-                [counted[id(each)] * volumes(each.tile, self._places) for each in timed]
+                [counted[id(each)] * self._volumes(each.key, each.tile) for each in timed]
             )
             rows = [row for each in timed for row in each.timed]
             seconds, weights = _columns(rows)
             common = fit(scaled, seconds, weights, common).prices
         for each in group:
             plain = self._programs.get(replace(each.key, layout="nn"))
-            expected = common * volumes(each.tile, self._places)
+            expected = common * self._volumes(each.key, each.tile)
             if each.known is not None and _still_holds(each, counted.get(id(each))):
                 expected = each.known
             elif plain is not None and plain is not each and plain.timed:
@@ -257,12 +257,17 @@ class PriceBook:
         common = self._common.get(family.name)
         if common is None:
             common = self._default(family.name)
-        prices = common * volumes(tile, self._places)
+        prices = common * self._volumes(key, tile)
         return Program(key, units, configurations, table, calls, tile, resident, prices)
 
+    def _volumes(self, key: Key, tile: tuple[int, int, int]) -> NDArray[np.float64]:
+        return volumes(tile, self._places, self._rate(key.family))
+
     def _default(self, family: str) -> Prices:
-        rate = rate_of(self._families[family], self._limits)
-        return default_prices(self._dtype, self._places, rate)
+        return default_prices(self._dtype, self._places, self._rate(family))
+
+    def _rate(self, family: str) -> float:
+        return rate_of(self._families[family], self._limits)
 
 
 def _still_holds(program: Program, counted: NDArray[np.float64] | None) -> bool:
@@ -285,19 +290,22 @@ _LOADS_OF_ONE = 0.0
 """The same for a CPU, whose tiles are in registers."""
 
 
-def volumes(tiles: tuple[int, int, int] | NDArray[np.float64], places: int) -> NDArray[np.float64]:
+def volumes(
+    tiles: tuple[int, int, int] | NDArray[np.float64], places: int, rate: float = 1.0
+) -> NDArray[np.float64]:
     """What each term's price is proportional to, from one tile to another.
 
     Args:
         tiles: rows, columns and steps of a tile, or of each, shape (tiles, 3).
         places: multiprocessors of the device.
+        rate: see `default_prices`: what is multiplied faster is not loaded faster.
 
     Returns:
         Shape (terms,), or (terms, tiles).
     """
     rows, columns, steps = np.asarray(tiles, dtype=np.float64).T
     found = np.ones((len(TERMS), *rows.shape))
-    loads = _LOADS if places > 1 else _LOADS_OF_ONE
+    loads = rate * (_LOADS if places > 1 else _LOADS_OF_ONE)
     for row, name in enumerate(TERMS):
         if name.startswith("steps"):
             found[row] = (rows * columns + loads * (rows + columns)) * steps

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from autotune.core.configuration import Candidate
 from autotune.core.deadline import Deadline
@@ -59,6 +59,10 @@ DRAFTED = 112
 CURIOSITY = 0.15
 """Of two programs with equal expectations the one that was timed less often is tried: what counts
 for one that never was, as a logarithm of time."""
+
+VARIETY = 0.3
+"""Before anything is known, each further program of a family counts as so much slower, as a
+logarithm of time: of several families that may be the fastest each is tried."""
 
 ABANDONED_WEIGHT = 0.3
 """What the time of a program that was abandoned after its first runs counts for."""
@@ -249,7 +253,7 @@ class Survey:
             # What one visit must not do is use up the time of all that follow.
             share_s = deadline.remaining_s / (turns * len(problems) - number)
             new = math.ceil(_PATIENCE * share_s / self._compile_s)
-            chosen = self._chosen(problem, count, new)
+            chosen = self._chosen(problem, count, new, varied=turn == 0)
             if stopped() or deadline.over:
                 break
             if chosen:
@@ -275,7 +279,7 @@ class Survey:
                 for each, program in programs.items()
                 if program is not None
             }
-            wanted.append(sorted(expected, key=expected.__getitem__))
+            wanted.append(_varied({each: math.log(expected[each]) for each in expected}))
         turns = itertools.chain.from_iterable(zip(*wanted, strict=True))
         return list(itertools.islice(dict.fromkeys(turns), DRAFTED))
 
@@ -347,9 +351,11 @@ class Survey:
                     time.sleep(_LOOK_S)
             return list(filter(evaluator.is_ready, candidates))
 
-    def _chosen(self, problem: Gemm, count: int, new: int) -> list[tuple[Candidate, Program]]:
+    def _chosen(
+        self, problem: Gemm, count: int, new: int, *, varied: bool
+    ) -> list[tuple[Candidate, Program]]:
         """The most promising calls for a problem, and so many of them that are not compiled."""
-        promising = list(self._promising(problem, count))
+        promising = list(self._promising(problem, count, varied=varied))
         ready = [each for each in promising if each[1].key in self._compiled]
         return ready + [each for each in promising if each not in ready][:new]
 
@@ -405,10 +411,19 @@ class Survey:
         elif measurement.outcome not in (Outcome.REJECTED, Outcome.ABANDONED):
             self._broken.add(program.key)
 
-    def _promising(self, problem: Gemm, count: int) -> Iterator[tuple[Candidate, Program]]:
-        """Calls of programs that were not tried here, the most promising first."""
+    def _promising(
+        self, problem: Gemm, count: int, *, varied: bool
+    ) -> Iterator[tuple[Candidate, Program]]:
+        """Calls of programs that were not tried here, the most promising first.
+
+        Args:
+            problem: what is to be computed.
+            count: how many, at most.
+            varied: whether families take turns, see `VARIETY`.
+        """
         sizes = Sizes.of(problem)
-        ranked: dict[Key, tuple[float, Program]] = {}
+        programs: dict[Key, Program] = {}
+        expected: dict[Key, float] = {}
         for candidate in self._pool:
             family = self._place.families[candidate.family]
             if not is_modelled(family, problem):
@@ -416,13 +431,15 @@ class Survey:
             program = self.book.program(candidate, problem.layout)
             if program is None or program.key in self._tried[problem]:
                 continue
-            if program.key in ranked or program.key in self._broken:
+            if program.key in programs or program.key in self._broken:
                 continue
             _, seconds = program.expected(sizes)
             unknown = CURIOSITY / (1 + len(program.timed))
-            ranked[program.key] = (math.log(seconds) - unknown, program)
+            expected[program.key] = math.log(seconds) - unknown
+            programs[program.key] = program
         found = 0
-        for _, program in sorted(ranked.values(), key=lambda each: each[0]):
+        order = _varied(expected) if varied else sorted(expected, key=expected.__getitem__)
+        for program in map(programs.__getitem__, order):
             calls = (Candidate(program.key.family, each) for each in program.ranked(sizes))
             call = next((each for each in calls if self._valid(each, problem)), None)
             if call is not None:
@@ -435,6 +452,23 @@ class Survey:
         family = self._place.families[candidate.family]
         configuration, limits = candidate.configuration, self._place.device.limits
         return planner_of(family, configuration, problem.dtype, limits).valid(problem)
+
+
+Named = TypeVar("Named", Candidate, "Key")
+
+
+def _varied(expected: Mapping[Named, float]) -> list[Named]:
+    """What is expected to be fastest first, families in turns as `VARIETY` says.
+
+    Args:
+        expected: logarithms of seconds.
+    """
+    taken: defaultdict[str, int] = defaultdict(int)
+    found: dict[Named, float] = {}
+    for each in sorted(expected, key=expected.__getitem__):
+        found[each] = expected[each] + VARIETY * taken[each.family]
+        taken[each.family] += 1
+    return sorted(found, key=found.__getitem__)
 
 
 _USUAL = ((2048, 2048, 2048), (4, 2048, 2048), (2048, 2048, 4), (64, 64, 64))
