@@ -1,11 +1,11 @@
 """Tuned kernels inside PyTorch: ``python benchmarks/frameworks.py`` on a GPU.
 
-An MLP and a transformer block in strict FP32, forward and in training, with PyTorch's products and
-with the switch on, in turns within one run; what of it is products; and calls of the operator,
-the switch and `torch.mm` on small squares: one by one, and as nodes of a captured CUDA graph.
-Shapes are tuned first with ``--tune SECONDS``. What the switch puts before PyTorch's kernels stays
-until the process ends, so the operator is measured before it is first on, and PyTorch's products
-in models include some microseconds of it, but for captured ones. Prints Markdown.
+An MLP and a transformer block in strict FP32 (or ``--dtype bfloat16``), forward and in training,
+with PyTorch's products and with the switch on, in turns within one run; what of it is products;
+and calls of the operator, the switch and `torch.mm` on small squares: one by one, and in a captured
+CUDA graph. Shapes are tuned first with ``--tune SECONDS``. What the switch puts before PyTorch's
+kernels stays until the process ends, so the operator is measured before it is first on, and
+PyTorch's products in models include some microseconds of it, but for captured ones. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -39,23 +39,25 @@ def main() -> None:
         "--small", type=int, default=256, help="side of the squares that are called"
     )
     parser.add_argument("--calls", type=int, default=2000, help="of each turn on small squares")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
     parser.add_argument("--tune", type=float, default=0, help="seconds for each shape")
     args = parser.parse_args()
     os.environ.setdefault("AUTOTUNE_BACKGROUND", "0")
     torch.set_float32_matmul_precision("highest")
     device = read_gpu()
     print(f"# Products in PyTorch\n\n{describe_gpu(device)}\n- PyTorch {torch.__version__}\n")
+    place = {"device": "cuda", "dtype": getattr(torch, args.dtype)}
     models = {
-        "MLP": Mlp(args.width).cuda(),
-        "transformer block": Block(args.width, args.heads).cuda(),
+        "MLP": Mlp(args.width).to(**place),
+        "transformer block": Block(args.width, args.heads).to(**place),
     }
-    x = torch.randn(1, args.tokens, args.width, device="cuda")
+    x = torch.randn(1, args.tokens, args.width, **place)
     side = args.small
-    a, b, out = (torch.randn(side, side, device="cuda") for _ in range(3))
+    a, b, out = (torch.randn(side, side, **place) for _ in range(3))
     operator = torch.ops.autotune.mm.default
     with GpuWatch(device) as watch:
-        tune_all([Gemm(side, side, side)], args.tune)
-        print(f"## Calls at {side} x {side} x {side}\n")
+        tune_all([Gemm(side, side, side, dtype=args.dtype)], args.tune)
+        print(f"## Calls at {side} x {side} x {side}, {args.dtype}\n")
         print_calls(
             {
                 "torch.mm": lambda: torch.mm(a, b),
@@ -203,15 +205,16 @@ def ratio(others: list[float], ours: list[float]) -> str:
 
 
 def print_models(models: dict[str, Any], x: Any, args: argparse.Namespace) -> None:
-    """Whole models; results agree to what float32 leaves open."""
-    print(f"\n## Models, {args.tokens} tokens of width {args.width}, strict float32\n")
+    """Whole models; results agree to what the element type leaves open."""
+    print(f"\n## Models, {args.tokens} tokens of width {args.width}, {args.dtype}\n")
+    off = 1e-3 if args.dtype == "float32" else 5e-2
     print("| model | pass | PyTorch, ms | tuned, ms | PyTorch / tuned (quartiles) |")
     print("|---|---|---|---|---|")
     for name, model in models.items():
         with torch.no_grad():
             wanted = model(x)
             with use_tuned():
-                torch.testing.assert_close(model(x), wanted, rtol=1e-3, atol=1e-3)
+                torch.testing.assert_close(model(x), wanted, rtol=off, atol=off)
         for label, plain, tuned in passes(model, x):
             count = max(int(args.seconds / elapsed(plain, 3)), 3)
             others, ours = in_turns([plain, tuned], count, args.turns)

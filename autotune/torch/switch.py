@@ -10,6 +10,7 @@ is the process's, as PyTorch's dispatcher is: products of all threads go through
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from autotune.torch.gates import install
 from autotune.torch.selection import Selection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from autotune.operations.problem import Gemm
     from autotune.torch.calls import TensorProduct
@@ -134,12 +135,17 @@ class _Switch:
 
     def _change(self, selections: list[Selection]) -> None:
         self._selections = selections
-        self._accepts = _any_of(selections)
-        self._accepts_rounded = _any_of([each for each in selections if each.rounded])
+        self._accepts = _any_of(tuple(selections))
+        self._accepts_rounded = _any_of(tuple(each for each in selections if each.rounded))
 
 
-def _any_of(selections: Sequence[Selection]) -> Callable[[Gemm], bool] | None:
-    """What one of some selections takes; None where there is none."""
+@functools.lru_cache(maxsize=64)
+def _any_of(selections: tuple[Selection, ...]) -> Callable[[Gemm], bool] | None:
+    """What one of some selections takes; None where there is none.
+
+    The same function for equal selections: products are remembered by it, also when the switch is
+    turned on again and again.
+    """
     if not selections:
         return None
     return lambda problem: any(each.takes(problem) for each in selections)

@@ -14,6 +14,7 @@ from torch.nn import functional  # noqa: E402
 
 from autotune.core.errors import InputError  # noqa: E402
 from autotune.torch import disable, enable, use_tuned  # noqa: E402
+from autotune.torch.calls import product_by_looks  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -215,6 +216,16 @@ def test_on_and_off() -> None:
     finally:
         disable()
     assert torch.mm(A, B).max() < MARK / 2
+
+
+def test_products_are_looked_up_once_however_often_it_is_on() -> None:
+    for shapes in (None, [(M, N, K)]):
+        looked_up = set()
+        for _ in range(3):
+            with use_tuned(shapes):
+                assert torch.mm(A, B).min() > MARK / 2
+            looked_up.add(product_by_looks.cache_info().misses)
+        assert len(looked_up) == 1
 
 
 def test_pytorch_keeps_float32_where_it_is_set_to_round_it(own_cache: Path) -> None:
