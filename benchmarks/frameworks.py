@@ -2,10 +2,11 @@
 
 An MLP and a transformer block in strict FP32 (or ``--dtype bfloat16``), forward and in training,
 with PyTorch's products and with the switch on, in turns within one run; what of it is products;
-and calls of the operator, the switch and `torch.mm` on small squares: one by one, and in a captured
-CUDA graph. Shapes are tuned first with ``--tune SECONDS``. What the switch puts before PyTorch's
+and calls of the operator, the switch and `torch.mm` on small squares: one by one, and in a CUDA
+graph. Shapes are tuned first with ``--tune SECONDS``. What the switch puts before PyTorch's
 kernels stays until the process ends, so the operator is measured before it is first on, and
-PyTorch's products in models include some microseconds of it, but for captured ones. Prints Markdown.
+PyTorch's products in models include some microseconds of it, but for captured ones. Prints
+Markdown.
 """
 
 from __future__ import annotations

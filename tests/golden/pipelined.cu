@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family pipelined, float32, layout nn.
  *
- * template: gemm/cuda/pipelined.cu.j2, digest de199de2fd5cde4d
+ * template: gemm/cuda/pipelined.cu.j2, digest f5a3a3ab04c69dec
  * configuration: {"bounds": "launch", "lane_order": "z", "lanes_m": 4, "load_run": 8,
  *     "min_blocks": 1, "order": "row-serpentine", "sk": 128, "sm": 128, "sn": 16, "stages": 3,
  *     "transpose_through": "copies", "tx": 8, "ty": 8, "unaligned": "whole"}

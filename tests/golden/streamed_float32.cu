@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family streamed, float32, layout nn.
  *
- * template: gemm/cuda/streamed.cu.j2, digest 6069edbdece353c9
+ * template: gemm/cuda/streamed.cu.j2, digest ea47ebdc585d3105
  * configuration: {"bounds": "launch", "lane_order": "z", "lanes_m": 4, "load_run": 8,
  *     "min_blocks": 1, "order": "row-serpentine", "sk": 128, "sm": 128, "sn": 16, "stages": 3,
  *     "transpose_through": "copies", "tx": 8, "ty": 8, "unaligned": "whole"}

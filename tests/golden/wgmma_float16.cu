@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family wgmma, float16, layout nn.
  *
- * template: gemm/cuda/wgmma.cu.j2, digest 05f0a8181c399b80
+ * template: gemm/cuda/wgmma.cu.j2, digest d49e7eed306c380f
  * configuration: {"cluster_k": 1, "cluster_m": 2, "consumers": 2, "min_blocks": 1, "ping_pong": 0,
  *     "sk": 128, "sm": 128, "stages": 4}
  * launch: grid (blocks, 1, 1), block (384, 1, 1), clusters of (2, 1, 1), 131136 bytes of dynamic
@@ -494,20 +494,20 @@ __device__ __forceinline__ void for_pairs(const float (&sums)[GROUP_TILES][SK / 
   }
 }
 
-// Stores two neighbours in a row of C, as far as its k columns go; `aligned` says whether they lie
-// in a vector.
-__device__ __forceinline__ void store_pair(const Output& output, int row, int column, T first,
-                                           T second, int k, bool aligned) {
-  Result* to = output.at(row, column);
-  if (aligned && column + 1 < k) {
-    Vector<2, Result> pair = {};
-    if (output.beta != T(0)) pair = *reinterpret_cast<const Vector<2, Result>*>(to);
-    pair.element[0] = output.value(first, pair.element[0]);
-    pair.element[1] = output.value(second, pair.element[1]);
-    *reinterpret_cast<Vector<2, Result>*>(to) = pair;
+// Stores what A B has at (row, column) and in the next of the k columns, if there is one; `together`
+// if the rows of C allow that.
+__device__ __forceinline__ void store_pair(const Output& output, bool together, int row, int column,
+                                           int k, T first, T second) {
+  if (together && column + 1 < k) {
+    Vector<2, Result>* to = reinterpret_cast<Vector<2, Result>*>(output.at(row, column));
+    Vector<2, Result> value = {};
+    if (output.beta != T(0)) value = *to;
+    value.element[0] = output.value(first, value.element[0]);
+    value.element[1] = output.value(second, value.element[1]);
+    *to = value;
   } else {
-    to[0] = output.value(first, to[0]);
-    if (column + 1 < k) to[1] = output.value(second, to[1]);
+    output.store(row, column, first);
+    if (column + 1 < k) output.store(row, column + 1, second);
   }
 }
 
@@ -620,7 +620,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1)
       } else {
         for_pairs(sums, work.row + first_row, work.column, m, k,
                   [=](int row, int column, T first, T second) {
-                    store_pair(output, row, column, first, second, k, aligned);
+                    store_pair(output, aligned, row, column, k, first, second);
                   });
       }
     }
@@ -654,7 +654,7 @@ extern "C" __global__ void __launch_bounds__(SUM_THREADS) sum_splits(
 #pragma unroll
   for (int v = 0; v < 4; v += 2) {
     if (column + v < k) {
-      store_pair(output, row, column + v, sum.element[v], sum.element[v + 1], k, aligned);
+      store_pair(output, aligned, row, column + v, k, sum.element[v], sum.element[v + 1]);
     }
   }
 }
