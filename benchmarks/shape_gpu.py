@@ -240,9 +240,11 @@ class Contest:
             raise CublasError("there is no cuBLAS: pip install nvidia-cublas")
         self.peer = f"cuBLAS {self._cublas.version}"
         launch = self._cublas.launch
-        error = self._enter(self.peer, lambda *arguments, stream: launch(*arguments))
-        if not error <= 1:
-            raise ArithmeticError(f"cuBLAS is wrong: its error is {error:.3g} of what is allowed")
+        self.peer_error = self._enter(self.peer, lambda *arguments, stream: launch(*arguments))
+        if not self.peer_error <= 1:
+            raise ArithmeticError(
+                f"cuBLAS is wrong: its error is {self.peer_error:.3g} of what is allowed"
+            )
 
     def enter(self, name: str, program: CudaProgram) -> float:
         """Let a program take part: the error of its result, as a share of what is allowed.

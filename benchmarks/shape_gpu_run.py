@@ -90,6 +90,7 @@ def _row(
             times = contest.times()
             peers = {contest.peer: times[contest.peer]}
             row = Row.of(shape, asked.dtype, ours, times["ours"], peers, problem.traffic)
+            row = dataclasses.replace(row, peer_error=contest.peer_error)
             if tuned is not None:
                 row = row.with_tuned(tuned, times["tuned"], times, spent_s)
             if meter is not None:

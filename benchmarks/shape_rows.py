@@ -150,6 +150,8 @@ class Row:
             where the caches matter or nothing was copied.
         joules: energy of a call and of the peer's; None where it was not measured.
         tuned: after a search; None without one.
+        peer_error: of the peer's result, as a share of what is allowed; None where it was not
+            looked at.
         failure: why there is nothing else to say; empty where there is.
     """
 
@@ -164,6 +166,7 @@ class Row:
     copy_share: float | None = None
     joules: tuple[float, float] | None = None
     tuned: Tuned | None = None
+    peer_error: float | None = None
     failure: str = ""
 
     @classmethod
@@ -214,7 +217,7 @@ class Row:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
         """From what `document` gave."""
-        fields = {key: document[key] for key in cls.__slots__}
+        fields = {key: document[key] for key in cls.__slots__ if key in document}
         return cls(
             **fields
             | {

@@ -147,6 +147,27 @@ def squares_table(rows: Sequence[Row]) -> str:
     return markdown(header, lines)
 
 
+def accuracy(rows: Sequence[Row]) -> str:
+    """Errors of results, ours and the peer's, and how many times the peer's ours are."""
+    pairs = [
+        (row.served.error, row.peer_error)
+        for row in rows
+        if row.served is not None and row.peer_error is not None
+    ]
+    columns = {
+        "ours": [ours for ours, _ in pairs],
+        "the peer's": [theirs for _, theirs in pairs],
+        "ours / the peer's": [ours / theirs for ours, theirs in pairs if theirs > 0],
+    }
+    lines = []
+    for name, values in columns.items():
+        if values:
+            ordered = sorted(values)
+            places = (_quantile(ordered, share) for share in (0.5, 0.9, 1.0))
+            lines.append((name, *(f"{each:.3g}" for each in places)))
+    return markdown(("largest error of sampled rows", "median", "90% below", "most"), lines)
+
+
 def compared(before: Sequence[Row], after: Sequence[Row]) -> str:
     """Ratios of two runs by kind, over the shapes that both have, and what changed most."""
     old = {(row.shape, row.dtype): row.ratio for row in before}
@@ -204,6 +225,11 @@ def _sections(rows: Sequence[Row]) -> list[str]:
             f"### Tuned\n\nTuned beside the peer:\n\n{by_kind(tuned, _tuned)}\n\n"
             f"Untuned, of the tuned kernel's speed:\n\n{by_kind(tuned, _reached)}\n\n"
             f"{tuned_table(tuned)}"
+        )
+    if any(row.peer_error is not None for row in good):
+        parts.append(
+            "### Accuracy\n\nErrors against float64, as shares of what the accuracy class allows:"
+            f"\n\n{accuracy(good)}"
         )
     if any(row.copy_share is not None for row in good):
         parts.append(f"### Limited by memory\n\n{copy_table(good)}")

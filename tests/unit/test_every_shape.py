@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import every_shape
@@ -18,7 +19,7 @@ from launch_notes import launch_note
 from shape_draws import CPU, GPU, KINDS, Bounds, Shape, draw
 from shape_plot import scatter
 from shape_rows import Header, Ratio, Row, Served, read_rows
-from shape_tables import Summary, by_kind, compared, report, slowest
+from shape_tables import Summary, accuracy, by_kind, compared, report, slowest
 
 from autotune.core.configuration import Candidate
 from autotune.families.catalog import load_families
@@ -100,6 +101,7 @@ def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
     tuned = plain.with_tuned(SERVED, [0.25] * 7, {"ours": [1.0] * 7, "fast": [0.5] * 7}, 25.0)
     rows = [
         row(Shape(8, 8, 8), 1.0, 2.0, joules=(1.5, 2.5), copy_share=0.9),
+        replace(row(Shape(8, 8, 9), 1.0, 2.0), peer_error=0.25),
         Row(Shape(9, 9, 9), "float32", failure="no memory"),
         tuned,
     ]
@@ -112,6 +114,26 @@ def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
     headers, read = read_rows([path])
     assert headers == [Header("machine", ["- text"])]
     assert {each.shape: each for each in read} == {each.shape: each for each in rows}
+
+
+def test_errors_stand_beside_the_peers() -> None:
+    errors = [(0.5, 0.25), (0.125, 0.5), (0.25, 0.0)]
+    rows = [
+        replace(
+            row(Shape(9, 9, 1 + place), 1.0, 2.0),
+            served=replace(SERVED, error=ours),
+            peer_error=theirs,
+        )
+        for place, (ours, theirs) in enumerate(errors)
+    ]
+    told = [line.strip("| ").split(" | ") for line in accuracy(rows).splitlines()[2:]]
+    assert {name: (middle, most) for name, middle, _, most in told} == {
+        "ours": ("0.25", "0.5"),
+        "the peer's": ("0.25", "0.5"),
+        "ours / the peer's": ("1.12", "2"),  # where the peer is exact there is no ratio
+    }
+    assert "### Accuracy" in report([], rows)
+    assert "### Accuracy" not in report([], [row(Shape(9, 9, 9), 1.0, 2.0)])
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=40))
