@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family dmma, float64, layout nn.
  *
- * template: gemm/cuda/dmma.cu.j2, digest 23606f29f8631ed3
+ * template: gemm/cuda/dmma.cu.j2, digest ae5b4c6675529b8b
  * configuration: {"fragments": 2, "min_blocks": 1, "mma_k": 8, "mma_m": 16, "sk": 64, "sm": 128,
  *     "sn": 16, "stages": 4, "warp_k": 32, "warp_m": 32}
  * launch: grid (tiles, 1, splits), block (256, 1, 1), 98304 bytes of dynamic shared memory

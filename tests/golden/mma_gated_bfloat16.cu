@@ -1,7 +1,7 @@
 /*
  * gated for cuda: family mma, bfloat16, layout nn.
  *
- * template: gemm/cuda/mma.cu.j2, digest ec27c6c08d0fd6e0
+ * template: gemm/cuda/mma.cu.j2, digest d79de638e52030ed
  * configuration: {"fragments": 2, "min_blocks": 1, "sk": 128, "sm": 128, "sn": 32, "stages": 4,
  *     "warp_k": 64, "warp_m": 64}
  * launch: grid (tiles, 1, splits), block (128, 1, 1), 65536 bytes of dynamic shared memory
@@ -535,9 +535,73 @@ __device__ __forceinline__ void store_pair(const Output& output, bool together, 
   }
 }
 
+// The same number of another thread of the warp.
+__device__ __forceinline__ Result of_lane(Result number, unsigned lane) {
+  const unsigned short bits = reinterpret_cast<const unsigned short&>(number);
+  const unsigned short found = __shfl_sync(0xffffffffu, static_cast<unsigned>(bits), lane);
+  return reinterpret_cast<const Result&>(found);
+}
+
+// Stores a row of BLOCKS times 8 columns, as far as it is within m rows and k columns: a thread has
+// `at(block, 0)` in `column`, further on by 8 columns a block, and `at(block, 1)` beside it. Where
+// the row begins in the middle of 4 bytes, so do neighbours: then a thread stores its second one
+// together with what the thread after it has first. Called by whole warps.
+template <int BLOCKS, typename At>
+__device__ __forceinline__ void store_row(const Output& output, int row, int column, int m, int k,
+                                          At at) {
+  using Pair = Vector<2, Result>;
+  const unsigned lane = threadIdx.x % 32;
+  const bool first = lane % 4 == 0;
+  const unsigned after = lane / 4 * 4 + (lane + 1) % 4;
+  const bool inside = row < m;
+  Result* const to = output.at(inside ? row : 0, column);
+  const bool between = reinterpret_cast<unsigned long long>(to) % sizeof(Pair) != 0;
+  const auto pair_of = [&](int block) {
+    Pair pair = {};
+#pragma unroll
+    for (int v = 0; v < 2; ++v) {
+      const int place = 8 * block + v;
+      if (inside && column + place < k) {
+        pair.element[v] = output.value(at(block, v), to[place], row, column + place);
+      }
+    }
+    return pair;
+  };
+  Pair pair = pair_of(0);
+  if (between && first && inside && column < k) *to = pair.element[0];
+#pragma unroll
+  for (int block = 0; block < BLOCKS; ++block) {
+    Pair next = {};
+    if (block + 1 < BLOCKS) next = pair_of(block + 1);
+    // The last of the four needs what the first one has of the next block.
+    const Result taken = of_lane(first ? next.element[0] : pair.element[0], after);
+    const bool alone = between && lane % 4 == 3 && block + 1 == BLOCKS;
+    const int place = 8 * block + between;
+    const int left = k - column - place;
+    if (between) pair = {pair.element[1], taken};
+    if (inside && left > 1 && !alone) {
+      *reinterpret_cast<Pair*>(to + place) = pair;
+    } else if (inside && left > 0) {
+      to[place] = pair.element[0];
+    }
+    pair = next;
+  }
+}
+
 __device__ __forceinline__ void store_tile(const Accumulators& acc, const Output& output, Tile tile,
                                            Place place, int m, int k) {
   const bool together = rows_aligned<2>(output.c, output.ldc);
+  if (!together) {
+    const int lane = threadIdx.x % 32;
+    const int column = tile.column + place.column + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < ROW_BLOCKS; ++i) {
+      const int row = tile.row + place.row + 8 * i + lane / 4;
+      store_row<COLUMN_BLOCKS>(output, row, column, m, k,
+                               [&](int j, int v) { return acc[i][j][v]; });
+    }
+    return;
+  }
   each_pair(acc, tile, place, m, k, [&](int row, int column, T first, T second) {
     store_pair(output, together, row, column, k, first, second);
   });

@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family mma_tf32, float32, layout nn.
  *
- * template: gemm/cuda/mma_tf32.cu.j2, digest 763cd8050bae0288
+ * template: gemm/cuda/mma_tf32.cu.j2, digest beebac16abae40b7
  * configuration: {"fragments": 1, "min_blocks": 1, "sk": 128, "sm": 128, "sn": 16, "stages": 4,
  *     "warp_k": 32, "warp_m": 64}
  * launch: grid (tiles, 1, splits), block (256, 1, 1), 65536 bytes of dynamic shared memory

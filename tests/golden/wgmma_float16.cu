@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family wgmma, float16, layout nn.
  *
- * template: gemm/cuda/wgmma.cu.j2, digest d49e7eed306c380f
+ * template: gemm/cuda/wgmma.cu.j2, digest a5bccc2e767126fc
  * configuration: {"cluster_k": 1, "cluster_m": 2, "consumers": 2, "min_blocks": 1, "ping_pong": 0,
  *     "sk": 128, "sm": 128, "stages": 4}
  * launch: grid (blocks, 1, 1), block (384, 1, 1), clusters of (2, 1, 1), 131136 bytes of dynamic
@@ -511,6 +511,77 @@ __device__ __forceinline__ void store_pair(const Output& output, bool together, 
   }
 }
 
+// The same number of another thread of the warp.
+__device__ __forceinline__ Result of_lane(Result number, unsigned lane) {
+  const unsigned short bits = reinterpret_cast<const unsigned short&>(number);
+  const unsigned short found = __shfl_sync(0xffffffffu, static_cast<unsigned>(bits), lane);
+  return reinterpret_cast<const Result&>(found);
+}
+
+// Stores a row of BLOCKS times 8 columns, as far as it is within m rows and k columns: a thread has
+// `at(block, 0)` in `column`, further on by 8 columns a block, and `at(block, 1)` beside it. Where
+// the row begins in the middle of 4 bytes, so do neighbours: then a thread stores its second one
+// together with what the thread after it has first. Called by whole warps.
+template <int BLOCKS, typename At>
+__device__ __forceinline__ void store_row(const Output& output, int row, int column, int m, int k,
+                                          At at) {
+  using Pair = Vector<2, Result>;
+  const unsigned lane = threadIdx.x % 32;
+  const bool first = lane % 4 == 0;
+  const unsigned after = lane / 4 * 4 + (lane + 1) % 4;
+  const bool inside = row < m;
+  Result* const to = output.at(inside ? row : 0, column);
+  const bool between = reinterpret_cast<unsigned long long>(to) % sizeof(Pair) != 0;
+  const auto pair_of = [&](int block) {
+    Pair pair = {};
+#pragma unroll
+    for (int v = 0; v < 2; ++v) {
+      const int place = 8 * block + v;
+      if (inside && column + place < k) {
+        pair.element[v] = output.value(at(block, v), to[place]);
+      }
+    }
+    return pair;
+  };
+  Pair pair = pair_of(0);
+  if (between && first && inside && column < k) *to = pair.element[0];
+#pragma unroll
+  for (int block = 0; block < BLOCKS; ++block) {
+    Pair next = {};
+    if (block + 1 < BLOCKS) next = pair_of(block + 1);
+    // The last of the four needs what the first one has of the next block.
+    const Result taken = of_lane(first ? next.element[0] : pair.element[0], after);
+    const bool alone = between && lane % 4 == 3 && block + 1 == BLOCKS;
+    const int place = 8 * block + between;
+    const int left = k - column - place;
+    if (between) pair = {pair.element[1], taken};
+    if (inside && left > 1 && !alone) {
+      *reinterpret_cast<Pair*>(to + place) = pair;
+    } else if (inside && left > 0) {
+      to[place] = pair.element[0];
+    }
+    pair = next;
+  }
+}
+
+// Stores a thread's sums of a tile, where the rows of C begin anywhere.
+__device__ __forceinline__ void store_rows(const float (&sums)[GROUP_TILES][SK / 2],
+                                           const Output& output, int first_row, int first_column,
+                                           int m, int k) {
+  const int warp = threadIdx.x % WARP_GROUP / 32;
+  const int lane = threadIdx.x % 32;
+  const int column = first_column + lane % 4 * 2;
+#pragma unroll
+  for (int tile = 0; tile < GROUP_TILES; ++tile) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = first_row + tile * STEP_M + warp * 16 + lane / 4 + half * 8;
+      store_row<SK / 8>(output, row, column, m, k,
+                        [&](int j, int v) { return sums[tile][4 * j + 2 * half + v]; });
+    }
+  }
+}
+
 // Stores a thread's sums of a tile that is within the columns of C, whose rows are aligned for 4.
 // Two neighbours in a row of C are 4 bytes: a thread exchanges such pairs with the one beside it,
 // after which an even one has 4 of the first 8 columns, and an odd one 4 of the next 8.
@@ -617,6 +688,8 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1)
                   });
       } else if (fours && work.column + SK <= k) {
         store_fours(sums, output, work.row + first_row, work.column, m);
+      } else if (!aligned) {
+        store_rows(sums, output, work.row + first_row, work.column, m, k);
       } else {
         for_pairs(sums, work.row + first_row, work.column, m, k,
                   [=](int row, int column, T first, T second) {

@@ -263,6 +263,14 @@ static inline Value __shfl_xor_sync(unsigned mask, Value value, int distance) {
   return host::offered<Value>(self ^ std::size_t(distance), host::offer(value));
 }
 
+// What the thread of the warp that `lane` names offers. All threads of a warp must take part.
+template <typename Value>
+static inline Value __shfl_sync(unsigned mask, Value value, int lane) {
+  const std::size_t self = host::running->number;
+  if (mask != 0xffffffffu) host::fail("an exchange among some threads of a warp");
+  return host::offered<Value>(self / 32 * 32 + std::size_t(lane % 32), host::offer(value));
+}
+
 // Addresses of shared memory, which PTX has in 32 bits, are distances from one place.
 static inline std::size_t __cvta_generic_to_shared(const void* address) {
   return std::size_t(static_cast<const unsigned char*>(address) - host::dynamic_shared);
