@@ -20,7 +20,7 @@ from autotune.families.catalog import catalog
 from autotune.families.program_cache import ProgramCache
 from autotune.store.kept import kept_sources, state_of
 from autotune.store.schema import written
-from autotune.store.sources import VARIABLE
+from autotune.store.sources import VARIABLE, shapes
 from autotune.targets.background import background
 from autotune.targets.fitting import Fits
 from autotune.targets.predicting import Predictor, predictor_of
@@ -68,7 +68,7 @@ class Resident:
         place: CacheLocations,
         extra_families: Sequence[Path],
     ) -> None:
-        self._operation = problem.operation
+        self._operation = problem.defined
         self._target = target
         self._name = name
         self._extra = tuple(extra_families)
@@ -86,8 +86,14 @@ class Resident:
     def predictor(self) -> Predictor:
         """What chooses for problems without records."""
         return predictor_of(
-            self.sources, self._operation, self._target.name, self.families, self.device
+            self.sources, self._operation.name, self._target.name, self.families, self.device
         )
+
+    @functools.cached_property
+    def shapes(self) -> frozenset[tuple[object, ...]]:
+        """Sizes of which there are records of the device."""
+        digest = self.device.fingerprint.digest
+        return shapes(self.sources, self._operation, self._target.name, digest)
 
     def holds(self, problem: Problem) -> bool:
         """Whether all is as it was, as far as that is looked at."""
@@ -127,7 +133,7 @@ class Resident:
     def _catalog(self) -> Families:
         # Digests are kept with the programs, where this process may write.
         keep = self.programs.folder / self._target.name
-        return catalog(self._target.name, self._operation, self._extra, keep=keep)
+        return catalog(self._target.name, self._operation.name, self._extra, keep=keep)
 
 
 _RESIDENT: dict[Hashable, Resident] = {}

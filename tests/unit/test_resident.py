@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from records import record
 from tuned_suspect import PROBLEM, store, tuned
 
 from autotune.core.paths import CacheLocations
@@ -20,7 +21,8 @@ from autotune.store import MatchQuality, TuningCache, schema
 from autotune.targets import resident
 from autotune.targets.cpu import identity
 from autotune.targets.cpu.target import CpuTarget
-from autotune.targets.lookup import look_up
+from autotune.targets.lookup import Lookup, look_up
+from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,6 +100,32 @@ def test_what_the_process_itself_stores_is_seen_at_once(
     # What is stored elsewhere is no change.
     TuningCache(tmp_path / "elsewhere.sqlite").check_writable()
     assert near(other, tmp_path).shared is found.shared
+
+
+def test_a_record_of_the_problem_comes_before_the_model() -> None:
+    def look(problem: Gemm) -> Lookup:
+        return look_up(problem, make_target("cuda"), match="nearest", device="NVIDIA H200")
+
+    problem = Gemm(100, 200, 300)
+    other = replace(problem, layout="nt")  # of the same sizes
+    chosen = look(problem)
+    assert chosen.match.quality is MatchQuality.PREDICTED
+    own = record(
+        problem=problem,
+        target="cuda",
+        fingerprint=chosen.device.fingerprint,
+        candidate=chosen.candidate,
+        family_digest=chosen.family.digest,
+    )
+    before = look(other)
+    TuningCache(CacheLocations.at(None).database).add(own)
+    assert look(problem).match.record == own
+    after = look(other)
+    assert after.match == before.match
+    assert after.prediction is not None
+    lack = f"no record fits {other.label} on NVIDIA H200"
+    assert after.match.reason == f"{after.prediction.reason}; {lack}"
+    assert after.prediction == before.prediction
 
 
 def test_reading_is_no_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
