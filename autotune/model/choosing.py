@@ -84,6 +84,9 @@ class Chooser:
         programs: what may be chosen.
         places: multiprocessors of the device.
 
+    Attributes:
+        candidates: all that may be chosen.
+
     Raises:
         ValueError: there are no programs.
     """
@@ -109,6 +112,7 @@ class Chooser:
             for call in program.configurations
         ]
         self._calls = [calls[number] for number in order.tolist()]
+        self.candidates = tuple(candidate for _, candidate in self._calls)
         self._doubt = doubt[order].tolist()
         self._strange = np.repeat([_strange(each.largest) for each in entries], counts)[order]
         self._ones = np.ones(len(order))

@@ -186,6 +186,9 @@ class Predictor:
             calls = list(self._calls(portfolio.entries, problem))
             if calls and self._suits(portfolio, calls, problem):
                 chooser = Chooser(calls, places_of(self._device.limits))
+                # A candidate's first time is half as long as a choice, which somebody waits for.
+                for candidate in chooser.candidates:
+                    self._fits.valid(candidate, problem)
                 return _Ranked(portfolio, chooser, self._whose(portfolio))
         return None
 
