@@ -415,13 +415,15 @@ class KernelFamily:
         Raises:
             SpaceError: a parameter is missing or unknown, or its value is not one of its values.
         """
-        names = [parameter.name for parameter in self.parameters]
-        for name in [*names, *values]:
-            if name not in values or name not in names:
-                state = "missing" if name in names else "unknown"
-                raise SpaceError(
-                    f"family {self.name!r} takes {', '.join(names)}; {shown(name)} is {state}"
-                )
+        names = dict.fromkeys(parameter.name for parameter in self.parameters)
+        if names.keys() != {*values}:
+            wrong = next(
+                each for each in (*names, *values) if not (each in names and each in values)
+            )
+            state = "missing" if wrong in names else "unknown"
+            raise SpaceError(
+                f"family {self.name!r} takes {', '.join(names)}; {shown(wrong)} is {state}"
+            )
         chosen: dict[str, Value] = {}
         for parameter in self.parameters:
             position = parameter.position(values[parameter.name])

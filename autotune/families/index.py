@@ -92,7 +92,7 @@ class FamilyEntry:
         """The family, read once a process; its template is not digested again."""
         key = self.file.path, self.file.operation
         known = _FAMILIES.get(key)
-        if known is None or known[0] != self:
+        if known is None or (known[0] is not self and known[0] != self):
             digested = Digested(self.template_digest, self.template_files)
             remember(self.template, self.file.templates, digested)
             known = _FAMILIES[key] = self, self.file.read()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.model.choosing import inverse, strangeness
+from autotune.model.choosing import strangeness
 from autotune.model.portfolio import LARGEST
 from autotune.model.selecting import select
 
@@ -83,9 +83,9 @@ def build(
             if sizes.layout == program.key.layout:
                 known = observed[sizes].get(program.key)
                 if known is None:  # what is not known well is no reason to leave out what is
-                    far = strangeness(sizes, inverse(program.largest))
-                    doubt = math.exp(DOUBT * program.spread) * float(far)
-                    known = program.expected(sizes)[1] * doubt
+                    doubt = math.exp(DOUBT * program.spread)
+                    far = strangeness(sizes, program.largest)
+                    known = program.expected(sizes)[1] * doubt * far
                 seconds[row, column] = known
     served = np.isfinite(seconds).any(axis=0)
     counts = np.array([(weights or {}).get(each, 1.0) for each in shapes])

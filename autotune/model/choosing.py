@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from autotune.model.terms import Priced, Programs, Sizes
+from autotune.core.configuration import Candidate
+from autotune.model.pricing import Priced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
     from autotune.core.configuration import Configuration
     from autotune.model.portfolio import Entry
+    from autotune.model.terms import Sizes
 
 CAUTION = 0.7
 """Of two programs with equal predictions the better known one is taken: a standard deviation of
@@ -40,38 +43,38 @@ class Calls:
     units: NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """What was chosen for a shape.
 
     Attributes:
         entry: the program.
-        configuration: with what is passed at the call.
+        candidate: the same with what is passed at the call.
         seconds: predicted time of a call.
         spread: standard deviation of the prediction's logarithm.
     """
 
     entry: Entry
-    configuration: Configuration
+    candidate: Candidate
     seconds: float
     spread: float
 
 
-def strangeness(sizes: Sizes, known: NDArray[np.float64] | float) -> NDArray[np.float64]:
+def strangeness(sizes: Sizes, largest: float) -> float:
     """What a prediction is to be multiplied with for a problem much larger than all timed ones.
 
     What takes time at sizes where operands are beyond the caches, small problems do not tell.
 
     Args:
         sizes: the problem's.
-        known: `inverse` of the products of the largest problem timed.
+        largest: products of the largest problem timed; 0 where nothing is known of it, and nothing
+            is held against it.
     """
-    return np.sqrt(np.maximum(sizes.products * known * (1 / FAR), 1.0))
+    return max(math.sqrt(sizes.products) * _strange(largest), 1.0)
 
 
-def inverse(largest: float) -> float:
-    """One divided by so many products; 0 where they are not known, and are 0 themselves."""
-    return 1 / largest if largest else 0.0
+def _strange(largest: float) -> float:
+    """The strangeness of a problem, divided by the root of its products."""
+    return 1 / math.sqrt(FAR * largest) if largest else 0.0
 
 
 class Chooser:
@@ -81,6 +84,9 @@ class Chooser:
         programs: what may be chosen.
         places: multiprocessors of the device.
 
+    Attributes:
+        candidates: all that may be chosen.
+
     Raises:
         ValueError: there are no programs.
     """
@@ -88,29 +94,39 @@ class Chooser:
     def __init__(self, programs: Sequence[Calls], places: int) -> None:
         if not programs:
             raise ValueError("a choice needs at least one program")
-        self._calls = [(each.entry, call) for each in programs for call in each.configurations]
         counts = [len(each.configurations) for each in programs]
         entries = [each.entry for each in programs]
-        offered = Programs(
+        doubt = np.exp(CAUTION * np.repeat([each.spread for each in entries], counts))
+        prices = np.array([each.prices for each in entries], dtype=np.float64)
+        # Doubt about a program makes all that it does dearer.
+        self._priced = Priced(
             np.concatenate([each.units for each in programs]),
             np.repeat([float(each.resident) for each in entries], counts),
             places,
+            np.repeat(prices, counts, axis=0).T * doubt,
         )
-        prices = np.array([each.prices for each in entries], dtype=np.float64)
-        self._priced = Priced(offered, np.repeat(prices, counts, axis=0).T)
-        self._doubt = np.exp(CAUTION * np.repeat([each.spread for each in entries], counts))
-        self._known = np.repeat([inverse(each.largest) for each in entries], counts)
+        order = self._priced.order
+        calls = [
+            (each, Candidate(each.family, call))
+            for each, program in zip(entries, programs, strict=True)
+            for call in program.configurations
+        ]
+        self._calls = [calls[number] for number in order.tolist()]
+        self.candidates = tuple(candidate for _, candidate in self._calls)
+        self._doubt = doubt[order].tolist()
+        self._strange = np.repeat([_strange(each.largest) for each in entries], counts)[order]
+        self._ones = np.ones(len(order))
 
     def ranked(self, sizes: Sizes) -> Iterator[Choice]:
         """All choices, the most promising first."""
-        seconds = self._priced.seconds(sizes)
-        doubtful = seconds * self._doubt * strangeness(sizes, self._known)
+        doubtful = self._priced.seconds(sizes)
+        strange = self._strange * math.sqrt(sizes.products)
+        np.maximum(strange, self._ones, out=strange)
+        doubtful *= strange
         # One or two are asked for as a rule: to find each costs less than to put all in order.
         for _ in doubtful:
             row = int(doubtful.argmin())
-            yield self._choice(row, seconds)
+            entry, candidate = self._calls[row]
+            seconds = float(doubtful[row] / (self._doubt[row] * strange[row]))
+            yield Choice(entry, candidate, seconds, entry.spread)
             doubtful[row] = np.inf
-
-    def _choice(self, row: int, seconds: np.ndarray) -> Choice:
-        entry, configuration = self._calls[row]
-        return Choice(entry, configuration, float(seconds[row]), entry.spread)

@@ -71,11 +71,16 @@ def with_calls(
                 each
                 for each in chooser.ranked(Sizes.of(here))
                 if planner_of(
-                    families[each.entry.family], each.configuration, problem.dtype, limits
+                    families[each.entry.family],
+                    each.candidate.configuration,
+                    problem.dtype,
+                    limits,
                 ).valid(here)
             )
             for choice in itertools.islice(valid, KEPT):
-                call = tuple(int(choice.configuration[name]) for name in choice.entry.free)
+                call = tuple(
+                    int(choice.candidate.configuration[name]) for name in choice.entry.free
+                )
                 kept[choice.entry.key][call] = None
     return tuple(replace(each, calls=tuple(_calls(each, kept[each.key]))) for each in entries)
 

@@ -11,7 +11,6 @@ to measurements, as in ISAAC (Tillet and Cox, 2017), but for each program by its
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -151,10 +150,8 @@ class Programs:
         self.resident = np.broadcast_to(np.asarray(resident, dtype=np.float64), len(units))
         self.parts, self.volume, self.area = parts, volume, area
         self._slots = self.resident * places
-        # A shape that is new waits for this: what can be is computed once. Products by inverses
-        # may be off in the last place, so those to be rounded up are taken a little less.
-        self._tiles, self._per_part = _LESS / np.array([rows, columns, steps]), _LESS / parts
-        self._per_slot, self._per_place = _MORE / self._slots, _LESS / places
+        self._tiles, self._per_part = LESS / np.array([rows, columns, steps]), LESS / parts
+        self._per_slot, self._per_place = MORE / self._slots, LESS / places
         divided = parts > 1
         self.by_kernel = np.asarray(divided & (in_block == 0), np.float64)
         self.in_block = np.where(divided & (in_block != 0), parts, 0.0)
@@ -255,67 +252,11 @@ class Division(NamedTuple):
     blocks: Column | None
 
 
-_LESS, _MORE = 1 - 1e-12, 1 + 1e-12
-"""Quotients of sizes that are not whole are farther from that."""
+LESS, MORE = 1 - 1e-12, 1 + 1e-12
+"""Products by inverses may be off in the last place: those that are rounded up are taken a little
+less, others a little more. Quotients of sizes that are not whole are farther from that."""
 
 
 def price(counted: NDArray[Any], prices: NDArray[Any]) -> Column:
     """Seconds, of terms and prices of shape (terms, programs)."""
     return np.asarray(np.einsum("tp,tp->p", counted, prices))
-
-
-class Priced:
-    """Programs and their prices: the seconds of each, and nothing else of it.
-
-    The same as `price` of what `Programs.count` counts. A new shape waits for this, so what does
-    not depend on sizes is multiplied once.
-
-    Args:
-        programs: whose terms are counted.
-        prices: of those, shape (terms, programs).
-    """
-
-    def __init__(self, programs: Programs, prices: NDArray[np.float64]) -> None:
-        self._programs = programs
-        of = dict(zip(TERMS, prices, strict=True))
-        fixed = of["call"] + of["sum of parts"] * programs.by_kernel
-        fixed = fixed + of["sum in a block"] * programs.in_block
-        bytes_of_c = of["bytes of C"] + of["bytes of parts"] * programs.written
-        full = of["steps of full waves"] * programs.resident + of["steps in a row"]
-        last = of["steps of the last wave"]
-        unaligned = [
-            of[f"steps, rows of {each} unaligned"] * programs.as_they_are for each in "AB"
-        ]
-        copied = of["bytes copied"] * programs.copied
-        self._of_calls, self._of_steps = {}, {}
-        for a, b in itertools.product((False, True), repeat=2):
-            slow = a * unaligned[0] + b * unaligned[1]
-            self._of_calls[a, b] = np.array(
-                [
-                    fixed + (a or b) * of["copies"] * programs.copied,
-                    of["bytes of A"] + a * copied,
-                    of["bytes of B"] + b * copied,
-                    bytes_of_c,
-                ]
-            )
-            steps = np.array([full + slow * programs.resident, last + slow, of["steps in a row"]])
-            self._of_steps[a, b] = steps * programs.volume
-        each = of["units"] * programs.area
-        self._of_units = np.array([each * programs.resident + of["waves"], each, of["waves"]])
-        self._of_parts = of["bytes of parts"][programs.even] * programs.tile_elements
-
-    def seconds(self, sizes: Sizes) -> Column:
-        """What a problem takes each program."""
-        m, n, k, itemsize = sizes.m, sizes.n, sizes.k, sizes.itemsize
-        full, last, begun, steps, segments, blocks = self._programs.divided(sizes)
-        unaligned = sizes.unaligned
-        waves = np.array([full, last, begun])
-        found: Column = np.einsum("tp,tp->p", waves, self._of_steps[unaligned])
-        found *= steps
-        tiles = np.einsum("tp,tp->p", waves, self._of_units)
-        found += tiles if segments is None else tiles * segments
-        traffic = np.array([1.0, m * n * itemsize, n * k * itemsize, m * k * itemsize])
-        found += traffic @ self._of_calls[unaligned]
-        if blocks is not None:
-            found[self._programs.even] += blocks * self._of_parts * itemsize
-        return found

@@ -95,9 +95,8 @@ def find(
         The best usable record, or quality DEFAULT without one.
     """
     records = list(records)
-    nothing = f"no record fits {problem.label} on {device.fingerprint.name}"
-    if not records:  # as mostly of a shape that is new, and its caller waits
-        return Match(None, MatchQuality.DEFAULT, nothing)
+    if not records:
+        return Match(None, MatchQuality.DEFAULT, nothing_fits(problem, device))
     sizes = problem_sizes(problem)
     fixed = without(problem.key(), sizes)
     fitting = [
@@ -127,7 +126,13 @@ def find(
         if refusal is None:
             return Match(record, candidate.quality, _join([candidate.reason, *_few(skipped)]))
         skipped.append(f"record {record.id} cannot be used: {refusal}")
-    return Match(None, MatchQuality.DEFAULT, _join([nothing, *_few(skipped)]))
+    reasons = [nothing_fits(problem, device), *_few(skipped)]
+    return Match(None, MatchQuality.DEFAULT, _join(reasons))
+
+
+def nothing_fits(problem: Problem, device: Device) -> str:
+    """What is said where no record does."""
+    return f"no record fits {problem.label} on {device.fingerprint.name}"
 
 
 def neighbours(

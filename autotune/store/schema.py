@@ -80,6 +80,18 @@ _STEPS = (_RECORDS_AND_MEASUREMENTS, _BINARIES, _PORTFOLIOS)
 """What brings a file from each version to the next; an empty one begins at version 0."""
 
 
+_written = 0
+
+
+def written() -> int:
+    """How many transactions of this process have ended, on whatever file.
+
+    Whoever keeps what a file held has to look at the file only when this has changed, as far as
+    this process is concerned.
+    """
+    return _written
+
+
 @contextmanager
 def transaction(path: Path, timeout_s: float) -> Iterator[sqlite3.Connection]:
     """Open for writing, creating what is missing; commit at the end, roll back on any error.
@@ -87,14 +99,20 @@ def transaction(path: Path, timeout_s: float) -> Iterator[sqlite3.Connection]:
     Raises:
         CacheError: the file cannot be written; nothing in it has changed.
     """
-    with _translated(path):
-        private_folder(path.parent)
-        with closing(_connect(path, "mode=rwc", timeout_s)) as connection:
-            with connection:
-                connection.execute("BEGIN IMMEDIATE")
-                _upgrade(connection, _version(connection, path))
-                yield connection
-            _use_write_ahead_log(connection)
+    global _written
+    try:
+        with _translated(path):
+            private_folder(path.parent)
+            with closing(_connect(path, "mode=rwc", timeout_s)) as connection:
+                with connection:
+                    connection.execute("BEGIN IMMEDIATE")
+                    _upgrade(connection, _version(connection, path))
+                    yield connection
+                _use_write_ahead_log(connection)
+    finally:
+        # Of two threads that are here at the same time one may not count; what both have written
+        # is in their files by now, and the number is another one.
+        _written += 1
 
 
 def read(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from autotune.core.device import DeviceFingerprint
     from autotune.model.portfolio import Portfolio
+    from autotune.operations.operation import Operation
     from autotune.operations.problem import Problem
     from autotune.store.record import TuningRecord
 
@@ -200,6 +201,27 @@ def _is_trusted(folder: Path) -> bool:
         _log.warning("%s: its binaries are left out: %s", folder, error)
         return False
     return True
+
+
+def shapes(
+    sources: Sequence[RecordSource], operation: Operation, target: str, fingerprint: str
+) -> frozenset[tuple[object, ...]]:
+    """Sizes of the problems that there are records of; of no others the first pool has any.
+
+    Args:
+        sources: whose records.
+        operation: what the problems are of.
+        target: where they run.
+        fingerprint: digest of the device's.
+    """
+    names = [name.lower() for name in operation.sizes]
+    found = (
+        [fields.get(name) for name in names]
+        for source in sources
+        for digest, problem in source.problems(operation.name, target)
+        if digest == fingerprint and (fields := _fields(problem)) is not None
+    )
+    return frozenset(tuple(each) for each in found if all(isinstance(size, int) for size in each))
 
 
 def pools(

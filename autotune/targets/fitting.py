@@ -47,14 +47,15 @@ class Fits:
 
     def _planner(self, candidate: Candidate, dtype: str) -> Planner | str:
         key = candidate, dtype
-        if key not in self._planners:
+        found = self._planners.get(key)
+        if found is None:
             family = self._families[candidate.family]
             try:
-                planner = planner_of(family, candidate.configuration, dtype, self._limits)
-                self._planners[key] = planner
+                found = planner_of(family, candidate.configuration, dtype, self._limits)
             except SpaceError as error:
-                self._planners[key] = str(error)
-        return self._planners[key]
+                found = str(error)
+            self._planners[key] = found
+        return found
 
 
 class Fitting:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from autotune.core.configuration import Candidate
 from autotune.core.errors import InputError, NotTunedError, UnknownNameError
@@ -14,6 +14,7 @@ from autotune.families.defaults import default_family
 from autotune.families.launch import Binary
 from autotune.families.offers import refusal
 from autotune.store import Match, MatchQuality, TuningRecord, find, pools
+from autotune.store.matching import nothing_fits
 from autotune.targets.base import Target
 from autotune.targets.invocation import Invocation, not_tuned
 from autotune.targets.resident import Resident, resident
@@ -43,8 +44,7 @@ LASTING = ("predicted", "nearest")
 """Those whose look-ups share what they read, and may ask a model."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lookup:
+class Lookup(NamedTuple):
     """Which kernel serves a problem; nothing of it is compiled or loaded.
 
     Attributes:
@@ -82,8 +82,14 @@ def look_up(
     allowed = qualities(match)
     lasting = match in LASTING
     shared = resident(problem, target, device, cache, extra_families, keep=lasting)
+    # Most shapes that are new have no records, and their callers wait.
+    new = lasting and problem.shape not in shared.shapes
+    if new and (prediction := shared.predictor.choose(problem)) is not None:
+        return _predicted(target, shared, prediction, nothing_fits(problem, shared.device))
     fitting = shared.fits.at(problem)
-    found, prediction = _find(problem, target, shared, fitting, predict=lasting)
+    found, prediction = _find(problem, target, shared, fitting, predict=lasting and not new)
+    if prediction is not None:
+        return _predicted(target, shared, prediction, found.reason)
     if found.quality not in allowed:
         invocation = Invocation.of(
             problem,
@@ -95,9 +101,6 @@ def look_up(
         )
         enough = "stale" if found.quality is MatchQuality.STALE else "nearest"
         raise NotTunedError(not_tuned(invocation, shared.families, found.reason, enough))
-    if prediction is not None:
-        family = shared.families[prediction.candidate.family]
-        return Lookup(target, shared, family, prediction.candidate, found, prediction)
     candidate = _candidate(problem, target, shared, fitting, found)
     if found.record is not None and (cap := _capped(problem, found.record.candidate, shared)):
         found = replace(found, reason="; ".join(filter(None, (found.reason, cap))))
@@ -131,7 +134,7 @@ def second_choice(
 
     def chosen(prediction: Prediction) -> Lookup:
         family = found.shared.families[prediction.candidate.family]
-        return replace(found, family=family, candidate=prediction.candidate, prediction=prediction)
+        return found._replace(family=family, candidate=prediction.candidate, prediction=prediction)
 
     choices = map(chosen, found.shared.predictor.favourites(problem))
     return next(filter(ready, choices), None)
@@ -144,13 +147,27 @@ def qualities(match: str) -> tuple[MatchQuality, ...]:
     return _QUALITIES[match]
 
 
+def _predicted(target: Target, shared: Resident, prediction: Prediction, lack: str) -> Lookup:
+    """What a model chose.
+
+    Args:
+        target: where it is to run.
+        shared: what look-ups have in common.
+        prediction: the choice.
+        lack: why no record of the problem serves.
+    """
+    match = Match(None, MatchQuality.PREDICTED, f"{prediction.reason}; {lack}")
+    family = shared.families[prediction.candidate.family]
+    return Lookup(target, shared, family, prediction.candidate, match, prediction)
+
+
 def _find(
     problem: Problem, target: Target, shared: Resident, fitting: Fitting, *, predict: bool
 ) -> tuple[Match, Prediction | None]:
     """The best record for a problem; no more records are read than it takes to know.
 
     Where the problem itself has none that can be used, the device's model chooses, if it may and
-    there is one.
+    there is one; then the match says why none could.
     """
     families, device, sources = shared.families, shared.device, shared.sources
 
@@ -185,8 +202,7 @@ def _find(
             predict = False  # what is to come are records of other problems
             prediction = shared.predictor.choose(problem)
             if prediction is not None:
-                reason = "; ".join((prediction.reason, found.reason))
-                return Match(None, MatchQuality.PREDICTED, reason), prediction
+                return found, prediction
     assert found is not None  # there is always a first pool
     return found, None
 

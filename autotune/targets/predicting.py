@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.errors import SpaceError
 from autotune.families.launch import kernel_layout
-from autotune.families.planning import planner_of
 from autotune.model import (
     Calls,
     Chooser,
@@ -24,6 +23,7 @@ from autotune.model import (
     with_copies,
 )
 from autotune.operations.problem import Gemm, multiplies
+from autotune.targets.fitting import Fits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,8 +52,7 @@ _USUAL = ((2048, 2048, 2048), (1, 4096, 4096), (4096, 4096, 1), (8, 4096, 4096),
 """Rows, reduction and columns of problems, for one of which a preset is meant."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(NamedTuple):
     """A candidate that a model chose.
 
     Attributes:
@@ -62,7 +61,7 @@ class Prediction:
         portfolio: which one.
         seconds: predicted time of a call.
         spread: standard deviation of the prediction's logarithm.
-        reason: what is predicted, how sure that is, and by whose model.
+        whose: the model that predicts, and what it knows.
     """
 
     candidate: Candidate
@@ -70,7 +69,12 @@ class Prediction:
     portfolio: Portfolio
     seconds: float
     spread: float
-    reason: str
+    whose: str
+
+    @property
+    def reason(self) -> str:
+        """What is predicted, how sure that is, and by whose model."""
+        return f"predicted {_duration(self.seconds)} within {self.spread:.0%} by {self.whose}"
 
 
 class Predictor:
@@ -98,6 +102,7 @@ class Predictor:
             (each for each in portfolios if each.fingerprint.kind == own.kind),
             key=lambda each: -each.fingerprint.likeness(own),
         )
+        self._fits = Fits(families, device.limits)
         self._lock = threading.Lock()
         self._choosers: dict[tuple[object, ...], _Ranked | None] = {}
         self._points: dict[tuple[object, ...], Chooser | None] = {}
@@ -114,7 +119,8 @@ class Predictor:
         if ranked is None:
             return
         for choice in self._valid_choices(ranked.chooser, problem):
-            yield self._prediction(ranked.portfolio, choice)
+            entry, candidate, seconds, spread = choice
+            yield Prediction(candidate, entry, ranked.portfolio, seconds, spread, ranked.whose)
 
     def by_limits(self, problem: Problem, default: str) -> Candidate | None:
         """The valid one of the families' own points with the least work, waves and bytes.
@@ -133,7 +139,7 @@ class Predictor:
                 self._points[key] = self._chooser_of_points(problem, default)
             chooser = self._points[key]
         choices = () if chooser is None else self._valid_choices(chooser, problem)
-        return next(map(_candidate, choices), None)
+        return next((each.candidate for each in choices), None)
 
     def portfolio(self, problem: Gemm) -> Portfolio | None:
         """The portfolio for problems like this, of the device or of the one most like it."""
@@ -157,7 +163,7 @@ class Predictor:
     def _valid_choices(self, chooser: Chooser, problem: Gemm) -> Iterator[Choice]:
         """What may be called for a problem, the most promising first."""
         for choice in chooser.ranked(Sizes.of(problem)):
-            if self._valid(problem, _candidate(choice)):
+            if self._fits.valid(choice.candidate, problem):
                 yield choice
 
     def _fitting(self, problem: Gemm) -> Iterator[Portfolio]:
@@ -179,7 +185,11 @@ class Predictor:
         for portfolio in self._fitting(problem):
             calls = list(self._calls(portfolio.entries, problem))
             if calls and self._suits(portfolio, calls, problem):
-                return _Ranked(portfolio, Chooser(calls, places_of(self._device.limits)))
+                chooser = Chooser(calls, places_of(self._device.limits))
+                # A candidate's first time is half as long as a choice, which somebody waits for.
+                for candidate in chooser.candidates:
+                    self._fits.valid(candidate, problem)
+                return _Ranked(portfolio, chooser, self._whose(portfolio))
         return None
 
     def _suits(self, portfolio: Portfolio, calls: Sequence[Calls], problem: Gemm) -> bool:
@@ -194,8 +204,8 @@ class Predictor:
     def _runs(self, calls: Calls, problem: Gemm) -> bool:
         """Whether a program is valid here for any of the usual sizes."""
         return any(
-            self._valid(
-                replace(problem, m=m, n=n, k=k), Candidate(calls.entry.family, configuration)
+            self._fits.valid(
+                Candidate(calls.entry.family, configuration), replace(problem, m=m, n=n, k=k)
             )
             for configuration in calls.configurations[:_TRIED]
             for m, n, k in _USUAL
@@ -259,27 +269,19 @@ class Predictor:
         for preset in family.presets.values():
             for usual, space in spaces:
                 placed = preset.placed(space) if space.size else preset.configuration
-                if self._valid(usual, Candidate(family.name, placed)):
+                if self._fits.valid(Candidate(family.name, placed), usual):
                     yield placed
                     break
 
-    def _valid(self, problem: Gemm, candidate: Candidate) -> bool:
-        family, limits = self._families[candidate.family], self._device.limits
-        return planner_of(family, candidate.configuration, problem.dtype, limits).valid(problem)
-
-    def _prediction(self, portfolio: Portfolio, choice: Choice) -> Prediction:
+    def _whose(self, portfolio: Portfolio) -> str:
         where = portfolio.fingerprint.name
         whose = (
             f"{where}'s model"
             if portfolio.fingerprint == self._device.fingerprint
             else (f"the model of another device, {where}")
         )
-        reason = (
-            f"predicted {_duration(choice.seconds)} within {choice.spread:.0%} by {whose} "
-            f"({len(portfolio.entries)} programs, measured on {portfolio.shapes} shapes)"
-        )
-        candidate, entry = _candidate(choice), choice.entry
-        return Prediction(candidate, entry, portfolio, choice.seconds, choice.spread, reason)
+        known = f"{len(portfolio.entries)} programs, measured on {portfolio.shapes} shapes"
+        return f"{whose} ({known})"
 
 
 def _kind(problem: Gemm) -> tuple[object, ...]:
@@ -288,16 +290,13 @@ def _kind(problem: Gemm) -> tuple[object, ...]:
     return (*types, problem.accuracy, problem.threads, problem.layout)
 
 
-def _candidate(choice: Choice) -> Candidate:
-    return Candidate(choice.entry.family, choice.configuration)
-
-
 @dataclass(frozen=True, slots=True)
 class _Ranked:
-    """A portfolio and its choices for problems of one kind."""
+    """A portfolio, its choices for problems of one kind, and what is said of it."""
 
     portfolio: Portfolio
     chooser: Chooser
+    whose: str
 
 
 def predictor_of(

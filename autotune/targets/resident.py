@@ -2,8 +2,9 @@
 
 `load` with match="exact" or "stale" reads them as they are when it is called. With "nearest", for
 the thousands of shapes of a program, they are those that the process has read before, unless the
-user's database has changed since, which is looked at every time; the device, as the process may
-use it, and the families are looked at again after `LOOK_AGAIN_S`.
+user's database has changed since. What this process writes is seen at once, what others write
+after `OTHERS_S`; the device, as the process may use it, and the families are looked at again after
+`LOOK_AGAIN_S`. Until then a look-up makes no system call.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from autotune.core.paths import CacheLocations
 from autotune.families.catalog import catalog
 from autotune.families.program_cache import ProgramCache
 from autotune.store.kept import kept_sources, state_of
-from autotune.store.sources import VARIABLE
+from autotune.store.schema import written
+from autotune.store.sources import VARIABLE, shapes
 from autotune.targets.background import background
 from autotune.targets.fitting import Fits
 from autotune.targets.predicting import Predictor, predictor_of
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 
 LOOK_AGAIN_S = 1.0
 """Seconds that the device and the families are taken to be as they were."""
+
+OTHERS_S = 0.1
+"""Seconds that other processes are taken to have written nothing."""
 
 
 class Resident:
@@ -63,31 +68,43 @@ class Resident:
         place: CacheLocations,
         extra_families: Sequence[Path],
     ) -> None:
-        self._operation = problem.operation
+        self._operation = problem.defined
         self._target = target
         self._name = name
         self._extra = tuple(extra_families)
         self.place = place
+        self._written = written()
         self._state = state_of(place.database)
         self.programs = ProgramCache(place.programs)
         self.device = self._device(problem)
         self.families = self._catalog()
         self.fits = Fits(self.families, self.device.limits)
         self.sources = kept_sources(place.database, self.device.fingerprint.kind)
-        self._until = time.monotonic() + LOOK_AGAIN_S
+        self._looked(time.monotonic() + LOOK_AGAIN_S)
 
     @functools.cached_property
     def predictor(self) -> Predictor:
         """What chooses for problems without records."""
         return predictor_of(
-            self.sources, self._operation, self._target.name, self.families, self.device
+            self.sources, self._operation.name, self._target.name, self.families, self.device
         )
+
+    @functools.cached_property
+    def shapes(self) -> frozenset[tuple[object, ...]]:
+        """Sizes of which there are records of the device."""
+        digest = self.device.fingerprint.digest
+        return shapes(self.sources, self._operation, self._target.name, digest)
 
     def holds(self, problem: Problem) -> bool:
         """Whether all is as it was, as far as that is looked at."""
+        count = written()
+        if time.monotonic() < self._until and count == self._written:
+            return True
         if state_of(self.place.database) != self._state:
             return False
-        if time.monotonic() < self._until:
+        self._written = count  # not before the look: another thread would go by it
+        if time.monotonic() < self._again:
+            self._looked(self._again)
             return True
         if self._target.changes:
             device = self._device(problem)
@@ -98,8 +115,17 @@ class Resident:
                 return False
         if self._catalog().digests != self.families.digests:
             return False
-        self._until = time.monotonic() + LOOK_AGAIN_S
+        self._looked(time.monotonic() + LOOK_AGAIN_S)
         return True
+
+    def _looked(self, again: float) -> None:
+        """The database has been looked at.
+
+        Args:
+            again: when to look at the rest, too.
+        """
+        self._again = again
+        self._until = min(again, time.monotonic() + OTHERS_S)
 
     def _device(self, problem: Problem) -> Device:
         return self._target.runnable(self._target.device(problem, self._name))
@@ -107,7 +133,7 @@ class Resident:
     def _catalog(self) -> Families:
         # Digests are kept with the programs, where this process may write.
         keep = self.programs.folder / self._target.name
-        return catalog(self._target.name, self._operation, self._extra, keep=keep)
+        return catalog(self._target.name, self._operation.name, self._extra, keep=keep)
 
 
 _RESIDENT: dict[Hashable, Resident] = {}

@@ -122,6 +122,24 @@ def test_a_lost_rank_costs_one_request(
     assert isinstance(world.call(MeasureNetwork(), LIMIT_S), Network)
 
 
+def test_what_a_rank_says_last_is_heard_whatever_mpiexec_passes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It may end with what ranks printed still unread; this one reads nothing."""
+    silent = tmp_path / "mpiexec"
+    silent.write_text(
+        "#!/bin/sh\n"
+        f'[ "$1" = --version ] && exec {find_mpiexec()} --version\n'
+        f'exec {find_mpiexec()} "$@" > /dev/null 2>&1\n'
+    )
+    silent.chmod(0o700)
+    monkeypatch.setattr("autotune.targets.mpi.ranks.world.find_mpiexec", lambda: silent)
+    assert world.call(setup(tmp_path), LIMIT_S) is None
+    reply = world.call(doing("raise ValueError('seven is right out')"), LIMIT_S)
+    assert isinstance(reply, Failure)
+    assert "rank 1: ValueError: seven" in reply.reason
+
+
 def test_the_end_of_a_run_costs_the_ranks_and_no_time(world: World, tmp_path: Path) -> None:
     assert world.call(setup(tmp_path), LIMIT_S) is None
     before = members(world)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import sqlite3
 import sys
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from records import DEVICE, FINGERPRINT, PORTFOLIO, record
 
-from autotune.operations.problem import Gemm
+from autotune.operations.problem import GEMM, Gemm
 from autotune.store import (
     TuningCache,
     TuningRecord,
@@ -20,7 +22,7 @@ from autotune.store import (
     pools,
     record_sources,
 )
-from autotune.store.sources import RecordFiles
+from autotune.store.sources import RecordFiles, shapes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -128,3 +130,19 @@ def test_few_records_are_read_the_nearest_first(tmp_path: Path) -> None:
     assert [len(pool) for pool in read] == [1, 2, 4, 5, 6]
     assert read[-1][-1] == other
     assert found(user, Gemm(500, 500, 500))[:2] == [[], [sizes[2]]]
+
+
+def test_shapes_are_those_of_the_devices_own_records(tmp_path: Path) -> None:
+    user, fingerprint = tmp_path / "user.sqlite", DEVICE.fingerprint
+    own = [Gemm(64, 32, 16), Gemm(64, 32, 16, layout="nt"), Gemm(8, 9, 10, "float64")]
+    other = replace(record(1, 2, 3), fingerprint=replace(FINGERPRINT, name="Another"))
+    damaged = record(5, 6, 7)
+    TuningCache(user).add(*[record(problem=each) for each in own], other, damaged)
+    with closing(sqlite3.connect(user)) as connection, connection:
+        text = '{"m": [5], "n": 6, "k": 7}'
+        connection.execute("UPDATE records SET problem = ? WHERE id = ?", (text, damaged.id))
+    sources = record_sources(user, "cpu")
+    assert shapes(sources, GEMM, "cpu", fingerprint.digest) == {(64, 32, 16), (8, 9, 10)}
+    assert shapes(sources, GEMM, "cuda", fingerprint.digest) == set()
+    for problem in own:  # whose first pools are not empty
+        assert next(pools(sources, problem, "cpu", fingerprint))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from records import record
 from tuned_suspect import PROBLEM, store, tuned
 
 from autotune.core.paths import CacheLocations
@@ -19,7 +21,8 @@ from autotune.store import MatchQuality, TuningCache, schema
 from autotune.targets import resident
 from autotune.targets.cpu import identity
 from autotune.targets.cpu.target import CpuTarget
-from autotune.targets.lookup import look_up
+from autotune.targets.lookup import Lookup, look_up
+from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,9 +34,10 @@ def near(problem: Gemm, folder: Path) -> Any:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """How often databases are opened and the processor is read."""
-    counted = {"_connect": 0, "usable_threads": 0}
-    for owner, name in ((schema, "_connect"), (identity, "usable_threads")):
+    """How often databases are opened or looked at, and the processor is read."""
+    looks = (schema, "_connect"), (resident, "state_of"), (identity, "usable_threads")
+    counted = {name: 0 for _, name in looks}
+    for owner, name in looks:
         real = getattr(owner, name)
 
         def counting(*arguments: Any, name: str = name, real: Any = real) -> Any:
@@ -48,16 +52,23 @@ def test_a_new_shape_opens_nothing(
     tmp_path: Path, reads: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resident, "LOOK_AGAIN_S", 3600.0)
+    monkeypatch.setattr(resident, "OTHERS_S", 3600.0)
     store(tmp_path)
     load(Gemm(9, 8, 4), "cpu", match="nearest", extra_families=[tmp_path])
     assert min(reads.values()) > 0
     reads.update(dict.fromkeys(reads, 0))
     for m in range(10, 20):
         load(Gemm(m, 8, 4), "cpu", match="nearest", extra_families=[tmp_path])
-    assert reads == {"_connect": 0, "usable_threads": 0}
+    assert set(reads.values()) == {0}
     # Whoever wants it exact is told of this moment.
     load(PROBLEM, "cpu", extra_families=[tmp_path])
     assert min(reads.values()) > 0
+
+
+def passed(kept: resident.Resident, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the time pass that the device and the families are taken to be as they were."""
+    for name in ("_until", "_again"):
+        monkeypatch.setattr(kept, name, 0.0)
 
 
 def test_what_another_process_stores_is_seen(tmp_path: Path) -> None:
@@ -72,10 +83,53 @@ def test_what_another_process_stores_is_seen(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", script, str(tmp_path), *sys.path]
     subprocess.run(command, check=True, cwd=path.parent)
+    time.sleep(resident.OTHERS_S)
     assert near(other, tmp_path).match.quality is MatchQuality.EXACT
 
 
-def test_reading_is_no_change(tmp_path: Path) -> None:
+def test_what_the_process_itself_stores_is_seen_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resident, "OTHERS_S", 3600.0)
+    store(tmp_path)
+    other = Gemm(20, 8, 4)
+    assert near(other, tmp_path).match.quality is MatchQuality.NEAREST
+    store(tmp_path, tuned(tmp_path, other))
+    found = near(other, tmp_path)
+    assert found.match.quality is MatchQuality.EXACT
+    # What is stored elsewhere is no change.
+    TuningCache(tmp_path / "elsewhere.sqlite").check_writable()
+    assert near(other, tmp_path).shared is found.shared
+
+
+def test_a_record_of_the_problem_comes_before_the_model() -> None:
+    def look(problem: Gemm) -> Lookup:
+        return look_up(problem, make_target("cuda"), match="nearest", device="NVIDIA H200")
+
+    problem = Gemm(100, 200, 300)
+    other = replace(problem, layout="nt")  # of the same sizes
+    chosen = look(problem)
+    assert chosen.match.quality is MatchQuality.PREDICTED
+    own = record(
+        problem=problem,
+        target="cuda",
+        fingerprint=chosen.device.fingerprint,
+        candidate=chosen.candidate,
+        family_digest=chosen.family.digest,
+    )
+    before = look(other)
+    TuningCache(CacheLocations.at(None).database).add(own)
+    assert look(problem).match.record == own
+    after = look(other)
+    assert after.match == before.match
+    assert after.prediction is not None
+    lack = f"no record fits {other.label} on NVIDIA H200"
+    assert after.match.reason == f"{after.prediction.reason}; {lack}"
+    assert after.prediction == before.prediction
+
+
+def test_reading_is_no_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resident, "OTHERS_S", 0.0)  # it is looked at every time
     store(tmp_path)
     first = near(Gemm(9, 8, 4), tmp_path).shared
     TuningCache(CacheLocations.at(None).database).records()
@@ -94,7 +148,7 @@ def test_an_edited_family_is_seen(
         forget()
     else:
         (kept,) = (each for each in resident._RESIDENT.values() if each._extra == (tmp_path,))
-        monkeypatch.setattr(kept, "_until", 0.0)
+        passed(kept, monkeypatch)
     found = near(PROBLEM, tmp_path)
     assert found.match.quality is MatchQuality.STALE
     # And is not looked at again before its time.
@@ -107,7 +161,7 @@ def test_fewer_threads_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     first = near(PROBLEM, tmp_path).shared
     assert first.device.limits.max_threads == 4
     monkeypatch.setattr(identity, "usable_threads", lambda *arguments: 1)
-    monkeypatch.setattr(first, "_until", 0.0)
+    passed(first, monkeypatch)
     assert near(PROBLEM, tmp_path).shared.device.limits.max_threads == 1
 
 

@@ -15,7 +15,7 @@ import time
 import weakref
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 from autotune.core.deadline import Deadline
 from autotune.core.errors import AutotuneError, OutOfTimeError
@@ -34,10 +34,13 @@ _LAUNCH = (
     "import ctypes, os, sys; sys.platform == 'linux' and ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); "
     "os.getppid() == int(sys.argv[1]) or os._exit(1); os.execv(sys.argv[2], sys.argv[2:])"
 )
-# A rank dies with what started it, from before it imports anything.
+# A rank dies with what started it, from before it imports anything. What it says it writes to the
+# file itself: mpiexec, which would pass it on, may end before it has read all. (A batch system's
+# may have put the rank on another machine, where there is no such file.)
 _RANK = (
-    "import ctypes, sys; address, kind, *sys.path[:] = sys.argv[1:]; "
+    "import ctypes, os, sys; address, printed, kind, *sys.path[:] = sys.argv[1:]; "
     "sys.platform == 'linux' and ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); "
+    "os.path.exists(printed) and os.dup2(os.open(printed, os.O_WRONLY | os.O_APPEND), 2); "
     "from autotune.targets.mpi.ranks.ranks import main; main(address, gpus=kind == 'gpus')"
 )
 
@@ -193,22 +196,23 @@ class _Started:
         # Also for ranks that nobody closed: at the latest when the interpreter exits.
         self._finalizer = weakref.finalize(self, resources.close)
         try:
-            printed: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-            self._printed = resources.enter_context(printed)
             # Only its owner can enter the folder, so only his processes can connect. It is gone
-            # once the ranks have started.
+            # once the ranks have started, which keep the file open.
             with (
                 tempfile.TemporaryDirectory(prefix=f"autotune-{os.getpid()}-") as folder,
                 socket.socket(socket.AF_UNIX) as listener,
             ):
-                address = str(Path(folder) / "rank0")
+                address, printed = str(Path(folder) / "rank0"), str(Path(folder) / "printed")
+                # Several write to it, each to its end.
+                file = Path(printed).open("a+b")  # noqa: SIM115
+                self._printed = resources.enter_context(file)
                 listener.bind(address)
                 listener.listen(1)
                 self.process = subprocess.Popen(
                     [
                         *(sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid())),
                         *command,
-                        *(sys.executable, "-c", _RANK, address, kind, *sys.path),
+                        *(sys.executable, "-c", _RANK, address, printed, kind, *sys.path),
                     ],
                     stdin=subprocess.DEVNULL,
                     stdout=self._printed,
@@ -236,15 +240,15 @@ class _Started:
 
     def epitaph(self) -> str:
         """How the ranks ended, in one line: what the first of them to fail said of it."""
-        try:
-            code = self.process.wait(5.0)
-        except subprocess.TimeoutExpired:
-            return "the connection to rank 0 broke and the others hung"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(5.0)
         self._printed.seek(max(0, self._printed.seek(0, os.SEEK_END) - 20_000))
         lines = self._printed.read().decode(errors="replace").strip().splitlines()
         faults = [line for line in lines if line.startswith(FAULT)]
         if faults:
             return faults[0].removeprefix("autotune ")[:300]
+        if (code := self.process.poll()) is None:
+            return "the connection to rank 0 broke and the others hung"
         signalled = [line.strip() for line in lines if "SIGNAL" in line.upper()]
         told = (signalled or lines or [""])[-1]
         return f"a rank was lost, mpiexec ended with {code}: {told[:200]}".rstrip(": ")
