@@ -77,7 +77,8 @@ def test_binaries_need_what_was_predicted(
 def test_presets_spill_nothing(name: str, preset: str, layout: str) -> None:
     family = FAMILIES[name]
     configuration = family.presets[preset].configuration
-    text = render(family, configuration, dtype="float32", layout=layout).text
+    dtype = "bfloat16" if preset.endswith("16-bits") else "float32"
+    text = render(family, configuration, dtype=dtype, layout=layout).text
     compiled = compile_cuda(text, "sm_90")
     assert compiled.spill_bytes.get("gemm", 0) <= SPILL_LIMIT
     assert compiled.kernels["gemm"].local_bytes == 0

@@ -41,7 +41,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> ProgramCache:
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 @pytest.mark.parametrize(
     ("name", "sizes"),
     [*(("skinny", sizes) for sizes in THIN), *(("outer", sizes) for sizes in SHORT)],

@@ -50,6 +50,27 @@ static inline Value __ldg(const Value* address) {
 
 static inline int __ffs(int value) { return __builtin_ffs(value); }
 
+// The lower word of two, moved down by `shift` bits modulo 32.
+static inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
+  return static_cast<unsigned>((std::uint64_t(high) << 32 | low) >> (shift & 31));
+}
+
+// Four bytes of two words, one for each hexadecimal digit of `chosen`.
+static inline unsigned __byte_perm(unsigned low, unsigned high, unsigned chosen) {
+  const std::uint64_t bytes = std::uint64_t(high) << 32 | low;
+  unsigned result = 0;
+  for (int i = 0; i < 4; ++i) {
+    result |= unsigned(bytes >> 8 * (chosen >> 4 * i & 7) & 0xff) << 8 * i;
+  }
+  return result;
+}
+
+static inline float __uint_as_float(unsigned bits) {
+  float number;
+  std::memcpy(&number, &bits, sizeof number);
+  return number;
+}
+
 // Numbers of 16 bits, which the emitted source converts to float and back, and nothing else.
 struct __half {
   _Float16 value;
@@ -69,10 +90,7 @@ struct __nv_bfloat16 {
     bits = nan ? 0x7FFF : (wide + 0x7FFF + (wide >> 16 & 1)) >> 16;
   }
   explicit operator float() const {
-    const std::uint32_t wide = std::uint32_t(bits) << 16;
-    float number;
-    std::memcpy(&number, &wide, sizeof number);
-    return number;
+    return __uint_as_float(std::uint32_t(bits) << 16);
   }
 };
 

@@ -200,8 +200,9 @@ def guarded(shape: tuple[int, int], ld: int, dtype: str, *, misaligned: int = 0)
         misaligned: elements between a 16-byte boundary and the first element.
 
     Returns:
-        A view of shape `shape`, all NaN, as are the elements between its rows. At most 15 bytes
-        follow its last element before an access is a segmentation fault.
+        A view of shape `shape`, all NaN, as are the elements between its rows and those before and
+        behind it within 16 bytes. At most 15 bytes follow its last element before an access is a
+        segmentation fault: none where size and `misaligned` add up to a multiple of 16.
     """
     rows, columns = shape
     row = DTYPES[dtype]
@@ -214,6 +215,6 @@ def guarded(shape: tuple[int, int], ld: int, dtype: str, *, misaligned: int = 0)
     if libc.mprotect(ctypes.c_void_p(base.ctypes.data + pages), ctypes.c_size_t(_PAGE), 0):
         raise OSError(ctypes.get_errno(), "mprotect")
     start = (pages - used - misaligned * item) // 16 * 16 + misaligned * item
+    base[start // 16 * 16 : pages].view(row.numpy).fill(np.nan)
     flat = base[start : start + used].view(row.numpy)
-    flat.fill(np.nan)
     return np.lib.stride_tricks.as_strided(flat, shape, (ld * item, item))
