@@ -299,21 +299,15 @@ class Survey:
         """
         begun_s = deadline.elapsed_s
         until = Deadline(_COMPILE_SHARE * deadline.remaining_s)
-        left, ready = list(drafted), list[Candidate]()
-        for m, n, k in _USUAL:
-            usual = replace(self._problems[0], m=m, n=n, k=k, layout=AHEAD)
-            able = [
-                each
-                for each in left
-                if self._place.families[each.family].unsupported(usual) is None
-                and self._valid(each, usual)
-            ]
-            if not able or stopped() or until.over:
-                continue
-            # Each group has its share of the time: the last one's programs are needed, too.
-            own = Deadline(until.remaining_s * len(able) / len(left))
+        ready: list[Candidate] = []
+        # Small groups first: what a group takes beyond its share is then lost to nobody.
+        groups = sorted(self._groups(drafted), key=lambda each: len(each[1]))
+        for number, (usual, able) in enumerate(groups):
+            if stopped() or until.over:
+                break
+            left = sum(len(calls) for _, calls in groups[number:])
+            own = Deadline(until.remaining_s * len(able) / left)
             ready += self._compiled_of(usual, able, own, deadline, stopped)
-            left = [each for each in left if each not in able]
         programs = (self.book.program(each, AHEAD) for each in ready)
         self._compiled |= {each.key for each in programs if each is not None}
         if ready:
@@ -325,31 +319,61 @@ class Survey:
         self._pool += added
         return len(added)
 
+    def _groups(
+        self, drafted: Sequence[Candidate]
+    ) -> Iterator[tuple[Gemm, dict[Candidate, Candidate]]]:
+        """Usual problems, and what of a draft is to be compiled for each: it can be called there.
+
+        Of each with such a call: what is free has its lowest values in a draft, which need not be
+        valid together.
+        """
+        left = list(drafted)
+        for m, n, k in _USUAL:
+            usual = replace(self._problems[0], m=m, n=n, k=k, layout=AHEAD)
+            able: dict[Candidate, Candidate] = {}
+            for each in left:
+                program = self.book.program(each, AHEAD)
+                call = None if program is None else self._call(program, usual)
+                if call is not None:
+                    able[each] = call
+            left = [each for each in left if each not in able]
+            if able:
+                yield usual, able
+
+    def _call(self, program: Program, problem: Gemm) -> Candidate | None:
+        """The call of a program that is expected to be fastest of those valid for a problem."""
+        name = program.key.family
+        if self._place.families[name].unsupported(problem) is not None:
+            return None
+        calls = (Candidate(name, each) for each in program.ranked(Sizes.of(problem)))
+        return next((each for each in calls if self._valid(each, problem)), None)
+
     def _compiled_of(
         self,
         usual: Gemm,
-        candidates: Sequence[Candidate],
+        calls: Mapping[Candidate, Candidate],
         until: Deadline,
         deadline: Deadline,
         stopped: Callable[[], bool],
     ) -> list[Candidate]:
-        """Have candidates compiled for a problem; those that are when the time is over.
+        """Have programs compiled by calls of theirs; those that are when the time is over.
 
         What is being compiled then is waited for: a compiler that is stopped has to begin anew.
         """
         with self._place.evaluator(usual, self._host) as evaluator:
             evaluator.deadline = deadline
-            step = len(candidates) if evaluator.compiles_ahead else evaluator.batch
+            wanted = list(calls.values())
+            step = len(wanted) if evaluator.compiles_ahead else evaluator.batch
             with suppress(OutOfTimeError):
-                for first in range(0, len(candidates), step):
+                for first in range(0, len(wanted), step):
                     if stopped() or until.over:
                         break
-                    evaluator.prepare(candidates[first : first + step])
-                while not all(map(evaluator.is_ready, candidates)):
+                    evaluator.prepare(wanted[first : first + step])
+                while not all(map(evaluator.is_ready, wanted)):
                     if stopped() or until.over:
                         break
                     time.sleep(_LOOK_S)
-            return list(filter(evaluator.is_ready, candidates))
+            return [each for each, call in calls.items() if evaluator.is_ready(call)]
 
     def _chosen(
         self, problem: Gemm, count: int, new: int, *, varied: bool
@@ -440,8 +464,7 @@ class Survey:
         found = 0
         order = _varied(expected) if varied else sorted(expected, key=expected.__getitem__)
         for program in map(programs.__getitem__, order):
-            calls = (Candidate(program.key.family, each) for each in program.ranked(sizes))
-            call = next((each for each in calls if self._valid(each, problem)), None)
+            call = self._call(program, problem)
             if call is not None:
                 yield call, program
                 found += 1
@@ -471,7 +494,14 @@ def _varied(expected: Mapping[Named, float]) -> list[Named]:
     return sorted(found, key=found.__getitem__)
 
 
-_USUAL = ((2048, 2048, 2048), (4, 2048, 2048), (2048, 2048, 4), (64, 64, 64))
+_FEW = (4, 12)
+
+_USUAL = (
+    (2048, 2048, 2048),
+    *((few, 2048, 2048) for few in _FEW),
+    *((2048, 2048, few) for few in _FEW),
+    (64, 64, 64),
+)
 """Rows, reduction and columns of problems, for one of which almost any program is valid."""
 
 AHEAD = "nn"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +20,13 @@ from autotune.core.errors import InputError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.paths import CacheLocations
 from autotune.families.catalog import load_families
+from autotune.families.planning import planner_of
 from autotune.families.program_cache import ProgramCache
+from autotune.model import program_of
 from autotune.operations.problem import Gemm
 from autotune.store import MatchQuality, TuningCache
 from autotune.targets.registry import make_target, rescan
+from autotune.tuning.pool import worth_knowing
 from autotune.tuning.portfolios import OwnPlan, Surveyed, SurveyPlan, survey_device
 from autotune.tuning.preset_run import PresetStatus, run_preset
 from autotune.tuning.presets import PresetProblem, TuningPreset, read_presets
@@ -251,3 +256,70 @@ def test_faults_of_a_survey_name_file_and_key(tmp_path: Path, old: str) -> None:
     (tmp_path / "presets.toml").write_text(text.replace(old, new))
     with pytest.raises(InputError, match=message):
         read_presets(tmp_path / "presets.toml")
+
+
+class CompilingOnly:
+    """A target of GPUs on a computer without: what is to be compiled is noted, and then it ends.
+
+    Attributes:
+        asked: problems, and what was to be compiled for them.
+        tried: whether a candidate was to be measured.
+    """
+
+    compiles_ahead = True
+    deadline: Deadline
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+        self.asked: list[tuple[Gemm, Candidate]] = []
+        self.tried = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
+
+    @contextlib.contextmanager
+    def evaluator(self, work: Any, beside: Any = None) -> Iterator[Any]:
+        self.problem = work.problem
+        yield self
+
+    def prepare(self, candidates: list[Candidate]) -> None:
+        self.asked += [(self.problem, each) for each in candidates]
+
+    def is_ready(self, candidate: Candidate) -> bool:
+        return (self.problem, candidate) in self.asked
+
+    def evaluate(self, candidate: Candidate, best_s: float | None) -> Measurement:
+        self.tried = True
+        return Measurement(Outcome.REJECTED, reason="this is no GPU")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_every_program_for_few_rows_is_compiled_ahead_in_a_valid_call(
+    dtype: str, tmp_path: Path
+) -> None:
+    target: Any = CompilingOnly(make_target("cuda"))
+    families = load_families(target="cuda", operation="gemm")
+    shapes = [(1, 4096, 4096), (4096, 4096, 1), (8, 2048, 12288), (5000, 3000, 3)]
+    problems = [Gemm(*shape, dtype=dtype) for shape in shapes]
+    cache = CacheLocations.at(tmp_path / "cache").create()
+    place = Place(
+        target,
+        target.device(None, "h200"),
+        {"skinny": families["skinny"]},
+        TuningCache(cache.database),
+        ProgramCache(cache.programs),
+        workers=1,
+        seed=0,
+    )
+    survey = Survey(place, target, problems, "ahead")
+    known = worth_knowing(problems, target, place.device, place.families, place.seed)
+    survey.hold(Deadline(60), lambda: target.tried)
+    ahead = [each for each in target.asked if each[0] not in problems]
+    assert len(known) > 15
+    skinny = families["skinny"]
+    assert {program_of(skinny, each.configuration) for _, each in ahead} == {
+        program_of(skinny, each.configuration) for each in known
+    }
+    for problem, each in ahead:
+        planner = planner_of(skinny, each.configuration, dtype, place.device.limits)
+        assert planner.valid(problem)
