@@ -107,6 +107,10 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=0.05, help="of each turn")
     args = parser.parse_args()
+    # Parts of a reduction are added up in float32 by all of them.
+    matmul = torch.backends.cuda.matmul
+    matmul.allow_bf16_reduced_precision_reduction = False
+    matmul.allow_fp16_reduced_precision_reduction = False
     device = read_gpu()
     print(f"# Beside Triton, {args.dtype}\n\n{describe_gpu(device)}")
     print(f"- PyTorch {torch.__version__}, Triton {triton.__version__}\n")
@@ -134,10 +138,12 @@ def measured(shape: Sequence[int], args: argparse.Namespace, l2_bytes: int) -> s
     }
     a, b, c = sets[0]
     wanted = torch.mm(a.float(), b.float())
-    for way in ways.values():
+    for name, way in ways.items():
         c.fill_(torch.nan)
         way(a, b, c)
-        torch.testing.assert_close(c.float(), wanted, rtol=2e-2, atol=2e-2)
+        torch.testing.assert_close(
+            c.float(), wanted, rtol=2e-2, atol=2e-2, msg=lambda text, name=name: f"{name}: {text}"
+        )
 
     def once(way: Callable[[Any, Any, Any], Any]) -> Callable[[], None]:
         def through() -> None:

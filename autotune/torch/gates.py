@@ -45,7 +45,7 @@ def install(keeper: Keeper) -> None:
     with warnings.catch_warnings():  # PyTorch warns of kernels that are replaced
         warnings.simplefilter("ignore", UserWarning)
         for device in _DEVICES:
-            for name, gate in _GATES.items():
+            for name, gate in GATES.items():
                 try:
                     original = torch.library.get_kernel(f"aten::{name}", device)
                 except RuntimeError:  # a build without such devices
@@ -103,7 +103,7 @@ def _addmm_out(keeper: Keeper, original: Any) -> Any:
     return addmm_out
 
 
-_GATES = {"mm": _mm, "mm.out": _mm_out, "addmm": _addmm, "addmm.out": _addmm_out}
+GATES = {"mm": _mm, "mm.out": _mm_out, "addmm": _addmm, "addmm.out": _addmm_out}
 
 
 def _holds(out: Any, a: Any, b: Any, *others: Any) -> bool:
@@ -118,8 +118,19 @@ def _holds(out: Any, a: Any, b: Any, *others: Any) -> bool:
     )
 
 
+def adds_apart(dtype: torch.dtype) -> bool:
+    """Whether adding something to a product afterwards is worth the product by a kernel.
+
+    PyTorch adds within its own. In 16 bits a product may be over before its result could be read
+    and written once more.
+    """
+    return bool(dtype.itemsize > 2)
+
+
 def _adds(c: Any, a: Any, b: Any, alpha: Any, beta: Any) -> bool:
     """Whether something can be added to a product as it is, scaled by real numbers."""
+    if beta != 0 and not adds_apart(a.dtype):
+        return False
     shape = (a.shape[0], b.shape[1])
     sizes = zip(reversed(c.shape), reversed(shape), strict=False)
     return (

@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from autotune.core.errors import OperandError
 from autotune.torch.calls import look, product_by_looks, product_of, turned
+from autotune.torch.gates import adds_apart
 
 
 def plain_mm(a: Tensor, b: Tensor) -> Tensor:
@@ -44,7 +45,8 @@ def plain_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
 def _is_usual(bias: Tensor, weight: Tensor) -> bool:
     """Whether a bias is what adding it to a result of the weight's dtype needs."""
     return (
-        bias.dtype is weight.dtype
+        adds_apart(bias.dtype)
+        and bias.dtype is weight.dtype
         and bias.shape == weight.shape[:1]
         and bias.device == weight.device
     )

@@ -15,6 +15,7 @@ from torch.nn import functional  # noqa: E402
 from autotune.core.errors import InputError  # noqa: E402
 from autotune.torch import disable, enable, use_tuned  # noqa: E402
 from autotune.torch.calls import product_by_looks  # noqa: E402
+from autotune.torch.gates import GATES  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -109,6 +110,25 @@ def test_what_is_not_served_is_pytorchs(what: str) -> None:
         got = UNSERVED[what]()
     assert (got.dtype, got.shape, got.stride()) == (wanted.dtype, wanted.shape, wanted.stride())
     assert got.equal(wanted)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("beta", [0, 1])
+def test_what_16_bits_are_added_to_is_pytorchs(dtype: str, beta: int) -> None:
+    class Everything:
+        def product(self, a: Any, b: Any) -> Any:
+            return "a product"
+
+        def compute(self, product: Any, a: Any, b: Any, out: Any, alpha: float) -> Any:
+            return torch.full((a.shape[0], b.shape[1]), MARK, dtype=torch.float32)
+
+    def original(keys: Any, c: Any, a: Any, b: Any, *, beta: Any, alpha: Any) -> Any:
+        return "PyTorch's"
+
+    a, b, c = (whole(*shape, dtype=dtype) for shape in ((M, N), (N, K), (K,)))
+    made = GATES["addmm"](Everything(), original)(None, c, a, b, beta=beta)
+    short = dtype in ("bfloat16", "float16")
+    assert isinstance(made, str) is (beta == 1 and short)
 
 
 @pytest.mark.parametrize(
