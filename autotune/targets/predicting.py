@@ -48,6 +48,8 @@ _MOST = 0.75
 _TRIED = 4
 """Calls of a program that are looked at for that."""
 
+_PLAIN = "nn"
+
 _USUAL = ((2048, 2048, 2048), (1, 4096, 4096), (4096, 4096, 1), (8, 4096, 4096), (64, 64, 64))
 """Rows, reduction and columns of problems, for one of which a preset is meant."""
 
@@ -183,7 +185,7 @@ class Predictor:
 
     def _chooser(self, problem: Gemm) -> _Ranked | None:
         for portfolio in self._fitting(problem):
-            calls = list(self._calls(portfolio.entries, problem))
+            calls = list(self._calls(_laid_out(portfolio.entries, problem.layout), problem))
             if calls and self._suits(portfolio, calls, problem):
                 chooser = Chooser(calls, places_of(self._device.limits))
                 # A candidate's first time is half as long as a choice, which somebody waits for.
@@ -223,7 +225,7 @@ class Predictor:
             family = self._families.get(entry.family)
             if family is None or family.digest != entry.family_digest:
                 continue
-            if entry.layout != problem.layout or family.unsupported(problem) is not None:
+            if entry.layout not in family.layouts or family.unsupported(problem) is not None:
                 continue
             configuration = entry.configuration
             if threads_of(configuration) == most > 1:
@@ -282,6 +284,20 @@ class Predictor:
         )
         known = f"{len(portfolio.entries)} programs, measured on {portfolio.shapes} shapes"
         return f"{whose} ({known})"
+
+
+def _laid_out(entries: Sequence[Entry], layout: str) -> list[Entry]:
+    """A portfolio's programs for a layout; those of the plain one where it has none of its own.
+
+    Prices are learned likewise: a layout is like the plain one where nothing else is known of it.
+    What has no binary is compiled, in the background as a rule.
+    """
+    own = [each for each in entries if each.layout == layout]
+    return own or [
+        replace(each, layout=layout, binary=None, support=None)
+        for each in entries
+        if each.layout == _PLAIN
+    ]
 
 
 def _kind(problem: Gemm) -> tuple[object, ...]:

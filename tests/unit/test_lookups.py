@@ -21,7 +21,8 @@ from autotune.runtime.loading import Kernel, load
 from autotune.runtime.multiplying import forget, kernel_for
 from autotune.store import BaselineRecord, MatchQuality, TuningRecord
 from autotune.targets.cpu.target import CpuTarget
-from autotune.targets.lookup import look_up
+from autotune.targets.lookup import binary_of, look_up
+from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -187,3 +188,27 @@ def test_matmul_takes_the_faster_library(tmp_path: Path, monkeypatch: pytest.Mon
     kernel = kernel_for(Gemm(16, 8, 4), "cpu")
     assert kernel.library == "NumPy"
     forget()
+
+
+@pytest.mark.parametrize("layout", ["nt", "tn", "tt"])
+def test_a_layout_without_programs_of_its_own_takes_the_plain_ones(
+    layout: str, tmp_path: Path
+) -> None:
+    # The H200's shipped portfolio of float64 has programs of the plain layout alone.
+    for shape in ((4096, 4096, 4096), (304, 2000, 512)):
+        plain, turned = (
+            look_up(
+                Gemm(*shape, dtype="float64", layout=each),
+                make_target("cuda"),
+                match="nearest",
+                device="h200",
+                cache=tmp_path,
+            )
+            for each in ("nn", layout)
+        )
+        assert turned.match.quality is MatchQuality.PREDICTED
+        assert turned.candidate == plain.candidate
+        assert layout in turned.family.layouts
+        # Its binary is of the plain layout.
+        assert binary_of(Gemm(*shape, dtype="float64"), plain) is not None
+        assert binary_of(Gemm(*shape, dtype="float64", layout=layout), turned) is None
