@@ -20,6 +20,7 @@ from frameworks import captured, in_turns, ratio
 from gpu_environment import GpuWatch, describe_gpu, read_gpu
 
 from autotune import Gemm, load
+from autotune.targets.cuda.measure.memory import rotation_sets
 
 TILES = (
     (128, 256, 64, 3, 8),
@@ -38,9 +39,6 @@ TILES = (
 
 DOWN = 8
 """Tiles that programs take downwards before the next column."""
-
-L2_TIMES = 3
-"""How many times as large as the level-2 cache all operands are together."""
 
 
 @triton.autotune(
@@ -88,11 +86,12 @@ def by_triton(a: Any, b: Any, c: Any) -> None:
     product[grid](a, b, c, m, n, k, GROUP=DOWN)
 
 
-def operands(shape: Sequence[int], dtype: Any, l2_bytes: int) -> list[tuple[Any, Any, Any]]:
-    """So many A, B and C that no cache holds them all."""
-    m, n, k = shape
-    one = (m * n + n * k + m * k) * dtype.itemsize
-    count = max(2, -(-L2_TIMES * l2_bytes // one))
+def operands(problem: Gemm, l2_bytes: int) -> list[tuple[Any, Any, Any]]:
+    """So many A, B and C that none is in the cache when its turn comes."""
+    m, n, k = problem.shape
+    dtype = getattr(torch, problem.dtype)
+    free_bytes, _ = torch.cuda.mem_get_info()
+    count = rotation_sets(problem.traffic, l2_bytes, free_bytes)
 
     def matrix(rows: int, columns: int) -> Any:
         return torch.rand(rows, columns, device="cuda", dtype=torch.float32).sub_(0.5).to(dtype)
@@ -114,9 +113,7 @@ def main() -> None:
     device = read_gpu()
     print(f"# Beside Triton, {args.dtype}\n\n{describe_gpu(device)}")
     print(f"- PyTorch {torch.__version__}, Triton {triton.__version__}\n")
-    print(
-        "| M x N x K | ours | us | x cuBLAS (quartiles) | x Triton (quartiles) | Triton's tiles |"
-    )
+    print("| M x N x K | ours | us | cuBLAS / ours (quartiles) | Triton / ours | Triton's tiles |")
     print("|---|---|---|---|---|---|")
     with GpuWatch(device) as watch:
         for text in args.shapes:
@@ -130,7 +127,7 @@ def measured(shape: Sequence[int], args: argparse.Namespace, l2_bytes: int) -> s
     m, n, k = shape
     problem = Gemm(m, n, k, dtype=args.dtype)
     kernel = load(problem, "cuda", match="nearest", background=False)
-    sets = operands(shape, getattr(torch, args.dtype), l2_bytes)
+    sets = operands(problem, l2_bytes)
     ways: dict[str, Callable[[Any, Any, Any], Any]] = {
         "ours": lambda a, b, c: kernel(a, b, out=c),
         "cuBLAS": lambda a, b, c: torch.mm(a, b, out=c),

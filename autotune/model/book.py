@@ -11,7 +11,7 @@ import numpy as np
 
 from autotune.core.configuration import Candidate
 from autotune.model.fitting import UNKNOWN_SPREAD, fit
-from autotune.model.portfolio import Entry, Key
+from autotune.model.portfolio import PLAIN, Entry, Key
 from autotune.model.terms import TERMS, Programs, Sizes, Unit, price
 from autotune.model.units import Units, free_parameters, places_of, program_of, rate_of
 
@@ -202,8 +202,8 @@ class PriceBook:
         for each in self._programs.values():
             groups[each.key.family, each.key.layout].append(each)
         learned: set[str] = set()
-        # The plain layout first: others are like it where nothing else is known of them.
-        for (name, _), group in sorted(groups.items(), key=lambda each: each[0][1] != "nn"):
+        # The plain layout first, which others are like.
+        for (name, _), group in sorted(groups.items(), key=lambda each: each[0][1] != PLAIN):
             # What was learned before is of the same measurements, and no prior for them.
             before = (self._common if name in learned else self._begun_with).get(name)
             if before is None:
@@ -225,7 +225,7 @@ class PriceBook:
             seconds, weights = _columns(rows)
             common = fit(scaled, seconds, weights, common).prices
         for each in group:
-            plain = self._programs.get(replace(each.key, layout="nn"))
+            plain = self._programs.get(replace(each.key, layout=PLAIN))
             expected = common * self._volumes(each.key, each.tile)
             if each.known is not None and _still_holds(each, counted.get(id(each))):
                 expected = each.known

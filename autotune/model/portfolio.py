@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 LARGEST = 64
 """Programs that a portfolio has at most, of all layouts together."""
 
+PLAIN = "nn"
+"""The layout that others are taken to be like, where nothing else is known of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Key:

@@ -11,6 +11,7 @@ from autotune.core.configuration import Candidate, Configuration
 from autotune.core.errors import SpaceError
 from autotune.families.launch import kernel_layout
 from autotune.model import (
+    PLAIN,
     Calls,
     Chooser,
     PriceBook,
@@ -47,8 +48,6 @@ _MOST = 0.75
 
 _TRIED = 4
 """Calls of a program that are looked at for that."""
-
-_PLAIN = "nn"
 
 _USUAL = ((2048, 2048, 2048), (1, 4096, 4096), (4096, 4096, 1), (8, 4096, 4096), (64, 64, 64))
 """Rows, reduction and columns of problems, for one of which a preset is meant."""
@@ -296,7 +295,7 @@ def _laid_out(entries: Sequence[Entry], layout: str) -> list[Entry]:
     return own or [
         replace(each, layout=layout, binary=None, support=None)
         for each in entries
-        if each.layout == _PLAIN
+        if each.layout == PLAIN
     ]
 
 

@@ -61,8 +61,9 @@ CURIOSITY = 0.15
 for one that never was, as a logarithm of time."""
 
 VARIETY = 0.3
-"""Before anything is known, each further program of a family counts as so much slower, as a
-logarithm of time: of several families that may be the fastest each is tried."""
+"""Where it is chosen what to compile, and what to try at first visits, each further program of a
+family counts as so much slower, as a logarithm of time: of several families that may be the
+fastest each is tried."""
 
 ABANDONED_WEIGHT = 0.3
 """What the time of a program that was abandoned after its first runs counts for."""

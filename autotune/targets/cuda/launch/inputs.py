@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from autotune.targets.cuda.launch.program import CudaProgram
     from autotune.targets.cuda.launch.scratch import Allocate
 
-_TRANSPOSE_BLOCK = (32, 8, 1)
-_TRANSPOSE_TILE = 32
-
 Place: TypeAlias = tuple[int, int]
 """Address and leading dimension of an operand."""
 
 CopyBoth: TypeAlias = "Callable[[Place, Place, Any, Allocate], tuple[Place, Place]]"
 """``copy(first, second, stream, allocate)``: enqueues copies of two operands; where they are."""
+
+_TRANSPOSE_BLOCK = (32, 8, 1)
+_TRANSPOSE_TILE = 32
 
 _COPY_BLOCK = (256, 1, 1)
 _COPY_UNITS = 8
@@ -103,7 +103,7 @@ class Input:
         units = -(-columns * self._itemsize // max(4, self._itemsize))
         return min(-(-rows * units // (_COPY_BLOCK[0] * _COPY_UNITS)), 2**31 - 1)
 
-    def copy(self, address: int, stride: int, stream: Any, allocate: Allocate) -> tuple[int, int]:
+    def copy(self, address: int, stride: int, stream: Any, allocate: Allocate) -> Place:
         """Enqueue the copy; its address and leading dimension."""
         to, packed = self.described(address, stride, stream, allocate)
         self._run(packed, stream)
