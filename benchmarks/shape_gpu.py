@@ -24,7 +24,7 @@ from autotune.targets.cuda.launch.launch import CudaKernel
 from autotune.targets.cuda.measure.baseline import Cublas, CublasError, vendor_of
 from autotune.targets.cuda.measure.bench import WARM_UP_S
 from autotune.targets.cuda.measure.memory import rotation_sets
-from autotune.targets.cuda.measure.timing import Batch, Stopwatch
+from autotune.targets.cuda.measure.timing import Batch, Stopwatch, steady_s
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -299,7 +299,7 @@ class Contest:
         first = functools.partial(launch_set, 0, stream)
         self._stopwatch.once(first)
         error = self._operands.error(self._rng)
-        expected_s = min(self._stopwatch.once(first) for _ in range(2))
+        expected_s = steady_s(launch_set, self._stopwatch, self._stopwatch.once(first))
         batch = Batch.of(launch_set, self._operands.count, expected_s, self._stopwatch)
         self._batches[name] = batch, expected_s
         return error

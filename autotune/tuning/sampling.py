@@ -21,7 +21,10 @@ _LAYOUTS = ("nn", "nn", "nn", "nt", "nn", "tn", "nn", "nn", "tt", "nn")
 """In turns: most products are of matrices as they are."""
 
 _THIN = 4
-"""Every so many problems one is thin: one row or column of C, or few; lot alone draws few."""
+"""Every so many problems one is thin: few rows of C and few columns in turns; lot draws few."""
+
+_FEW = (1, 1, 2, 4, 8, 16)
+"""Rows or columns of thin problems, in turns."""
 
 _LONG = 128
 """Least other sizes of a thin problem: what short ones cost is mostly the call."""
@@ -31,7 +34,11 @@ _LARGE = 6
 each step, and for nothing else."""
 
 _OF_LARGEST = 8
-"""What the largest size is divided by, for the least of a large problem."""
+"""What the largest size is divided by, for the least of a large problem. Every second thin problem
+is large in the other two: no cache of a GPU holds it, and memory sets its time."""
+
+_ELEMENTS = 2**25
+"""Of a matrix, at most: beyond all caches, and a trial is not mostly the making of operands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +75,20 @@ def draw_problems(
     """
     rng = np.random.default_rng(seed)
     found: dict[tuple[int, int, int, str], None] = {}
-    for number, (m, n, k) in enumerate(_shapes(within, rng)):
+    for m, n, k in _shapes(within, rng):
         if rng.random() < ODD_SHARE:
             m, n, k = m | 1, n | 1, k | 1
-        if number % _THIN == 0:
-            thin = int(rng.choice([1, 1, 2, 4, 8, 16]))
-            long, n = (_at_least(_LONG, each, rng) for each in (within.outer, within.reduction))
-            m, k = (thin, long) if rng.random() < 0.5 else (long, thin)
-        elif number % _LARGE == 1:
+        thin, rest = divmod(len(found), _THIN)
+        if not rest:
+            turn, side = divmod(thin, 2)
+            least = (_LONG, within.outer[1] // _OF_LARGEST)[turn % 2]
+            long, n = (_at_least(least, each, rng) for each in (within.outer, within.reduction))
+            few = _FEW[turn % len(_FEW)]
+            m, k = (long, few) if side else (few, long)
+        elif len(found) % _LARGE == 1:
             bounds = within.outer, within.reduction, within.outer
             m, n, k = (_at_least(high // _OF_LARGEST, (low, high), rng) for low, high in bounds)
-        if not within.admits(m, n, k):
+        if not within.admits(m, n, k) or max(m * n, n * k, m * k) > _ELEMENTS:
             continue
         found[m, n, k, _LAYOUTS[len(found) % len(_LAYOUTS)]] = None
         if len(found) == count:

@@ -3,7 +3,8 @@
 Every problem is visited a few times. At each visit the price book says which of the programs that
 were not timed on it promise most, and those are tried: verified and timed as trials of a search
 are, with little effort each. The first visits find out which programs a portfolio would be made
-of; the others try those, where they are expected to be good.
+of; the others try those, where they are expected to be good. Where compilers do not disturb
+measurements they work on what comes next meanwhile.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -132,6 +133,25 @@ class Place:
         return self.target.evaluator(work, beside)
 
 
+@dataclass(slots=True)
+class _Asked:
+    """What compilers are at work on.
+
+    Attributes:
+        layout: that it is compiled for.
+        evaluator: whose compilers they are, of a usual problem.
+        calls: by program, the call of it that was asked for; those that are not ready.
+    """
+
+    layout: str
+    evaluator: Evaluator
+    calls: dict[Candidate, Candidate]
+
+    def is_ready(self, candidate: Candidate) -> bool:
+        """Whether a program has been compiled."""
+        return self.evaluator.is_ready(self.calls[candidate])
+
+
 class Survey:
     """Measures problems of one dtype, and learns.
 
@@ -166,6 +186,8 @@ class Survey:
         self._compile_s = 1.0
         self._broken: set[Key] = set()
         self._recalled: dict[Key, tuple[Gemm, Candidate]] = {}
+        self._asked: list[_Asked] = []
+        self._new: list[Candidate] = []
 
     def take(self, portfolio: Portfolio | None) -> None:
         """Begin with what is known: its programs are tried, and its prices hold till they are.
@@ -220,15 +242,26 @@ class Survey:
         )
         self._waiting |= dict.fromkeys(known)
         self.book.learn()
-        # Those come first for which programs are compiled ahead.
-        problems = sorted(self._problems, key=lambda each: each.layout != AHEAD)
-        for turn in itertools.count():
-            if turn:
+        plain = [each for each in self._problems if each.layout == AHEAD]
+        others = [each for each in self._problems if each.layout != AHEAD]
+        new = self._compile(self._draft(), deadline, stopped)
+        with self._host_of_compilers() as ahead:
+            # What is learned from the plain layout says what others are to be tried with.
+            first = plain if ahead and plain else [*plain, *others]
+            tried = self._turn(0, first, deadline, stopped, watch)
+            for turn in itertools.count(1):
+                if stopped() or deadline.over or not (new or tried):
+                    break
                 self._keep_the_best()
-            new = self._compile(self._draft(), deadline, stopped)
-            tried = self._turn(turn, problems, deadline, stopped, watch)
-            if stopped() or deadline.over or not (new or tried):
-                break
+                if ahead:
+                    if not tried:
+                        time.sleep(_LOOK_S)  # for what is being compiled there is something to try
+                    new = self._ask(turn, others, deadline)
+                else:
+                    new = self._compile(self._draft(), deadline, stopped)
+                # Others come as soon as they can, and go last where compilers are slow.
+                turns = [*others, *plain] if ahead else [*plain, *others]
+                tried = self._turn(turn, turns, deadline, stopped, watch)
 
     def complete(self, wanted: Sequence[Entry], stopped: Callable[[], bool]) -> None:
         """Try once more what is wanted and was tried by earlier runs alone: binaries are kept."""
@@ -249,8 +282,8 @@ class Survey:
     ) -> int:
         """Visit each problem once; how many there was something to try for."""
         turns = max(len(VISITS) - turn, 1)
-        count, tried = VISITS[-turns], 0
-        for number, problem in enumerate(problems):
+        count, tried = _visited(turn), 0
+        for number, problem in enumerate(self._in_order(problems)):
             # What one visit must not do is use up the time of all that follow.
             share_s = deadline.remaining_s / (turns * len(problems) - number)
             new = math.ceil(_PATIENCE * share_s / self._compile_s)
@@ -265,6 +298,67 @@ class Survey:
                 self._visit(problem, chosen, deadline, stopped)
         self.book.learn()
         return tried
+
+    def _in_order(self, problems: Sequence[Gemm]) -> Iterator[Gemm]:
+        """Problems, those later whose layout has programs that are being compiled."""
+        left = list(problems)
+        while left:
+            self._collect()
+            busy = {each.layout for each in self._asked}
+            problem = next((each for each in left if each.layout not in busy), None)
+            if problem is None:  # those of the plain layout have been visited, and can be again
+                problem = next((each for each in left if each.layout == AHEAD), left[0])
+            left.remove(problem)
+            yield problem
+
+    @contextmanager
+    def _host_of_compilers(self) -> Iterator[bool]:
+        """Whether compilers may work beside measurements; what they have not done is dropped."""
+        try:
+            yield self._host.compiles_ahead
+        finally:
+            for each in self._asked:
+                each.evaluator.close()
+            self._asked = []
+
+    def _ask(self, turn: int, others: Sequence[Gemm], deadline: Deadline) -> int:
+        """Have programs compiled meanwhile, unless some are: for other layouts, then new ones.
+
+        Returns:
+            How many are being compiled.
+        """
+        self._collect()
+        if not self._asked:
+            wanted: defaultdict[str, dict[Candidate, None]] = defaultdict(dict)
+            for problem in others:
+                for _, program in self._promising(problem, _visited(turn), varied=False):
+                    if program.key not in self._compiled:
+                        key = program.key
+                        wanted[key.layout][Candidate(key.family, key.configuration)] = None
+            wanted[AHEAD] = dict.fromkeys(self._draft())
+            for layout, drafted in wanted.items():
+                for usual, calls in self._groups(list(drafted), layout):
+                    evaluator = self._place.evaluator(usual, self._host)
+                    self._asked.append(_Asked(layout, evaluator, calls))
+                    evaluator.deadline = deadline
+                    evaluator.prepare(list(calls.values()))
+        return sum(len(each.calls) for each in self._asked)
+
+    def _collect(self) -> None:
+        """Take what compilers have done."""
+        for asked in self._asked:
+            for each in [each for each in asked.calls if asked.is_ready(each)]:
+                del asked.calls[each]
+                program = self.book.program(each, asked.layout)
+                if program is not None:
+                    self._compiled.add(program.key)
+                if each in self._waiting:
+                    del self._waiting[each]
+                    self._pool.append(each)
+                    self._new.append(each)
+            if not asked.calls:
+                asked.evaluator.close()
+        self._asked = [each for each in self._asked if each.calls]
 
     def _draft(self) -> list[Candidate]:
         """The programs to be compiled next: those expected to be good.
@@ -285,10 +379,14 @@ class Survey:
         return list(itertools.islice(dict.fromkeys(turns), DRAFTED))
 
     def _keep_the_best(self) -> None:
-        """Leave in the pool what a portfolio would be made of, were it half as large again."""
+        """Leave in the pool what a portfolio would be made of, were it half as large again.
+
+        And what came into it while problems were visited: it has not met most of them.
+        """
         built = build(self.book, self._place.families, most=LARGEST * 3 // 2, fewest=1, loss=0.0)
         programs = (Candidate(each.family, each.configuration) for each in built.entries)
-        self._pool = list(dict.fromkeys(programs)) or self._pool
+        self._pool = list(dict.fromkeys((*programs, *self._new))) or self._pool
+        self._new = []
 
     def _compile(
         self, drafted: Sequence[Candidate], deadline: Deadline, stopped: Callable[[], bool]
@@ -302,7 +400,7 @@ class Survey:
         until = Deadline(_COMPILE_SHARE * deadline.remaining_s)
         ready: list[Candidate] = []
         # Small groups first: what a group takes beyond its share is then lost to nobody.
-        groups = sorted(self._groups(drafted), key=lambda each: len(each[1]))
+        groups = sorted(self._groups(drafted, AHEAD), key=lambda each: len(each[1]))
         for number, (usual, able) in enumerate(groups):
             if stopped() or until.over:
                 break
@@ -321,19 +419,19 @@ class Survey:
         return len(added)
 
     def _groups(
-        self, drafted: Sequence[Candidate]
+        self, drafted: Sequence[Candidate], layout: str
     ) -> Iterator[tuple[Gemm, dict[Candidate, Candidate]]]:
-        """Usual problems, and what of a draft is to be compiled for each: it can be called there.
+        """Usual problems of a layout, and what of a draft is to be compiled for each.
 
-        Of each with such a call: what is free has its lowest values in a draft, which need not be
-        valid together.
+        By the call that is expected to be fastest there: what is free has its lowest values in a
+        draft, which need not be valid together.
         """
         left = list(drafted)
         for m, n, k in _USUAL:
-            usual = replace(self._problems[0], m=m, n=n, k=k, layout=AHEAD)
+            usual = replace(self._problems[0], m=m, n=n, k=k, layout=layout)
             able: dict[Candidate, Candidate] = {}
             for each in left:
-                program = self.book.program(each, AHEAD)
+                program = self.book.program(each, layout)
                 call = None if program is None else self._call(program, usual)
                 if call is not None:
                     able[each] = call
@@ -379,9 +477,14 @@ class Survey:
     def _chosen(
         self, problem: Gemm, count: int, new: int, *, varied: bool
     ) -> list[tuple[Candidate, Program]]:
-        """The most promising calls for a problem, and so many of them that are not compiled."""
+        """The most promising calls for a problem, and so many of them that are not compiled.
+
+        Where compilers have something to do already, only if nothing else can be tried.
+        """
         promising = list(self._promising(problem, count, varied=varied))
         ready = [each for each in promising if each[1].key in self._compiled]
+        if ready and self._asked:
+            return ready
         return ready + [each for each in promising if each not in ready][:new]
 
     def _visit(
@@ -476,6 +579,11 @@ class Survey:
         family = self._place.families[candidate.family]
         configuration, limits = candidate.configuration, self._place.device.limits
         return planner_of(family, configuration, problem.dtype, limits).valid(problem)
+
+
+def _visited(turn: int) -> int:
+    """Programs that are tried at a visit of a turn."""
+    return VISITS[min(turn, len(VISITS) - 1)]
 
 
 Named = TypeVar("Named", Candidate, "Key")

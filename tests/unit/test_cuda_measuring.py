@@ -51,9 +51,11 @@ from autotune.targets.cuda.machine.placement import lay_out
 from autotune.targets.cuda.measure.memory import rotation_sets
 from autotune.targets.cuda.measure.support import pack_signs
 from autotune.targets.cuda.measure.timing import (
+    GRAPH_BELOW_S,
     GRAPH_LAUNCHES,
     MIN_SAMPLES,
     batch_launches,
+    steady_s,
     time_batches,
 )
 
@@ -216,13 +218,56 @@ def test_signs_are_packed_by_column() -> None:
 
 @pytest.mark.parametrize(
     ("expected_s", "sets", "launches"),
-    [(3e-6, 1, 20), (3e-6, 12, 24), (3e-6, 764, 764), (2e-4, 12, 5), (0.02, 3, 1)],
+    [(3e-6, 1, 20), (3e-6, 12, 24), (3e-6, 764, 764), (1e-4, 12, 24), (3e-4, 12, 4), (0.02, 3, 1)],
 )
 def test_batches(expected_s: float, sets: int, launches: int) -> None:
     assert batch_launches(expected_s, sets) == launches
-    if expected_s < 1e-5:
+    if expected_s < GRAPH_BELOW_S:
         assert launches % sets == 0
         assert launches >= GRAPH_LAUNCHES
+
+
+class IdleDevice:
+    """A stopwatch of a device whose launches wait for the host unless others are before them.
+
+    Args:
+        kernel_s: what a launch takes the device.
+        host_s: what it takes the host.
+        first_s: what the first one takes besides.
+    """
+
+    stream = None
+
+    def __init__(self, kernel_s: float, host_s: float, first_s: float = 0.0) -> None:
+        self.kernel_s, self.host_s, self.first_s = kernel_s, host_s, first_s
+        self.launched = 0
+
+    def launch(self, number: int, stream: object) -> None:
+        self.launched += 1
+
+    def samples(self, enqueue: Callable[[], None], launches: int, count: int) -> list[float]:
+        found = []
+        for _ in range(count):
+            before = self.launched
+            enqueue()
+            assert self.launched - before == launches
+            waited_s = 0.0 if before else self.first_s
+            step_s = max(self.host_s, self.kernel_s)
+            found.append((waited_s + self.host_s + launches * step_s) / launches)
+        return found
+
+    def steady(self) -> float:
+        alone_s = self.samples(lambda: self.launch(0, None), 1, 1)[0]
+        return steady_s(self.launch, self, alone_s)  # type: ignore[arg-type]
+
+
+def test_what_is_short_is_known_as_short_however_long_its_first_launch_took() -> None:
+    for first_s in (0.0, 80e-6, 1e-3, 4e-3):
+        assert IdleDevice(6e-6, 60e-6, first_s).steady() < GRAPH_BELOW_S
+    assert IdleDevice(3e-4, 6e-5).steady() == pytest.approx(3e-4, rel=0.1)
+    slow = IdleDevice(0.02, 6e-5)
+    assert slow.steady() == pytest.approx(0.02, rel=0.01)
+    assert slow.launched == 1
 
 
 class FakeDevice:

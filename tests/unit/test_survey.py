@@ -86,6 +86,19 @@ def test_problems_are_drawn_within_bounds_and_again() -> None:
     assert set(layouts) == {"nn", "nt", "tn", "tt"}
     assert 20 < sum(each.m % 2 == each.n % 2 == each.k % 2 == 1 for each in drawn) < 80
     assert sum(min(each.m, each.k) <= 16 for each in drawn) > 20
+    assert max(max(e.m * e.n, e.n * e.k, e.m * e.k) for e in drawn) <= 2**25
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_few_rows_and_few_columns_are_drawn_alike(seed: int) -> None:
+    within = Range(outer=(1, 16384), reduction=(16, 16384), work=(1e6, 2e11))
+    drawn = draw_problems(within, 64, seed, "float32")
+    for few in (1, 2, 4, 8, 16):
+        assert any(each.m == few for each in drawn)
+        assert any(each.k == few for each in drawn)
+    beyond = 2**24  # elements that no level-2 cache holds
+    assert any(each.n * each.k > beyond / 2 for each in drawn if each.m <= 16)
+    assert any(each.m * each.n > beyond / 2 for each in drawn if each.k <= 16)
 
 
 @pytest.mark.usefixtures("toy")
@@ -323,3 +336,86 @@ def test_every_program_for_few_rows_is_compiled_ahead_in_a_valid_call(
     for problem, each in ahead:
         planner = planner_of(skinny, each.configuration, dtype, place.device.limits)
         assert planner.valid(problem)
+
+
+class SlowCompilers(CompilingOnly):
+    """The same with compilers that take a while, and with times that were made up.
+
+    Attributes:
+        visited: problems in the order in which something was tried for them, and how much of it
+            had been compiled for another one of the layout.
+    """
+
+    LOOKS = 2
+    """How often somebody looks before a program has been compiled."""
+
+    def __init__(self, target: Any) -> None:
+        super().__init__(target)
+        self.visited: dict[Gemm, int] = {}
+        self._looked: Counter[str] = Counter()
+
+    def evaluator(self, work: Any, beside: Any = None) -> Any:
+        return _Slow(self, work.problem)
+
+    def ready(self, layout: str, candidate: Candidate) -> bool:
+        self._looked[f"{layout} {candidate}"] += 1
+        return self._looked[f"{layout} {candidate}"] > self.LOOKS
+
+
+class _Slow(contextlib.AbstractContextManager["_Slow"]):
+    compiles_ahead = True
+    deadline: Deadline
+
+    def __init__(self, compilers: SlowCompilers, problem: Gemm) -> None:
+        self._compilers, self._problem = compilers, problem
+
+    def prepare(self, candidates: list[Candidate]) -> None:
+        self._compilers.asked += [(self._problem, each) for each in candidates]
+
+    def is_ready(self, candidate: Candidate) -> bool:
+        return self._compilers.ready(self._problem.layout, candidate)
+
+    def evaluate(self, candidate: Candidate, best_s: float | None) -> Measurement:
+        compilers, problem = self._compilers, self._problem
+        fixed = program_of(compilers.family, candidate.configuration)
+        ahead = {
+            program_of(compilers.family, each.configuration)
+            for of, each in compilers.asked
+            if of.layout == problem.layout and of is not problem
+        }
+        compilers.visited[problem] = compilers.visited.get(problem, 0) + (fixed in ahead)
+        seconds = 1e-5 * (1 + sum(map(len, map(str, fixed.values()))) % 7)
+        return Measurement(Outcome.OK, seconds, (seconds, seconds), 20, 0.1)
+
+    def binary(self, candidate: Candidate) -> None:
+        return None
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+
+def test_other_layouts_are_compiled_for_while_the_plain_one_is_measured(tmp_path: Path) -> None:
+    families = load_families(target="cuda", operation="gemm")
+    target: Any = SlowCompilers(make_target("cuda"))
+    target.family = families["skinny"]
+    plain = [Gemm(1, 4096, 4096 + number) for number in range(4)]
+    others = [Gemm(1, 4096, 2048, layout="nt"), Gemm(2, 4096, 2048, layout="tn")]
+    cache = CacheLocations.at(tmp_path / "cache").create()
+    place = Place(
+        target,
+        target.device(None, "h200"),
+        {"skinny": families["skinny"]},
+        TuningCache(cache.database),
+        ProgramCache(cache.programs),
+        workers=1,
+        seed=0,
+    )
+    survey = Survey(place, target, [*others, *plain], "ahead")
+    survey.hold(Deadline(60), lambda: set(target.visited) >= {*plain, *others})
+    assert list(target.visited)[: len(plain)] == plain
+    assert all(target.visited[each] for each in others)
+    timed = [each for each in survey.book.programs if each.timed]
+    assert {each.key.layout for each in timed} == {"nn", "nt", "tn"}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from autotune.targets.cuda.measure.memory import operands
-from autotune.targets.cuda.measure.timing import Batch
+from autotune.targets.cuda.measure.timing import Batch, steady_s
 
 if TYPE_CHECKING:
     from autotune.measuring.messages import Series
@@ -184,8 +184,9 @@ class ProblemBench(CaseBench):
                         functools.partial(self._launch_set, number, self.stopwatch.stream)
                     )
             assert self._first_s is not None
+            expected_s = steady_s(self._launch_set, self.stopwatch, self._first_s)
             count = len(self._sets)
-            self._batch = Batch.of(self._launch_set, count, self._first_s, self.stopwatch)
+            self._batch = Batch.of(self._launch_set, count, expected_s, self.stopwatch)
         return self._batch
 
     def _launch_set(self, number: int, stream: Any) -> None:

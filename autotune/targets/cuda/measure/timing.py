@@ -23,8 +23,9 @@ from autotune.targets.cuda.driver.owned import call
 if TYPE_CHECKING:
     from autotune.targets.cuda.driver.interface import Event, Stream
 
-GRAPH_BELOW_S = 50e-6
-"""Kernels shorter than this are launched by graphs."""
+GRAPH_BELOW_S = 200e-6
+"""Kernels shorter than this are launched by graphs: a host whose cores all compile takes some tens
+of microseconds for a launch."""
 
 GRAPH_LAUNCHES = 20
 """Launches in a graph, at least."""
@@ -42,6 +43,15 @@ _CHUNK_S = 0.005
 _CHUNK_SAMPLES = 32
 _BUSY_WAIT_S = 0.002
 """How long the host looks without a pause whether an event has come."""
+
+_LONG_S = 5e-3
+"""A launch that takes so long by itself takes as long after another one."""
+
+_FOLLOWING_S = 1e-3
+_FOLLOWING = 10
+_LOOKS = 3
+"""Launches that follow each other in a look at how long they take: about so much time's worth, so
+many at most, and so many looks."""
 
 LaunchSet = Callable[[int, Any], None]
 """``launch(number, stream)``: enqueue one multiplication of an operand set; numbers go round."""
@@ -163,6 +173,32 @@ class Stopwatch:
                 raise HungError(f"still running after {self._patience_s:g} s")
             if waited_s > _BUSY_WAIT_S:
                 time.sleep(2e-4)
+
+
+def steady_s(launch: LaunchSet, stopwatch: Stopwatch, alone_s: float) -> float:
+    """About how long a launch takes where launches follow each other.
+
+    By itself it waits for the host, which prepares it while the device idles, and the first one
+    for memory and code as well: a kernel of some microseconds takes a hundred then, is taken for
+    one that needs no graph, and its time is the host's from there on.
+
+    Args:
+        launch: launches one set.
+        stopwatch: times it.
+        alone_s: what a launch by itself took.
+
+    Raises:
+        HungError: it does not end.
+    """
+    if alone_s >= _LONG_S:
+        return alone_s
+    count = max(1, min(_FOLLOWING, round(_FOLLOWING_S / alone_s)))
+
+    def enqueue() -> None:
+        for number in range(count):
+            launch(number, stopwatch.stream)
+
+    return min(stopwatch.samples(enqueue, count, _LOOKS))
 
 
 class Batch:
