@@ -13,7 +13,7 @@ import itertools
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -479,12 +479,14 @@ class Survey:
     ) -> list[tuple[Candidate, Program]]:
         """The most promising calls for a problem, and so many of them that are not compiled.
 
-        Where compilers have something to do already, only if nothing else can be tried.
+        Where compilers work meanwhile, those that are: others are asked for, and not waited for.
         """
+        if self._host.compiles_ahead:
+            ready = list(self._promising(problem, count, varied=varied, of=self._compiled))
+            if ready:
+                return ready
         promising = list(self._promising(problem, count, varied=varied))
         ready = [each for each in promising if each[1].key in self._compiled]
-        if ready and self._asked:
-            return ready
         return ready + [each for each in promising if each not in ready][:new]
 
     def _visit(
@@ -540,7 +542,7 @@ class Survey:
             self._broken.add(program.key)
 
     def _promising(
-        self, problem: Gemm, count: int, *, varied: bool
+        self, problem: Gemm, count: int, *, varied: bool, of: Container[Key] | None = None
     ) -> Iterator[tuple[Candidate, Program]]:
         """Calls of programs that were not tried here, the most promising first.
 
@@ -548,6 +550,7 @@ class Survey:
             problem: what is to be computed.
             count: how many, at most.
             varied: whether families take turns, see `VARIETY`.
+            of: programs that may be chosen; None allows all.
         """
         sizes = Sizes.of(problem)
         programs: dict[Key, Program] = {}
@@ -558,6 +561,8 @@ class Survey:
                 continue
             program = self.book.program(candidate, problem.layout)
             if program is None or program.key in self._tried[problem]:
+                continue
+            if of is not None and program.key not in of:
                 continue
             if program.key in programs or program.key in self._broken:
                 continue

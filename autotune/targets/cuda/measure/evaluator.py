@@ -161,11 +161,14 @@ class CudaBackend(WorkerBackend):
         self._compiles: dict[str, Future[CompileReply | Failure]] = {}
         self._pending: dict[Candidate, Future[CompileReply | Failure]] = {}
         self._admitted: dict[Candidate, Prepared | Measurement] = {}
-        self._support = self._submit(
-            support_source(problem.dtype, problem.out_dtype),
-            _SUPPORT_FAMILY,
-            self._limits.architecture,
-        )
+        self._dtypes = problem.dtype, problem.out_dtype
+        # Another evaluator's would be found compiled, but only after all that is being compiled.
+        self._support: Future[CompileReply | Failure]
+        if beside is not None and beside._dtypes == self._dtypes:
+            self._support = beside._support
+        else:
+            source = support_source(*self._dtypes)
+            self._support = self._submit(source, _SUPPORT_FAMILY, self._limits.architecture)
         self._support_cubin = b""
 
     @property
