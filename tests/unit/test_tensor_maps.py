@@ -134,9 +134,10 @@ def test_a_map_is_an_argument_where_there_is_one(tmp_path: Path) -> None:
         text = render(family, {"sm": 64, "along": along}, layout="tt").text
         assert ("c_map) {}" in " ".join(text.split())) == given
         assert ("c_map: boxes of 64 rows of 128 bytes of C as stored" in text) == given
+    wide = boxed(tmp_path, TEXT + OUTGOING.replace('"128"', '"144"'))
+    planner = Planner(wide, {"sm": 192, "along": 2}, "float32", H200)
     with pytest.raises(SpaceError, match=r"C must have .* it has 192 rows of 144 bytes"):
-        wide = boxed(tmp_path, TEXT + OUTGOING.replace('"128"', '"144"'))
-        Planner(wide, {"sm": 192, "along": 2}, "float32", H200).plan(Gemm(9, 9, 9, layout="tt"))
+        planner.plan(Gemm(9, 9, 9, layout="tt"))
 
 
 def test_boxes_that_hardware_cannot_copy_are_no_launch(tmp_path: Path) -> None:
