@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family wgmma, float16 to float32, layout nn.
  *
- * template: gemm/cuda/wgmma.cu.j2, digest f0298b64144c1629
+ * template: gemm/cuda/wgmma.cu.j2, digest 3ffc777457f817b4
  * configuration: {"cluster_k": 1, "cluster_m": 1, "consumers": 2, "min_blocks": 1, "ping_pong": 1,
  *     "sk": 128, "sm": 128, "stages": 4, "store": "tma"}
  * launch: grid (blocks, 1, 1), block (384, 1, 1), 163904 bytes of dynamic shared memory
@@ -589,9 +589,9 @@ __device__ __forceinline__ void sync_group(int consumer) {
                : "memory");
 }
 
-// Stores a warp group's sums of a tile. It has places for two boxes, of which number `next` is free:
-// while hardware copies a box to C, the next one is put together. One thread begins all copies, since
-// only who has begun some can wait for them.
+// Stores a warp group's sums of a tile. It has places for two boxes, of which number `next` is
+// free: while hardware copies a box to C, the next one is put together. One thread begins all
+// copies, since only who has begun some can wait for them.
 __device__ __forceinline__ void store_boxes(const float (&sums)[GROUP_TILES][SK / 2],
                                             Box (&boxes)[2], int& next, const TensorMap& c_map,
                                             const Output& output, int consumer, int first_row,
