@@ -94,13 +94,16 @@ def launch_lines(family: KernelFamily, constants: Mapping[str, Value], layout: s
         line = f"  workspace: {told(launch.workspace_bytes)} bytes"
         zeroed = told(launch.zeroed_bytes)
         lines.append(line if zeroed == "0" else f"{line}, of which the first {zeroed} are zero")
-    for each in launch.tensor_maps:
+    written = {each.name for each in family.defined.operands if each.written}
+    for each in launch.maps(constants):
         rows, columns = map(told, each.stored_box(transposed=each.operand in turned))
+        size = f"{rows} rows and {columns} columns"
+        if each.operand in written:
+            size = f"{rows} rows of {columns} bytes"
         swizzled = f", swizzled in {each.swizzle} bytes" if each.swizzle else ""
         rounded = f", rounded to {each.rounded}" if each.rounded else ""
         lines.append(
-            f"  {each.argument}: boxes of {rows} rows and {columns} columns of {each.operand} as "
-            f"stored{swizzled}{rounded}"
+            f"  {each.argument}: boxes of {size} of {each.operand} as stored{swizzled}{rounded}"
         )
     lines += [*auxiliary("before", launch.before), *auxiliary("after", launch.after)]
     lines += _definitions(family, constants, names)

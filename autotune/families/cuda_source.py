@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
+from autotune.core.configuration import Value
 from autotune.core.dtypes import DTYPES, Dtype
 from autotune.core.errors import FamilyError
 from autotune.families.c_expression import c_text, functions_of
@@ -31,7 +33,9 @@ _GIVEN = (
 """Names that templates are given beside those of `rendering`."""
 
 
-def names(family: KernelFamily, dtype: str, out_dtype: str) -> dict[str, Any]:
+def names(
+    family: KernelFamily, constants: Mapping[str, Value], dtype: str, out_dtype: str
+) -> dict[str, Any]:
     """The element types, the kernels' parameter list and the static assertions of a family.
 
     The kernels take the operation's arguments, the workspace where there is one, the parameters
@@ -59,7 +63,7 @@ def names(family: KernelFamily, dtype: str, out_dtype: str) -> dict[str, Any]:
         arguments.append(_WORKSPACE)
     arguments += [("int", name) for name in family.runtime_parameters]
     if family.launch is not None:
-        arguments += [(_MAP, each.argument) for each in family.launch.tensor_maps]
+        arguments += [(_MAP, each.argument) for each in family.launch.maps(constants)]
     c_types = {"t": row.c_type, "acc": sums.c_type, "out": result.c_type}
     typed = (f"{kind.format(**c_types)} {name}" for kind, name in arguments)
     scope["arguments"] = ", ".join(typed)

@@ -49,12 +49,14 @@ class TensorMap:
 
     Attributes:
         operand: its name.
-        box: rows and columns of a box, of the operand as it is stored.
+        box: rows and columns of a box, of the operand as it is stored; rows and bytes of a row
+            where the operand is written, whose elements may have one size or another.
         transposed_box: the same where the layout says that it is stored transposed; None where
             that makes no difference.
         swizzle: bytes of the rows within which a box's pieces of 16 bytes are permuted in shared
             memory; 0 leaves them in order.
         rounded: what elements are rounded to on their way ("tf32"); empty for nothing.
+        when: where this is false kernels are not given it; it follows from what is compiled in.
     """
 
     operand: str
@@ -62,6 +64,7 @@ class TensorMap:
     transposed_box: tuple[Expression, ...] | None = None
     swizzle: int = 0
     rounded: str = ""
+    when: Expression = ONE
 
     @property
     def argument(self) -> str:
@@ -107,6 +110,10 @@ class Launch:
     tensor_maps: tuple[TensorMap, ...] = ()
     architecture_features: bool = False
 
+    def maps(self, constants: Mapping[str, Value]) -> tuple[TensorMap, ...]:
+        """The tensor maps that kernels are given, by what is compiled in."""
+        return tuple(each for each in self.tensor_maps if each.when.holds(constants))
+
     @property
     def expressions(self) -> tuple[Expression, ...]:
         """All of them, those of further kernels and of tensor maps too."""
@@ -116,7 +123,9 @@ class Launch:
             for part in (each.when, *each.grid, *each.block)
         ]
         further += [
-            part for each in self.tensor_maps for part in (*each.box, *(each.transposed_box or ()))
+            part
+            for each in self.tensor_maps
+            for part in (each.when, *each.box, *(each.transposed_box or ()))
         ]
         workspace = () if self.workspace_bytes is None else (self.workspace_bytes,)
         own = (self.shared_bytes, self.resident_blocks, *workspace, self.zeroed_bytes)

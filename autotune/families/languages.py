@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from autotune.core.configuration import Value
     from autotune.families.epilogue_text import EpilogueText
     from autotune.families.family import KernelFamily
     from autotune.operations.epilogue import Epilogue
     from autotune.operations.operation import Operation
 
 
-def _nothing(family: KernelFamily, dtype: str, out_dtype: str) -> dict[str, Any]:
+def _nothing(
+    family: KernelFamily, constants: Mapping[str, Value], dtype: str, out_dtype: str
+) -> dict[str, Any]:
     return {}
 
 
@@ -34,8 +37,8 @@ class Language:
     Attributes:
         limits: device limits that a family's expressions may use, by name.
         check: refuses emitted text that is not such source; raises FamilyError.
-        names: what templates are given, beside what all are, for a family and the
-            element types of operands and result.
+        names: what templates are given, beside what all are, for a family, what is compiled
+            in, and the element types of operands and result.
         reserved: names that the source of an operation gives a meaning of its own.
         suffix: of the files that sources are written to.
         lay_out: breaks long lines of emitted text, which the second argument, what the kernels
@@ -56,7 +59,7 @@ class Language:
 
     limits: frozenset[str]
     check: Callable[[KernelFamily, str], None]
-    names: Callable[[KernelFamily, str, str], dict[str, Any]] = _nothing
+    names: Callable[[KernelFamily, Mapping[str, Value], str, str], dict[str, Any]] = _nothing
     reserved: Callable[[Operation], frozenset[str]] = _no_names
     suffix: str = ".py"
     lay_out: Callable[[str, str], str] | None = None

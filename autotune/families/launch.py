@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import SpaceError
-from autotune.operations.problem import element_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -161,8 +161,9 @@ def plan_launch(point: Point) -> LaunchPlan:
 
     def mapped() -> Iterator[MappedOperand]:
         for each, transposed in stored_maps(family, point.problem):
-            rows, columns = (whole(size, 1) for size in each.stored_box(transposed=transposed))
-            yield mapped_operand(family, point.problem, each, transposed, (rows, columns))
+            if each.when.holds(point.known):
+                rows, columns = (whole(size, 1) for size in each.stored_box(transposed=transposed))
+                yield mapped_operand(family, point.problem, each, transposed, (rows, columns))
 
     workspace = None if launch.workspace_bytes is None else whole(launch.workspace_bytes, 0)
     zeroed = whole(launch.zeroed_bytes, 0)
@@ -198,7 +199,7 @@ def mapped_operand(
     transposed: bool,
     box: tuple[int, int],
 ) -> MappedOperand:
-    """What a plan says of a tensor map.
+    """What a plan says of a tensor map, of a box as the family's file has it.
 
     The rules are those of ``cuTensorMapEncodeTiled`` (CUDA driver API, "Tensor Map Object
     Management").
@@ -206,24 +207,34 @@ def mapped_operand(
     Raises:
         SpaceError: hardware copies no such boxes.
     """
-    row_bytes = box[1] * element_sizes(problem.dtype)["itemsize"]
+    rows, columns = box
+    itemsize = DTYPES[problem.dtype].itemsize
+    row_bytes = columns * itemsize
+    if _is_written(family, tensor_map):
+        itemsize, row_bytes = DTYPES[problem.result_dtype].itemsize, columns
+        columns = row_bytes // itemsize
     longest = tensor_map.swizzle or row_bytes
-    if max(box) > _BOX_LIMIT or row_bytes % ROW_BYTES or row_bytes > longest:
+    if max(rows, columns) > _BOX_LIMIT or row_bytes % ROW_BYTES or row_bytes > longest:
         raise SpaceError(
             f"family {family.name!r} cannot be launched for {problem.label}: a box of "
             f"{tensor_map.operand} must have {_BOX_LIMIT} rows and columns at most, and rows of "
             f"whole {ROW_BYTES} bytes"
             + (f" within swizzled ones of {tensor_map.swizzle}" if tensor_map.swizzle else "")
-            + f"; it has {box[0]} rows of {row_bytes} bytes"
+            + f"; it has {rows} rows of {row_bytes} bytes"
         )
     return MappedOperand(
-        tensor_map.operand, transposed, box, tensor_map.swizzle, tensor_map.rounded
+        tensor_map.operand, transposed, (rows, columns), tensor_map.swizzle, tensor_map.rounded
     )
 
 
 def resident_blocks(point: Point) -> int:
     """The least number of blocks that must fit a multiprocessor at once."""
     return int(_launch(point.bound.family).resident_blocks.evaluate(point.known))
+
+
+def _is_written(family: KernelFamily, tensor_map: TensorMap) -> bool:
+    (operand,) = (each for each in family.defined.operands if each.name == tensor_map.operand)
+    return operand.written
 
 
 def _launch(family: KernelFamily) -> Launch:

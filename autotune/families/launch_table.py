@@ -31,12 +31,15 @@ _BLOCK_NEEDS = ("threads", "registers", "shared_bytes")
 _MAPPED_KEYS = ("cluster", "tensor_maps", "architecture_features")
 
 
-def read_launch(table: Table, scope: Scope, defined: Operation, language: Language) -> Launch:
+def read_launch(
+    table: Table, scope: Scope, fixed: Scope, defined: Operation, language: Language
+) -> Launch:
     """The table [launch].
 
     Args:
         table: the table.
         scope: names that its expressions may use.
+        fixed: those of them that follow from what is compiled in.
         defined: the operation, whose operands tensor maps describe.
         language: of the family's target.
 
@@ -67,7 +70,7 @@ def read_launch(table: Table, scope: Scope, defined: Operation, language: Langua
             else Expression.parse("0")
         ),
         cluster=extents(table, "cluster", scope) if "cluster" in table else (ONE, ONE, ONE),
-        tensor_maps=tuple(_tensor_maps(table, scope, defined)),
+        tensor_maps=tuple(_tensor_maps(table, scope, fixed, defined)),
         architecture_features=table.flag("architecture_features"),
     )
     table.close()
@@ -124,16 +127,19 @@ def _auxiliary(table: Table, scope: Scope) -> AuxiliaryKernel:
     return kernel
 
 
-def _tensor_maps(table: Table, scope: Scope, defined: Operation) -> Iterator[TensorMap]:
-    matrices = [
-        each.name for each in defined.operands if len(each.shape) == 2 and not each.written
-    ]
+def _tensor_maps(
+    table: Table, scope: Scope, fixed: Scope, defined: Operation
+) -> Iterator[TensorMap]:
+    matrices = {each.name: each for each in defined.operands if len(each.shape) == 2}
     seen: set[str] = set()
     for entry in table.tables("tensor_maps"):
         operand = entry.choice("operand", matrices)
         if operand in seen:
             entry.fail("operand", f"must not be {operand} twice")
         seen.add(operand)
+        for key in ("transposed_box", "rounded"):
+            if key in entry and matrices[operand].written:
+                entry.fail(key, f"must be left out: {operand} is written, as it is stored")
         turned = "transposed_box" in entry
         made = TensorMap(
             operand=operand,
@@ -141,6 +147,11 @@ def _tensor_maps(table: Table, scope: Scope, defined: Operation) -> Iterator[Ten
             transposed_box=_box(entry, "transposed_box", scope) if turned else None,
             swizzle=entry.whole("swizzle", 0) if "swizzle" in entry else 0,
             rounded=entry.choice("rounded", ROUNDINGS) if "rounded" in entry else "",
+            when=(
+                fixed.expression(entry, "when", entry.text("when"), exact_division=False)
+                if "when" in entry
+                else ONE
+            ),
         )
         if made.swizzle not in SWIZZLES:
             entry.fail(

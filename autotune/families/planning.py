@@ -171,7 +171,8 @@ class Planner:
         """
         made = []
         for (each, transposed), both in zip(stored_maps(self.family, problem), boxes, strict=True):
-            assert both is not None  # they depend on no condition
+            if both is None:
+                continue
             rows, columns = both[2:] if transposed and each.transposed_box else both[:2]
             if {type(rows), type(columns)} != {int} or min(rows, columns) < 1:
                 raise UndecidedError
@@ -255,7 +256,9 @@ def _launches(
     main = Group((*launch.grid, *launch.block, launch.shared_bytes, *launch.cluster, *workspace))
     auxiliary = (*launch.before, *launch.after)
     others = (Group((*each.grid, *each.block), each.when) for each in auxiliary)
-    boxes = (Group((*each.box, *(each.transposed_box or ()))) for each in launch.tensor_maps)
+    boxes = (
+        Group((*each.box, *(each.transposed_box or ())), each.when) for each in launch.tensor_maps
+    )
     return _compiled(family, fixed, dtype, limits, (main, *others, *boxes))
 
 

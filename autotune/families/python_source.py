@@ -11,6 +11,9 @@ from autotune.families.epilogue_text import numba_epilogue as epilogue_in_numba
 from autotune.operations.entry import Argument, Kind
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.core.configuration import Value
     from autotune.families.family import KernelFamily
     from autotune.operations.epilogue import Epilogue
     from autotune.operations.operation import Operation
@@ -36,7 +39,9 @@ def numba_reserved(operation: Operation) -> frozenset[str]:
     return frozenset(name for name, _ in numba_arguments(operation))
 
 
-def numba_names(family: KernelFamily, dtype: str, out_dtype: str) -> dict[str, Any]:
+def numba_names(
+    family: KernelFamily, constants: Mapping[str, Value], dtype: str, out_dtype: str
+) -> dict[str, Any]:
     """The entry's Numba signature and its comma-joined argument names.
 
     Parameters that are passed at the call follow the operation's arguments as int64.

@@ -95,7 +95,8 @@ def read_family(
             key = f"parameters.{parameter.name}.runtime"
             top.fail(key, f"must be false: {target} kernels take no parameters at the call")
     if language.launched:
-        launch = read_launch(top.table("launch"), scope, defined, language)
+        fixed = Scope(_fixed_names(parameters, derived), frozenset())
+        launch = read_launch(top.table("launch"), scope, fixed, defined, language)
         restrictions = (*launch_restrictions(launch, derived, top, scope), *restrictions)
     local = None
     if language.local:
@@ -362,6 +363,18 @@ def _work(table: Table, scope: Scope, language: Language) -> Work:
         warp = down, across
     table.close()
     return Work((rows, columns, steps), parts, in_block, copied, share, rate, warp)
+
+
+def _fixed_names(
+    parameters: tuple[TunableParameter, ...], derived: Mapping[str, Expression]
+) -> frozenset[str]:
+    """Parameters that are compiled in, and what follows from them and the element types."""
+    known = {each.name for each in parameters if not each.runtime}
+    known |= element_sizes(DEFAULT_DTYPE).keys()
+    for name, expression in derived.items():
+        if expression.names <= known:
+            known.add(name)
+    return frozenset(known)
 
 
 def _threads(

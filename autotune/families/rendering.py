@@ -101,7 +101,7 @@ def render(
     opening = banner(family, compiled, constants, types, layout)
     names: dict[str, object] = {
         **constants,
-        **language.names(family, dtype, out_dtype or dtype),
+        **language.names(family, constants, dtype, out_dtype or dtype),
         **_epilogue(family, dtype),
         "dtype": dtype,
         "layout": layout,

@@ -115,6 +115,13 @@ CUDA_CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
     ),
     "volkov_float32": ("volkov", {}, "float32", "float32"),
     "wgmma_float16": ("wgmma", {"sk": 128}, "float16", "float16"),
+    "wgmma_tma_bfloat16": ("wgmma", {"sk": 128, "store": "tma"}, "bfloat16", "bfloat16"),
+    "wgmma_tma_float16_to_float32": (
+        "wgmma",
+        {"sk": 128, "cluster_m": 1, "ping_pong": 1, "store": "tma"},
+        "float16",
+        "float32",
+    ),
 }
 """Families of gemm, what differs from their defaults, and types of operands and of results."""
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from epilogue_families import write_operations
 
-from autotune.core.configuration import Candidate
+from autotune.core.configuration import Candidate, Configuration
 from autotune.core.dtypes import DTYPES
 from autotune.core.measurement import Outcome
 from autotune.core.paths import data_dir
-from autotune.families.catalog import load_families
+from autotune.families.catalog import catalog, load_families
 from autotune.families.program_cache import ProgramCache
 from autotune.families.reading import read_family
 from autotune.measuring.evaluator import Effort
@@ -64,6 +65,28 @@ CALLS = (
     Call((17, 4096, 1030), gap=3, beta=1.0),
     Call((640, 1024, 520), gap=8, offset=1, beta=0.5),
 )
+
+
+# C has a tensor map but in the last two, where it lies between 16 bytes.
+MAPPED_CALLS = (
+    Call((8, 64, 8)),
+    Call((1, 100, 72), alpha=2.0),
+    Call((777, 200, 1032), alpha=1.5, beta=-0.5),
+    Call((2900, 136, 2056), beta=0.75),  # more tiles than blocks
+    Call((333, 96, 520), gap=8, offset=8, alpha=-1.0, beta=1.0),
+    Call((200, 72, 1001), gap=7, offset=16),  # rows end between 16 bytes, and begin at whole ones
+    Call((200, 72, 1001), beta=0.5),
+    Call((300, 128, 264), offset=1, alpha=0.5),
+)
+STORES = {
+    "shared": {},
+    "turns": {"sk": 128, "ping_pong": 1},
+    "tall": {"sm": 256, "sk": 128},
+    "across": {"sk": 128, "cluster_m": 1, "cluster_k": 2},
+    "alone": {"sm": 64, "sk": 64, "consumers": 1, "cluster_m": 1, "min_blocks": 2},
+    "three": {"sm": 192, "sk": 192, "consumers": 3, "stages": 2, "cluster_m": 1},
+    "ragged-slabs": {"sm": 64, "sk": 192, "ping_pong": 1, "cluster_m": 1},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -124,12 +147,101 @@ def test_products_are_right(
     kernel.close()
 
 
-def check(kernel: CudaKernel, plan: Any, problem: Gemm, call: Call) -> None:
-    """Equal calls give equal bits, which are right, and nothing is written outside C."""
-    row = DTYPES[problem.dtype]
+@pytest.mark.parametrize(
+    ("dtype", "out_dtype", "layout"),
+    [
+        ("float16", None, "nn"),
+        ("bfloat16", None, "tt"),
+        ("float16", "float32", "nt"),
+        ("bfloat16", "float32", "tn"),
+    ],
+)
+@pytest.mark.parametrize("changes", STORES.values(), ids=STORES)
+def test_results_stored_by_tensor_maps_are_right(
+    changes: dict[str, int],
+    dtype: str,
+    out_dtype: str | None,
+    layout: str,
+    gpu: Device,
+    programs: ProgramCache,
+) -> None:
+    """Whether C has a tensor map or not; by the direct way too, bit for bit."""
+    family = FAMILIES["wgmma"]
+    default = family.presets["large"].configuration
+    limits: Any = gpu.limits
+    kernels: dict[str, CudaKernel] = {}
+    for call in MAPPED_CALLS:
+        problem = Gemm(*call.shape, dtype, out_dtype, layout, family.accuracy)
+        found = set()
+        for store in ("direct", "tma"):
+            chosen = Configuration({**default, "stages": 3, **changes, "store": store})
+            program = make_program(family, chosen, problem, limits, programs)
+            kernel = kernels.setdefault(store, CudaKernel(program))
+            found.add(check(kernel, program.plan, problem, call))
+        assert len(found) == 1, call
+    for kernel in kernels.values():
+        kernel.close()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_tf32_stored_by_tensor_maps_is_right(
+    layout: str, gpu: Device, programs: ProgramCache
+) -> None:
+    family = FAMILIES["wgmma_tf32"]
+    chosen = family.presets["large-tma"].configuration
+    limits: Any = gpu.limits
+    kernel: CudaKernel | None = None
+    for call in MAPPED_CALLS:
+        problem = Gemm(*call.shape, "float32", None, layout, "tf32")
+        program = make_program(family, chosen, problem, limits, programs)
+        kernel = kernel or CudaKernel(program)
+        check(kernel, program.plan, problem, call)
+    assert kernel is not None
+    kernel.close()
+
+
+@pytest.mark.parametrize("operation", ["linear_relu", "gated"])
+@pytest.mark.parametrize("out_dtype", [None, "float32"])
+@pytest.mark.parametrize("preset", ["large-tma", "turns-tma"])
+def test_what_follows_a_product_is_stored_by_tensor_maps(
+    preset: str, out_dtype: str | None, operation: str, gpu: Device, tmp_path: Path
+) -> None:
+    """As every trial is verified: ragged and large, rows padded, C full of NaN where it is new."""
+    families = catalog("cuda", operation, [write_operations(tmp_path / "operations")])
+    family = families["wgmma"]
+    problem = family.defined.at((512, 256, 1024), dtype="bfloat16", out_dtype=out_dtype)
+    candidate = Candidate("wgmma", family.presets[preset].configuration)
+    folder = ProgramCache(tmp_path / "programs")
+    effort = Effort(budget_s=0.02)
+    with CudaEvaluator(
+        problem, {"wgmma": family}, gpu, folder, effort=effort, workers=1
+    ) as evaluator:
+        measurement = evaluator.evaluate(candidate, None)
+    assert measurement.ok, measurement
+
+
+def test_parts_of_a_reduction_are_stored_as_ever(gpu: Device, programs: ProgramCache) -> None:
+    """By the kernel that stores whole results through a tensor map."""
+    family = FAMILIES["wgmma"]
+    limits: Any = gpu.limits
+    for call in (Call((200, 2048, 264), beta=0.5), Call((65, 1000, 129), gap=3)):
+        problem = Gemm(*call.shape, "float16", accuracy="native")
+        chosen = {**family.presets["turns-tma"].configuration, "splits": 4}
+        program = make_program(family, chosen, problem, limits, programs)
+        kernel = CudaKernel(program)
+        check(kernel, program.plan, problem, call)
+        kernel.close()
+
+
+def check(kernel: CudaKernel, plan: Any, problem: Gemm, call: Call) -> bytes:
+    """Equal calls give equal bits, which are right, and nothing is written outside C; the bits."""
+    row, result = DTYPES[problem.dtype], DTYPES[problem.result_dtype]
     rng = np.random.default_rng(problem.m)
     shapes = problem.a_shape, problem.b_shape, problem.c_shape
-    a, b, c = (rng.uniform(-1, 1, shape).astype(row.numpy) for shape in shapes)
+    types = row.numpy, row.numpy, result.numpy
+    a, b, c = (
+        rng.uniform(-1, 1, shape).astype(each) for shape, each in zip(shapes, types, strict=True)
+    )
     if row.itemsize == 4:
         a, b = uneven(a), uneven(b)
     launch = kernel.launcher(plan)
@@ -138,7 +250,10 @@ def check(kernel: CudaKernel, plan: Any, problem: Gemm, call: Call) -> None:
     results = set()
     with activated(0):
         memory = [driver().allocate(each.nbytes) for each in given]
-        places = [int(each) + call.offset * row.itemsize for each in memory]
+        places = [
+            int(place) + call.offset * each.itemsize
+            for place, each in zip(memory, given, strict=True)
+        ]
         leading = [shape[1] + call.gap for shape in shapes]
         operands = [number for pair in zip(places, leading, strict=True) for number in pair]
         for _ in range(3):
@@ -159,11 +274,12 @@ def check(kernel: CudaKernel, plan: Any, problem: Gemm, call: Call) -> None:
     expected = call.alpha * (x @ y) + old
     scale = abs(call.alpha) * (np.abs(x) @ np.abs(y)) + np.abs(old)
     allowed = 2.0**-21 * max(8.0, problem.n**0.5) * scale
-    allowed += 1.01 * row.unit_roundoff * np.abs(expected) + row.smallest
+    allowed += 1.01 * result.unit_roundoff * np.abs(expected) + result.smallest
     found = inside(got, problem.c_shape, call).astype(np.float64)
     assert (np.abs(found - expected) <= allowed).all(), call
     inside(got, problem.c_shape, call)[:] = np.nan
     assert np.isnan(got).all(), f"{call}: wrote outside C"
+    return results.pop()
 
 
 @pytest.fixture

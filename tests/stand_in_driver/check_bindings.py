@@ -328,11 +328,11 @@ class TestTensorMaps:
         made = CudaProgram(b"\x7fELF maps", plan, "float16", support=b"\x7fELF that copies")
         return replace(made, **changes)
 
-    def maps(self) -> list[tuple[int, ...]]:
+    def maps(self, count: int = 2) -> list[tuple[int, ...]]:
         """Of the last launch, whose maps begin at multiples of 64 bytes."""
         first = -(-self.ARGUMENTS // 64) * 64
         packed = arguments_of_launch(-1)
-        return [MAP.unpack_from(packed, first + 128 * place) for place in (0, 1)]
+        return [MAP.unpack_from(packed, first + 128 * place) for place in range(count)]
 
     def test_operands_are_described_as_they_lie(self, launch: Launch) -> None:
         launch(1 << 20, 80, 1 << 21, 32, 1 << 22, 24)
@@ -380,6 +380,25 @@ class TestTensorMaps:
         assert [each[:4] for each in self.maps()] == wanted
         assert all(each[0] % 16 == 0 for each in self.maps())
 
+    def test_results_have_a_map_where_they_can(self) -> None:
+        """Of their own element type; nothing is copied where they lie badly."""
+        maps = (*self.MAPS, MappedOperand("C", False, (64, 32), 128))
+        plan = LaunchPlan(self.SIZES, (LaunchStep("gemm", (1, 1, 1), (32, 1, 1)),), maps=maps)
+        launch = CudaKernel(self.program(plan=plan, out_dtype="float32")).launch
+        for _ in range(2):
+            launch(1 << 20, 80, 1 << 21, 32, 1 << 22, 28)
+        mapped = self.maps(3)
+        assert mapped[2] == (1 << 22, 24, 40, 112, 32, 64, 7, 3)
+        before = count_of("encoded"), count_of("launches")
+        for at_c, ldc in ((1 << 22, 28), ((1 << 22) + 4, 28), (1 << 22, 25)):
+            launch(1 << 20, 80, 1 << 21, 32, at_c, ldc)
+            nothing = (0,) * len(mapped[2])
+            assert self.maps(3)[:2] == mapped[:2]
+            assert self.maps(3)[2] == (mapped[2] if (at_c, ldc) == (1 << 22, 28) else nothing)
+        assert (count_of("encoded"), count_of("launches")) == (before[0], before[1] + 3)
+        launch(1 << 20, 80, 1 << 21, 32, 1 << 23, 28)
+        assert self.maps(3)[2][0] == 1 << 23
+
     def test_a_copy_belongs_to_the_graph(self) -> None:
         with activated(0), captured() as stream:
             kernel = CudaKernel(self.program())
@@ -405,16 +424,19 @@ class TestTensorMaps:
             Operand("A", ("M", "N")),
             Operand("B", ("N", "K")),
         )
+        maps = (*self.MAPS, MappedOperand("C", False, (64, 64), 128))
         takes = ("c", "ldc", "b", "ldb", "a", "lda")
         defined = Operation("gemm", ("M", "N", "K"), operands, Formula("A @ B"), "M", takes=takes)
-        launch = CudaKernel(self.program(defined=defined)).launch
+        plan = LaunchPlan(self.SIZES, (LaunchStep("gemm", (1, 1, 1), (32, 1, 1)),), maps=maps)
+        launch = CudaKernel(self.program(defined=defined, plan=plan)).launch
         launch(1 << 22, 24, 1 << 20, 80, (1 << 21) + 2, 32)
         copied = struct.unpack_from("PqqqPq", arguments_of_launch(-2))
         assert copied[:4] == ((1 << 21) + 2, 32, 72, 24)
         packed = arguments_of_launch(-1)
-        first, second = (MAP.unpack_from(packed, 64 + 128 * place) for place in (0, 1))
+        first, second, third = (MAP.unpack_from(packed, 64 + 128 * place) for place in range(3))
         assert first[:4] == (1 << 20, 72, 40, 160)
         assert second[:4] == (copied[4], 24, 72, 48)
+        assert third[:4] == (1 << 22, 24, 40, 48)
         assert struct.unpack_from("PiPiPi", packed)[2:5:2] == (copied[4], 1 << 20)
 
     def test_without_what_copies_nothing_is_loaded(self) -> None:

@@ -65,6 +65,14 @@ box = ["64", "16"]
 rounded = "tf32"
 """
 
+OUTGOING = """
+[[launch.tensor_maps]]
+operand = "C"
+when = "along > 1"
+box = ["sm", "128"]
+swizzle = 128
+"""
+
 TEMPLATE = """\
 /*
 {{ banner }}
@@ -100,6 +108,36 @@ def test_a_plan_has_clusters_and_maps_of_what_kernels_read(
         MappedOperand("A", a_transposed, a_box, 128),
         MappedOperand("B", True, (64, 16), rounded="tf32"),
     )
+
+
+@pytest.mark.parametrize(("out_dtype", "columns"), [(None, 64), ("float16", 64), ("float32", 32)])
+def test_results_have_boxes_by_their_bytes(
+    tmp_path: Path, out_dtype: str | None, columns: int
+) -> None:
+    text = TEXT.replace("layouts", 'out_dtypes = ["float32"]\nlayouts')
+    family = boxed(tmp_path, text + OUTGOING)
+    problem = Gemm(1000, 500, 300, "float16", layout="tt", out_dtype=out_dtype)
+    plans = []
+    for along in (1, 2):
+        planner = Planner(family, {"sm": 64, "along": along}, "float16", H200)
+        plans.append(planner.plan(problem))
+        point = Bound(family, planner.configuration, problem, H200).at(problem)
+        assert plan_launch(point) == plans[-1]
+    alone, outgoing = (plan.maps for plan in plans)
+    assert [each.operand for each in alone] == ["A", "B"]
+    assert outgoing == (*alone, MappedOperand("C", False, (64, columns), 128))
+
+
+def test_a_map_is_an_argument_where_there_is_one(tmp_path: Path) -> None:
+    family = boxed(tmp_path, TEXT + OUTGOING)
+    for along, given in ((1, False), (2, True)):
+        text = render(family, {"sm": 64, "along": along}, layout="tt").text
+        assert ("c_map) {}" in " ".join(text.split())) == given
+        assert ("c_map: boxes of 64 rows of 128 bytes of C as stored" in text) == given
+    wide = boxed(tmp_path, TEXT + OUTGOING.replace('"128"', '"144"'))
+    planner = Planner(wide, {"sm": 192, "along": 2}, "float32", H200)
+    with pytest.raises(SpaceError, match=r"C must have .* it has 192 rows of 144 bytes"):
+        planner.plan(Gemm(9, 9, 9, layout="tt"))
 
 
 def test_boxes_that_hardware_cannot_copy_are_no_launch(tmp_path: Path) -> None:
@@ -152,8 +190,8 @@ def test_features_of_one_architecture(tmp_path: Path) -> None:
 FAULTS = {
     "operand": (
         'operand = "A"',
-        'operand = "C"',
-        r"tensor_maps\[1\]\.operand must be one of A, B",
+        'operand = "D"',
+        r"tensor_maps\[1\]\.operand must be one of A, B, C",
     ),
     "twice": ('operand = "B"', 'operand = "A"', r"tensor_maps\[2\]\.operand must not be A twice"),
     "box": ('["64", "16"]', '["64"]', r"tensor_maps\[2\]\.box must be two expressions"),
@@ -164,6 +202,16 @@ FAULTS = {
     ),
     "rounded": ('"tf32"', '"fp8"', r"tensor_maps\[2\]\.rounded must be one of tf32"),
     "key": ("swizzle", "swizle", r"tensor_maps\[1\]\.swizle is not a key"),
+    "written": (
+        'operand = "B"',
+        'operand = "C"',
+        r"tensor_maps\[2\]\.rounded must be left out: C is written, as it is stored",
+    ),
+    "when": (
+        'rounded = "tf32"',
+        'when = "M > 64"',
+        r"tensor_maps\[2\]\.when = 'M > 64' uses 'M'; the names there are: ",
+    ),
     "cluster": (
         'cluster = ["along", ',
         "cluster = [",

@@ -64,7 +64,7 @@ class HybridTarget(Target):
         return Language(
             limits=frozenset(each.name for each in fields(HybridLimits)),
             check=check_module,
-            names=lambda family, dtype, out_dtype: {"ctype": DTYPES[dtype].c_type},
+            names=lambda family, constants, dtype, out_dtype: {"ctype": DTYPES[dtype].c_type},
             reserved=lambda operation: frozenset({"ctype"}),
             local={"cuda": ()},
         )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from autotune.core.check import Check
-    from autotune.core.configuration import Candidate
+    from autotune.core.configuration import Candidate, Value
     from autotune.core.device import Device, DeviceFingerprint
     from autotune.families.family import KernelFamily
     from autotune.families.languages import Language
@@ -331,7 +331,9 @@ class MpiTarget(Target):
         return examine()
 
 
-def _mpi_names(family: KernelFamily, dtype: str, out_dtype: str) -> dict[str, Any]:
+def _mpi_names(
+    family: KernelFamily, constants: Mapping[str, Value], dtype: str, out_dtype: str
+) -> dict[str, Any]:
     """What MPI calls the element type."""
     if not DTYPES[dtype].mpi:
         raise FamilyError(

@@ -84,17 +84,13 @@ class Input:
         else:
             step = LaunchStep("copy_rows", (self.copy_blocks, 1, 1), _COPY_BLOCK)
         self._run = module.runner([step])
-        self._map = None
-        if mapped is not None:
-            boxes = Boxes(dtype, rows, columns, mapped.box, mapped.swizzle, mapped.rounded)
-            encode = functools.partial(driver().tensor_map, boxes)
-            self._map = functools.lru_cache(maxsize=_KEPT)(encode)
+        self._map = None if mapped is None else _encoder(mapped, dtype, (rows, columns))
 
     def lies_badly(self, address: int, stride: int) -> bool:
         """Whether it has to be copied."""
         if self.flipped:
             return True
-        return bool(address % ROW_BYTES or stride * self._itemsize % ROW_BYTES)
+        return _between_units(address, stride * self._itemsize)
 
     @property
     def copy_blocks(self) -> int:
@@ -122,6 +118,33 @@ class Input:
         return self._map(address, stride)
 
 
+class Output:
+    """The operand that kernels write, where they are given a tensor map of it.
+
+    Nothing is copied: what a tensor map cannot describe, kernels store without one.
+
+    Args:
+        name: the operand's.
+        dtype: element type.
+        stored: rows and columns.
+        mapped: its tensor map.
+    """
+
+    def __init__(
+        self, name: str, dtype: str, stored: tuple[int, int], mapped: MappedOperand
+    ) -> None:
+        self.operand = name
+        self.name = name.lower()
+        self._itemsize = DTYPES[dtype].itemsize
+        self._map = _encoder(mapped, dtype, stored)
+
+    def tensor_map(self, address: int, stride: int) -> bytes:
+        """The tensor map of the operand; zeros where there is none, as kernels see themselves."""
+        if _between_units(address, stride * self._itemsize):
+            return bytes(MAP_BYTES)
+        return self._map(address, stride)
+
+
 def together(first: Input | None, second: Input | None, support: Module | None) -> CopyBoth | None:
     """What copies two operands by one launch; None where that is not for both.
 
@@ -146,8 +169,8 @@ def together(first: Input | None, second: Input | None, support: Module | None) 
 
 def inputs_of(
     program: CudaProgram, plan: LaunchPlan, support: Module | None
-) -> tuple[dict[str, Input], list[Input]]:
-    """Operands that kernels do not merely take the addresses of, by name; and those with maps.
+) -> tuple[dict[str, Input], list[Input | Output]]:
+    """Operands that kernels do not merely read where they lie, by name; and those with maps.
 
     Args:
         program: what is launched.
@@ -163,20 +186,39 @@ def inputs_of(
     flips = dict(zip("AB", program.flips, strict=True))
     layout = dict(zip("AB", program.layout, strict=True))
     made: dict[str, Input] = {}
+    mapped: dict[str, Input | Output] = {}
     for operand in defined.operands:
         name = operand.name
         flipped = flips.get(name, False)
         if not flipped and name not in maps:
+            continue
+        rows, columns = (int(parsed(text).evaluate(sizes)) for text in operand.shape)
+        if operand.written:
+            dtype = program.out_dtype or program.dtype
+            mapped[name] = Output(name, dtype, (rows, columns), maps[name])
             continue
         if support is None:
             raise LaunchError(
                 f"the kernels that copy {name} where a kernel cannot read it are missing: "
                 "compile the program again"
             )
-        rows, columns = (int(parsed(text).evaluate(sizes)) for text in operand.shape)
         stored = (columns, rows) if layout.get(name) == "t" else (rows, columns)
         made[name] = Input(name, program.dtype, stored, flipped, maps.get(name), support)
-    return made, [made[each.operand] for each in plan.maps]
+    mapped |= made
+    return made, [mapped[each.operand] for each in plan.maps]
+
+
+def _encoder(
+    mapped: MappedOperand, dtype: str, stored: tuple[int, int]
+) -> Callable[[int, int], bytes]:
+    """What makes tensor maps of an operand by its address and leading dimension."""
+    boxes = Boxes(dtype, *stored, mapped.box, mapped.swizzle, mapped.rounded)
+    return functools.lru_cache(maxsize=_KEPT)(functools.partial(driver().tensor_map, boxes))
+
+
+def _between_units(address: int, row_bytes: int) -> bool:
+    """Whether rows begin where tensor maps know none."""
+    return bool(address % ROW_BYTES or row_bytes % ROW_BYTES)
 
 
 def packing(arguments: str, count: int) -> tuple[Callable[..., bytes], list[int]]:

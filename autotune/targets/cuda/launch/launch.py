@@ -163,7 +163,7 @@ class CudaKernel:
                 if workspace_bytes:
                     zeroed = plan.zeroed_bytes
                     last = (allocate(stream, "workspace", workspace_bytes, zeroed), *runtime)
-                at = {"A": in_a, "B": in_b}
+                at = {"A": in_a, "B": in_b, "C": (c, ldc)}
                 maps = [each.tensor_map(*at[each.operand]) for each in mapped]
                 run(pack(m, n, k, alpha, *in_a, *in_b, beta, c, ldc, *last, *maps), stream)
 
@@ -172,7 +172,7 @@ class CudaKernel:
             else:
                 enqueue(_nothing)
 
-        return general if workspace_bytes or inputs else plain
+        return general if workspace_bytes or inputs or mapped else plain
 
     def _assemble_any(self, plan: LaunchPlan) -> _Enqueue:
         """The same for any operation, whose arguments come in an order of their own."""
@@ -197,7 +197,8 @@ class CudaKernel:
         run = self._modules[0].runner(plan.steps, argument_places)
         inputs, mapped = inputs_of(self.program, plan, self._support)
         # Where a call has the address of each, which the distance of its rows follows.
-        at = {each: given.index(each.name) - len(defined.sizes) for each in inputs.values()}
+        operands = {*inputs.values(), *mapped}
+        at = {each: given.index(each.name) - len(defined.sizes) for each in operands}
         sizes, runtime = plan.sizes, plan.runtime
         last_of_all = runtime if workspace_bytes is None else (0, *runtime)
 
@@ -213,7 +214,9 @@ class CudaKernel:
         def general(*arguments: Any) -> None:
             *values, stream = arguments
             badly = [
-                each for each, place in at.items() if each.lies_badly(*values[place : place + 2])
+                each
+                for each in inputs.values()
+                if each.lies_badly(*values[at[each] : at[each] + 2])
             ]
 
             def enqueue(allocate: Allocate) -> None:
@@ -233,7 +236,7 @@ class CudaKernel:
             else:
                 enqueue(_nothing)
 
-        return general if workspace_bytes or inputs else plain
+        return general if workspace_bytes or inputs or mapped else plain
 
 
 class _Launcher:

@@ -67,6 +67,7 @@ def make_program(
             kernel_layout=kernel_layout(family, problem.layout),
             support=code.support,
             defined=problem.defined,
+            out_dtype=problem.out_dtype,
         )
     if not limits.runs(binary.architecture):
         raise InputError(
@@ -81,6 +82,7 @@ def make_program(
         kernel_layout=_layout_of(binary, plan, problem),
         support=binary.support,
         defined=problem.defined,
+        out_dtype=problem.out_dtype,
     )
 
 

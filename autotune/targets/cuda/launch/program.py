@@ -27,6 +27,7 @@ class CudaProgram:
             describe are copied too.
         support: the binary of the kernels that copy operands; empty where nothing is copied.
         defined: the operation, whose arguments the kernels take.
+        out_dtype: element type of the result; None means `dtype`.
     """
 
     cubin: bytes
@@ -36,6 +37,7 @@ class CudaProgram:
     kernel_layout: str = "nn"
     support: bytes = b""
     defined: Operation = GEMM
+    out_dtype: str | None = None
 
     @property
     def digest(self) -> str:

@@ -272,6 +272,7 @@ class CudaBackend(WorkerBackend):
             self._problem.layout,
             layout,
             defined=self._problem.defined,
+            out_dtype=self._problem.out_dtype,
         )
         if program.copies:
             program = replace(program, support=self._support_cubin)
