@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.core.errors import CompileError
 from autotune.families.modules import load_module
+from autotune.targets.cpu.numba_start import import_numba
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ class Compiled:
 
 def compile_worker() -> Callable[[Path], Compiled]:
     """Entry of a worker that compiles the modules it is given the paths of."""
-    importlib.import_module("numba")  # now, so that it is no part of any candidate's time
+    import_numba()  # now, so that it is no part of any candidate's time
     return compile_module
 
 
