@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import Scheduling
 
+# Hundreds of processes import the package: each would compile all of it.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # Deadlines would assert wall-clock times.
 settings.register_profile("autotune", deadline=None)
 settings.load_profile("autotune")
