@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from brevity import be_brief
 from hypothesis import settings
 from sampling_of_cases import left_out_of_samples
 from shared_programs import SharedPrograms
@@ -31,6 +32,16 @@ sys.dont_write_bytecode = False
 # Deadlines would assert wall-clock times.
 settings.register_profile("autotune", deadline=None)
 settings.load_profile("autotune")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def products_of_one_thread() -> Iterator[None]:
+    """NumPy multiplies in one thread: others spin for a while, on cores that other tests need."""
+    import scipy.linalg  # noqa: F401 - it has a library of its own, which is limited once it is there
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1, user_api="blas"):
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -118,6 +129,12 @@ def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(deciding, "_noise", lambda *arguments: "")
     monkeypatch.setattr(record, "WIDE", float("inf"))
+
+
+@pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands measure for a moment only."""
+    be_brief(monkeypatch.setattr)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -404,6 +404,7 @@ def test_no_process_is_left(family: KernelFamily, programs: ProgramCache) -> Non
     assert children() <= before
 
 
+@pytest.mark.slow
 def test_a_hopeless_candidate_is_not_run_at_full_size(programs: ProgramCache) -> None:
     families = load_families(target="cpu")
     problem = Gemm(512, 512, 512, threads=1)

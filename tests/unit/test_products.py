@@ -105,6 +105,7 @@ def test_kernels_are_verified_against_the_formula(
             assert evaluator.evaluate(candidate, None).outcome is outcome
 
 
+@pytest.mark.slow
 def test_it_is_tuned_stored_and_loaded(tmp_path: Path) -> None:
     wanted = replace(problem(96, 96, 64), threads=1)
     result = tune(
@@ -125,6 +126,7 @@ def test_it_is_tuned_stored_and_loaded(tmp_path: Path) -> None:
     assert untuned.candidate.family == "rows"
 
 
+@pytest.mark.usefixtures("brief")
 def test_the_command_line_tunes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shape = ["--shape", "64x64x32", "--threads", "1"]
     small = ["--trials", "1", "--cache", str(tmp_path), "--target", "cpu"]
