@@ -35,12 +35,15 @@ settings.load_profile("autotune")
 
 
 @pytest.fixture(autouse=True, scope="session")
-def products_of_one_thread() -> Iterator[None]:
-    """NumPy multiplies in one thread: others spin for a while, on cores that other tests need."""
+def other_tests_have_cores() -> Iterator[None]:
+    """NumPy multiplies in one thread, since others spin for a while, and one process compiles."""
     import scipy.linalg  # noqa: F401 - it has a library of its own, which is limited once it is there
     from threadpoolctl import threadpool_limits
 
-    with threadpool_limits(1, user_api="blas"):
+    from autotune.targets.cpu import evaluator
+
+    with threadpool_limits(1, user_api="blas"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluator, "affinity_count", lambda: 1)
         yield
 
 

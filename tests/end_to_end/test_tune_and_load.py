@@ -27,7 +27,7 @@ from autotune.store import TuningCache
 pytestmark = pytest.mark.slow
 
 PROBLEM = Gemm(96, 70, 83)
-FEW = ["blocked", "loops", "packed"]
+FEW = ["blocked", "loops", "unrolled"]
 BRIEF = Effort(budget_s=0.02, finals_s=0.1)
 
 

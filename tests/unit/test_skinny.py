@@ -211,6 +211,7 @@ for m, n, k in ((1, 1, 1), (5, 7, 9), (150, 131, 3), (64, 700, 16)):
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("program", [PROGRAMS[0], PROGRAMS[1], SHARED[1]], ids=str)
 def test_a_second_process_computes_the_same_from_the_file_cache(
     program: Program, programs: ProgramCache, compiled: Compile

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from dataclasses import dataclass
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 from autotune.core.errors import CompileError
+from autotune.families.compiled_files import CompiledFiles
 from autotune.families.modules import load_module
 from autotune.targets.cpu.numba_start import import_numba
 
@@ -26,6 +29,16 @@ class Compiled:
 
     seconds: float
     error: str = ""
+
+
+def is_compiled(path: Path) -> bool:
+    """Whether Numba's file cache has a module, as far as can be seen without Numba."""
+    return CompiledFiles(path).made_by(_numba_version())
+
+
+@functools.cache
+def _numba_version() -> str:
+    return metadata.version("numba")
 
 
 def compile_worker() -> Callable[[Path], Compiled]:
