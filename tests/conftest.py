@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from brevity import be_brief
 from hypothesis import settings
 from sampling_of_cases import left_out_of_samples
 from shared_programs import SharedPrograms
@@ -24,9 +25,26 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import Scheduling
 
+# Hundreds of processes import the package: each would compile all of it.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # Deadlines would assert wall-clock times.
 settings.register_profile("autotune", deadline=None)
 settings.load_profile("autotune")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def other_tests_have_cores() -> Iterator[None]:
+    """NumPy multiplies in one thread, since others spin for a while, and one process compiles."""
+    import scipy.linalg  # noqa: F401 - it has a library of its own, which is limited once it is there
+    from threadpoolctl import threadpool_limits
+
+    from autotune.targets.cpu import evaluator
+
+    with threadpool_limits(1, user_api="blas"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluator, "affinity_count", lambda: 1)
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -114,6 +132,12 @@ def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(deciding, "_noise", lambda *arguments: "")
     monkeypatch.setattr(record, "WIDE", float("inf"))
+
+
+@pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands measure for a moment only."""
+    be_brief(monkeypatch.setattr)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -45,13 +45,12 @@ def _lot(item: pytest.Item) -> str:
 
 def _covering(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     """The same, those first that bring the most values that none before them has."""
-    left = list(items)
+    left = {item: _values(item) for item in items}
     seen: set[tuple[str, str]] = set()
     ordered: list[pytest.Item] = []
     while left:
-        best = max(left, key=lambda item: len(_values(item) - seen))
-        seen |= _values(best)
-        left.remove(best)
+        best = max(left, key=lambda item: len(left[item] - seen))
+        seen |= left.pop(best)
         ordered.append(best)
     return ordered
 

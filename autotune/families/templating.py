@@ -20,7 +20,7 @@ from autotune.core.facts import Stamp, stamps_of, unchanged
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from jinja2 import Environment, nodes
+    from jinja2 import Environment
 
 # What an expression inside a template can raise, beside Jinja's own errors.
 _FAULTS = (
@@ -135,9 +135,9 @@ def _digest(template: str, folders: tuple[Path, ...]) -> Digested:
             continue
         with _blaming(name, folders):
             sources[name], path, _ = jinja.loader.get_source(jinja, name)
-            tree = jinja.parse(sources[name], name, path)
+            references = _references(sources[name], name, path)
         files.append(Path(str(path)))
-        for line, reference in _references(tree):
+        for line, reference in references:
             where = f"{path}:{line}: an included template"
             if reference is None:
                 raise FamilyError(
@@ -152,13 +152,21 @@ def _digest(template: str, folders: tuple[Path, ...]) -> Digested:
     return Digested(hashlib.sha256(text.encode()).hexdigest()[:16], stamps_of(files))
 
 
-def _references(tree: nodes.Template) -> Iterator[tuple[int, str | None]]:
-    """Line and name of every template that `tree` refers to; None for a computed name."""
+@functools.lru_cache(maxsize=512)
+def _references(source: str, name: str, path: str | None) -> tuple[tuple[int, str | None], ...]:
+    """Line and name of every template that one refers to; None for a computed name.
+
+    Parsing is most of what it takes to read a family, and families have their partials in common.
+    """
     from jinja2 import meta, nodes
 
-    for node in tree.find_all((nodes.Extends, nodes.FromImport, nodes.Import, nodes.Include)):
-        for name in meta.find_referenced_templates(nodes.Template([node])):
-            yield node.lineno, name
+    tree = environment(()).parse(source, name, path)
+    referring = (nodes.Extends, nodes.FromImport, nodes.Import, nodes.Include)
+    return tuple(
+        (node.lineno, reference)
+        for node in tree.find_all(referring)
+        for reference in meta.find_referenced_templates(nodes.Template([node]))
+    )
 
 
 def template_exists(template: str, folders: tuple[Path, ...]) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from optuna.storages import RDBStorage
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
 from autotune.core.errors import MissingDependencyError, StudyError
 
@@ -70,8 +70,8 @@ def _created(url: str, engine: dict[str, Any] | None) -> RDBStorage:
     for _ in range(_CREATION_RETRIES):
         try:
             return RDBStorage(url, engine_kwargs=engine)
-        except (IntegrityError, OperationalError) as error:
-            if isinstance(error, OperationalError) and "already exists" not in str(error):
+        except (IntegrityError, OperationalError, ProgrammingError) as error:
+            if not isinstance(error, IntegrityError) and "already exists" not in str(error):
                 raise
             time.sleep(_CREATION_PAUSE_S)
     return RDBStorage(url, engine_kwargs=engine)

@@ -186,6 +186,7 @@ class TestCpuEvaluator(EvaluatorConformance):
             read_cpu(),
             ProgramCache(folder / "programs"),
             effort=Effort(budget_s=0.02, timeout_s=15.0, finals_s=0.2),
+            workers=2,
         ) as evaluator:
             yield evaluator
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import brevity
 import numpy as np
 import pytest
 from shared_programs import SharedPrograms
@@ -26,7 +27,7 @@ from autotune.store import TuningCache
 pytestmark = pytest.mark.slow
 
 PROBLEM = Gemm(96, 70, 83)
-FEW = ["blocked", "loops", "packed"]
+FEW = ["blocked", "loops", "unrolled"]
 BRIEF = Effort(budget_s=0.02, finals_s=0.1)
 
 
@@ -208,7 +209,7 @@ def test_a_request_to_stop_keeps_what_was_measured(
     warm_cache: Path, search: str, number: signal.Signals
 ) -> None:
     # A family of many configurations and few programs: there is much left to do.
-    command = [sys.executable, "-m", "autotune", *SEARCHES[search], "--json"]
+    command = [sys.executable, brevity.__file__, *SEARCHES[search], "--json"]
     command += ["--family", "blocked", "--trials", "100000", "--target", "cpu", "--workers", "1"]
     process = subprocess.Popen(
         [*command, "--cache", str(warm_cache)],
@@ -237,7 +238,7 @@ def test_a_request_to_stop_keeps_what_was_measured(
 
 
 def test_two_tuners_share_one_cache_and_study(warm_cache: Path) -> None:
-    command = [sys.executable, "-m", "autotune", "tune", "--json", "--quiet", "--family", "loops"]
+    command = [sys.executable, brevity.__file__, "tune", "--json", "--quiet", "--family", "loops"]
     command += ["--shape", "24x24x24", "--trials", "4", "--cache", str(warm_cache)]
     command += ["--study", "shared", "--target", "cpu", "--workers", "1"]
     processes = [

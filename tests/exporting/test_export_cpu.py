@@ -143,7 +143,8 @@ def test_any_operation_is_a_program_in_c(tmp_path: Path, case: str) -> None:
     check_notices(expected, [program, expected])
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.slow
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", [*OWN, "damped_rows"])
 def test_any_operation_is_a_module(tmp_path: Path, case: str) -> None:
     made, families = own(case)

@@ -8,6 +8,7 @@
 //
 // Include it before the emitted source, with AUTOTUNE_HOST defined.
 #pragma once
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -110,7 +111,9 @@ struct Copy {
 };
 
 struct Fiber {
-  ucontext_t context;
+  ucontext_t start;
+  jmp_buf place;  // where it goes on
+  bool started;
   uint3 index;
   std::size_t number;  // in its block
   bool finished, at_barrier;
@@ -123,7 +126,7 @@ struct Fiber {
 constexpr std::size_t STACK_BYTES = 128 << 10;
 constexpr std::size_t SHARED_BYTES = 256 << 10;
 alignas(1024) static unsigned char dynamic_shared[SHARED_BYTES];
-static ucontext_t scheduler;
+static jmp_buf scheduler;
 static Fiber* running;
 static std::vector<Fiber> fibers;
 static std::size_t threads;
@@ -131,10 +134,24 @@ static bool backwards;  // the order of blocks, of which a kernel must not depen
 static void (*body)(void*);
 static void* argument;
 
+// Unlike swapcontext, these leave the mask of signals alone, which would cost a system call each time.
+static void leave() {
+  if (_setjmp(running->place) == 0) _longjmp(scheduler, 1);
+}
+
+static void resume() {
+  if (_setjmp(scheduler) != 0) return;
+  if (std::exchange(running->started, true)) _longjmp(running->place, 1);
+  setcontext(&running->start);
+}
+
+// One thread of block after block.
 static void enter() {
-  body(argument);
-  running->finished = true;
-  swapcontext(&running->context, &scheduler);
+  for (;;) {
+    body(argument);
+    running->finished = true;
+    leave();
+  }
 }
 
 static void perform(const std::vector<Copy>& copies) {
@@ -154,7 +171,7 @@ static std::size_t run_warp(std::size_t first, std::size_t last) {
       running = &fibers[t];
       if (!running->finished && !running->at_barrier) {
         threadIdx = running->index;
-        swapcontext(&scheduler, &running->context);
+        resume();
       }
       finished += running->finished;
       waiting += running->at_barrier;
@@ -171,6 +188,16 @@ static void launch(const uint3& grid, const uint3& block, std::size_t shared_byt
   if (fibers.size() < threads) {
     fibers = std::vector<Fiber>(threads);
     stacks.reset(new char[threads * STACK_BYTES]);
+    for (std::size_t t = 0; t < threads; ++t) {
+      ucontext_t& start = fibers[t].start;
+      getcontext(&start);
+      start.uc_stack.ss_sp = stacks.get() + t * STACK_BYTES;
+      start.uc_stack.ss_size = STACK_BYTES;
+      start.uc_link = nullptr;
+      makecontext(&start, enter, 0);
+      fibers[t].started = false;
+      fibers[t].number = t;
+    }
   }
   if (shared_bytes > SHARED_BYTES) fail("more shared memory than any GPU has");
   body = call;
@@ -185,14 +212,8 @@ static void launch(const uint3& grid, const uint3& block, std::size_t shared_byt
         std::memset(dynamic_shared, 0xff, SHARED_BYTES);
         for (std::size_t t = 0; t < threads; ++t) {
           Fiber& fiber = fibers[t];
-          getcontext(&fiber.context);
-          fiber.context.uc_stack.ss_sp = stacks.get() + t * STACK_BYTES;
-          fiber.context.uc_stack.ss_size = STACK_BYTES;
-          fiber.context.uc_link = nullptr;
-          makecontext(&fiber.context, enter, 0);
           fiber.index = {unsigned(t % block.x), unsigned(t / block.x % block.y),
                          unsigned(t / block.x / block.y)};
-          fiber.number = t;
           fiber.finished = fiber.at_barrier = false;
           fiber.exchanges = 0;
           fiber.open.clear();
@@ -217,7 +238,7 @@ static unsigned offer(const Value& value) {
   static_assert(sizeof value <= sizeof running->offered[0], "what is offered fits");
   const unsigned exchange = ++running->exchanges;
   std::memcpy(running->offered[exchange % 2], &value, sizeof value);
-  swapcontext(&running->context, &scheduler);  // until all have offered theirs
+  leave();  // until all have offered theirs
   return exchange;
 }
 
@@ -239,7 +260,7 @@ extern "C" void order_blocks(bool backwards) { host::backwards = backwards; }
 
 static inline void __syncthreads() {
   host::running->at_barrier = true;
-  swapcontext(&host::running->context, &host::scheduler);
+  host::leave();
 }
 
 // The same, for all threads of the block; whether any of them says yes.

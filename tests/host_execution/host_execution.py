@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import mmap
 import re
@@ -21,6 +22,7 @@ from autotune.core.dtypes import DTYPES
 HEADER = Path(__file__).with_name("cuda_on_host.h")
 AVAILABLE = shutil.which("g++") is not None
 FLAGS = ("-std=c++17", "-O1", "-march=native", "-ffp-contract=off", "-shared", "-fPIC", "-w")
+_COMMAND = ("g++", *FLAGS, "-DAUTOTUNE_HOST")
 
 _DYNAMIC_SHARED = re.compile(
     r"extern\s+__shared__\s+(?:__align__\(\d+\)\s+)?([\w ]+?)\s+(\w+)\s*\[\s*\]\s*;"
@@ -38,6 +40,7 @@ _PAGE = mmap.PAGESIZE
 
 
 _LOCKS: dict[Path, threading.Lock] = {}
+_PRECOMPILING = threading.Lock()
 
 
 class HostProgram:
@@ -111,7 +114,7 @@ def _host_source(text: str) -> str:
     text = re.sub(r"^#include <cuda_\w+\.h>$", "", text, flags=re.MULTILINE)
     text = _ASM.sub(_carried_out, text)
     pointer = r"static \1* const \2 = reinterpret_cast<\1*>(host::dynamic_shared);"
-    return f'#include "{HEADER}"\n' + _DYNAMIC_SHARED.sub(pointer, text)
+    return f'#include "{HEADER.name}"\n' + _DYNAMIC_SHARED.sub(pointer, text)
 
 
 def _carried_out(statement: re.Match[str]) -> str:
@@ -174,6 +177,15 @@ extern "C" void launch_{name}(unsigned gx, unsigned gy, unsigned gz, unsigned bx
 """
 
 
+@functools.cache
+def _precompiled() -> tempfile.TemporaryDirectory[str]:
+    """A folder with the header as g++ has read it, which it then need not for every program."""
+    folder = tempfile.TemporaryDirectory()
+    output = Path(folder.name, f"{HEADER.name}.gch")
+    subprocess.run([*_COMMAND, "-x", "c++-header", "-o", str(output), str(HEADER)], check=True)
+    return folder
+
+
 def _compile(text: str, folder: Path) -> Path:
     made_of = f"{FLAGS}\0{HEADER.read_text()}\0{text}"
     library = folder / f"{hashlib.sha256(made_of.encode()).hexdigest()[:24]}.so"
@@ -184,8 +196,9 @@ def _compile(text: str, folder: Path) -> Path:
         source = Path(scratch, "kernel.cpp")
         source.write_text(text)
         built = Path(scratch, "kernel.so")
-        command = ["g++", *FLAGS, "-DAUTOTUNE_HOST", "-o", str(built), str(source)]
-        subprocess.run(command, check=True)
+        with _PRECOMPILING:
+            included = [f"-I{_precompiled().name}", f"-I{HEADER.parent}"]
+        subprocess.run([*_COMMAND, *included, "-o", str(built), str(source)], check=True)
         built.replace(library)
     return library
 

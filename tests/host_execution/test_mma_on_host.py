@@ -113,6 +113,7 @@ extern "C" __global__ void __launch_bounds__(1) places(int* as, int* bs) {
 """
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", ["dmma", "mma_tf32"])
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize(
@@ -140,6 +141,7 @@ def test_a_warp_reads_a_block_from_different_banks(
             assert len(banks) == 32, elements.tolist()
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize(

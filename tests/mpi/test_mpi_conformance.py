@@ -115,7 +115,7 @@ class TestMpiEvaluator(EvaluatorConformance):
             {family.name: family},
             target.device(problem),
             ProgramCache(shared_cache / "programs"),
-            Effort(budget_s=0.01, interval=0.5, timeout_s=20.0, finals_s=0.1),
+            Effort(budget_s=0.01, interval=0.5, timeout_s=10.0, finals_s=0.1),
         )
         with target.evaluator(work) as evaluator:
             yield evaluator

@@ -261,6 +261,7 @@ def test_what_is_half_compiled_is_waited_for_by_nobody(tmp_path: Path, imports: 
 
 
 @pytest.mark.usefixtures("on")
+@pytest.mark.slow
 def test_another_program_of_the_portfolio_computes_meanwhile() -> None:
     family, device = load_families(target="cpu")["goto"], read_cpu()
     problem = Gemm(200, 200, 200, threads=1)

@@ -383,7 +383,9 @@ def test_a_broken_template_is_the_familys_fault(programs: ProgramCache, tmp_path
         evaluator.evaluate(suspect(), None)
 
 
-def test_no_process_is_left(family: KernelFamily, programs: ProgramCache) -> None:
+def test_no_process_is_left(family: KernelFamily, tmp_path: Path) -> None:
+    programs = ProgramCache(tmp_path)
+
     def children() -> set[str]:
         return {
             pid
@@ -393,20 +395,22 @@ def test_no_process_is_left(family: KernelFamily, programs: ProgramCache) -> Non
 
     before = children()
 
-    def interrupted() -> None:
+    def interrupted(processes: int) -> None:
         with make_evaluator(family, programs) as evaluator:
             assert evaluator.evaluate(suspect(), None).ok
-            assert len(children() - before) == 2
+            assert len(children() - before) == processes
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert children() <= before
+    for processes in (2, 1):  # none compiles what is compiled
+        with pytest.raises(KeyboardInterrupt):
+            interrupted(processes)
+        assert children() <= before
 
 
+@pytest.mark.slow
 def test_a_hopeless_candidate_is_not_run_at_full_size(programs: ProgramCache) -> None:
     families = load_families(target="cpu")
-    problem = Gemm(512, 512, 512, threads=1)
+    problem = Gemm(600, 600, 600, threads=1)  # rows of no power of two, which caches keep
     slow = Candidate("loops", Configuration({"order": "kji", "threads": 1}))
     with CpuEvaluator(
         problem, families, read_cpu(), programs, effort=QUICK, workers=1

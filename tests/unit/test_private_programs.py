@@ -100,6 +100,12 @@ def test_a_full_disk_is_no_fault_of_the_source(tmp_path: Path) -> None:
         load_module(path)
 
 
+def numba_files(path: Path) -> dict[str, str]:
+    """Digests of what Numba keeps of a module; what Python keeps says where the module is."""
+    known = CompiledFiles(path).known
+    return {name: digest for name, digest in known.items() if not name.endswith(".pyc")}
+
+
 @pytest.fixture
 def unwritable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A site-wide cache with a compiled program in it, that this process may not write."""
@@ -126,7 +132,7 @@ def test_programs_of_a_read_only_cache_are_used_from_a_place_of_ones_own(
     module = load_module(path)
     assert sum(module.gemm.stats.cache_hits.values()) == 1  # compiled for the site
     assert sorted(unwritable.rglob("*")) == before
-    assert CompiledFiles(path).known == CompiledFiles(unwritable / "cpu" / path.name).known
+    assert numba_files(path) == numba_files(unwritable / "cpu" / path.name) != {}
 
 
 def test_without_any_writable_folder_programs_are_the_processs_own(

@@ -15,6 +15,7 @@ from autotune.cli import main
 from autotune.core.configuration import Candidate
 from autotune.core.errors import FamilyError, NotTunedError, UnknownNameError
 from autotune.core.measurement import Outcome
+from autotune.core.paths import CacheLocations
 from autotune.families.catalog import find_operation, load_families
 from autotune.families.family import KernelFamily
 from autotune.families.program_cache import ProgramCache
@@ -89,7 +90,7 @@ def test_a_definition_that_is_wrong_is_refused(fault: str, tmp_path: Path) -> No
 
 
 def test_kernels_are_verified_against_the_formula(
-    families: Mapping[str, KernelFamily], tmp_path: Path
+    families: Mapping[str, KernelFamily], warm_cache: Path
 ) -> None:
     wanted = replace(problem(70, 70, 40, "float64"), threads=1)
     device = make_target("cpu").device(wanted)
@@ -100,24 +101,25 @@ def test_kernels_are_verified_against_the_formula(
     for defined, outcome in ((wanted.defined, Outcome.OK), (lie, Outcome.WRONG_RESULT)):
         asked = replace(wanted, defined=defined)
         known = {"rows": replace(family, defined=defined)}
-        programs = ProgramCache(tmp_path)
+        programs = ProgramCache(CacheLocations.at(warm_cache).programs)
         with CpuEvaluator(asked, known, device, programs, effort=QUICK) as evaluator:
             assert evaluator.evaluate(candidate, None).outcome is outcome
 
 
-def test_it_is_tuned_stored_and_loaded(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_it_is_tuned_stored_and_loaded(warm_cache: Path, tmp_path: Path) -> None:
     wanted = replace(problem(96, 96, 64), threads=1)
     result = tune(
-        wanted, extra_families=[FOLDER], trials=2, effort=QUICK, cache=tmp_path, target="cpu"
+        wanted, extra_families=[FOLDER], trials=2, effort=QUICK, cache=warm_cache, target="cpu"
     )
     assert result.best.operation == "trmm"
-    kernel = load(wanted, "cpu", cache=tmp_path, extra_families=[FOLDER])
+    kernel = load(wanted, "cpu", cache=warm_cache, extra_families=[FOLDER])
     rng = np.random.default_rng(0)
     a, b = rng.random((96, 96), np.float32), rng.random((96, 64), np.float32)
     a[np.triu_indices(96, 1)] = np.nan  # what is above the diagonal is nobody's business
     np.testing.assert_allclose(kernel(a, b), np.tril(a) @ b, rtol=1e-4)
     other = replace(problem(50, 50, 20), threads=1)
-    nearest = load(other, "cpu", cache=tmp_path, extra_families=[FOLDER], match="nearest")
+    nearest = load(other, "cpu", cache=warm_cache, extra_families=[FOLDER], match="nearest")
     np.testing.assert_allclose(
         nearest(a[:50, :50], b[:50, :20]), np.tril(a[:50, :50]) @ b[:50, :20], rtol=1e-4
     )
@@ -125,9 +127,10 @@ def test_it_is_tuned_stored_and_loaded(tmp_path: Path) -> None:
     assert untuned.candidate.family == "rows"
 
 
-def test_the_command_line_tunes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("brief")
+def test_the_command_line_tunes_it(warm_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shape = ["--shape", "64x64x32", "--threads", "1"]
-    small = ["--trials", "1", "--cache", str(tmp_path), "--target", "cpu"]
+    small = ["--trials", "1", "--cache", str(warm_cache), "--target", "cpu"]
     assert main(["tune", "trmm", *shape, *small, "--json"]) == 2
     assert "must be one of gemm, got 'trmm'" in capsys.readouterr().err
     folder = ["--families", str(FOLDER)]
@@ -136,4 +139,4 @@ def test_the_command_line_tunes_it(tmp_path: Path, capsys: pytest.CaptureFixture
     assert result["problem"]["formula"] == "alpha * tril(A) @ B + beta * C"
     assert result["best"]["family"] == "rows"
     with pytest.raises(NotTunedError, match="autotune tune trmm --shape 50x50x20"):
-        load(problem(50, 50, 20), "cpu", cache=tmp_path, extra_families=[FOLDER])
+        load(problem(50, 50, 20), "cpu", cache=warm_cache, extra_families=[FOLDER])

@@ -139,6 +139,7 @@ def test_sizes_as_they_are_tuned(program: Program, compiled: Compile) -> None:
         multiply(compiled(program), program.layout, *operands, call, (8, 512, 1, 0))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("program", SHARED, ids=str)
 @settings(max_examples=25)
 @given(data=st.data())
@@ -157,6 +158,7 @@ def test_threads_agree_with_one_to_the_bit(
         np.testing.assert_array_equal(result, expected)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("program", SHARED, ids=str)
 def test_parts_are_added_in_their_order(program: Program, compiled: Compile) -> None:
     call = GemmCall(3, 5000, 70, beta=0.5) if program.side == "rows" else GemmCall(70, 5000, 3)
@@ -169,7 +171,8 @@ def test_parts_are_added_in_their_order(program: Program, compiled: Compile) -> 
         np.testing.assert_array_equal(result, results[0])
 
 
-@pytest.mark.parametrize("program", PROGRAMS[:4], ids=str)
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("program", PROGRAMS, ids=str)
 def test_nan_and_infinity_stay_where_they_belong(program: Program, compiled: Compile) -> None:
     m, k = (5, 70) if program.side == "rows" else (70, 5)
     call = GemmCall(m, 37, k, padding_a=3, padding_b=3)
@@ -208,6 +211,7 @@ for m, n, k in ((1, 1, 1), (5, 7, 9), (150, 131, 3), (64, 700, 16)):
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("program", [PROGRAMS[0], PROGRAMS[1], SHARED[1]], ids=str)
 def test_a_second_process_computes_the_same_from_the_file_cache(
     program: Program, programs: ProgramCache, compiled: Compile

@@ -459,6 +459,7 @@ class TestWorkers:
                 print(proposal.candidate, flush=True)
     """
 
+    @pytest.mark.slow
     @pytest.mark.sampled(2)
     @pytest.mark.parametrize("database", [False, True], ids=["journal", "sqlite"])
     @pytest.mark.parametrize("sampler", ["exhaustive", "tpe"])

@@ -154,6 +154,7 @@ def test_the_next_survey_keeps_what_it_cannot_try(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("toy")
+@pytest.mark.slow
 def test_a_survey_goes_on_with_what_it_has_measured(tmp_path: Path) -> None:
     place, visits = place_in(tmp_path / "cache"), []
 

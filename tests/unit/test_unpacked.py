@@ -106,6 +106,7 @@ def test_every_product_is_right(
     multiply(compiled(program), program.layout, *drawn(call, program.dtype), call, runtime)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("program", SHARED, ids=str)
 @settings(max_examples=20)
 @given(call=CALLS, runtime=RUNTIME)
@@ -119,7 +120,8 @@ def test_blocks_and_threads_do_not_change_a_bit(
     np.testing.assert_array_equal(result, expected)
 
 
-@pytest.mark.parametrize("program", PROGRAMS[:3], ids=str)
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("program", PROGRAMS, ids=str)
 def test_nan_and_infinity_stay_where_they_belong(program: Program, compiled: Compile) -> None:
     a, b = np.ones((19, 11), program.dtype), np.ones((11, 40), program.dtype)
     a[18, 10], b[10, 39], b[9, 0] = np.nan, np.inf, -np.inf

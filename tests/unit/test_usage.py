@@ -68,6 +68,7 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_look_ups_and_calls_are_counted(listed: Path) -> None:
     done = run(
         "use(20)\n"

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-from importlib import metadata
 from typing import TYPE_CHECKING
 
 from autotune.core.configuration import Configuration
 from autotune.core.errors import CompileError
-from autotune.families.compiled_files import CompiledFiles
 from autotune.measuring.processes import WorkerProcess
 from autotune.targets.background import Job, background
-from autotune.targets.cpu.compiling import compile_worker
+from autotune.targets.cpu.compiling import compile_worker, is_compiled
 from autotune.targets.cpu.direct import direct_call, known_call, write_call
 from autotune.targets.cpu.kernel import is_loaded, known_program, load_kernel, write_program
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from autotune.families.family import KernelFamily
     from autotune.families.program_cache import ProgramCache
     from autotune.operations.problem import Problem
@@ -64,13 +59,4 @@ def _is_on_disk(
     if program is None:
         return False
     call = known_call(program, programs)
-    return call is not None and _is_compiled(program.path) and _is_compiled(call)
-
-
-def _is_compiled(path: Path) -> bool:
-    return CompiledFiles(path).made_by(_numba_version())
-
-
-@functools.cache
-def _numba_version() -> str:
-    return metadata.version("numba")
+    return call is not None and is_compiled(program.path) and is_compiled(call)

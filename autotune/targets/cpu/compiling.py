@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
+import functools
 import time
 from dataclasses import dataclass
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 from autotune.core.errors import CompileError
+from autotune.families.compiled_files import CompiledFiles
 from autotune.families.modules import load_module
+from autotune.targets.cpu.numba_start import import_numba
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,9 +31,19 @@ class Compiled:
     error: str = ""
 
 
+def is_compiled(path: Path) -> bool:
+    """Whether Numba's file cache has a module, as far as can be seen without Numba."""
+    return CompiledFiles(path).made_by(_numba_version())
+
+
+@functools.cache
+def _numba_version() -> str:
+    return metadata.version("numba")
+
+
 def compile_worker() -> Callable[[Path], Compiled]:
     """Entry of a worker that compiles the modules it is given the paths of."""
-    importlib.import_module("numba")  # now, so that it is no part of any candidate's time
+    import_numba()  # now, so that it is no part of any candidate's time
     return compile_module
 
 

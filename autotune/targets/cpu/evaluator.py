@@ -16,7 +16,7 @@ from autotune.measuring.sharing import SharedWorker
 from autotune.measuring.trial_evaluator import TrialEvaluator
 from autotune.measuring.verdicts import judge_compile_failure
 from autotune.targets.cpu.baseline import BRIEF_SPIN
-from autotune.targets.cpu.compiling import Compiled, compile_worker
+from autotune.targets.cpu.compiling import Compiled, compile_worker, is_compiled
 from autotune.targets.cpu.direct import write_call
 from autotune.targets.cpu.kernel import CpuProgram, write_program
 from autotune.targets.cpu.rig import measurement_worker
@@ -156,13 +156,18 @@ class CpuBackend(WorkerBackend):
         paths += callers - self._callers
         # Operands and references are made while compilers work.
         self.processes.worker.begin(self._problem, run)
+        # A compiler's process is not started for what is in the file cache.
+        replies: dict[Path, Compiled | Failure | None] = {
+            path: Compiled(0.0) for path in paths if is_compiled(path)
+        }
+        missing = [path for path in paths if path not in replies]
         answers: list[Compiled | Failure | None] = self.compilers.run(
-            paths,
+            missing,
             self._effort.compile_timeout_s,
             run,
-            lambda answered: report(Stage("compiling", answered, len(paths))),
+            lambda answered: report(Stage("compiling", answered, len(missing))),
         )
-        replies = dict(zip(paths, answers, strict=True))
+        replies.update(zip(missing, answers, strict=True))
         self._callers |= {path for path in callers if replies.get(path) is not None}
         for candidate, program in programs.items():
             if program.path in done:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from autotune.core.forking import LOADING, WORKQUEUE
 from autotune.families.modules import load_module
 from autotune.operations.entry import operand_arguments
 from autotune.operations.problem import GEMM
+from autotune.targets.cpu.numba_start import import_numba
 from autotune.targets.cpu.waiting import start_threads
 from autotune.targets.host_operands import element_strides
 
@@ -211,6 +211,7 @@ class CpuKernel:
 
     def __init__(self, program: CpuProgram) -> None:
         self.program = program
+        numba = import_numba()  # before the emitted module does
         if program.threads > 1:
             start_threads()
         self.entry: Callable[..., None] = getattr(load_module(program.path), program.entry)
@@ -225,8 +226,7 @@ class CpuKernel:
         self._flips = [stored != wanted for stored, wanted in layouts]
         self._guard: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         if program.threads > 1:
-            # The emitted module has imported it by now.
-            self._numba: Any = importlib.import_module("numba")
+            self._numba = numba
             self.threads = min(program.threads, self._numba.config.NUMBA_NUM_THREADS)
             self.reentrant = _threads_may_share(self._numba)
             if not self.reentrant:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import math
 import time
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from autotune.targets.cpu.baseline import numpy_blas, numpy_vendor
 from autotune.targets.cpu.call import NumpyKernel
 from autotune.targets.cpu.direct import direct_call
 from autotune.targets.cpu.kernel import CpuKernel, CpuProgram
+from autotune.targets.cpu.numba_start import import_numba
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,7 +60,7 @@ def measurement_worker(
     programs: ProgramCache, effort: Effort, threads: int, seed: int, problem: Problem
 ) -> Subjects:
     """Entry of the worker that measures: owns the operands of the problems it is asked about."""
-    importlib.import_module("numba")  # now, so that it is no part of any candidate's time
+    import_numba()  # now, so that it is no part of any candidate's time
 
     def measuring(problem: Problem) -> Trials:
         return Trials(CpuRig(problem, programs, effort.interval, threads, seed), effort)
