@@ -20,7 +20,9 @@ def import_numba() -> Any:
     """
     with LOADING:
         linalg: Any = importlib.import_module("numba.np.linalg")
-        ensure_blas = linalg.ensure_blas
+        ensure_blas = getattr(linalg, "ensure_blas", None)
+        if ensure_blas is None:  # a Numba that looks elsewhere, or not at all
+            return importlib.import_module("numba")
         linalg.ensure_blas = _look_for_scipy
         try:
             users: Any = importlib.import_module("numba.np.arraymath")
