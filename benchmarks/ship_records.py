@@ -2,7 +2,7 @@
 
 Takes the best record of every problem, and the portfolios, from a user's cache and writes, for
 each device, a JSON Lines file of either and the binaries by digest, compressed. What is there
-already for a problem is replaced.
+already for a problem, or for a type of operands, is replaced.
 """
 
 from __future__ import annotations
@@ -45,6 +45,9 @@ def main() -> None:
         portfolios.setdefault(folder / f"{each.operation}.portfolio.jsonl", []).append(each)
     for file, made in portfolios.items():
         file.parent.mkdir(exist_ok=True)
+        kinds = {(each.dtype, each.out_dtype, each.threads) for each in made}
+        there = read_portfolios(file) if file.exists() else []
+        made[:0] = [p for p in there if (p.dtype, p.out_dtype, p.threads) not in kinds]
         lines = [next(export_lines([])), *(line(portfolio_document(each)) for each in made)]
         file.write_text("".join(f"{each}\n" for each in lines))
         print(f"{len(made)} portfolios in {file}")

@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family wgmma, float16, layout nn.
  *
- * template: gemm/cuda/wgmma.cu.j2, digest 3ffc777457f817b4
+ * template: gemm/cuda/wgmma.cu.j2, digest 68e035e770dbe6c1
  * configuration: {"cluster_k": 1, "cluster_m": 2, "consumers": 2, "min_blocks": 1, "ping_pong": 0,
  *     "sk": 128, "sm": 128, "stages": 4, "store": "direct"}
  * launch: grid (blocks, 1, 1), block (384, 1, 1), clusters of (2, 1, 1), 131136 bytes of dynamic

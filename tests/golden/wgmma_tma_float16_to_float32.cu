@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family wgmma, float16 to float32, layout nn.
  *
- * template: gemm/cuda/wgmma.cu.j2, digest 3ffc777457f817b4
+ * template: gemm/cuda/wgmma.cu.j2, digest 68e035e770dbe6c1
  * configuration: {"cluster_k": 1, "cluster_m": 1, "consumers": 2, "min_blocks": 1, "ping_pong": 1,
  *     "sk": 128, "sm": 128, "stages": 4, "store": "tma"}
  * launch: grid (blocks, 1, 1), block (384, 1, 1), 163904 bytes of dynamic shared memory
@@ -630,8 +630,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
   const unsigned member = blockIdx.x % CLUSTER;
   const unsigned cluster = blockIdx.x / CLUSTER;
   const unsigned clusters = gridDim.x / CLUSTER;
-  // Whether there is a tensor map of C: its rows begin at whole 16 bytes.
-  const bool mapped = rows_aligned<16 / sizeof(T)>(c, ldc);
+  // Whether there is a tensor map of C: its rows begin and end at whole 16 bytes. Of a chunk that
+  // C ends in, hardware would write all.
+  constexpr int CHUNK = 16 / sizeof(T);
+  const bool mapped = rows_aligned<CHUNK>(c, ldc) && k % CHUNK == 0;
   if (threadIdx.x == 0) {
     prefetch(a_map);
     prefetch(b_map);

@@ -74,7 +74,7 @@ MAPPED_CALLS = (
     Call((777, 200, 1032), alpha=1.5, beta=-0.5),
     Call((2900, 136, 2056), beta=0.75),  # more tiles than blocks
     Call((333, 96, 520), gap=8, offset=8, alpha=-1.0, beta=1.0),
-    Call((200, 72, 1001), gap=7, offset=16),  # rows end between 16 bytes, and begin at whole ones
+    Call((200, 72, 1001), gap=7, offset=16),  # rows begin at whole 16 bytes, and end between
     Call((200, 72, 1001), beta=0.5),
     Call((300, 128, 264), offset=1, alpha=0.5),
 )

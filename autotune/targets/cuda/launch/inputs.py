@@ -136,11 +136,13 @@ class Output:
         self.operand = name
         self.name = name.lower()
         self._itemsize = DTYPES[dtype].itemsize
+        # Of 16 bytes that a row ends in, hardware would write all.
+        self._whole = stored[1] * self._itemsize % ROW_BYTES == 0
         self._map = _encoder(mapped, dtype, stored)
 
     def tensor_map(self, address: int, stride: int) -> bytes:
         """The tensor map of the operand; zeros where there is none, as kernels see themselves."""
-        if _between_units(address, stride * self._itemsize):
+        if not self._whole or _between_units(address, stride * self._itemsize):
             return bytes(MAP_BYTES)
         return self._map(address, stride)
 
