@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -29,6 +30,9 @@ from shape_rows import Asked, Header, Row, read_rows
 from shape_tables import compared, report
 
 from autotune.core.dtypes import DTYPES
+
+TITLE = 100
+"""Characters of a line above a picture."""
 
 
 def main() -> None:
@@ -108,8 +112,9 @@ def _asked(args: argparse.Namespace) -> Asked:
 def _title(headers: Sequence[Header]) -> str:
     """Machine, date and commit, and what was drawn, for a picture."""
     lines = [line.removeprefix("- ") for header in headers[:1] for line in header.text]
-    told = [line for line in lines if line.startswith(("date", "float"))]
-    return "\n".join([headers[0].device if headers else "", *told])
+    told = [line for line in lines if line.startswith(("date", *DTYPES))]
+    short = [textwrap.shorten(line, TITLE, placeholder=" ...") for line in told]
+    return "\n".join([headers[0].device if headers else "", *short])
 
 
 def _shape(text: str) -> Shape:
