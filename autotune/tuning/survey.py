@@ -13,8 +13,8 @@ import itertools
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -245,7 +245,8 @@ class Survey:
         plain = [each for each in self._problems if each.layout == AHEAD]
         others = [each for each in self._problems if each.layout != AHEAD]
         new = self._compile(self._draft(), deadline, stopped)
-        with self._host_of_compilers() as ahead:
+        ahead = self._host.compiles_ahead
+        try:
             # What is learned from the plain layout says what others are to be tried with.
             first = plain if ahead and plain else [*plain, *others]
             tried = self._turn(0, first, deadline, stopped, watch)
@@ -260,8 +261,12 @@ class Survey:
                 else:
                     new = self._compile(self._draft(), deadline, stopped)
                 # Others come as soon as they can, and go last where compilers are slow.
-                turns = [*others, *plain] if ahead else [*plain, *others]
-                tried = self._turn(turn, turns, deadline, stopped, watch)
+                order = [*others, *plain] if ahead else [*plain, *others]
+                tried = self._turn(turn, order, deadline, stopped, watch)
+        finally:
+            for each in self._asked:  # what compilers have not done by now is dropped
+                each.evaluator.close()
+            self._asked = []
 
     def complete(self, wanted: Sequence[Entry], stopped: Callable[[], bool]) -> None:
         """Try once more what is wanted and was tried by earlier runs alone: binaries are kept."""
@@ -311,16 +316,6 @@ class Survey:
             left.remove(problem)
             yield problem
 
-    @contextmanager
-    def _host_of_compilers(self) -> Iterator[bool]:
-        """Whether compilers may work beside measurements; what they have not done is dropped."""
-        try:
-            yield self._host.compiles_ahead
-        finally:
-            for each in self._asked:
-                each.evaluator.close()
-            self._asked = []
-
     def _ask(self, turn: int, others: Sequence[Gemm], deadline: Deadline) -> int:
         """Have programs compiled meanwhile, unless some are: for other layouts, then new ones.
 
@@ -337,7 +332,7 @@ class Survey:
                         wanted[key.layout][Candidate(key.family, key.configuration)] = None
             wanted[AHEAD] = dict.fromkeys(self._draft())
             for layout, drafted in wanted.items():
-                for usual, calls in self._groups(list(drafted), layout):
+                for usual, calls in self._groups(drafted, layout):
                     evaluator = self._place.evaluator(usual, self._host)
                     self._asked.append(_Asked(layout, evaluator, calls))
                     evaluator.deadline = deadline
@@ -419,7 +414,7 @@ class Survey:
         return len(added)
 
     def _groups(
-        self, drafted: Sequence[Candidate], layout: str
+        self, drafted: Iterable[Candidate], layout: str
     ) -> Iterator[tuple[Gemm, dict[Candidate, Candidate]]]:
         """Usual problems of a layout, and what of a draft is to be compiled for each.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.core.configuration import Value
+from autotune.core.configuration import Candidate, Value
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import AutotuneError, SpaceError
 from autotune.core.measurement import Measurement, Outcome
@@ -48,6 +49,7 @@ from autotune.targets.cuda.device.known_gpus import find_gpu
 from autotune.targets.cuda.launch.program import CudaProgram
 from autotune.targets.cuda.launch.support_source import support_source
 from autotune.targets.cuda.machine.placement import lay_out
+from autotune.targets.cuda.measure.evaluator import CudaEvaluator
 from autotune.targets.cuda.measure.memory import rotation_sets
 from autotune.targets.cuda.measure.support import pack_signs
 from autotune.targets.cuda.measure.timing import (
@@ -58,6 +60,7 @@ from autotune.targets.cuda.measure.timing import (
     steady_s,
     time_batches,
 )
+from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -433,6 +436,37 @@ def test_binaries_are_kept_beside_their_sources(
     again = compile_kept(programs, request)
     assert isinstance(again, Compiled)
     assert again.cubin == cubin.read_bytes() == compiled.cubin
+
+
+def test_what_is_kept_waits_for_no_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = replace(make_target("cuda").device(None, "h200"), toolchain={"cuda": "13.0"})
+    families = load_families(target="cuda", operation="gemm")
+    problem, programs = Gemm(64, 64, 64), ProgramCache(tmp_path)
+    chosen = Candidate("naive", families["naive"].default(problem, device.limits))
+    with CudaEvaluator(problem, families, device, programs, workers=1) as first:
+        # Nobody measures: there is no GPU.
+        monkeypatch.setattr(first.backend.processes.worker, "begin", lambda *_: None)
+        first.prepare([chosen])
+        reply = first.backend._pending[chosen].result()
+        support = first.backend._support.result()
+        assert isinstance(reply, Compiled)
+
+        def refuse(*_: object) -> None:
+            raise AssertionError("asked of a compiler")
+
+        monkeypatch.setattr(first.backend.compilers, "submit", refuse)
+        other = Gemm(96, 64, 64)
+        with CudaEvaluator(other, families, device, programs, workers=1, beside=first) as second:
+            second.prepare([chosen])
+            assert second.is_ready(chosen)
+            kept = second.backend._pending[chosen].result()
+            assert (kept.cubin, kept.kernels) == (reply.cubin, reply.kernels)
+            assert second.backend._support.result().cubin == support.cubin
+            halves = Gemm(64, 64, 64, "float16")
+            with pytest.raises(AssertionError, match="asked of a compiler"):
+                CudaEvaluator(halves, families, device, programs, workers=1, beside=first)
 
 
 def test_a_refused_source_has_a_reason_of_one_line(tmp_path: Path) -> None:

@@ -140,22 +140,18 @@ def _binary(programs: ProgramCache, request: CompileRequest) -> Path:
     return programs.binary(request.source, request.family, variant)
 
 
-def compile_kept(programs: ProgramCache, request: CompileRequest) -> CompileReply:
-    """Compile a source, unless that was done before: binaries are kept beside the sources.
+def read_kept(programs: ProgramCache, request: CompileRequest) -> Compiled | None:
+    """What a source was compiled to before; None where nothing is kept that can be used.
 
     Raises:
-        CacheError: the program cache cannot be written.
-        MissingDependencyError: the compiler is missing, or does not know the architecture.
+        CacheError: the program cache cannot be used.
+        MissingDependencyError: the compiler is missing.
     """
-    source, family = request.source, request.family
-    compiler = _COMPILERS[source.target]
     cubin = _binary(programs, request)
-    notes = cubin.with_suffix(".json")
     start = time.perf_counter()
-    # Whatever cannot be used is made again.
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, InputError):
         binary = cubin.read_bytes()
-        kept = json.loads(notes.read_text(encoding="utf-8"))
+        kept = json.loads(cubin.with_suffix(".json").read_text(encoding="utf-8"))
         return Compiled(
             cubin=binary,
             architecture=request.architecture,
@@ -164,12 +160,28 @@ def compile_kept(programs: ProgramCache, request: CompileRequest) -> CompileRepl
             log=str(kept["log"]),
             seconds=time.perf_counter() - start,
         )
+    return None
+
+
+def compile_kept(programs: ProgramCache, request: CompileRequest) -> CompileReply:
+    """Compile a source, unless that was done before: binaries are kept beside the sources.
+
+    Raises:
+        CacheError: the program cache cannot be written.
+        MissingDependencyError: the compiler is missing, or does not know the architecture.
+    """
+    kept = read_kept(programs, request)
+    if kept is not None:
+        return kept
+    source, family = request.source, request.family
+    cubin = _binary(programs, request)
     try:
         path = programs.write(source, family)
-        compiled = compiler.compile(source, path, request.architecture)
+        compiled = _COMPILERS[source.target].compile(source, path, request.architecture)
     except CompileError as error:
         return Refused(str(error))
     fields = {name: asdict(compiled)[name] for name in ("spill_bytes", "log")}
+    notes = cubin.with_suffix(".json")
     programs.keep(notes, json.dumps(fields).encode())  # first: who sees the binary finds them too
     programs.keep(cubin, compiled.cubin)
     return compiled

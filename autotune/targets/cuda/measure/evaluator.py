@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,12 @@ from autotune.measuring.sharing import SharedWorker
 from autotune.measuring.trial_evaluator import TrialEvaluator
 from autotune.measuring.verdicts import judge_compile_failure
 from autotune.operations.cases import cases_of
-from autotune.targets.cuda.compile.compiling import CompileRequest, Refused, compile_worker
+from autotune.targets.cuda.compile.compiling import (
+    CompileRequest,
+    Refused,
+    compile_worker,
+    read_kept,
+)
 from autotune.targets.cuda.compile.gate import gate
 from autotune.targets.cuda.compile.nvrtc import Compiled, check_driver
 from autotune.targets.cuda.device.identity import visible_device
@@ -38,7 +44,6 @@ from autotune.targets.cuda.measure.subject import GpuSettings, PlannedProgram, S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from concurrent.futures import Future
 
     from autotune.core.configuration import Candidate
     from autotune.core.deadline import Deadline
@@ -161,14 +166,11 @@ class CudaBackend(WorkerBackend):
         self._compiles: dict[str, Future[CompileReply | Failure]] = {}
         self._pending: dict[Candidate, Future[CompileReply | Failure]] = {}
         self._admitted: dict[Candidate, Prepared | Measurement] = {}
-        self._dtypes = problem.dtype, problem.out_dtype
-        # Another evaluator's would be found compiled, but only after all that is being compiled.
-        self._support: Future[CompileReply | Failure]
-        if beside is not None and beside._dtypes == self._dtypes:
-            self._support = beside._support
-        else:
-            source = support_source(*self._dtypes)
-            self._support = self._submit(source, _SUPPORT_FAMILY, self._limits.architecture)
+        self._support = self._submit(
+            support_source(problem.dtype, problem.out_dtype),
+            _SUPPORT_FAMILY,
+            self._limits.architecture,
+        )
         self._support_cubin = b""
 
     @property
@@ -319,10 +321,14 @@ class CudaBackend(WorkerBackend):
     def _submit(
         self, source: Source, family: str, architecture: str
     ) -> Future[CompileReply | Failure]:
-        return self.compilers.submit(
-            CompileRequest(source, family, architecture),
-            self._effort.compile_timeout_s,
-        )
+        request = CompileRequest(source, family, architecture)
+        kept = read_kept(self._programs, request)
+        if kept is None:
+            return self.compilers.submit(request, self._effort.compile_timeout_s)
+        # A compiler would find it too, but only after all that others have asked for.
+        found: Future[CompileReply | Failure] = Future()
+        found.set_result(kept)
+        return found
 
 
 @functools.lru_cache(maxsize=1024)
