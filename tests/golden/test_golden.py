@@ -115,6 +115,12 @@ CUDA_CASES: Mapping[str, tuple[str, Mapping[str, Value], str, str]] = {
     ),
     "volkov_float32": ("volkov", {}, "float32", "float32"),
     "wgmma_float16": ("wgmma", {"sk": 128}, "float16", "float16"),
+    "wgmma_clusters_bfloat16": (
+        "wgmma",
+        {"sm": 64, "sk": 64, "consumers": 1, "cluster_m": 1, "cluster_n": 4},
+        "bfloat16",
+        "bfloat16",
+    ),
     "wgmma_tma_bfloat16": ("wgmma", {"sk": 128, "store": "tma"}, "bfloat16", "bfloat16"),
     "wgmma_tma_float16_to_float32": (
         "wgmma",

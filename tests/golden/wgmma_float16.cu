@@ -1,9 +1,9 @@
 /*
  * gemm for cuda: family wgmma, float16, layout nn.
  *
- * template: gemm/cuda/wgmma.cu.j2, digest 68e035e770dbe6c1
- * configuration: {"cluster_k": 1, "cluster_m": 2, "consumers": 2, "min_blocks": 1, "ping_pong": 0,
- *     "sk": 128, "sm": 128, "stages": 4, "store": "direct"}
+ * template: gemm/cuda/wgmma.cu.j2, digest 254b65f96d79d89b
+ * configuration: {"cluster_k": 1, "cluster_m": 2, "cluster_n": 1, "consumers": 2, "min_blocks": 1,
+ *     "ping_pong": 0, "sk": 128, "sm": 128, "stages": 4, "store": "direct"}
  * launch: grid (blocks, 1, 1), block (384, 1, 1), clusters of (2, 1, 1), 131136 bytes of dynamic
  *     shared memory
  *   workspace: part_bytes bytes
@@ -12,7 +12,8 @@
  *   after it, where splits > 1: sum_splits, grid (ceildiv(M * (part_columns // 4), 128), 1, 1),
  *       block (128, 1, 1)
  *   tiles = ceildiv(M, 256) * ceildiv(K, 128)
- *   blocks = min(multiprocessor_count * 1 // 2, tiles * splits) * 2
+ *   waiting = tiles * splits * 2
+ *   blocks = (1 == 1) * min(multiprocessor_count * 1 // 2 * 2, waiting) + (1 > 1) * waiting
  *   part_columns = ceildiv(K, 4) * 4
  *   part_bytes = (splits > 1) * splits * M * part_columns * 4
  */
@@ -46,6 +47,9 @@ constexpr int STAGES = 4;
 constexpr int CLUSTER_M = 2;
 constexpr int CLUSTER_K = 1;
 
+// Blocks of a cluster along the reduction.
+constexpr int CLUSTER_N = 1;
+
 // Blocks that a multiprocessor must be able to hold.
 constexpr int MIN_BLOCKS = 1;
 
@@ -57,7 +61,7 @@ constexpr int SN = ROW_BYTES / sizeof(Operand);
 
 constexpr int WARP_GROUP = 128;  // threads
 constexpr int THREADS = WARP_GROUP * (CONSUMERS + 1);
-constexpr int CLUSTER = CLUSTER_M * CLUSTER_K;
+constexpr int CLUSTER = CLUSTER_M * CLUSTER_K * CLUSTER_N;
 
 // Warp groups that share a tile, and their rows of it.
 constexpr int SHARING = PING_PONG ? 1 : CONSUMERS;
@@ -78,7 +82,12 @@ static_assert(CONSUMERS < 3 || SK <= 192,
               "the sums of an instruction fit the registers that threads begin with");
 static_assert(MIN_BLOCKS == 1 || CONSUMERS == 1,
               "registers of several warp groups that multiply fill a multiprocessor");
-static_assert(CLUSTER <= 2, "clusters of more blocks leave multiprocessors without one");
+static_assert(CLUSTER_M * CLUSTER_K <= 2,
+              "clusters of more blocks leave multiprocessors without one");
+static_assert(CLUSTER_N == 1 || CLUSTER_M * CLUSTER_K == 1,
+              "blocks share tiles of operands or a reduction");
+static_assert(CLUSTER_N == 1 || SM * (SK + 8) * 4 <= STAGES * (SM + SK) * ROW_BYTES,
+              "the sums of a tile fit where its operands were");
 static_assert(SM % (64 * CLUSTER_K) == 0 && SK % (64 * CLUSTER_M) == 0,
               "blocks of a cluster copy equal shares of what they share, in slabs of 64");
 
@@ -349,7 +358,8 @@ struct Order {
 
   // Of the block that is number `member` of its cluster.
   __device__ __forceinline__ Work at(unsigned number, unsigned member) const {
-    const unsigned part = number / (rows * columns);
+    // A block's first copies wait for this: nothing is divided by 1.
+    const unsigned part = splits > 1 ? number / (rows * columns) : 0;
     const unsigned tile = number - part * (rows * columns);
     const unsigned band = tile / (group * columns);
     const unsigned within = tile - band * (group * columns);
@@ -357,7 +367,7 @@ struct Order {
     const unsigned column = within / height;
     const unsigned row = band * group + within - column * height;
     // The first parts may have a reduction tile more.
-    const unsigned each = steps / splits;
+    const unsigned each = splits > 1 ? steps / splits : steps;
     const unsigned more = steps - each * splits;
     return {static_cast<int>((row * CLUSTER_M + member % CLUSTER_M) * SM),
             static_cast<int>((column * CLUSTER_K + member / CLUSTER_M) * SK),

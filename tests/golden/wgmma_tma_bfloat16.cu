@@ -1,9 +1,9 @@
 /*
  * gemm for cuda: family wgmma, bfloat16, layout nn.
  *
- * template: gemm/cuda/wgmma.cu.j2, digest 68e035e770dbe6c1
- * configuration: {"cluster_k": 1, "cluster_m": 2, "consumers": 2, "min_blocks": 1, "ping_pong": 0,
- *     "sk": 128, "sm": 128, "stages": 4, "store": "tma"}
+ * template: gemm/cuda/wgmma.cu.j2, digest 254b65f96d79d89b
+ * configuration: {"cluster_k": 1, "cluster_m": 2, "cluster_n": 1, "consumers": 2, "min_blocks": 1,
+ *     "ping_pong": 0, "sk": 128, "sm": 128, "stages": 4, "store": "tma"}
  * launch: grid (blocks, 1, 1), block (384, 1, 1), clusters of (2, 1, 1), 163904 bytes of dynamic
  *     shared memory
  *   workspace: part_bytes bytes
@@ -13,7 +13,8 @@
  *   after it, where splits > 1: sum_splits, grid (ceildiv(M * (part_columns // 4), 128), 1, 1),
  *       block (128, 1, 1)
  *   tiles = ceildiv(M, 256) * ceildiv(K, 128)
- *   blocks = min(multiprocessor_count * 1 // 2, tiles * splits) * 2
+ *   waiting = tiles * splits * 2
+ *   blocks = (1 == 1) * min(multiprocessor_count * 1 // 2 * 2, waiting) + (1 > 1) * waiting
  *   part_columns = ceildiv(K, 4) * 4
  *   part_bytes = (splits > 1) * splits * M * part_columns * 4
  */
@@ -47,6 +48,9 @@ constexpr int STAGES = 4;
 constexpr int CLUSTER_M = 2;
 constexpr int CLUSTER_K = 1;
 
+// Blocks of a cluster along the reduction.
+constexpr int CLUSTER_N = 1;
+
 // Blocks that a multiprocessor must be able to hold.
 constexpr int MIN_BLOCKS = 1;
 
@@ -58,7 +62,7 @@ constexpr int SN = ROW_BYTES / sizeof(Operand);
 
 constexpr int WARP_GROUP = 128;  // threads
 constexpr int THREADS = WARP_GROUP * (CONSUMERS + 1);
-constexpr int CLUSTER = CLUSTER_M * CLUSTER_K;
+constexpr int CLUSTER = CLUSTER_M * CLUSTER_K * CLUSTER_N;
 
 // Warp groups that share a tile, and their rows of it.
 constexpr int SHARING = PING_PONG ? 1 : CONSUMERS;
@@ -79,7 +83,12 @@ static_assert(CONSUMERS < 3 || SK <= 192,
               "the sums of an instruction fit the registers that threads begin with");
 static_assert(MIN_BLOCKS == 1 || CONSUMERS == 1,
               "registers of several warp groups that multiply fill a multiprocessor");
-static_assert(CLUSTER <= 2, "clusters of more blocks leave multiprocessors without one");
+static_assert(CLUSTER_M * CLUSTER_K <= 2,
+              "clusters of more blocks leave multiprocessors without one");
+static_assert(CLUSTER_N == 1 || CLUSTER_M * CLUSTER_K == 1,
+              "blocks share tiles of operands or a reduction");
+static_assert(CLUSTER_N == 1 || SM * (SK + 8) * 4 <= STAGES * (SM + SK) * ROW_BYTES,
+              "the sums of a tile fit where its operands were");
 static_assert(SM % (64 * CLUSTER_K) == 0 && SK % (64 * CLUSTER_M) == 0,
               "blocks of a cluster copy equal shares of what they share, in slabs of 64");
 
@@ -379,7 +388,8 @@ struct Order {
 
   // Of the block that is number `member` of its cluster.
   __device__ __forceinline__ Work at(unsigned number, unsigned member) const {
-    const unsigned part = number / (rows * columns);
+    // A block's first copies wait for this: nothing is divided by 1.
+    const unsigned part = splits > 1 ? number / (rows * columns) : 0;
     const unsigned tile = number - part * (rows * columns);
     const unsigned band = tile / (group * columns);
     const unsigned within = tile - band * (group * columns);
@@ -387,7 +397,7 @@ struct Order {
     const unsigned column = within / height;
     const unsigned row = band * group + within - column * height;
     // The first parts may have a reduction tile more.
-    const unsigned each = steps / splits;
+    const unsigned each = splits > 1 ? steps / splits : steps;
     const unsigned more = steps - each * splits;
     return {static_cast<int>((row * CLUSTER_M + member % CLUSTER_M) * SM),
             static_cast<int>((column * CLUSTER_K + member / CLUSTER_M) * SK),
@@ -402,12 +412,12 @@ struct Order {
 // 1024 bytes to the next, each has its chunks of 16 bytes in another order: those below each other
 // are in different banks.
 constexpr int BOX_COLUMNS = ROW_BYTES / sizeof(Result);
+constexpr int CHUNK = 16 / sizeof(Result);
 
 struct Box {
   Result element[STEP_M * BOX_COLUMNS];
 
   __device__ __forceinline__ Result* at(int row, int column) {
-    constexpr int CHUNK = 16 / sizeof(Result);
     return element + row * BOX_COLUMNS + (column / CHUNK ^ row % 8) * CHUNK + column % CHUNK;
   }
 };
@@ -780,7 +790,6 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1)
   const unsigned clusters = gridDim.x / CLUSTER;
   // Whether there is a tensor map of C: its rows begin and end at whole 16 bytes. Of a chunk that
   // C ends in, hardware would write all.
-  constexpr int CHUNK = 16 / sizeof(Result);
   const bool mapped = rows_aligned<CHUNK>(c, ldc) && k % CHUNK == 0;
   if (threadIdx.x == 0) {
     prefetch(a_map);

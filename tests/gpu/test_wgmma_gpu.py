@@ -202,8 +202,8 @@ def test_tf32_stored_by_tensor_maps_is_right(
 
 @pytest.mark.parametrize("operation", ["linear_relu", "gated"])
 @pytest.mark.parametrize("out_dtype", [None, "float32"])
-@pytest.mark.parametrize("preset", ["large-tma", "turns-tma"])
-def test_what_follows_a_product_is_stored_by_tensor_maps(
+@pytest.mark.parametrize("preset", ["large-tma", "turns-tma", "small-clusters"])
+def test_what_follows_a_product_is_stored_with_it(
     preset: str, out_dtype: str | None, operation: str, gpu: Device, tmp_path: Path
 ) -> None:
     """As every trial is verified: ragged and large, rows padded, C full of NaN where it is new."""
@@ -218,6 +218,56 @@ def test_what_follows_a_product_is_stored_by_tensor_maps(
     ) as evaluator:
         measurement = evaluator.evaluate(candidate, None)
     assert measurement.ok, measurement
+
+
+REDUCED_CALLS = (
+    Call((100, 72, 40)),  # most blocks of a cluster have no step
+    Call((65, 1000, 129), gap=3, alpha=1.5),
+    Call((200, 2048, 264), beta=0.5),
+    Call((333, 1096, 520), gap=8, offset=8, alpha=-1.0, beta=1.0),
+    Call((7, 5000, 1001), offset=1),
+)
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize(
+    ("dtype", "out_dtype", "layout"), [("float16", "float32", "nt"), ("bfloat16", None, "nn")]
+)
+@pytest.mark.parametrize("tile", [(64, 64, 1), (64, 128, 1), (128, 128, 2), (128, 256, 2)])
+@pytest.mark.parametrize("blocks", [2, 4, 8])
+def test_sums_of_a_cluster_are_right(
+    blocks: int,
+    tile: tuple[int, int, int],
+    dtype: str,
+    out_dtype: str | None,
+    layout: str,
+    splits: int,
+    gpu: Device,
+    programs: ProgramCache,
+) -> None:
+    """Of reductions that blocks of a cluster share, in the workspace's parts or alone."""
+    family = FAMILIES["wgmma"]
+    limits: Any = gpu.limits
+    sm, sk, consumers = tile
+    chosen = Configuration(
+        {
+            **family.presets["small-clusters"].configuration,
+            "sm": sm,
+            "sk": sk,
+            "consumers": consumers,
+            "stages": 4,
+            "cluster_n": blocks,
+            "splits": splits,
+        }
+    )
+    kernel: CudaKernel | None = None
+    for call in REDUCED_CALLS:
+        problem = Gemm(*call.shape, dtype, out_dtype, layout, family.accuracy)
+        program = make_program(family, chosen, problem, limits, programs)
+        kernel = kernel or CudaKernel(program)
+        check(kernel, program.plan, problem, call)
+    assert kernel is not None
+    kernel.close()
 
 
 def test_parts_of_a_reduction_are_stored_as_ever(gpu: Device, programs: ProgramCache) -> None:
