@@ -363,6 +363,7 @@ _MANY_PLACES = {
     "sum in a block": 4e-11,
     "copies": 2e-6,
     "bytes copied": 6e-13,
+    "sectors in vain": 1e-9,
 }
 
 _ONE_PLACE = {
