@@ -9,7 +9,7 @@ from autotune.core.configuration import Configuration
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError
 from autotune.core.printable import shown
-from autotune.model.book import default_prices
+from autotune.model.book import later_prices
 from autotune.model.portfolio import LARGEST, Entry, Portfolio
 from autotune.model.terms import FIRST_TERMS, TERMS
 from autotune.operations.problem import ACCURACIES, LAYOUTS
@@ -17,9 +17,7 @@ from autotune.store import checks
 from autotune.store.record import read_fingerprint
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from autotune.model.terms import Column
+    from collections.abc import Mapping, Sequence
 
 FORMAT = 1
 """Version of a portfolio's JSON; it also says what the prices are of."""
@@ -81,8 +79,8 @@ def read_portfolio(document: object) -> Portfolio:
         if plain[name] not in known:
             raise checks.wrong(name, f"one of {', '.join(known)}", plain[name])
     threads = checks.required(fields, "threads")
-    # Terms that came later than a portfolio cost what they do where nothing is known.
-    later = default_prices(plain["dtype"], 1 if plain["target"] == "cpu" else 2)[len(terms) :]
+    places = 1 if plain["target"] == "cpu" else 2  # of a GPU, however many it has
+    later = later_prices(plain["dtype"], places, len(terms))
     return Portfolio(
         **plain,
         fingerprint=read_fingerprint(checks.required(fields, "fingerprint")),
@@ -100,7 +98,7 @@ def read_portfolio(document: object) -> Portfolio:
     )
 
 
-def _entry(document: object, later: Column) -> Entry:
+def _entry(document: object, later: Sequence[float]) -> Entry:
     fields = checks.mapping("an entry", document)
     layout = _text(fields, "layout")
     if layout not in LAYOUTS:
@@ -136,13 +134,13 @@ def _call(value: object, count: int) -> tuple[int, ...]:
     return tuple(checks.count("calls", each) for each in values)
 
 
-def _prices(value: object, later: Column) -> tuple[float, ...]:
+def _prices(value: object, later: Sequence[float]) -> tuple[float, ...]:
     prices = checks.sequence("prices", value)
     count = len(TERMS) - len(later)
     if len(prices) != count:
         raise InputError(f"there must be {count} prices, got {len(prices)}")
     own = (checks.number("prices", each, zero=True) for each in prices)
-    return (*own, *later.tolist())
+    return (*own, *later)
 
 
 def _text(fields: Mapping[str, Any], name: str, *, empty: bool = False) -> str:
