@@ -333,6 +333,21 @@ def default_prices(dtype: str, places: int, rate: float = 1.0) -> Prices:
     return np.asarray(found / np.where(steps, rate, 1.0))
 
 
+def later_prices(dtype: str, places: int, known: int) -> tuple[float, ...]:
+    """Prices of terms that came later than a portfolio, which was fitted without them.
+
+    Args:
+        dtype: element type of the operands.
+        places: see `default_prices`.
+        known: terms that the portfolio has prices for.
+    """
+    return tuple((_LATER * default_prices(dtype, places)[known:]).tolist())
+
+
+_LATER = 0.3
+"""How much of such a price is charged: where measurements showed it, other prices have it."""
+
+
 def with_copies(prices: Prices, a: bool, b: bool) -> Prices:
     """Prices of a program for which operands are copied first, whatever their rows.
 
@@ -363,6 +378,7 @@ _MANY_PLACES = {
     "sum in a block": 4e-11,
     "copies": 2e-6,
     "bytes copied": 6e-13,
+    "sectors in vain": 1e-9,
 }
 
 _ONE_PLACE = {

@@ -84,6 +84,7 @@ class Chooser:
     Args:
         programs: what may be chosen.
         places: multiprocessors of the device.
+        itemsize: bytes of an element.
 
     Attributes:
         candidates: all that may be chosen.
@@ -92,7 +93,7 @@ class Chooser:
         ValueError: there are no programs.
     """
 
-    def __init__(self, programs: Sequence[Calls], places: int) -> None:
+    def __init__(self, programs: Sequence[Calls], places: int, itemsize: int) -> None:
         if not programs:
             raise ValueError("a choice needs at least one program")
         counts = [len(each.configurations) for each in programs]
@@ -105,6 +106,8 @@ class Chooser:
             np.repeat([float(each.resident) for each in entries], counts),
             places,
             np.repeat(prices, counts, axis=0).T * doubt,
+            entries[0].layout,
+            itemsize,
         )
         order = self._priced.order
         calls = [

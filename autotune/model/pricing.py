@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.model.terms import LESS, MORE, TERMS, UNIT, Programs
+from autotune.model.terms import LESS, MORE, SECTOR_BYTES, TERMS, UNIT, Programs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,6 +30,8 @@ class Priced:
         resident: likewise.
         places: likewise.
         prices: of the programs, shape (terms, programs).
+        layout: of all problems.
+        itemsize: likewise, bytes of an element.
 
     Attributes:
         order: the numbers of the programs as `seconds` has them.
@@ -41,6 +43,8 @@ class Priced:
         resident: NDArray[np.float64] | float,
         places: int,
         prices: NDArray[np.float64],
+        layout: str,
+        itemsize: int,
     ) -> None:
         shares = units[:, UNIT.index("share")]
         self.order = np.argsort(shares > 0, kind="stable")
@@ -76,6 +80,15 @@ class Priced:
             )
             steps = np.array([full + slow * resident, last + slow, of["steps in a row"]])
             self._of_steps[a, b] = steps * programs.volume
+        sector = np.array([resident, np.ones(len(units)), np.zeros(len(units))])
+        sector *= of["sectors in vain"]
+        self._of_rows = [
+            {
+                rows: sector * programs.in_vain(operand, rows, layout, itemsize)
+                for rows in range(itemsize, 2 * SECTOR_BYTES, itemsize)
+            }
+            for operand in range(2)
+        ]
         unit, wave = of["units"] * programs.area, of["waves"]
         self._of_units = np.array([unit * resident + wave, unit, wave])
 
@@ -111,7 +124,12 @@ class Priced:
         units -= full * self._resident
         np.ceil(units, last)
         np.sign(last, begun)
-        waves *= self._of_units + self._of_steps[unaligned] * steps
+        a, b = sizes.row_kinds
+        of_steps = self._of_rows[0][a] + self._of_rows[1][b]
+        of_steps += self._of_steps[unaligned]
+        of_steps *= steps
+        of_steps += self._of_units
+        waves *= of_steps
         found += full
         found += last
         found += begun

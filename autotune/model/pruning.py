@@ -64,7 +64,7 @@ def with_calls(
             )
             for each in own
         ]
-        chooser = Chooser(offered, places_of(limits))
+        chooser = Chooser(offered, places_of(limits), problem.itemsize)
         for m, n, k in _shapes(seed):
             here = replace(problem, m=m, n=n, k=k, layout=layout)
             valid = (

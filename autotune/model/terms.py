@@ -4,7 +4,9 @@ A program covers C with tiles; the reduction of a tile may be divided into parts
 is a *unit*: a thread block of a GPU. Every multiprocessor (a *place*) holds some units at a time,
 wave after wave, and the last wave may be partly empty. What a unit's steps cost where a place has
 all it can hold and where it has fewer, what starting a wave costs, what a byte of the operands and
-of the partial sums costs: those are the prices, and none of them is below zero. The terms are
+of the partial sums costs: those are the prices, and none of them is below zero. Memory comes in
+sectors: where a unit reads runs of a few bytes from many rows, most of what comes is not what it
+wants, and that has a price, too. The terms are
 those of analytical models (Stream-K, Osama et al., 2023; tritonBLAS, 2025); the prices are fitted
 to measurements, as in ISAAC (Tillet and Cox, 2017), but for each program by itself.
 """
@@ -42,11 +44,18 @@ TERMS = (
     "sum in a block",
     "copies",
     "bytes copied",
+    "sectors in vain",
 )
 """What is counted, in the order of the prices."""
 
+FIRST_TERMS = 16
+"""Those that every portfolio has prices for: later ones stand behind them."""
+
 VECTOR_BYTES = 16
 """Rows whose length is no multiple of it cannot be read in whole vectors."""
+
+SECTOR_BYTES = 32
+"""What a GPU's memory and caches deliver at a time, from a multiple of it on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +87,23 @@ class Sizes:
         return float(self.m) * self.n * self.k
 
     @property
-    def unaligned(self) -> tuple[bool, bool]:
-        """Whether the rows of A, and of B, as they are stored, are no whole vectors."""
+    def row_bytes(self) -> tuple[int, int]:
+        """Of A and of B, as they are stored."""
         a = self.n if self.layout[0] == "n" else self.m
         b = self.k if self.layout[1] == "n" else self.n
-        return a * self.itemsize % VECTOR_BYTES != 0, b * self.itemsize % VECTOR_BYTES != 0
+        return a * self.itemsize, b * self.itemsize
+
+    @property
+    def unaligned(self) -> tuple[bool, bool]:
+        """Whether the rows of A, and of B, as they are stored, are no whole vectors."""
+        a, b = self.row_bytes
+        return a % VECTOR_BYTES != 0, b % VECTOR_BYTES != 0
+
+    @property
+    def row_kinds(self) -> tuple[int, int]:
+        """The bytes of short rows of A, and of B, that runs lie in as they lie in those here."""
+        a, b = self.row_bytes
+        return kind_of_rows(a), kind_of_rows(b)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +155,7 @@ class Programs:
         in_block: parts that a unit adds up.
         written: parts of C that are written before they are added up.
         as_they_are: 0 where operands with unaligned rows are copied first, else 1.
+        tiles: rows, columns and steps of a unit's tile, shape (3, programs).
         even: the programs whose units have equal shares.
         tile_elements: of C, of a tile of those.
     """
@@ -150,13 +172,15 @@ class Programs:
         self.resident = np.broadcast_to(np.asarray(resident, dtype=np.float64), len(units))
         self.parts, self.volume, self.area = parts, volume, area
         self._slots = self.resident * places
-        self._tiles, self._per_part = LESS / np.array([rows, columns, steps]), LESS / parts
+        self.tiles = np.array([rows, columns, steps])
+        self._tiles, self._per_part = LESS / self.tiles, LESS / parts
         self._per_slot, self._per_place = MORE / self._slots, LESS / places
         divided = parts > 1
         self.by_kernel = np.asarray(divided & (in_block == 0), np.float64)
         self.in_block = np.where(divided & (in_block != 0), parts, 0.0)
         self.written = np.where(divided & (share == 0), parts, 0.0)
         self.copied, self.as_they_are = copied, 1.0 - copied
+        self._in_sectors = places > 1
         self.even = np.flatnonzero(share)
         self._share, self.tile_elements = share[self.even], (rows * columns)[self.even]
         self._counted = np.empty((len(TERMS), len(parts)))
@@ -193,6 +217,25 @@ class Programs:
         last = np.ceil(units * self._per_place)
         return Division(full, last, last > 0, steps, segments, blocks)
 
+    def in_vain(self, operand: int, rows: int, layout: str, itemsize: int) -> Column:
+        """Sectors that a step of each program brings of an operand beyond what it wants.
+
+        A CPU's caches keep what is beside a run until it is wanted.
+
+        Args:
+            operand: 0 for A, 1 for B.
+            rows: bytes of the operand's rows, or of others of their kind.
+            layout: which operands are stored transposed.
+            itemsize: bytes of an element.
+        """
+        if not self._in_sectors:
+            return np.zeros(len(self))
+        down, across = self.tiles[[0, 2]] if operand == 0 else self.tiles[[2, 1]]
+        runs, length = (down, across) if layout[operand] == "n" else (across, down)
+        # Rows of a copy begin where sectors do.
+        read = 1.0 if rows % VECTOR_BYTES == 0 else self.as_they_are
+        return np.asarray(read * runs * sectors_in_vain(length * itemsize, rows))
+
     def count(self, sizes: Sizes) -> NDArray[np.float64]:
         """The terms of every program, shape (terms, programs); overwritten by the next call."""
         m, n, k, itemsize = sizes.m, sizes.n, sizes.k, sizes.itemsize
@@ -205,6 +248,11 @@ class Programs:
         full = full * self.resident
         np.multiply(full, steps, out=counted[1])
         np.multiply(last, steps, out=counted[2])
+        in_vain = sum(
+            self.in_vain(operand, rows, sizes.layout, itemsize)
+            for operand, rows in enumerate(sizes.row_bytes)
+        )
+        np.multiply(counted[1] + counted[2], in_vain, out=counted[16])
         np.multiply(waves, steps, out=counted[3])
         # What a tile costs beside its steps; units with a share of all go from tile to tile.
         np.multiply(full + last, 1.0 if segments is None else segments, out=counted[4])
@@ -227,7 +275,7 @@ class Programs:
             np.multiply(self.copied, copied_bytes, out=counted[15])
         else:
             counted[11:13] = 0.0
-            counted[14:] = 0.0
+            counted[14:16] = 0.0
         counted[13] = self.in_block
         return counted
 
@@ -255,6 +303,29 @@ class Division(NamedTuple):
 LESS, MORE = 1 - 1e-12, 1 + 1e-12
 """Products by inverses may be off in the last place: those that are rounded up are taken a little
 less, others a little more. Quotients of sizes that are not whole are farther from that."""
+
+
+def sectors_in_vain(run_bytes: Column, row_bytes: int) -> Column:
+    """Sectors that a run of neighbours in a row touches beyond what it would fill, on the average.
+
+    Runs of R bytes that begin at every multiple of g of a sector of S bytes, as often as at any
+    other, touch (R + S - g) / S sectors. Of rows that are shorter than a sector every one is
+    touched, and brings what is beside the runs.
+
+    Args:
+        run_bytes: of each run, a whole number; it begins a whole number of them behind its row.
+        row_bytes: of a row, behind which the next one follows.
+    """
+    whole = np.asarray(run_bytes, np.int64)
+    if row_bytes < SECTOR_BYTES:
+        return np.asarray(np.maximum(row_bytes - whole, 0) / SECTOR_BYTES)
+    begins = np.gcd(np.gcd(whole, row_bytes), SECTOR_BYTES)
+    return np.asarray(1.0 - begins / SECTOR_BYTES)
+
+
+def kind_of_rows(row_bytes: int) -> int:
+    """The bytes of the shortest rows in which `sectors_in_vain` is the same, whatever the run."""
+    return row_bytes if row_bytes < SECTOR_BYTES else SECTOR_BYTES + row_bytes % SECTOR_BYTES
 
 
 def price(counted: NDArray[Any], prices: NDArray[Any]) -> Column:

@@ -9,14 +9,15 @@ from autotune.core.configuration import Configuration
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError
 from autotune.core.printable import shown
+from autotune.model.book import later_prices
 from autotune.model.portfolio import LARGEST, Entry, Portfolio
-from autotune.model.terms import TERMS
+from autotune.model.terms import FIRST_TERMS, TERMS
 from autotune.operations.problem import ACCURACIES, LAYOUTS
 from autotune.store import checks
 from autotune.store.record import read_fingerprint
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 FORMAT = 1
 """Version of a portfolio's JSON; it also says what the prices are of."""
@@ -67,7 +68,8 @@ def read_portfolio(document: object) -> Portfolio:
             f"portfolio format must be {FORMAT}, got {shown(version)}: another autotune wrote it, "
             "run the preset again"
         )
-    if checks.sequence("terms", checks.required(fields, "terms")) != list(TERMS):
+    terms = checks.sequence("terms", checks.required(fields, "terms"))
+    if len(terms) < FIRST_TERMS or terms != list(TERMS[: len(terms)]):
         raise InputError("the portfolio's terms are another autotune's: run the preset again")
     entries = checks.sequence("entries", checks.required(fields, "entries"))
     if len(entries) > LARGEST:
@@ -77,14 +79,16 @@ def read_portfolio(document: object) -> Portfolio:
         if plain[name] not in known:
             raise checks.wrong(name, f"one of {', '.join(known)}", plain[name])
     threads = checks.required(fields, "threads")
+    places = 1 if plain["target"] == "cpu" else 2  # of a GPU, however many it has
+    later = later_prices(plain["dtype"], places, len(terms))
     return Portfolio(
         **plain,
         fingerprint=read_fingerprint(checks.required(fields, "fingerprint")),
         threads=None if threads is None else checks.count("threads", threads, minimum=1),
         toolchain=checks.texts("toolchain", checks.required(fields, "toolchain")),
-        entries=tuple(_entry(each) for each in entries),
+        entries=tuple(_entry(each, later) for each in entries),
         families={
-            name: _prices(each)
+            name: _prices(each, later)
             for name, each in checks.mapping(
                 "families", checks.required(fields, "families")
             ).items()
@@ -94,7 +98,7 @@ def read_portfolio(document: object) -> Portfolio:
     )
 
 
-def _entry(document: object) -> Entry:
+def _entry(document: object, later: Sequence[float]) -> Entry:
     fields = checks.mapping("an entry", document)
     layout = _text(fields, "layout")
     if layout not in LAYOUTS:
@@ -114,7 +118,7 @@ def _entry(document: object) -> Entry:
         free=free,
         calls=tuple(_call(each, len(free)) for each in checks.sequence("calls", calls)),
         resident=checks.count("resident", checks.required(fields, "resident"), minimum=1),
-        prices=_prices(checks.required(fields, "prices")),
+        prices=_prices(checks.required(fields, "prices"), later),
         spread=checks.number("spread", checks.required(fields, "spread"), zero=True),
         measured=checks.count("measured", checks.required(fields, "measured")),
         largest=checks.number("largest", checks.required(fields, "largest"), zero=True),
@@ -130,11 +134,13 @@ def _call(value: object, count: int) -> tuple[int, ...]:
     return tuple(checks.count("calls", each) for each in values)
 
 
-def _prices(value: object) -> tuple[float, ...]:
+def _prices(value: object, later: Sequence[float]) -> tuple[float, ...]:
     prices = checks.sequence("prices", value)
-    if len(prices) != len(TERMS):
-        raise InputError(f"there must be {len(TERMS)} prices, got {len(prices)}")
-    return tuple(checks.number("prices", each, zero=True) for each in prices)
+    count = len(TERMS) - len(later)
+    if len(prices) != count:
+        raise InputError(f"there must be {count} prices, got {len(prices)}")
+    own = (checks.number("prices", each, zero=True) for each in prices)
+    return (*own, *later)
 
 
 def _text(fields: Mapping[str, Any], name: str, *, empty: bool = False) -> str:

@@ -186,7 +186,7 @@ class Predictor:
         for portfolio in self._fitting(problem):
             calls = list(self._calls(_laid_out(portfolio.entries, problem.layout), problem))
             if calls and self._suits(portfolio, calls, problem):
-                chooser = Chooser(calls, places_of(self._device.limits))
+                chooser = Chooser(calls, places_of(self._device.limits), problem.itemsize)
                 # A candidate's first time is half as long as a choice, which somebody waits for.
                 for candidate in chooser.candidates:
                     self._fits.valid(candidate, problem)
@@ -256,7 +256,7 @@ class Predictor:
                 entry = program.entry(family)
                 offered[program.key] = Calls(entry, program.configurations, program.table)
         places = places_of(self._device.limits)
-        return Chooser(list(offered.values()), places) if offered else None
+        return Chooser(list(offered.values()), places, problem.itemsize) if offered else None
 
     def _points_of(self, family: KernelFamily, problem: Gemm) -> Iterator[Configuration]:
         """The default and the presets, in whatever they leave open as the device has it."""

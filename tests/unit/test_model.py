@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from autotune.core.configuration import Candidate, Configuration
 from autotune.families.catalog import catalog
@@ -29,7 +30,14 @@ from autotune.model.choosing import strangeness
 from autotune.model.fitting import fit
 from autotune.model.pricing import Priced
 from autotune.model.selecting import select
-from autotune.model.terms import TERMS, Programs, price
+from autotune.model.terms import (
+    SECTOR_BYTES,
+    TERMS,
+    Programs,
+    kind_of_rows,
+    price,
+    sectors_in_vain,
+)
 from autotune.operations.problem import Gemm
 from autotune.targets.cuda.device.known_gpus import find_gpu
 from autotune.targets.predicting import Predictor
@@ -41,7 +49,7 @@ sizes_of_all_kinds = st.builds(
     m=st.integers(1, 20_000),
     n=st.integers(1, 20_000),
     k=st.integers(1, 20_000),
-    itemsize=st.sampled_from([4, 8]),
+    itemsize=st.sampled_from([2, 4, 8]),
     layout=st.sampled_from(["nn", "nt", "tn", "tt"]),
 )
 tiles = st.tuples(*[st.sampled_from([1, 8, 16, 48, 128, 256])] * 3)
@@ -64,6 +72,44 @@ def test_terms_are_what_whole_numbers_give(
     assert counted["units"] == full * resident + last
     assert counted["waves"] == waves
     assert counted["bytes of parts"] == (parts > 1) * parts * sizes.m * sizes.k * sizes.itemsize
+
+
+def sectors_of(starts: NDArray[np.int64], run_bytes: int) -> list[set[int]]:
+    """What runs touch, byte by byte."""
+    return [
+        {int(byte) // SECTOR_BYTES for byte in range(start, start + run_bytes)}
+        for start in starts.tolist()
+    ]
+
+
+@given(st.sampled_from([2, 4, 8]), st.integers(1, 70), st.integers(32, 300))
+def test_sectors_are_those_that_addresses_lie_in(itemsize: int, run: int, beyond: int) -> None:
+    row_bytes, run_bytes = (16 * run + beyond) * itemsize, run * itemsize
+    cycle = np.arange(SECTOR_BYTES // itemsize)  # what begins later begins as one of these does
+    starts = np.add.outer(cycle * row_bytes, cycle * run_bytes).ravel()
+    touched = np.mean([len(each) for each in sectors_of(starts, run_bytes)])
+    in_vain = sectors_in_vain(np.array([run_bytes]), row_bytes)
+    assert in_vain[0] == pytest.approx(touched - run_bytes / SECTOR_BYTES, abs=1e-12)
+
+
+@given(st.sampled_from([2, 4, 8]), st.data())
+def test_rows_shorter_than_a_sector_share_it(itemsize: int, data: st.DataObject) -> None:
+    row = data.draw(st.integers(1, SECTOR_BYTES // itemsize - 1))
+    run = data.draw(st.integers(1, row))
+    begin = data.draw(st.integers(0, row - run))
+    starts = (np.arange(SECTOR_BYTES) * row + begin) * itemsize
+    touched = len(set().union(*sectors_of(starts, run * itemsize))) / SECTOR_BYTES
+    in_vain = sectors_in_vain(np.array([run * itemsize]), row * itemsize)
+    assert in_vain[0] == pytest.approx(touched - run * itemsize / SECTOR_BYTES, abs=1e-12)
+    wider = np.array([(row + 1) * itemsize])
+    assert sectors_in_vain(wider, row * itemsize) == 0  # a whole row, and no more
+
+
+@given(st.integers(1, 10_000), st.integers(1, 10_000))
+def test_rows_of_a_kind_have_the_same_sectors(run: int, row: int) -> None:
+    runs = 2 * np.array([run])
+    assert kind_of_rows(2 * row) < 2 * SECTOR_BYTES
+    assert sectors_in_vain(runs, 2 * row) == sectors_in_vain(runs, kind_of_rows(2 * row))
 
 
 units_of_all_kinds = st.builds(
@@ -91,7 +137,7 @@ def test_what_is_multiplied_beforehand_changes_no_time(
     resident = np.array([float(resident) for _, resident in units])
     prices = np.random.default_rng(seed).uniform(0, 1, (len(TERMS), len(units)))
     expected = price(Programs(table, resident, places).count(sizes), prices)
-    priced = Priced(table, resident, places, prices)
+    priced = Priced(table, resident, places, prices, sizes.layout, sizes.itemsize)
     assert sorted(priced.order) == list(range(len(units)))
     for _ in range(2):  # nothing is left behind for the next shape
         seconds = priced.seconds(sizes)
@@ -219,7 +265,7 @@ def test_what_is_built_chooses_well(pipelined: KernelFamily) -> None:
         known = [each for each in calls if program_of(pipelined, each) == entry.configuration]
         table = np.array([units[each].row for each in known])
         offered.append(Calls(entry, known, table))
-    chooser = Chooser(offered, places_of(LIMITS))
+    chooser = Chooser(offered, places_of(LIMITS), 4)
     losses = []
     for sizes in shapes[40:]:
         choice = next(chooser.ranked(sizes))
@@ -254,12 +300,44 @@ def test_what_was_timed_on_small_problems_alone_is_not_chosen_for_large_ones(
     for each in entries:
         units = Units(pipelined, each.configuration, "float32", LIMITS)
         offered.append(Calls(each, *units.variants()))
-    chooser = Chooser(offered, places_of(LIMITS))
+    chooser = Chooser(offered, places_of(LIMITS), 4)
     assert next(chooser.ranked(far)).entry == entries[1]
     assert strangeness(far, entries[1].largest) == 1
     assert strangeness(near, entries[0].largest) == 1
     assert strangeness(far, entries[0].largest) > 50
     assert strangeness(far, 0.0) == 1  # where nothing is known of it, nothing is held against it
+
+
+FEW_AND_ODD = [
+    (3, 5553, 689),
+    (5, 7001, 333),
+    (2, 12000, 515),
+    (1, 827, 1253),
+    (689, 5553, 3),
+    (700, 9001, 5),
+    (2, 15267, 3971),
+]
+"""Few rows or few columns of C; the rows of what is large begin anywhere."""
+
+
+@pytest.mark.parametrize("shape", FEW_AND_ODD, ids=["x".join(map(str, s)) for s in FEW_AND_ODD])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_few_rows_are_not_multiplied_by_runs_of_a_few_bytes(
+    dtype: str, shape: tuple[int, int, int]
+) -> None:
+    family = catalog("cuda", "gemm", ())["skinny"]
+    problem = Gemm(*shape, dtype=dtype)
+    side = "rows" if problem.m < problem.k else "columns"
+    configuration = Configuration(
+        {**family.default(problem, LIMITS), "side": side, "few": 1, "wide": 8, "loads": 8}
+    )
+    book = PriceBook({"skinny": family}, dtype, LIMITS)
+    program = book.program(Candidate("skinny", configuration), problem.layout)
+    assert program is not None
+    chosen, _ = program.expected(Sizes.of(problem))
+    _, columns, steps = program.units.of(chosen).tile
+    run = columns if side == "rows" else steps  # of B, or of A
+    assert run * problem.itemsize >= 2 * SECTOR_BYTES
 
 
 def test_programs_that_were_never_timed_have_expectations(pipelined: KernelFamily) -> None:

@@ -50,6 +50,19 @@ def test_what_is_not_a_portfolio_is_refused(
         read_portfolio(document)
 
 
+@pytest.mark.parametrize(("target", "part"), [("cuda", 3e-10), ("cpu", 0.0)])
+def test_terms_that_came_later_cost_part_of_what_is_usual(target: str, part: float) -> None:
+    document = portfolio_document(PORTFOLIO) | {"target": target, "terms": list(TERMS[:-1])}
+    prices = [*document["families"].values(), *(each["prices"] for each in document["entries"])]
+    for each in prices:
+        each.pop()
+    read = read_portfolio(document)
+    assert TERMS[-1] == "sectors in vain"
+    found = [*read.families.values(), *(each.prices for each in read.entries)]
+    assert [each[-1] for each in found] == pytest.approx([part] * len(found))
+    assert read.entries[0].prices[:-1] == PORTFOLIO.entries[0].prices[:-1]
+
+
 def test_the_cache_keeps_one_for_a_device_and_its_binaries(tmp_path: Path) -> None:
     cache = TuningCache(tmp_path / "tuning.sqlite")
     assert cache.portfolios("gemm", "cuda") == []
