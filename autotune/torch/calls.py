@@ -54,39 +54,73 @@ def product_of(
         caller: the function that was called, for the log.
         accepts: which problems may be served; None takes all.
     """
-    return product_by_looks(look(a), look(b), caller, accepts)
+    return product_by_looks(
+        a.shape,
+        a.stride(),
+        a.dtype,
+        a.device,
+        b.shape,
+        b.stride(),
+        b.dtype,
+        b.device,
+        caller,
+        accepts,
+    )
+
+
+def layer_of(rows: Any, weight: Any, caller: str) -> TensorProduct | None:
+    """The product of rows and a layer's weights, which are stored turned, by a kernel.
+
+    Args:
+        rows: A.
+        weight: B as stored, K x N; its view as B need not be made for that.
+        caller: the function that was called, for the log.
+    """
+    return layer_by_looks(
+        caller,
+        rows.shape,
+        rows.stride(),
+        rows.dtype,
+        rows.device,
+        weight.shape,
+        weight.stride(),
+        weight.dtype,
+        weight.device,
+    )
 
 
 @functools.lru_cache(maxsize=_SHAPES)
 def product_by_looks(
-    a: tuple[Any, ...],
-    b: tuple[Any, ...],
+    shape_a: tuple[int, ...],
+    strides_a: tuple[int, ...],
+    dtype_a: torch.dtype,
+    device_a: torch.device,
+    shape_b: tuple[int, ...],
+    strides_b: tuple[int, ...],
+    dtype_b: torch.dtype,
+    device_b: torch.device,
     caller: str,
     accepts: Callable[[Gemm], bool] | None = None,
 ) -> TensorProduct | None:
-    """The same by what `look` says of the operands."""
+    """The product of plain tensors that lie like these, by a kernel."""
     tensors = library_of(torch.Tensor)
     assert tensors is not None
-    found = served(tensors, Look(*a), Look(*b), caller, accepts)
+    # Whether gradients are wanted is not for kernels to know, which are called below all that.
+    a = Look(shape_a, strides_a, dtype_a, (device_a, False, False))
+    b = Look(shape_b, strides_b, dtype_b, (device_b, False, False))
+    found = served(tensors, a, b, caller, accepts)
     if found is None:
         return None
     layout = found.problem.layout
-    stored = _of_host(found) if a[3][0].type == "cpu" else found.kernel
+    stored = _of_host(found) if device_a.type == "cpu" else found.kernel
     return TensorProduct(layout, stored, turning(stored, layout))
 
 
-def look(tensor: Any) -> tuple[Any, ...]:
-    """What decides how a plain tensor is multiplied, as `Look` has it.
-
-    Whether gradients are wanted is not for kernels to know, which are called below all that.
-    """
-    return tensor.shape, tensor.stride(), tensor.dtype, (tensor.device, False, False)
-
-
-def turned(look: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The look of a matrix turned, which need not be made for that."""
-    (rows, columns), (row, column), dtype, place = look
-    return (columns, rows), (column, row), dtype, place
+@functools.lru_cache(maxsize=_SHAPES)
+def layer_by_looks(caller: str, *looks: Any) -> TensorProduct | None:
+    """The same of rows and of weights as they are stored."""
+    *rows, shape, strides, dtype, device = looks
+    return product_by_looks(*rows, shape[::-1], strides[::-1], dtype, device, caller)
 
 
 def _of_host(found: Served) -> Call:
@@ -107,3 +141,4 @@ def _of_host(found: Served) -> Call:
 
 
 on_forgetting(product_by_looks.cache_clear)
+on_forgetting(layer_by_looks.cache_clear)
