@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from autotune.core.errors import OperandError
 from autotune.runtime.arrays.base import Look
 from autotune.runtime.arrays.kinds import library_of
 from autotune.runtime.multiplying import on_forgetting
 from autotune.runtime.serving import served, turning
+from autotune.targets.kernel import Launching
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +22,12 @@ if TYPE_CHECKING:
     from autotune.runtime.serving import Served
 
     Call: TypeAlias = Callable[..., Any]
+
+_raw_stream: Call | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+"""The handle of the current stream of a device; what PyTorch's own compiler calls."""
+
+_ROW_LIMIT = 2**31
+"""Elements between rows that kernels count no further than."""
 
 _SHAPES = 4096
 """Kinds of operands whose product is remembered."""
@@ -112,8 +120,11 @@ def product_by_looks(
     if found is None:
         return None
     layout = found.problem.layout
-    stored = _of_host(found) if device_a.type == "cpu" else found.kernel
-    return TensorProduct(layout, stored, turning(stored, layout))
+    if device_a.type == "cpu":
+        stored = _of_host(found)
+        return TensorProduct(layout, stored, turning(stored, layout))
+    launched = functools.partial(_launched, found, a, b)
+    return TensorProduct(layout, launched(found.kernel), launched(turning(found.kernel, layout)))
 
 
 @functools.lru_cache(maxsize=_SHAPES)
@@ -138,6 +149,51 @@ def _of_host(found: Served) -> Call:
         return out
 
     return of_stored
+
+
+def _launched(found: Served, a: Look, b: Look, usual: Call) -> Call:
+    """Calls of a kernel of a GPU: where tensors lie alike, all that is new are their addresses.
+
+    Args:
+        found: the kernel, and what it computes.
+        a: how A lies, as it is multiplied.
+        b: how B lies.
+        usual: the same calls, with a look at the operands in each.
+    """
+    leading = [
+        _leading(each, stored) for each, stored in zip((a, b), found.problem.layout, strict=True)
+    ]
+    kernel, device = found.kernel, a.place[0]
+    if _raw_stream is None or None in leading or not isinstance(kernel, Launching):
+        return usual
+    try:
+        launch = kernel.launch_on(device.index)
+    except OperandError:  # the usual calls say so as well
+        return usual
+    stream, number, empty = _raw_stream, device.index, torch.empty
+    shape, dtype = found.problem.c_shape, a.dtype
+    (lda, ldb), ldc = leading, shape[1]
+
+    def call(a: Any, b: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0) -> Any:
+        if out is not None or alpha != 1 or beta != 0:
+            return usual(a, b, out, alpha, beta)
+        made = empty(shape, dtype=dtype, device=device)
+        c = made.data_ptr()
+        launch(a.data_ptr(), lda, b.data_ptr(), ldb, c, ldc, 1.0, 0.0, stream(number))
+        return made
+
+    return call
+
+
+def _leading(look: Look, stored: str) -> int | None:
+    """Elements from one stored row to the next; None where that is for a closer look to say."""
+    lines = zip(look.shape, look.strides, strict=True)
+    (rows, leading), (columns, step) = lines if stored == "n" else reversed([*lines])
+    if columns > 1 and step != 1:
+        return None
+    if rows == 1:
+        return columns
+    return leading if columns <= leading < _ROW_LIMIT else None
 
 
 on_forgetting(product_by_looks.cache_clear)

@@ -234,6 +234,10 @@ class DeviceProduct(DeviceKernel):
                     return out
         return self._call_carefully((a, b), out, {"alpha": alpha, "beta": beta}, stream)
 
+    def launch_on(self, device: int) -> Launch:
+        """See `autotune.targets.kernel.Launching`."""
+        return self._launches.get(device) or self._load(device)
+
     def _read(self, kind: type, array: Any) -> tuple[Reader, Reader, Reader]:
         """What reads plain operands of one type."""
         library = library_of(array)
