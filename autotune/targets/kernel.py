@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, runtime_checkable
 
 from autotune.core.errors import InputError
 
@@ -18,6 +18,26 @@ if TYPE_CHECKING:
 BoundKernel: TypeAlias = Callable[..., Any]
 """``kernel(*inputs, out=None, stream=None, **scalars)``: checks operands, computes or enqueues,
 and returns the output; of matrix products ``kernel(a, b, out, alpha, beta, stream)``, too."""
+
+
+@runtime_checkable
+class Launching(Protocol):
+    """A bound kernel of products whose launches can be had: nothing is looked at in those."""
+
+    def launch_on(self, device: int) -> Callable[..., None]:
+        """``launch(a, lda, b, ldb, c, ldc, alpha, beta, stream)`` on a device, all as numbers.
+
+        Addresses are those of the operands as stored, leading dimensions count elements, and the
+        stream is a handle.
+
+        Args:
+            device: the driver's number.
+
+        Raises:
+            OperandError: the kernel is not for that device.
+        """
+        ...
+
 
 FALLBACKS = (None, "library")
 """What `load` may do where the record says that the vendor's library is faster."""

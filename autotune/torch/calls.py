@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from autotune.core.errors import OperandError
 from autotune.runtime.arrays.base import Look
 from autotune.runtime.arrays.kinds import library_of
 from autotune.runtime.multiplying import on_forgetting
 from autotune.runtime.serving import served, turning
+from autotune.targets.kernel import Launching
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +22,12 @@ if TYPE_CHECKING:
     from autotune.runtime.serving import Served
 
     Call: TypeAlias = Callable[..., Any]
+
+_raw_stream: Call | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+"""The handle of the current stream of a device; what PyTorch's own compiler calls."""
+
+_ROW_LIMIT = 2**31
+"""Elements between rows that kernels count no further than."""
 
 _SHAPES = 4096
 """Kinds of operands whose product is remembered."""
@@ -54,39 +62,76 @@ def product_of(
         caller: the function that was called, for the log.
         accepts: which problems may be served; None takes all.
     """
-    return product_by_looks(look(a), look(b), caller, accepts)
+    return product_by_looks(
+        a.shape,
+        a.stride(),
+        a.dtype,
+        a.device,
+        b.shape,
+        b.stride(),
+        b.dtype,
+        b.device,
+        caller,
+        accepts,
+    )
+
+
+def layer_of(rows: Any, weight: Any, caller: str) -> TensorProduct | None:
+    """The product of rows and a layer's weights, which are stored turned, by a kernel.
+
+    Args:
+        rows: A.
+        weight: B as stored, K x N; its view as B need not be made for that.
+        caller: the function that was called, for the log.
+    """
+    return layer_by_looks(
+        caller,
+        rows.shape,
+        rows.stride(),
+        rows.dtype,
+        rows.device,
+        weight.shape,
+        weight.stride(),
+        weight.dtype,
+        weight.device,
+    )
 
 
 @functools.lru_cache(maxsize=_SHAPES)
 def product_by_looks(
-    a: tuple[Any, ...],
-    b: tuple[Any, ...],
+    shape_a: tuple[int, ...],
+    strides_a: tuple[int, ...],
+    dtype_a: torch.dtype,
+    device_a: torch.device,
+    shape_b: tuple[int, ...],
+    strides_b: tuple[int, ...],
+    dtype_b: torch.dtype,
+    device_b: torch.device,
     caller: str,
     accepts: Callable[[Gemm], bool] | None = None,
 ) -> TensorProduct | None:
-    """The same by what `look` says of the operands."""
+    """The product of plain tensors that lie like these, by a kernel."""
     tensors = library_of(torch.Tensor)
     assert tensors is not None
-    found = served(tensors, Look(*a), Look(*b), caller, accepts)
+    # Whether gradients are wanted is not for kernels to know, which are called below all that.
+    a = Look(shape_a, strides_a, dtype_a, (device_a, False, False))
+    b = Look(shape_b, strides_b, dtype_b, (device_b, False, False))
+    found = served(tensors, a, b, caller, accepts)
     if found is None:
         return None
     layout = found.problem.layout
-    stored = _of_host(found) if a[3][0].type == "cpu" else found.kernel
-    return TensorProduct(layout, stored, turning(stored, layout))
+    if device_a.type == "cpu":
+        stored = _of_host(found)
+        return TensorProduct(layout, stored, turning(stored, layout))
+    launched = functools.partial(_launched, found, a, b)
+    return TensorProduct(layout, launched(found.kernel), launched(turning(found.kernel, layout)))
 
 
-def look(tensor: Any) -> tuple[Any, ...]:
-    """What decides how a plain tensor is multiplied, as `Look` has it.
-
-    Whether gradients are wanted is not for kernels to know, which are called below all that.
-    """
-    return tensor.shape, tensor.stride(), tensor.dtype, (tensor.device, False, False)
-
-
-def turned(look: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The look of a matrix turned, which need not be made for that."""
-    (rows, columns), (row, column), dtype, place = look
-    return (columns, rows), (column, row), dtype, place
+@functools.lru_cache(maxsize=_SHAPES)
+def layer_by_looks(caller: str, *looks: Any) -> TensorProduct | None:
+    """The same of rows and of weights as they are stored."""
+    *rows, shape, strides, dtype, device = looks
+    return product_by_looks(*rows, shape[::-1], strides[::-1], dtype, device, caller)
 
 
 def _of_host(found: Served) -> Call:
@@ -106,4 +151,50 @@ def _of_host(found: Served) -> Call:
     return of_stored
 
 
+def _launched(found: Served, a: Look, b: Look, usual: Call) -> Call:
+    """Calls of a kernel of a GPU: where tensors lie alike, all that is new are their addresses.
+
+    Args:
+        found: the kernel, and what it computes.
+        a: how A lies, as it is multiplied.
+        b: how B lies.
+        usual: the same calls, with a look at the operands in each.
+    """
+    leading = [
+        _leading(each, stored) for each, stored in zip((a, b), found.problem.layout, strict=True)
+    ]
+    kernel, device = found.kernel, a.place[0]
+    if _raw_stream is None or None in leading or not isinstance(kernel, Launching):
+        return usual
+    try:
+        launch = kernel.launch_on(device.index)
+    except OperandError:  # the usual calls say so as well
+        return usual
+    stream, number, empty = _raw_stream, device.index, torch.empty
+    shape, dtype = found.problem.c_shape, a.dtype
+    (lda, ldb), ldc = leading, shape[1]
+
+    def call(a: Any, b: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0) -> Any:
+        if out is not None or alpha != 1 or beta != 0:
+            return usual(a, b, out, alpha, beta)
+        made = empty(shape, dtype=dtype, device=device)
+        c = made.data_ptr()
+        launch(a.data_ptr(), lda, b.data_ptr(), ldb, c, ldc, 1.0, 0.0, stream(number))
+        return made
+
+    return call
+
+
+def _leading(look: Look, stored: str) -> int | None:
+    """Elements from one stored row to the next; None where that is for a closer look to say."""
+    lines = zip(look.shape, look.strides, strict=True)
+    (rows, leading), (columns, step) = lines if stored == "n" else reversed([*lines])
+    if columns > 1 and step != 1:
+        return None
+    if rows == 1:
+        return columns
+    return leading if columns <= leading < _ROW_LIMIT else None
+
+
 on_forgetting(product_by_looks.cache_clear)
+on_forgetting(layer_by_looks.cache_clear)

@@ -1,8 +1,8 @@
 """The operators ``autotune::mm`` and ``autotune::linear``, and functions that call them.
 
 Operators are what `torch.compile`, autocast and `torch.func` know. A function of the same name
-calls the kernel straight away where nothing of PyTorch's has a say: through the dispatcher, an
-operator whose gradient is Python's costs 5 us more.
+calls the kernel straight away where nothing of PyTorch's has a say, and so does the operator once
+PyTorch's dispatcher has brought it there, which costs a microsecond.
 """
 
 from __future__ import annotations
@@ -47,9 +47,7 @@ def mm(a: Tensor, b: Tensor) -> Tensor:
         return Mm.apply(a, b)
     if is_watched() or not is_plain(a) or not is_plain(b):
         return MM(a, b)
-    if (a.requires_grad or b.requires_grad) and torch.is_grad_enabled():
-        return _EagerMm.apply(a, b)
-    return plain_mm(a, b)
+    return eager_mm(a, b)
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -71,6 +69,18 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     plain = is_plain(input) and is_plain(weight) and (bias is None or is_plain(bias))
     if is_watched() or not plain:
         return LINEAR(input, weight, bias)
+    return eager_linear(input, weight, bias)
+
+
+def eager_mm(a: Tensor, b: Tensor) -> Tensor:
+    """The product of plain tensors, with gradients where such are wanted."""
+    if (a.requires_grad or b.requires_grad) and torch.is_grad_enabled():
+        return _EagerMm.apply(a, b)
+    return plain_mm(a, b)
+
+
+def eager_linear(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The same of a linear layer."""
     wanted = input.requires_grad or weight.requires_grad
     if (wanted or (bias is not None and bias.requires_grad)) and torch.is_grad_enabled():
         return _EagerLinear.apply(input, weight, bias)

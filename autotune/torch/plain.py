@@ -16,8 +16,8 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def is_plain(tensor: Any) -> bool:
-    """Whether something is a tensor of PyTorch's own class, whose elements lie at strides."""
-    return type(tensor) in _PLAIN and tensor.layout is _STRIDED
+    """Whether something is a tensor of PyTorch's own class, whose elements lie as they are."""
+    return type(tensor) in _PLAIN and tensor.layout is _STRIDED and not tensor.is_neg()
 
 
 def _asked(module: Any, name: str, otherwise: Any) -> Callable[[], Any]:
@@ -32,6 +32,19 @@ casts = _asked(_C, "_is_any_autocast_enabled", True)
 _modes_of_dispatch = _asked(_C, "_len_torch_dispatch_stack", 1)
 _modes_of_functions = _asked(_C, "_len_torch_function_stack", 1)
 _transform = _asked(getattr(_C, "_functorch", None), "peek_interpreter_stack", None)
+
+
+def keys_of_plain(device: str) -> int:
+    """The dispatcher's keys, as a number, where plain tensors are all that has a say in a call.
+
+    Modes, transforms, tracing, and tensors that are negated or sparse add keys of their own.
+
+    Args:
+        device: a kind of device, as the dispatcher calls it.
+    """
+    keys, key = _C.DispatchKeySet, _C.DispatchKey
+    both = keys(getattr(key, device)) | keys(getattr(key, f"Autograd{device}"))
+    return int(both.raw_repr())
 
 
 def is_watched() -> bool:

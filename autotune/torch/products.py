@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from autotune.core.errors import OperandError
-from autotune.torch.calls import look, product_by_looks, product_of, turned
+from autotune.torch.calls import layer_of, product_of
 from autotune.torch.gates import adds_apart
 
 
@@ -26,7 +26,7 @@ def plain_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
     """The same of a linear layer, whose weights are stored transposed."""
     if input.dim() >= 2 and weight.dim() == 2 and input.shape[-1] == weight.shape[1]:
         rows = input if input.dim() == 2 else input.reshape(-1, weight.shape[1])
-        product = product_by_looks(look(rows), turned(look(weight)), "torch linear")
+        product = layer_of(rows, weight, "torch linear")
         if product is not None and (bias is None or _is_usual(bias, weight)):
             try:
                 if product.layout == "nt":

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn import functional
 
 from autotune.torch.operator import (
@@ -15,11 +16,16 @@ from autotune.torch.operator import (
     NAMESPACE,
     Linear,
     Mm,
+    eager_linear,
+    eager_mm,
     many_linear,
     many_mm,
     under_autocast,
 )
+from autotune.torch.plain import keys_of_plain
 from autotune.torch.products import plain_linear, plain_mm
+
+_DEVICES = ("CPU", "CUDA")
 
 
 def register() -> None:
@@ -41,9 +47,11 @@ def register() -> None:
         )
         stacked = functools.partial(_stacked, many, operator)
         library.register_vmap(f"autotune::{name}", stacked, lib=NAMESPACE)
-        for device in ("cpu", "cuda"):
-            cast = functools.partial(under_autocast, device, operator)
-            NAMESPACE.impl(name, cast, f"Autocast{device.upper()}")
+        for device in _DEVICES:
+            cast = functools.partial(under_autocast, device.lower(), operator)
+            NAMESPACE.impl(name, cast, f"Autocast{device}")
+    if hasattr(library, "get_kernel"):  # PyTorch 2.9
+        _register_short_ways()
 
 
 def _stacked(many: Any, operator: Any, info: Any, dims: Any, *tensors: Tensor | None) -> Any:
@@ -51,8 +59,40 @@ def _stacked(many: Any, operator: Any, info: Any, dims: Any, *tensors: Tensor | 
     return many(operator, dims, *tensors), 0
 
 
+def _register_short_ways() -> None:
+    """Have plain tensors pass the dispatcher once; all others go by what gradients have."""
+    for device in _DEVICES:
+        key, plain = f"Autograd{device}", keys_of_plain(device)
+        for name, eager, own in (
+            ("mm", eager_mm, torch.mm),
+            ("linear", eager_linear, functional.linear),
+        ):
+            usual = torch.library.get_kernel(f"autotune::{name}", key).call_boxed
+            NAMESPACE.impl(name, _short(plain, eager, own, usual), key, with_keyset=True)
+
+
+def _short(plain: Any, eager: Any, own: Any, usual: Any) -> Any:
+    """A kernel above gradients: computes at once where nothing else of PyTorch's has a say.
+
+    Args:
+        plain: the dispatcher's keys in such calls, as a number.
+        eager: what computes.
+        own: PyTorch's product, which has forward-mode derivatives.
+        usual: what `torch.library` does above gradients, and goes on below them.
+    """
+
+    def kernel(keys: Any, *tensors: Tensor | None) -> Any:
+        if keys.raw_repr() != plain:
+            return usual(keys, *tensors)
+        if forward_ad._current_level >= 0:
+            return own(*tensors)
+        return eager(*tensors)
+
+    return kernel
+
+
 def _register_on_devices() -> None:
-    for device in ("CPU", "CUDA"):
+    for device in _DEVICES:
         NAMESPACE.impl("mm", plain_mm, device)
         NAMESPACE.impl("linear", plain_linear, device)
     # Sparse tensors and other devices are PyTorch's.

@@ -14,6 +14,7 @@ from measured_shapes import SHAPES, measured
 
 torch: Any = pytest.importorskip("torch")
 
+from torch.autograd import forward_ad  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
@@ -74,6 +75,7 @@ UNSERVED: dict[str, Callable[[], tuple[Any, Any]]] = {
     "bfloat16": lambda: (whole(M, N, dtype="bfloat16"), whole(N, K, dtype="bfloat16")),
     "complex": lambda: (whole(M, N).cfloat(), whole(N, K).cfloat().conj()),
     "negated": lambda: (torch.complex(whole(M, N), whole(M, N)).conj().imag, whole(N, K)),
+    "negated where a kernel could read": lambda: (torch._neg_view(whole(M, N)), whole(N, K)),
     "sparse": lambda: (whole(M, N).to_sparse(), whole(N, K)),
     "compressed": lambda: (whole(M, N).to_sparse_csr(), whole(N, K)),
     "without contents": lambda: (whole(M, N).to("meta"), whole(N, K).to("meta")),
@@ -264,6 +266,47 @@ def test_transforms_of_functions() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         got, wanted = (func.grad(cost(each))(a) for each in (mm, torch.mm))
     assert got.equal(wanted)
+
+
+OVERLOADS = (torch.ops.autotune.mm.default, torch.ops.autotune.linear.default)
+
+
+@pytest.mark.parametrize("operator", OVERLOADS, ids=["mm", "linear"])
+@pytest.mark.parametrize("wanted", [False, True])
+@pytest.mark.skipif(not hasattr(torch.library, "get_kernel"), reason="needs PyTorch 2.9")
+def test_plain_tensors_pass_the_dispatcher_once(
+    operator: Any, wanted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again: list[Any] = []
+    overload = torch._ops.OpOverload
+    redispatch = overload.redispatch
+
+    def noted(op: Any, *args: Any, **kwargs: Any) -> Any:
+        again.append(op)
+        return redispatch(op, *args, **kwargs)
+
+    monkeypatch.setattr(overload, "redispatch", noted)
+    if operator is OVERLOADS[0]:
+        others = [whole(N, K).requires_grad_(wanted)]
+    else:
+        others = [whole(K, N).requires_grad_(wanted), whole(K)]
+    a = whole(M, N)
+    got = operator(a, *others)
+    assert got.requires_grad is wanted
+    assert not again
+    assert operator(torch._neg_view(-a), *others).equal(got)
+    assert again == [operator]
+
+
+@pytest.mark.parametrize("operator", OPERATORS, ids=["function", "operator"])
+@pytest.mark.parametrize("wanted", [False, True])
+def test_forward_mode_derivatives_are_pytorchs(operator: Any, wanted: bool) -> None:
+    a, b = whole(M, N), whole(N, K).requires_grad_(wanted)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(a, 2 * a)
+        got, tangent = forward_ad.unpack_dual(operator(dual, b))
+    same(got, torch.mm(a, b))
+    same(tangent, 2 * torch.mm(a, b))
 
 
 def test_modes_of_pytorchs_see_the_operator() -> None:

@@ -223,13 +223,20 @@ class DeviceProduct(DeviceKernel):
             at_b = read_b(b)
             if at_a is not None and at_b is not None:
                 library = library_of(a)
-                if out is None:
+                given = out is not None
+                if not given:
                     out = library.empty(a, self._c_shape, self._out_dtype, None)
                 at_c = read_c(out) if out.__class__ is kind else None
                 if at_c is not None and at_a[2] == at_b[2] == at_c[2]:
+                    if given:
+                        self._check_apart(at_a, at_b, at_c)
                     self._enqueue(at_a, at_b, at_c, alpha, beta, library.current_stream(a))
                     return out
         return self._call_carefully((a, b), out, {"alpha": alpha, "beta": beta}, stream)
+
+    def launch_on(self, device: int) -> Launch:
+        """See `autotune.targets.kernel.Launching`."""
+        return self._launches.get(device) or self._load(device)
 
     def _read(self, kind: type, array: Any) -> tuple[Reader, Reader, Reader]:
         """What reads plain operands of one type."""
@@ -239,10 +246,9 @@ class DeviceProduct(DeviceKernel):
         self._readers[kind] = a, b, c
         return a, b, c
 
-    def _enqueue(
-        self, at_a: Place, at_b: Place, at_c: Place, alpha: float, beta: float, stream: int
-    ) -> None:
-        a, lda, device = at_a
+    def _check_apart(self, at_a: Place, at_b: Place, at_c: Place) -> None:
+        """Raise OperandError if the output shares an element with an input."""
+        a, lda, _ = at_a
         b, ldb, _ = at_b
         c, ldc, _ = at_c
         # Where the address ranges meet, a closer look tells whether the elements do.
@@ -252,6 +258,13 @@ class DeviceProduct(DeviceKernel):
             self._refuse_overlap("a", at_c, at_a, self._a_shape)
         if end > b and b + (self._b_before_last * ldb + self._b_columns) * itemsize > c:
             self._refuse_overlap("b", at_c, at_b, self._b_shape)
+
+    def _enqueue(
+        self, at_a: Place, at_b: Place, at_c: Place, alpha: float, beta: float, stream: int
+    ) -> None:
+        a, lda, device = at_a
+        b, ldb, _ = at_b
+        c, ldc, _ = at_c
         launch = self._launches.get(device) or self._load(device)
         try:
             launch(a, lda, b, ldb, c, ldc, alpha, beta, stream)

@@ -58,6 +58,7 @@ class Torch:
 
     def __init__(self) -> None:
         self._torch = sys.modules["torch"]
+        self._empty = self._torch.empty
         self._dtypes = {name: getattr(self._torch, name) for name in DTYPES}
         # What PyTorch's own compiler calls: the public way makes an object of the stream first.
         raw = getattr(self._torch._C, "_cuda_getCurrentRawStream", None)
@@ -100,10 +101,12 @@ class Torch:
 
     def empty(self, like: Any, shape: tuple[int, ...], dtype: str, stream: int | None) -> Any:
         """See `Library.empty`."""
+        made = self._dtypes[dtype]
+        if stream is None:
+            return self._empty(shape, dtype=made, device=like.device)
         # The memory of a tensor belongs to the stream that it was allocated on.
-        here = contextlib.nullcontext() if stream is None else self._working_on(like, stream)
-        with here:
-            return self._torch.empty(shape, dtype=self._dtypes[dtype], device=like.device)
+        with self._working_on(like, stream):
+            return self._empty(shape, dtype=made, device=like.device)
 
     def lend(self, array: Any, stream: int) -> None:
         """See `Library.lend`."""
