@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import mean
 
 import numpy as np
-from environment import describe
+from environment import describe, describe_files
 from search_peers import contestant_worker, peers
 
 from autotune.core.errors import InputError
@@ -110,6 +110,7 @@ def main() -> None:
                 flush=True,
             )
     print(describe())
+    print(describe_files(spaces))
     print(f"- samplers: {', '.join(_versions())}")
     print(
         f"- {len(spaces)} recorded spaces, {args.budget} evaluations, {args.seeds} seeds; unique "
