@@ -26,7 +26,8 @@ from environment import describe, describe_files
 from search_peers import contestant_worker, peers
 
 from autotune.core.errors import InputError
-from autotune.measuring.processes import Failure, WorkerPool
+from autotune.measuring.pool import WorkerPool
+from autotune.measuring.processes import Failure
 from autotune.recorded import RecordedSpace, Summary, read_recorded, summarise
 from autotune.recorded.replay import ONE_THREAD
 

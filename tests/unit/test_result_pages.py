@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shlex
 import subprocess
 from pathlib import Path
@@ -26,6 +27,16 @@ ONE = Run("one", "page.md", "script.py --fast", ("one.png",))
 
 def test_pages_and_data_of_the_project_agree() -> None:
     assert list(faults(Results(pages.ROOT / "docs" / "results", read_runs()))) == []
+
+
+@pytest.mark.parametrize("script", sorted({run.command.split()[0] for run in read_runs()}))
+def test_benchmarks_of_pages_find_what_they_import(script: str) -> None:
+    try:
+        importlib.import_module(Path(script).stem)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "autotune":
+            raise
+        pytest.skip(f"{error.name} is not installed")
 
 
 def test_what_was_printed_is_put_into_its_page(results: Results) -> None:
