@@ -187,14 +187,18 @@ def take(results: Results, run: Run) -> None:
     """Run a benchmark and keep what it prints.
 
     Raises:
-        SystemExit: the checkout has changes, so that no commit says what was measured; or the
-            benchmark failed.
+        SystemExit: the checkout has changes, before or when the benchmark has ended, so that no
+            commit says what was measured; or the benchmark failed.
     """
     status = git("status", "--porcelain", "--", ".", ":!docs/results")
     status.check_returncode()
     if changed := status.stdout:
         raise SystemExit(f"the checkout must be a clean commit, got changes:\n{changed}")
-    results.keep(run, f"{run.shown}\n\n{execute(run, subprocess.PIPE).strip()}\n")
+    text = f"{run.shown}\n\n{execute(run, subprocess.PIPE).strip()}\n"
+    if wrong := unknown_commit(text):
+        print(text)  # what took long is not lost
+        raise SystemExit(f"{run.name} {wrong}: did files change while it ran?")
+    results.keep(run, text)
 
 
 def keep(results: Results, run: Run, printed: Path, files: Sequence[Path]) -> None:
@@ -207,12 +211,8 @@ def keep(results: Results, run: Run, printed: Path, files: Sequence[Path]) -> No
     text = printed.read_text()
     if not text.startswith(f"{run.shown}\n"):
         raise SystemExit(f"{printed} must begin with the command of {run.name}:\n{run.shown}")
-    found = TAKEN.findall(text)
-    if not found:
-        raise SystemExit(f"{printed} must name a commit: set AUTOTUNE_COMMIT where it is printed")
-    for _, commit in found:
-        if not git("rev-parse", "--verify", f"{commit}^{{commit}}").stdout.startswith(commit):
-            raise SystemExit(f"{printed} must name a commit of this project, got {commit}")
+    if wrong := unknown_commit(text):
+        raise SystemExit(f"{printed} {wrong}: set AUTOTUNE_COMMIT where it is printed")
     places = {Path(name).name: results.folder / name for name in run.files}
     given = {path.name: path for path in files}
     if given.keys() != places.keys():
@@ -222,6 +222,15 @@ def keep(results: Results, run: Run, printed: Path, files: Sequence[Path]) -> No
     for name, path in given.items():
         places[name].write_bytes(path.read_bytes())
     results.keep(run, f"{text.strip()}\n")
+
+
+def unknown_commit(text: str) -> str:
+    """What is wrong with the commits that a text names; empty where all are of this project."""
+    found = TAKEN.findall(text)
+    for _, commit in found:
+        if not git("rev-parse", "--verify", f"{commit}^{{commit}}").stdout.startswith(commit):
+            return f"must name commits of this project, got {commit}"
+    return "" if found else "must name a commit"
 
 
 def execute(run: Run, out: int | None = None) -> str:

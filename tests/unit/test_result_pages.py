@@ -116,7 +116,8 @@ def test_a_checkout_with_changes_is_refused(results: Results, checkout: Path) ->
 def test_a_run_is_taken_with_the_variables_of_the_environment(
     results: Results, checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = "import sys; print(sys.argv[1:])"
+    commit = pages.git("rev-parse", "--short", "HEAD").stdout.strip()
+    script = f"import sys; print('- date: today, commit {commit}', sys.argv[1:])"
     echo = Run("one", "page.md", f"-c {shlex.quote(script)} $PLACE", ())
     monkeypatch.delenv("PLACE", raising=False)
     with pytest.raises(SystemExit, match="one needs a variable of the environment"):
@@ -124,8 +125,19 @@ def test_a_run_is_taken_with_the_variables_of_the_environment(
     monkeypatch.setenv("PLACE", "/somewhere/else")
     pages.take(results, echo)
     kept = results.printed("one").read_text()
-    assert kept == f"    python {echo.command}\n\n['/somewhere/else']\n"
+    shown = f"    python {echo.command}\n\n- date: today, commit {commit} ['/somewhere/else']\n"
+    assert kept == shown
     assert "$PLACE" in kept
+
+
+def test_what_changed_while_it_was_measured_is_not_kept(
+    results: Results, checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = "print('- date: today, commit 0a1b2c3-dirty')"
+    with pytest.raises(SystemExit, match="got 0a1b2c3-dirty: did files change while it ran"):
+        pages.take(results, Run("one", "page.md", f"-c {shlex.quote(script)}", ()))
+    assert "0a1b2c3-dirty" in capsys.readouterr().out
+    assert not results.data.exists()
 
 
 def test_what_was_printed_elsewhere_is_kept(results: Results, checkout: Path) -> None:
