@@ -221,7 +221,7 @@ def keep(results: Results, run: Run, printed: Path, files: Sequence[Path]) -> No
     results.data.mkdir(exist_ok=True)
     for name, path in given.items():
         places[name].write_bytes(path.read_bytes())
-    results.keep(run, f"{text.strip()}\n")
+    results.keep(run, f"{text.rstrip()}\n")
 
 
 def unknown_commit(text: str) -> str:
@@ -261,24 +261,24 @@ def main() -> None:
 
     results = Results(ROOT / "docs" / "results", read_runs())
     known = {run.name: run for run in results.runs}
-    needs = {"take": 1, "print": 1, "keep": 2}.get(args.what, 0)
-    if len(args.names) < needs:
-        parser.error(f"{args.what} needs {'NAME TEXT [FILE...]' if needs > 1 else 'NAME'}")
-    for name in args.names[:1] if args.what == "keep" else args.names:
+    wanted = args.names if args.what == "take" else args.names[:1]
+    for name in wanted:
         if name not in known:
             parser.error(f"NAME must be one of {', '.join(known)}, got {name}")
-    match args.what:
-        case "take":
-            for name in args.names:
+    match args.what, args.names:
+        case "take", [_, *_]:
+            for name in wanted:
                 take(results, known[name])
-        case "keep":
-            name, printed, *files = args.names
-            keep(results, known[name], Path(printed), [Path(file) for file in files])
-        case "print":
-            for name in args.names:
-                print(f"{known[name].shown}\n", flush=True)
-                execute(known[name])
+        case "print", [name]:
+            print(f"{known[name].shown}\n", flush=True)
+            execute(known[name])
             return
+        case "keep", [name, printed, *files]:
+            keep(results, known[name], Path(printed), [Path(file) for file in files])
+        case "build" | "check", []:
+            pass
+        case _:
+            parser.error("give take NAME..., print NAME, keep NAME TEXT [FILE...], build or check")
     if args.what != "check":
         results.build()
     found = list(faults(results))

@@ -149,7 +149,7 @@ def test_what_was_printed_elsewhere_is_kept(results: Results, checkout: Path) ->
     results.build()
     assert list(faults(results)) == []
     assert (results.folder / "one.png").read_bytes() == picture.read_bytes()
-    assert "| a |" in (results.folder / "page.md").read_text()
+    assert f"one -->\n{text.read_text()}<!-- end" in (results.folder / "page.md").read_text()
 
 
 @pytest.mark.parametrize(
