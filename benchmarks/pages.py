@@ -119,7 +119,8 @@ class Results:
 
         def fill(found: re.Match[str]) -> str:
             path = self.printed(found[2])
-            return found[1] + (path.read_text() if path.exists() else "") + found[3]
+            nothing = f"Run `{found[2]}` was not taken yet.\n"
+            return found[1] + (path.read_text() if path.exists() else nothing) + found[3]
 
         def leave(found: re.Match[str]) -> str:
             return "" if self.printed(found[1]).exists() else found[0]

@@ -12,7 +12,8 @@ import pages
 import pytest
 from pages import Results, Run, faults, read_runs
 
-PAGE = "# A page\n\n<!-- printed: one -->\n<!-- end -->\n\nAnd more.\n"
+NOTHING = "<!-- printed: one -->\nRun `one` was not taken yet.\n<!-- end -->"
+PAGE = f"# A page\n\n{NOTHING}\n\nAnd more.\n"
 
 
 @pytest.fixture
