@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 
 from environment import describe
 from mpi_grids import grid_of
-from mpi_tuning import own_cache, share_by_rows, tune_local
+from mpi_tuning import share_by_rows, tune_local
 
 from autotune import Gemm
 from autotune.core.configuration import Candidate
@@ -60,12 +60,11 @@ def main() -> None:
         f"{1e-9 / network.seconds_per_byte if network.seconds_per_byte else 0:.2f} GB/s"
     )
     problems = [Gemm(size, size, size, dtype=args.dtype) for size in args.sizes]
-    with own_cache(args.tune):
+    for problem in problems:
+        tune_local(problem, args.ranks, args.tune)
+    for operands in args.operands:
         for problem in problems:
-            tune_local(problem, args.ranks, args.tune)
-        for operands in args.operands:
-            for problem in problems:
-                compare(problem, operands, network, args)
+            compare(problem, operands, network, args)
 
 
 def compare(problem: Gemm, operands: str, network: Network, args: argparse.Namespace) -> None:

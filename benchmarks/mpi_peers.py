@@ -1,8 +1,8 @@
 """A tuned distributed product against ScaLAPACK's and rows by collectives, in one run.
 
 ``python benchmarks/mpi_peers.py LIBRARY --ranks 4`` starts itself under mpiexec. LIBRARY is a
-ScaLAPACK built for the MPI that mpi4py uses. What was tuned comes from the cache, or is tuned
-first, ``--tune SECONDS`` for each problem and as long for its local kernel; it and the row scheme
+ScaLAPACK built for the MPI that mpi4py uses. What was tuned comes from the cache; with ``--tune
+SECONDS`` each problem and its local kernel are tuned first, so long each. It and the row scheme
 multiply with the same local kernel, ScaLAPACK with its own BLAS. Every grid and block size of
 ScaLAPACK is tried, and the fastest few take part. All contenders take turns, call by call, on the
 same ranks; ratios are of calls of the same round. Prints Markdown, and how much of the processors
@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 from environment import describe
-from mpi_tuning import own_cache, share_by_rows, tune_local
+from mpi_tuning import share_by_rows, tune_local
 from scalapack_gemm import Product, Scalapack, variants
 
 from autotune import Gemm, tune
@@ -259,10 +259,8 @@ def main() -> None:
         )
         command = [*launch_command(find_mpiexec(), args.ranks), sys.executable]
         again = [*command, str(Path(__file__)), *sys.argv[1:]]
-        with own_cache(args.tune):
-            tune_all(args)
-            done = subprocess.run(again, env={**os.environ, **one_thread})
-        sys.exit(done.returncode)
+        tune_all(args)
+        sys.exit(subprocess.run(again, env={**os.environ, **one_thread}).returncode)
 
     from mpi4py import MPI
 

@@ -24,6 +24,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -237,12 +238,16 @@ def unknown_commit(text: str) -> str:
 def execute(run: Run, out: int | None = None) -> str:
     """Run a benchmark of this checkout's package; what it printed, where that is piped.
 
+    Its cache is empty at first: what this machine has learned is nobody else's.
+
     Raises:
         SystemExit: it failed.
     """
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    done = subprocess.run(run.words(), cwd=ROOT, env=environment, stdout=out, text=True)
+    with tempfile.TemporaryDirectory() as cache:
+        own = {"PYTHONPATH": os.pathsep.join(paths), "AUTOTUNE_CACHE": cache}
+        environment = os.environ | own
+        done = subprocess.run(run.words(), cwd=ROOT, env=environment, stdout=out, text=True)
     if done.returncode:
         raise SystemExit(f"{run.command} ended with {done.returncode}")
     return done.stdout or ""
