@@ -10,8 +10,9 @@ is verified on sampled rows.
     python benchmarks/every_shape.py --target cpu --threads 1 --count 100
     python benchmarks/every_shape.py --report after.jsonl --compare before.jsonl --plot shapes.png
 
-Prints a line for each shape at once, then Markdown. ``-o`` keeps every line as JSON as soon as it
-is known; ``--skip`` goes on where a run was cut off; ``--report`` reads several such files.
+Says a line for each shape at once, and prints Markdown in the end. ``-o`` keeps every line as JSON
+as soon as it is known; ``--skip`` goes on where a run was cut off; ``--report`` reads several such
+files.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -41,7 +43,6 @@ def main() -> None:
         headers, rows = read_rows(args.report)
     else:
         headers, rows = _measured(args)
-        print()
     print(report(headers, rows))
     runs = [("", rows)]
     if args.compare:
@@ -77,10 +78,10 @@ def _measured(args: argparse.Namespace) -> tuple[list[Header], list[Row]]:
                 print(json.dumps(found.document()), file=out, flush=True)
             if isinstance(found, Row):
                 rows.append(found)
-                print(found.line(), flush=True)
+                print(found.line(), file=sys.stderr, flush=True)
             else:
                 headers.append(found)
-                print("\n".join(found.text), flush=True)
+                print("\n".join(found.text), file=sys.stderr, flush=True)
     return headers, rows
 
 

@@ -46,7 +46,9 @@ def main() -> None:
     os.environ.setdefault("AUTOTUNE_BACKGROUND", "0")
     torch.set_float32_matmul_precision("highest")
     device = read_gpu()
-    print(f"# Products in PyTorch\n\n{describe_gpu(device)}\n- PyTorch {torch.__version__}\n")
+    print(describe_gpu(device))
+    tuned = f"{args.tune:g} s of tuning for each shape" if args.tune else "nothing tuned before"
+    print(f"- {args.dtype}; PyTorch {torch.__version__}; {args.turns} turns; {tuned}\n")
     place = {"device": "cuda", "dtype": getattr(torch, args.dtype)}
     models = {
         "MLP": Mlp(args.width).to(**place),
@@ -58,7 +60,7 @@ def main() -> None:
     operator = torch.ops.autotune.mm.default
     with GpuWatch(device) as watch:
         tune_all([Gemm(side, side, side, dtype=args.dtype)], args.tune)
-        print(f"## Calls at {side} x {side} x {side}, {args.dtype}\n")
+        print(f"### Calls at {side} x {side} x {side}, {args.dtype}\n")
         print_calls(
             {
                 "torch.mm": lambda: torch.mm(a, b),
@@ -78,7 +80,7 @@ def main() -> None:
         )
         tune_all(products_of(models, x), args.tune)
         print_models(models, x, args)
-    print(f"\n- meanwhile: {watch.summary()}")
+    print(f"\n{watch.summary()}")
 
 
 def tune_all(problems: list[Gemm], seconds: float) -> None:
@@ -207,7 +209,7 @@ def ratio(others: list[float], ours: list[float]) -> str:
 
 def print_models(models: dict[str, Any], x: Any, args: argparse.Namespace) -> None:
     """Whole models; results agree to what the element type leaves open."""
-    print(f"\n## Models, {args.tokens} tokens of width {args.width}, {args.dtype}\n")
+    print(f"\n### Models, {args.tokens} tokens of width {args.width}, {args.dtype}\n")
     off = 1e-3 if args.dtype == "float32" else 5e-2
     print("| model | pass | PyTorch, ms | tuned, ms | PyTorch / tuned (quartiles) |")
     print("|---|---|---|---|---|")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import statistics
-import subprocess
 import threading
 from collections import Counter
-from datetime import UTC, datetime
-from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from environment import taken
 
 from autotune.core.device import Device
 from autotune.targets.cuda.device.identity import read_gpu
@@ -20,16 +19,10 @@ INTERVAL_S = 0.1
 
 def describe_gpu(device: Device) -> str:
     """Lines of Markdown naming GPU, software and commit."""
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-    ).stdout.strip()
     fields, state = device.fingerprint.fields, device.state
     return "\n".join(
         [
-            f"- date: {datetime.now(UTC):%Y-%m-%d}, commit {commit or 'unknown'}",
+            taken(),
             f"- GPU: {device.fingerprint.name}, "
             + ", ".join(f"{name} {value}" for name, value in fields.items() if value != ""),
             "- software: "

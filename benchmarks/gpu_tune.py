@@ -25,6 +25,7 @@ def main() -> None:
     parser.add_argument("--cache", help="default: an empty one")
     parser.add_argument("--export", metavar="FILE", help="write the winners' records to a file")
     parser.add_argument("--timeout", type=float, help="seconds in all; default: the preset's")
+    parser.add_argument("--dtypes", metavar="D,...", help="element types; default: the preset's")
     args = parser.parse_args()
 
     device = read_gpu()
@@ -34,6 +35,7 @@ def main() -> None:
         command += ["--cache", args.cache or empty]
         command += [] if args.export is None else ["--export", args.export]
         command += [] if args.timeout is None else ["--timeout", str(args.timeout)]
+        command += [] if args.dtypes is None else ["--dtypes", args.dtypes]
         started = time.monotonic()
         done = subprocess.run(command, stdout=subprocess.PIPE)
         seconds = time.monotonic() - started

@@ -1,21 +1,22 @@
 """Every distributed algorithm on every grid, side by side: ``python benchmarks/mpi_gemm.py``.
 
 All candidates of one size take turns on the same ranks with the same operands, and so does NumPy
-in one process; the baseline of the ratios is Scatterv, Bcast, Gatherv by rows on all ranks. Beside
-each is what the cost model predicts from messages timed here and NumPy's speed, and in the end how
-well the model puts grids in order. Prints Markdown. ScaLAPACK is for ``mpi_peers.py``.
+in one process; the baseline of the ratios is Scatterv, Bcast, Gatherv by rows on all ranks. Then
+the fastest on each grid beside what the cost model predicts, from messages timed here and NumPy's
+speed, and how well the model puts grids in order. With ``--tune SECONDS`` the ranks' own kernel is
+tuned first. Prints Markdown. ScaLAPACK is for ``mpi_peers.py``.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 
 from environment import describe
 from mpi_grids import grid_of
+from mpi_tuning import share_by_rows, tune_local
 
 from autotune import Gemm
 from autotune.core.configuration import Candidate
@@ -25,6 +26,8 @@ from autotune.families.catalog import load_families, select_families
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.evaluator import Effort
 from autotune.space import SearchSpace
+from autotune.targets.cpu.target import CpuTarget
+from autotune.targets.lookup import look_up
 from autotune.targets.mpi.cost_model import Machine, distributed_cost, root_cost
 from autotune.targets.mpi.evaluator import MpiEvaluator
 from autotune.targets.mpi.local import choose_local
@@ -44,6 +47,7 @@ def main() -> None:
     parser.add_argument("--fewer", action="store_true", help="also grids of fewer ranks")
     parser.add_argument("--all", action="store_true", help="print slower configurations too")
     parser.add_argument("--seconds", type=float, default=1.0, help="timed calls per candidate")
+    parser.add_argument("--tune", type=float, default=0, help="seconds for each size")
     args = parser.parse_args()
 
     print(describe())
@@ -55,9 +59,12 @@ def main() -> None:
         f"- messages: {network.latency_s * 1e6:.2f} us, "
         f"{1e-9 / network.seconds_per_byte if network.seconds_per_byte else 0:.2f} GB/s"
     )
+    problems = [Gemm(size, size, size, dtype=args.dtype) for size in args.sizes]
+    for problem in problems:
+        tune_local(problem, args.ranks, args.tune)
     for operands in args.operands:
-        for size in args.sizes:
-            compare(Gemm(size, size, size, dtype=args.dtype), operands, network, args)
+        for problem in problems:
+            compare(problem, operands, network, args)
 
 
 def compare(problem: Gemm, operands: str, network: Network, args: argparse.Namespace) -> None:
@@ -72,7 +79,7 @@ def compare(problem: Gemm, operands: str, network: Network, args: argparse.Names
         for index in chosen(space, args)
     ]
     programs = ProgramCache(CacheLocations.at().programs)
-    share = dataclasses.replace(problem, m=-(-problem.m // args.ranks), threads=1)
+    share = share_by_rows(problem, args.ranks)
     local = choose_local(share, programs)
     with MpiEvaluator(
         problem,
@@ -94,9 +101,11 @@ def compare(problem: Gemm, operands: str, network: Network, args: argparse.Names
     reference = min(by_rows, default=math.nan)
     numpy_flops = problem.flops / finals.baseline.median_s / finals.baseline.threads
     print(f"\n### {problem.label}, operands {operands}\n")
-    print(f"NumPy: {finals.baseline.name}, {finals.baseline.median_s * 1e3:.3f} ms\n")
-    print("| algorithm | grid | configuration | ms [95 %] | x rows | x NumPy | model, ms |")
-    print("|---|---|---|---|---|---|---|")
+    kernel = look_up(share, CpuTarget(), match="nearest").candidate
+    print(f"- local kernel: {kernel}")
+    print(f"- {finals.baseline.name}: {finals.baseline.median_s * 1e3:.3f} ms\n")
+    print("| algorithm | grid | configuration | ms [95 %] | x rows | x NumPy |")
+    print("|---|---|---|---|---|---|")
     by_grid: dict[ProcessGrid, tuple[float, float]] = {}
     shown: set[tuple[str, ProcessGrid]] = set()
     for median_s, (low, high), candidate, _ in sorted(rows, key=lambda row: row[0]):
@@ -120,14 +129,13 @@ def compare(problem: Gemm, operands: str, network: Network, args: argparse.Names
         print(
             f"| {candidate.family} | {grid} | {' '.join(f'{k}={v}' for k, v in rest.items())} "
             f"| {median_s * 1e3:.3f} [{low * 1e3:.3f}, {high * 1e3:.3f}] "
-            f"| {reference / median_s:.2f} | {finals.baseline.median_s / median_s:.2f} "
-            f"| {predicted_s * 1e3:.3f} |",
+            f"| {reference / median_s:.2f} | {finals.baseline.median_s / median_s:.2f} |",
             flush=True,
         )
     for candidate, measurement in zip(candidates, finals.measurements, strict=True):
         if measurement.median_s is None:
             print(f"\n{candidate}: {measurement.outcome}, {measurement.reason}")
-    print_order(list(by_grid.values()))
+    print_model(by_grid)
 
 
 def chosen(space: SearchSpace, args: argparse.Namespace) -> Iterator[int]:
@@ -144,9 +152,12 @@ def chosen(space: SearchSpace, args: argparse.Namespace) -> Iterator[int]:
             yield index
 
 
-def print_order(times: Sequence[tuple[float, float]]) -> None:
-    """Say how far the orders of predicted and measured times agree: Kendall's tau."""
-    pairs = list(itertools.combinations(times, 2))
+def print_model(times: Mapping[ProcessGrid, tuple[float, float]]) -> None:
+    """Predicted and measured times, and how far their orders agree: Kendall's tau."""
+    print("\n| grid | ranks | predicted, ms | measured, ms |\n|---|---|---|---|")
+    for grid, (predicted_s, median_s) in sorted(times.items(), key=lambda item: item[1][0]):
+        print(f"| {grid} | {grid.size} | {predicted_s * 1e3:.3f} | {median_s * 1e3:.3f} |")
+    pairs = list(itertools.combinations(times.values(), 2))
     signs = [(a[0] > b[0]) - (a[0] < b[0]) for a, b in pairs]
     agreed = sum(
         sign * ((a[1] > b[1]) - (a[1] < b[1])) for sign, (a, b) in zip(signs, pairs, strict=True)

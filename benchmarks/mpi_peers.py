@@ -1,17 +1,17 @@
 """A tuned distributed product against ScaLAPACK's and rows by collectives, in one run.
 
 ``python benchmarks/mpi_peers.py LIBRARY --ranks 4`` starts itself under mpiexec. LIBRARY is a
-ScaLAPACK built for the MPI that mpi4py uses. What was tuned comes from the cache; it and the row
-scheme multiply with the same local kernel, ScaLAPACK with its own BLAS. Every grid and block size
-of ScaLAPACK is tried, and the fastest few take part. All contenders take turns, call by call, on
-the same ranks; ratios are of calls of the same round. Prints Markdown, and how much of the
-processors other work took meanwhile.
+ScaLAPACK built for the MPI that mpi4py uses. What was tuned comes from the cache; with ``--tune
+SECONDS`` each problem and its local kernel are tuned first, so long each. It and the row scheme
+multiply with the same local kernel, ScaLAPACK with its own BLAS. Every grid and block size of
+ScaLAPACK is tried, and the fastest few take part. All contenders take turns, call by call, on the
+same ranks; ratios are of calls of the same round. Prints Markdown, and how much of the processors
+other work took meanwhile.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import math
 import os
 import subprocess
@@ -24,9 +24,10 @@ from typing import Any
 
 import numpy as np
 from environment import describe
+from mpi_tuning import share_by_rows, tune_local
 from scalapack_gemm import Product, Scalapack, variants
 
-from autotune import Gemm
+from autotune import Gemm, tune
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.paths import CacheLocations
 from autotune.core.statistics import median, median_interval
@@ -96,7 +97,7 @@ class Bench:
         if comm.rank == 0:
             target = MpiTarget(comm.size, self.operands)
             found = look_up(problem, target, match="nearest")
-            quarter = dataclasses.replace(problem, m=-(-problem.m // comm.size), threads=1)
+            quarter = share_by_rows(problem, comm.size)
             told = found.candidate, found.match.quality.name, choose_local(quarter, self.programs)
             kernel = look_up(quarter, CpuTarget(), match="nearest").candidate
             print(f"- local kernel of ours at {problem.m}: {kernel}", flush=True)
@@ -233,6 +234,16 @@ def compare(bench: Bench, seconds: float) -> dict[str, tuple[float, float, float
     return {name: (median(own), *median_interval(own)) for name, own in ratios.items()}
 
 
+def tune_all(args: argparse.Namespace) -> None:
+    """Tune the ranks' own kernels, then the products; for no time, leave what there is."""
+    for size in args.sizes if args.tune else ():
+        problem = Gemm(size, size, size, dtype="float64")
+        tune_local(problem, args.ranks, args.tune)
+        for operands in args.operands:
+            options = {"ranks": args.ranks, "operands": operands}
+            tune(problem, target="mpi", timeout=args.tune, **options)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("library", help="path of a ScaLAPACK shared library")
@@ -240,6 +251,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[512, 1024, 2048])
     parser.add_argument("--operands", nargs="+", default=["root", "distributed"])
     parser.add_argument("--seconds", type=float, default=6.0, help="of calls at every size")
+    parser.add_argument("--tune", type=float, default=0, help="seconds for each problem")
     args = parser.parse_args()
     if not under_mpiexec():
         one_thread = dict.fromkeys(
@@ -247,6 +259,7 @@ def main() -> None:
         )
         command = [*launch_command(find_mpiexec(), args.ranks), sys.executable]
         again = [*command, str(Path(__file__)), *sys.argv[1:]]
+        tune_all(args)
         sys.exit(subprocess.run(again, env={**os.environ, **one_thread}).returncode)
 
     from mpi4py import MPI
@@ -257,7 +270,8 @@ def main() -> None:
         print(describe())
         version = MPI.Get_library_version().splitlines()[0].replace("\t", " ")
         print(f"- {comm.size} ranks, {' '.join(version.split())}; one thread a rank")
-        print(f"- ScaLAPACK's local BLAS: {scalapack.blas() or 'unknown'}", flush=True)
+        library = Path(args.library).resolve().name
+        print(f"- {library}, local BLAS: {scalapack.blas() or 'unknown'}", flush=True)
     for operands in args.operands:
         found = [
             compare(Bench(comm, scalapack, size, operands), args.seconds) for size in args.sizes
@@ -275,6 +289,7 @@ def main() -> None:
                     f"{m:.2f} [{low:.2f}, {high:.2f}]" for m, low, high in (*cells, mean)
                 )
                 print(f"| {name} | {row} |", flush=True)
+            print(flush=True)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from autotune import find_operation, load, tune
+from autotune.core.errors import TuningFailedError
 
 FOLDER = Path(__file__).parents[1] / "examples" / "operations"
 SHAPES: Mapping[str, tuple[str, ...]] = {
@@ -85,7 +86,11 @@ def main() -> None:
                 for text in args.shapes or SHAPES[name]:
                     problem = operation.at(operation.parse_shape(text), dtype=dtype)
                     own = {"target": args.target, "cache": cache, "extra_families": [FOLDER]}
-                    best = tune(problem, timeout=args.timeout, **own).best
+                    try:
+                        best = tune(problem, timeout=args.timeout, **own).best
+                    except TuningFailedError as error:
+                        print(f"| {name} | {text} | {dtype} | {one_line(error)} | | | | |")
+                        continue
                     compared = compare(load(problem, **own), problem, args.turns)
                     print(
                         f"| {name} | {text} | {dtype} | {best.candidate.family}: "
@@ -94,6 +99,11 @@ def main() -> None:
                         f"| {problem.flops / compared.seconds / 1e9:.0f} | {compared.summary()} |",
                         flush=True,
                     )
+
+
+def one_line(error: Exception) -> str:
+    """What went wrong, for a cell."""
+    return " ".join(str(error).split()).replace("|", "/")[:200]
 
 
 def described(target: str) -> str:

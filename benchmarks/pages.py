@@ -2,21 +2,29 @@
 
 take    run benchmarks of `pages.toml` from a clean commit, keep what they print under
         docs/results/data with its checksum, and put it into their pages
+print   run one and print what is to be kept, as on another machine; where that has no history,
+        ``AUTOTUNE_COMMIT`` says of which commit it has the files
+keep    keep what `print` printed elsewhere, NAME TEXT [FILE...], with the files that it wrote
 build   put what is kept into the pages again, as after an edit of their text
 check   say what does not agree: a checksum, a page, a run that is on no page
 
 A page has, for every run of it, a line ``<!-- printed: NAME -->``; all that follows, up to
-``<!-- end -->``, is what the benchmark printed.
+``<!-- end -->``, is what the benchmark printed. What somebody wrote down before that stands
+between ``<!-- by hand until: NAME -->`` and ``<!-- end -->``, and goes when the run is kept.
+Between ``<!-- runs -->`` and ``<!-- end -->`` is the list of pages and runs. A command may have
+``$WORDS``, for what lies elsewhere on every machine: variables of the environment.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import re
 import shlex
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +33,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 RUNS = Path(__file__).with_name("pages.toml")
 PRINTED = re.compile(r"(<!-- printed: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+BY_HAND = re.compile(r"<!-- by hand until: (\S+) -->\n.*?<!-- end -->\n\n?", re.DOTALL)
+LIST = re.compile(r"(<!-- runs -->\n).*?(<!-- end -->)", re.DOTALL)
+TAKEN = re.compile(r"^- date: (\S+), commit (\S+)", re.MULTILINE)
+"""What every benchmark says in its first lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +52,24 @@ class Run:
 
     name: str
     page: str
-    command: tuple[str, ...]
+    command: str
     files: tuple[str, ...]
+
+    @property
+    def shown(self) -> str:
+        """The line that what is kept begins with."""
+        return f"    python {self.command}"
+
+    def words(self) -> list[str]:
+        """The command with the environment's variables in it.
+
+        Raises:
+            SystemExit: one is not set.
+        """
+        text = os.path.expandvars(self.command)
+        if "$" in text:
+            raise SystemExit(f"{self.name} needs a variable of the environment: {self.command}")
+        return [sys.executable, *shlex.split(text)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +77,7 @@ class Results:
     """The folder of results: pages, pictures, and in `data` what was printed."""
 
     folder: Path
+    runs: Sequence[Run]
 
     @property
     def data(self) -> Path:
@@ -59,12 +88,17 @@ class Results:
         """As `sha256sum -c` reads it, from the folder of results."""
         return self.data / "SHA256SUMS"
 
-    def printed(self, run: Run) -> Path:
-        return self.data / f"{run.name}.txt"
+    @property
+    def pages(self) -> list[str]:
+        return sorted(path.name for path in self.folder.glob("*.md"))
+
+    def printed(self, name: str) -> Path:
+        """Where what a run printed is kept."""
+        return self.data / f"{name}.txt"
 
     def kept(self, run: Run) -> list[Path]:
         """The files of a run."""
-        return [self.printed(run), *(self.folder / name for name in run.files)]
+        return [self.printed(run.name), *(self.folder / name for name in run.files)]
 
     def read_sums(self) -> dict[str, str]:
         """Checksums by file."""
@@ -74,7 +108,7 @@ class Results:
     def keep(self, run: Run, text: str) -> None:
         """Keep what a run printed, with the checksums of all its files."""
         self.data.mkdir(exist_ok=True)
-        self.printed(run).write_text(text)
+        self.printed(run.name).write_text(text)
         sums = self.read_sums()
         for path in self.kept(run):
             sums[str(path.relative_to(self.folder))] = digest(path)
@@ -85,17 +119,46 @@ class Results:
         """The text of a page with all that is kept for it."""
 
         def fill(found: re.Match[str]) -> str:
-            path = self.data / f"{found[2]}.txt"
-            return found[1] + (path.read_text() if path.exists() else "") + found[3]
+            path = self.printed(found[2])
+            nothing = f"Run `{found[2]}` was not taken yet.\n"
+            return found[1] + (path.read_text() if path.exists() else nothing) + found[3]
 
-        return PRINTED.sub(fill, (self.folder / page).read_text())
+        def leave(found: re.Match[str]) -> str:
+            return "" if self.printed(found[1]).exists() else found[0]
+
+        text = PRINTED.sub(fill, BY_HAND.sub(leave, (self.folder / page).read_text()))
+        return LIST.sub(lambda found: f"{found[1]}{self.listed()}{found[2]}", text)
+
+    def build(self) -> None:
+        """Put what is kept into the pages."""
+        for page in self.pages:
+            (self.folder / page).write_text(self.built(page))
+
+    def listed(self) -> str:
+        """A table of all pages: their runs, and of which commits what is kept is."""
+        lines = ["| page | run | taken |", "|---|---|---|"]
+        for page in self.pages:
+            runs = [run for run in self.runs if run.page == page]
+            link = f"[{page.removesuffix('.md')}]({page})"
+            lines += [f"| {link} | `{run.name}` | {self.taken(run)} |" for run in runs]
+            if not runs and page != "README.md":
+                lines.append(f"| {link} | none: written by hand | |")
+        return "".join(f"{line}\n" for line in lines)
+
+    def taken(self, run: Run) -> str:
+        """When, and of which commits."""
+        path = self.printed(run.name)
+        if not path.exists():
+            return "not yet"
+        found = dict.fromkeys(TAKEN.findall(path.read_text()))
+        return ", ".join(f"{date} at {commit}" for date, commit in found)
 
 
 def read_runs(path: Path = RUNS) -> list[Run]:
     """The runs of a file, in its order."""
     tables = tomllib.loads(path.read_text())
     return [
-        Run(name, each["page"], tuple(shlex.split(each["command"])), tuple(each.get("files", ())))
+        Run(name, each["page"], " ".join(each["command"].split()), tuple(each.get("files", ())))
         for name, each in tables.items()
     ]
 
@@ -104,10 +167,10 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def faults(results: Results, runs: Sequence[Run]) -> Iterator[str]:
+def faults(results: Results) -> Iterator[str]:
     """What does not agree, a line each."""
     sums = results.read_sums()
-    for run in runs:
+    for run in results.runs:
         named = {found[2] for found in PRINTED.finditer((results.folder / run.page).read_text())}
         if run.name not in named:
             yield f"{run.page} has no line <!-- printed: {run.name} -->"
@@ -115,9 +178,9 @@ def faults(results: Results, runs: Sequence[Run]) -> Iterator[str]:
             name = str(path.relative_to(results.folder))
             if name in sums and (not path.exists() or digest(path) != sums[name]):
                 yield f"{name} is not what was kept: take {run.name} again"
-            elif name not in sums and path == results.printed(run) and path.exists():
+            elif name not in sums and path == results.printed(run.name) and path.exists():
                 yield f"{name} has no checksum: take {run.name} again"
-    for page in dict.fromkeys(run.page for run in runs):
+    for page in results.pages:
         if results.built(page) != (results.folder / page).read_text():
             yield f"{page} is not what was printed: build it"
 
@@ -126,41 +189,105 @@ def take(results: Results, run: Run) -> None:
     """Run a benchmark and keep what it prints.
 
     Raises:
-        SystemExit: the checkout has changes, so that no commit says what was measured; or the
-            benchmark failed.
+        SystemExit: the checkout has changes, before or when the benchmark has ended, so that no
+            commit says what was measured; or the benchmark failed.
     """
-    status = ["git", "status", "--porcelain", "--", ".", ":!docs/results"]
-    changed = subprocess.run(status, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    if changed:
+    status = git("status", "--porcelain", "--", ".", ":!docs/results")
+    status.check_returncode()
+    if changed := status.stdout:
         raise SystemExit(f"the checkout must be a clean commit, got changes:\n{changed}")
-    command = [sys.executable, *run.command]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    text = f"{run.shown}\n\n{execute(run, subprocess.PIPE).strip()}\n"
+    if wrong := unknown_commit(text):
+        print(text)  # what took long is not lost
+        raise SystemExit(f"{run.name} {wrong}: did files change while it ran?")
+    results.keep(run, text)
+
+
+def keep(results: Results, run: Run, printed: Path, files: Sequence[Path]) -> None:
+    """Keep what a run printed and wrote on another machine.
+
+    Raises:
+        SystemExit: it is not what the run prints, does not say of which commit of this project
+            it is, or has not the run's files beside it.
+    """
+    text = printed.read_text()
+    if not text.startswith(f"{run.shown}\n"):
+        raise SystemExit(f"{printed} must begin with the command of {run.name}:\n{run.shown}")
+    if wrong := unknown_commit(text):
+        raise SystemExit(f"{printed} {wrong}: set AUTOTUNE_COMMIT where it is printed")
+    places = {Path(name).name: results.folder / name for name in run.files}
+    given = {path.name: path for path in files}
+    if given.keys() != places.keys():
+        wanted = ", ".join(places) or "none"
+        raise SystemExit(f"the files of {run.name} are {wanted}, got {', '.join(given) or 'none'}")
+    results.data.mkdir(exist_ok=True)
+    for name, path in given.items():
+        places[name].write_bytes(path.read_bytes())
+    results.keep(run, f"{text.rstrip()}\n")
+
+
+def unknown_commit(text: str) -> str:
+    """What is wrong with the commits that a text names; empty where all are of this project."""
+    found = TAKEN.findall(text)
+    for _, commit in found:
+        if not git("rev-parse", "--verify", f"{commit}^{{commit}}").stdout.startswith(commit):
+            return f"must name commits of this project, got {commit}"
+    return "" if found else "must name a commit"
+
+
+def execute(run: Run, out: int | None = None) -> str:
+    """Run a benchmark of this checkout's package; what it printed, where that is piped.
+
+    Its cache is empty at first: what this machine has learned is nobody else's.
+
+    Raises:
+        SystemExit: it failed.
+    """
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    with tempfile.TemporaryDirectory() as cache:
+        own = {"PYTHONPATH": os.pathsep.join(paths), "AUTOTUNE_CACHE": cache}
+        environment = os.environ | own
+        done = subprocess.run(run.words(), cwd=ROOT, env=environment, stdout=out, text=True)
     if done.returncode:
-        raise SystemExit(f"{shlex.join(run.command)} ended with {done.returncode}")
-    shown = f"    python {shlex.join(run.command)}\n\n"
-    results.keep(run, shown + done.stdout.strip() + "\n")
+        raise SystemExit(f"{run.command} ended with {done.returncode}")
+    return done.stdout or ""
+
+
+def git(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("take", "build", "check"))
-    parser.add_argument("names", nargs="*", metavar="NAME", help="runs to take")
+    parser.add_argument("what", choices=("take", "print", "keep", "build", "check"))
+    parser.add_argument("names", nargs="*", metavar="NAME", help="runs; for keep a run and files")
     args = parser.parse_args()
 
-    results, runs = Results(ROOT / "docs" / "results"), read_runs()
-    known = {run.name: run for run in runs}
-    if args.what == "take":
-        for name in args.names or known:
-            if name not in known:
-                parser.error(f"NAME must be one of {', '.join(known)}, got {name}")
-        for name in args.names or known:
-            take(results, known[name])
+    results = Results(ROOT / "docs" / "results", read_runs())
+    known = {run.name: run for run in results.runs}
+    wanted = args.names if args.what == "take" else args.names[:1]
+    for name in wanted:
+        if name not in known:
+            parser.error(f"NAME must be one of {', '.join(known)}, got {name}")
+    match args.what, args.names:
+        case "take", [_, *_]:
+            for name in wanted:
+                take(results, known[name])
+        case "print", [name]:
+            print(f"{known[name].shown}\n", flush=True)
+            execute(known[name])
+            return
+        case "keep", [name, printed, *files]:
+            keep(results, known[name], Path(printed), [Path(file) for file in files])
+        case "build" | "check", []:
+            pass
+        case _:
+            parser.error("give take NAME..., print NAME, keep NAME TEXT [FILE...], build or check")
     if args.what != "check":
-        for page in dict.fromkeys(run.page for run in runs):
-            (results.folder / page).write_text(results.built(page))
-    found = list(faults(results, runs))
+        results.build()
+    found = list(faults(results))
     print("\n".join(found) or "pages and data agree")
     raise SystemExit(1 if found else 0)
 

@@ -22,11 +22,12 @@ from pathlib import Path
 from statistics import mean
 
 import numpy as np
-from environment import describe
+from environment import describe, describe_files
 from search_peers import contestant_worker, peers
 
 from autotune.core.errors import InputError
-from autotune.measuring.processes import Failure, WorkerPool
+from autotune.measuring.pool import WorkerPool
+from autotune.measuring.processes import Failure
 from autotune.recorded import RecordedSpace, Summary, read_recorded, summarise
 from autotune.recorded.replay import ONE_THREAD
 
@@ -110,6 +111,7 @@ def main() -> None:
                 flush=True,
             )
     print(describe())
+    print(describe_files(spaces))
     print(f"- samplers: {', '.join(_versions())}")
     print(
         f"- {len(spaces)} recorded spaces, {args.budget} evaluations, {args.seeds} seeds; unique "

@@ -31,7 +31,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from environment import describe
+from environment import describe, describe_files
 
 from autotune.space import SearchSpace
 
@@ -375,9 +375,9 @@ def main() -> None:
         environment = [*describe().splitlines(), f"- versions: {versions()}"]
         print(json.dumps({"environment": environment, "spaces": plain, "large": large}, indent=2))
         return
-    print("# Building search spaces\n")
-    print("    python benchmarks/space_construction.py --data DIR\n")
     print(describe())
+    if files:
+        print(describe_files(files))
     print(f"- versions: {versions()}")
     print(
         f"- processor time, median of {args.rounds} interleaved rounds (least to most), from "

@@ -111,8 +111,8 @@ def main() -> None:
     matmul.allow_bf16_reduced_precision_reduction = False
     matmul.allow_fp16_reduced_precision_reduction = False
     device = read_gpu()
-    print(f"# Beside Triton, {args.dtype}\n\n{describe_gpu(device)}")
-    print(f"- PyTorch {torch.__version__}, Triton {triton.__version__}\n")
+    print(describe_gpu(device))
+    print(f"- {args.dtype}; PyTorch {torch.__version__}, Triton {triton.__version__}\n")
     print("| M x N x K | ours | us | cuBLAS / ours (quartiles) | Triton / ours | Triton's tiles |")
     print("|---|---|---|---|---|---|")
     with GpuWatch(device) as watch:

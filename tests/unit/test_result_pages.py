@@ -2,63 +2,183 @@
 
 from __future__ import annotations
 
+import importlib
+import shlex
+import subprocess
 from pathlib import Path
 
+import environment
 import pages
 import pytest
 from pages import Results, Run, faults, read_runs
 
-PAGE = "# A page\n\n<!-- printed: one -->\n<!-- end -->\n\nAnd more.\n"
+NOTHING = "<!-- printed: one -->\nRun `one` was not taken yet.\n<!-- end -->"
+PAGE = f"# A page\n\n{NOTHING}\n\nAnd more.\n"
 
 
 @pytest.fixture
 def results(tmp_path: Path) -> Results:
     (tmp_path / "page.md").write_text(PAGE)
     (tmp_path / "one.png").write_bytes(b"picture")
-    return Results(tmp_path)
+    return Results(tmp_path, [ONE])
 
 
-ONE = Run("one", "page.md", ("script.py",), ("one.png",))
+ONE = Run("one", "page.md", "script.py --fast", ("one.png",))
 
 
 def test_pages_and_data_of_the_project_agree() -> None:
-    assert list(faults(Results(pages.ROOT / "docs" / "results"), read_runs())) == []
+    assert list(faults(Results(pages.ROOT / "docs" / "results", read_runs()))) == []
+
+
+@pytest.mark.parametrize("script", sorted({run.command.split()[0] for run in read_runs()}))
+def test_benchmarks_of_pages_find_what_they_import(script: str) -> None:
+    try:
+        importlib.import_module(Path(script).stem)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "autotune":
+            raise
+        pytest.skip(f"{error.name} is not installed")
 
 
 def test_what_was_printed_is_put_into_its_page(results: Results) -> None:
     results.keep(ONE, "| a | b |\n")
     page = results.folder / "page.md"
-    page.write_text(results.built("page.md"))
+    results.build()
     assert "<!-- printed: one -->\n| a | b |\n<!-- end -->\n\nAnd more." in page.read_text()
-    assert list(faults(results, [ONE])) == []
+    assert list(faults(results)) == []
     results.keep(ONE, "| c |\n")
-    assert list(faults(results, [ONE])) == ["page.md is not what was printed: build it"]
-    page.write_text(results.built("page.md"))
-    assert list(faults(results, [ONE])) == []
+    assert list(faults(results)) == ["page.md is not what was printed: build it"]
+    results.build()
+    assert list(faults(results)) == []
 
 
 def test_what_was_changed_is_found(results: Results) -> None:
     results.keep(ONE, "| a |\n")
-    (results.folder / "page.md").write_text(results.built("page.md"))
+    results.build()
     (results.folder / "one.png").write_bytes(b"another")
-    assert list(faults(results, [ONE])) == ["one.png is not what was kept: take one again"]
+    assert list(faults(results)) == ["one.png is not what was kept: take one again"]
     (results.folder / "one.png").write_bytes(b"picture")
-    results.printed(ONE).write_text("| b |\n")
-    assert "data/one.txt is not what was kept: take one again" in list(faults(results, [ONE]))
+    results.printed(ONE.name).write_text("| b |\n")
+    assert "data/one.txt is not what was kept: take one again" in list(faults(results))
 
 
 def test_a_run_without_a_place_is_found(results: Results) -> None:
-    other = Run("two", "page.md", ("script.py",), ())
-    assert list(faults(results, [other])) == ["page.md has no line <!-- printed: two -->"]
+    other = Results(results.folder, [Run("two", "page.md", "script.py", ())])
+    assert list(faults(other)) == ["page.md has no line <!-- printed: two -->"]
 
 
-def test_a_checkout_with_changes_is_refused(
-    results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import subprocess
+def test_what_was_written_by_hand_stays_until_its_run_is_kept(results: Results) -> None:
+    page = results.folder / "page.md"
+    page.write_text(f"{PAGE}\n<!-- by hand until: one -->\n| old |\n<!-- end -->\n\nThe end.\n")
+    results.build()
+    assert "| old |" in page.read_text()
+    assert list(faults(results)) == []
+    results.keep(ONE, "| new |\n")
+    assert list(faults(results)) == ["page.md is not what was printed: build it"]
+    results.build()
+    assert "| new |" in page.read_text()
+    assert page.read_text().endswith("And more.\n\nThe end.\n")
 
-    subprocess.run(["git", "init", "-q", tmp_path], check=True)
-    (tmp_path / "new.py").write_text("")
-    monkeypatch.setattr(pages, "ROOT", tmp_path)
+
+def test_the_list_of_runs_says_what_was_taken(results: Results) -> None:
+    (results.folder / "README.md").write_text("<!-- runs -->\n<!-- end -->\n")
+    (results.folder / "other.md").write_text("# By hand\n")
+    assert list(faults(results)) == ["README.md is not what was printed: build it"]
+    results.build()
+    listed = (results.folder / "README.md").read_text()
+    assert "| [page](page.md) | `one` | not yet |" in listed
+    assert "| [other](other.md) | none: written by hand | |" in listed
+    assert "[README]" not in listed
+    results.keep(ONE, "- date: 2026-11-23, commit 0a1b2c3\n- GPU: fast\n")
+    results.build()
+    listed = (results.folder / "README.md").read_text()
+    assert "| [page](page.md) | `one` | 2026-11-23 at 0a1b2c3 |" in listed
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with one commit."""
+    root = tmp_path / "checkout"
+    root.mkdir()
+    somebody = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+    first = (*somebody, "commit", "-q", "--allow-empty", "-m", "First")
+    for command in (("init", "-q"), first):
+        subprocess.run(["git", *command], cwd=root, check=True)
+    monkeypatch.setattr(pages, "ROOT", root)
+    return root
+
+
+def test_a_checkout_with_changes_is_refused(results: Results, checkout: Path) -> None:
+    (checkout / "new.py").write_text("")
     with pytest.raises(SystemExit, match=r"must be a clean commit, got changes:\n.*new\.py"):
         pages.take(results, ONE)
+
+
+def test_a_run_is_taken_with_the_variables_of_the_environment(
+    results: Results, checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = pages.git("rev-parse", "--short", "HEAD").stdout.strip()
+    script = f"import sys; print('- date: today, commit {commit}', sys.argv[1:])"
+    echo = Run("one", "page.md", f"-c {shlex.quote(script)} $PLACE", ())
+    monkeypatch.delenv("PLACE", raising=False)
+    with pytest.raises(SystemExit, match="one needs a variable of the environment"):
+        pages.take(results, echo)
+    monkeypatch.setenv("PLACE", "/somewhere/else")
+    pages.take(results, echo)
+    kept = results.printed("one").read_text()
+    shown = f"    python {echo.command}\n\n- date: today, commit {commit} ['/somewhere/else']\n"
+    assert kept == shown
+    assert "$PLACE" in kept
+
+
+def test_what_changed_while_it_was_measured_is_not_kept(
+    results: Results, checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = "print('- date: today, commit 0a1b2c3-dirty')"
+    with pytest.raises(SystemExit, match="got 0a1b2c3-dirty: did files change while it ran"):
+        pages.take(results, Run("one", "page.md", f"-c {shlex.quote(script)}", ()))
+    assert "0a1b2c3-dirty" in capsys.readouterr().out
+    assert not results.data.exists()
+
+
+def test_what_was_printed_elsewhere_is_kept(results: Results, checkout: Path) -> None:
+    commit = pages.git("rev-parse", "--short", "HEAD").stdout.strip()
+    text, picture = checkout / "text", checkout / "one.png"
+    text.write_text(f"{ONE.shown}\n\n- date: 2026-11-23, commit {commit}\n\n| a |\n")
+    picture.write_bytes(b"picture of another machine")
+    pages.keep(results, ONE, text, [picture])
+    results.build()
+    assert list(faults(results)) == []
+    assert (results.folder / "one.png").read_bytes() == picture.read_bytes()
+    assert f"one -->\n{text.read_text()}<!-- end" in (results.folder / "page.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- date: 2026-11-23, commit {commit}\n", "must begin with the command of one"),
+        ("    python script.py\n\n- date: 2026-11-23, commit {commit}\n", "must begin"),
+        (f"{ONE.shown}\n\n| a |\n", "must name a commit: set AUTOTUNE_COMMIT"),
+        (f"{ONE.shown}\n\n- date: 2026-11-23, commit unknown\n", "got unknown"),
+        (f"{ONE.shown}\n\n- date: 2026-11-23, commit HEAD\n", "got HEAD"),
+        (f"{ONE.shown}\n\n- date: 2026-11-23, commit {{commit}}-dirty\n", "got .*-dirty"),
+        (f"{ONE.shown}\n\n- date: 2026-11-23, commit {{commit}}\n", "the files of one are one"),
+    ],
+)
+def test_what_is_not_known_to_be_a_run_is_refused(
+    results: Results, checkout: Path, text: str, message: str
+) -> None:
+    commit = pages.git("rev-parse", "--short", "HEAD").stdout.strip()
+    printed = checkout / "text"
+    printed.write_text(text.format(commit=commit))
+    with pytest.raises(SystemExit, match=message):
+        pages.keep(results, ONE, printed, [])
+    assert not results.data.exists()
+
+
+def test_a_commit_is_named_by_the_environment_where_there_is_no_history(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(environment.COMMIT, "0a1b2c3")
+    assert environment.taken().endswith(", commit 0a1b2c3")
+    assert pages.TAKEN.search(environment.describe())
