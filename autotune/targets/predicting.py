@@ -134,7 +134,7 @@ class Predictor:
         """
         if not isinstance(problem, Gemm) or not multiplies(problem.defined):
             return None
-        key = _kind(problem)
+        key = (*_kind(problem), default)
         with self._lock:
             if key not in self._points:
                 self._points[key] = self._chooser_of_points(problem, default)
@@ -168,11 +168,20 @@ class Predictor:
                 yield choice
 
     def _fitting(self, problem: Gemm) -> Iterator[Portfolio]:
-        """Portfolios of problems like this, of the device itself or the most similar ones."""
-        for each in self._portfolios:
-            types = (each.dtype, each.out_dtype) == (problem.dtype, problem.result_dtype)
-            if types and (each.accuracy, each.threads) == (problem.accuracy, problem.threads):
-                yield each
+        """Portfolios of problems like this, of the device itself or the most similar ones.
+
+        Where a problem says how many threads there may be, those for as many as there are come
+        after those for so many: the device has no more than the problem says.
+        """
+        kind = problem.dtype, problem.result_dtype, problem.accuracy
+        like = [
+            each
+            for each in self._portfolios
+            if (each.dtype, each.out_dtype, each.accuracy) == kind
+        ]
+        yield from (each for each in like if each.threads == problem.threads)
+        if problem.threads is not None:
+            yield from (each for each in like if each.threads is None)
 
     def _ranked(self, problem: Gemm) -> _Ranked | None:
         """The first portfolio that has programs for problems like this, and its choices."""

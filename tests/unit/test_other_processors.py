@@ -72,6 +72,43 @@ def test_programs_of_all_threads_have_all_that_are_there(threads: int) -> None:
     assert used == {1, threads}
 
 
+@pytest.mark.parametrize("threads", [1, 2, 6])
+def test_so_many_threads_are_as_many_as_there_are(threads: int) -> None:
+    """A portfolio for all threads serves problems that say how many there may be."""
+    there = processor(AVX512, name="Other")
+    capped = processor(dataclasses.replace(AVX512, max_threads=threads))
+    predictor = Predictor([portfolio_of(there)], FAMILIES, capped)
+    for shape in SHAPES:
+        said, unsaid = (predictor.choose(Gemm(*shape, threads=each)) for each in (threads, None))
+        assert said is not None
+        assert unsaid is not None
+        assert said.candidate == unsaid.candidate
+
+
+def test_what_was_measured_with_so_many_threads_comes_first() -> None:
+    wide = portfolio_of(processor(AVX512, name="Other"))
+    two = dataclasses.replace(wide, threads=2, shapes=2)
+    here = processor(dataclasses.replace(AVX512, max_threads=2))
+    predictor = Predictor([wide, two], FAMILIES, here)
+    chosen = predictor.choose(Gemm(300, 400, 500, threads=2))
+    assert chosen is not None
+    assert chosen.portfolio.shapes == 2
+    assert predictor.portfolio(Gemm(300, 400, 500)) is wide
+
+
+def test_what_limits_say_does_not_depend_on_what_was_asked_before() -> None:
+    """Nor on which family served by default then."""
+    device = processor(AVX512)
+    defaults = {(4000, 3000, 1): "skinny", (800, 700, 900): "goto"}
+    after = Predictor([], FAMILIES, device)
+    for shape, default in defaults.items():
+        problem = Gemm(*shape)
+        fresh = Predictor([], FAMILIES, device).by_limits(problem, default)
+        assert fresh is not None
+        assert after.by_limits(problem, default) == fresh
+        assert fresh.family == default
+
+
 def test_a_set_for_wider_vectors_is_none_for_narrower() -> None:
     wide, narrow = processor(AVX512, name="Other"), processor(AVX2)
     problem = Gemm(300, 400, 500)
