@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from autotune.core.measurement import Outcome
     from autotune.core.pace import Pace
     from autotune.measuring.evaluator import Baseline, Effort, Evaluator
+    from autotune.model import Key
     from autotune.operations.problem import Problem
     from autotune.space import SearchSpace
     from autotune.store import Match, TuningRecord
@@ -42,6 +43,9 @@ __all__ = ["Progress", "TrialResult", "TuneResult", "tune"]
 
 PREDICTED = 8
 """First trials that the device's model chooses."""
+
+CALLS = 2
+"""Of these, calls of one program: about others the model is more likely to be wrong."""
 
 
 @dataclass(frozen=True)
@@ -311,7 +315,7 @@ def _known_good(work: Workplace) -> Iterable[Candidate]:
     problem, device, spaces = work.problem, work.device, work.union.spaces
     records = work.store.records(operation=problem.operation, target=work.target.name)
     wanted = [each.candidate for each in neighbours(records, problem, device.fingerprint, limit=3)]
-    wanted += [each.candidate for each in islice(work.predictor.favourites(problem), PREDICTED)]
+    wanted += islice(_favourites(work), PREDICTED)
     default = _default_of(work)
     if default is not None:
         family = work.families[default]
@@ -332,6 +336,15 @@ def _known_good(work: Workplace) -> Iterable[Candidate]:
         row = space.nearest(known, ())
         if row is not None:
             yield Candidate(candidate.family, space[row])
+
+
+def _favourites(work: Workplace) -> Iterator[Candidate]:
+    """What the device's model favours, of several programs."""
+    calls: Counter[Key] = Counter()
+    for each in work.predictor.favourites(work.problem):
+        calls[each.entry.key] += 1
+        if calls[each.entry.key] <= CALLS:
+            yield each.candidate
 
 
 def _default_of(work: Workplace) -> str | None:
