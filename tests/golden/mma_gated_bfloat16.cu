@@ -1,7 +1,7 @@
 /*
  * gated for cuda: family mma, bfloat16, layout nn.
  *
- * template: gemm/cuda/mma.cu.j2, digest d79de638e52030ed
+ * template: gemm/cuda/mma.cu.j2, digest 43acfa36be2f0e9f
  * configuration: {"fragments": 2, "min_blocks": 1, "sk": 128, "sm": 128, "sn": 32, "stages": 4,
  *     "warp_k": 64, "warp_m": 64}
  * launch: grid (tiles, 1, splits), block (128, 1, 1), 65536 bytes of dynamic shared memory

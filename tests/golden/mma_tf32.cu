@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family mma_tf32, float32, layout nn.
  *
- * template: gemm/cuda/mma_tf32.cu.j2, digest beebac16abae40b7
+ * template: gemm/cuda/mma_tf32.cu.j2, digest b742dff64b7972fe
  * configuration: {"fragments": 1, "min_blocks": 1, "sk": 128, "sm": 128, "sn": 16, "stages": 4,
  *     "warp_k": 32, "warp_m": 64}
  * launch: grid (tiles, 1, splits), block (256, 1, 1), 65536 bytes of dynamic shared memory
@@ -471,9 +471,61 @@ __device__ __forceinline__ void store_pair(const Output& output, bool together, 
   }
 }
 
+// Sums of 8 rows and up to 64 columns of C, of one warp. Rows begin 8 banks apart: what a warp stores
+// at a time, 2 elements of each of 4 threads in each of 8 rows, is in every bank as often.
+struct Lines {
+  T sum[8][64 + 8];
+};
+
+// Stores 8 rows of BLOCKS times 8 columns of C, as far as they are within m rows and k columns, the
+// first at (row, column); a thread has `at(block, v)` of one row and its two columns of each 8. Sums
+// go through shared memory, from where a warp writes a row's neighbours at a time: what four threads
+// have of a row would be written in two halves by two instructions, each of them part of what memory
+// writes at once. Called by whole warps.
+template <int BLOCKS, typename At>
+__device__ __forceinline__ void store_lines(Lines& lines, const Output& output, int row, int column,
+                                            int m, int k, At at) {
+  constexpr int TOGETHER = BLOCKS < 8 ? BLOCKS : 8;  // blocks of 8 columns at a time
+  constexpr int COLUMNS = 8 * TOGETHER;
+  constexpr int LANES = COLUMNS / 2;  // threads along a row
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int first = 0; first < BLOCKS; first += TOGETHER) {
+    __syncwarp();  // all are done with what was there before
+#pragma unroll
+    for (int block = 0; block < TOGETHER; ++block) {
+      T* to = &lines.sum[lane / 4][8 * block + lane % 4 * 2];
+      *reinterpret_cast<Vector<2>*>(to) = {at(first + block, 0), at(first + block, 1)};
+    }
+    __syncwarp();
+    const int left = min(COLUMNS, k - column - 8 * first);
+#pragma unroll
+    for (int line = lane / LANES; line < 8; line += 32 / LANES) {
+      if (row + line >= m) continue;
+      const T* sums = lines.sum[line];
+      T* const to = output.at(row + line, column + 8 * first);
+      for (int place = lane % LANES; place < left; place += LANES) {
+        to[place] = output.value(sums[place], to[place]);
+      }
+    }
+  }
+}
+
 __device__ __forceinline__ void store_tile(const Accumulators& acc, const Output& output, Tile tile,
                                            Place place, int m, int k) {
   const bool together = rows_aligned<2>(output.c, output.ldc);
+  if (!together) {
+    static_assert(THREADS / 32 * sizeof(Lines) <= sizeof(Tiles), "every warp's lines fit");
+    __syncthreads();  // all have read their operands from there
+    Lines& lines = reinterpret_cast<Lines*>(shared_memory)[threadIdx.x / 32];
+#pragma unroll
+    for (int i = 0; i < ROW_BLOCKS; ++i) {
+      store_lines<COLUMN_BLOCKS>(lines, output, tile.row + place.row + 8 * i,
+                                 tile.column + place.column, m, k,
+                                 [&](int j, int v) { return acc[i][j][v]; });
+    }
+    return;
+  }
   each_pair(acc, tile, place, m, k, [&](int row, int column, T first, T second) {
     store_pair(output, together, row, column, k, first, second);
   });

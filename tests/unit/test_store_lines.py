@@ -1,0 +1,123 @@
+"""How rows of C that begin between vectors are stored, run on the host: 32 threads are a warp."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from autotune.families.catalog import load_families
+from autotune.families.rendering import render
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COMPILER = shutil.which("c++")
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
+
+BLOCKS = (2, 4, 8, 16)
+"""Of 8 columns that a warp stores: less than fit its lines, as many, and more."""
+
+HOST = """
+#include <algorithm>
+#include <barrier>
+#include <cmath>
+#include <thread>
+#include <vector>
+#define __device__
+#define __forceinline__ inline
+using std::fma;
+using std::min;
+struct Index { unsigned x; };
+static thread_local Index threadIdx;
+static std::barrier<> warp(32);
+static void __syncwarp() { warp.arrive_and_wait(); }
+using T = TYPE;
+using Operand = T;
+"""
+
+CALL = """
+template <int BLOCKS>
+void one(Lines& lines, const T* sums, const Output& output, int row, int column, int m, int k) {
+  const int lane = threadIdx.x % 32;
+  store_lines<BLOCKS>(lines, output, row, column, m, k, [&](int j, int v) {
+    return sums[lane / 4 * 8 * BLOCKS + 8 * j + lane % 4 * 2 + v];
+  });
+}
+
+extern "C" void run(int blocks, const T* sums, T* c, int ldc, int row, int column, int m, int k,
+                    T alpha, T beta) {
+  static Lines lines;
+  std::vector<std::thread> threads;
+  for (unsigned lane = 0; lane < 32; ++lane) {
+    threads.emplace_back([=] {
+      threadIdx = {32 + lane};
+      const Output output = {alpha, beta, c, ldc};
+      if (blocks == 2) one<2>(lines, sums, output, row, column, m, k);
+      if (blocks == 4) one<4>(lines, sums, output, row, column, m, k);
+      if (blocks == 8) one<8>(lines, sums, output, row, column, m, k);
+      if (blocks == 16) one<16>(lines, sums, output, row, column, m, k);
+    });
+  }
+  for (std::thread& each : threads) each.join();
+}
+"""
+
+
+def between(text: str, start: str, end: str) -> str:
+    first = text.index(start)
+    return text[first : text.index(end, first)]
+
+
+def library(name: str, dtype: str, folder: Path) -> Any:
+    family = load_families(target="cuda", operation="gemm")[name]
+    text = render(family, family.presets["large"].configuration, dtype=dtype, layout="nn").text
+    own = [
+        between(text, "// --- Memory ---", "// --- Asynchronous copies ---"),
+        between(text, "// --- The result ---", "// --- Tiles in shared memory ---"),
+        between(text, "// Sums of 8 rows", "__device__ __forceinline__ void store_tile"),
+    ]
+    host = HOST.replace("TYPE", "float" if dtype == "float32" else "double")
+    source, shared = folder / "lines.cpp", folder / "lines.so"
+    source.write_text("\n".join([host, *own, CALL]))
+    flags = ["-std=c++20", "-O1", "-fsanitize=undefined", "-fno-sanitize-recover=all", "-pthread"]
+    command = [str(COMPILER), *flags, "-shared", "-fPIC", str(source), "-o", str(shared)]
+    subprocess.run(command, check=True, capture_output=True)
+    return ctypes.CDLL(str(shared))
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("mma_tf32", "float32"), ("dmma", "float64")])
+def test_lines_are_stored_wherever_they_begin(name: str, dtype: str, tmp_path: Path) -> None:
+    """Within the rows and columns of C, and nowhere else; C is read where beta is not zero."""
+    storing = library(name, dtype, tmp_path)
+    number = ctypes.c_float if dtype == "float32" else ctypes.c_double
+    rng = np.random.default_rng(11)
+    for _ in range(60):
+        blocks = int(rng.choice(BLOCKS))
+        m, k = int(rng.integers(1, 20)), int(rng.integers(1, 260))
+        row, column = int(rng.integers(0, m + 3)), int(rng.integers(0, k + 9)) // 8 * 8
+        ldc, offset = k + int(rng.integers(0, 4)), int(rng.integers(0, 5))
+        alpha, beta = rng.choice([1.0, 2.0]), rng.choice([0.0, 1.0])
+        sums = rng.integers(-8, 8, (8, 8 * blocks)).astype(dtype)
+        old = rng.integers(-8, 8, (m, k)).astype(dtype)
+        flat = np.full(offset + m * ldc + 64, 3.0, dtype)
+        wanted = flat[offset : offset + m * ldc].reshape(m, ldc)
+        wanted[:, :k] = old
+        given = flat.copy()
+        rows, columns = max(0, min(8, m - row)), max(0, min(8 * blocks, k - column))
+        wanted[row : row + rows, column : column + columns] = (
+            alpha * sums[:rows, :columns] + beta * old[row : row + rows, column : column + columns]
+        )
+        storing.run(
+            blocks,
+            ctypes.c_void_p(sums.ctypes.data),
+            ctypes.c_void_p(given.ctypes.data + offset * given.itemsize),
+            *map(ctypes.c_int, (ldc, row, column, m, k)),
+            number(alpha),
+            number(beta),
+        )
+        assert (given == flat).all()
