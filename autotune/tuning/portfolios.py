@@ -26,6 +26,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Lot:
+    """What one portfolio is made by: problems of one dtype and cap.
+
+    Attributes:
+        problems: that are visited.
+        further: others, for the time that these leave.
+        share: of the survey's time.
+    """
+
+    problems: list[Gemm]
+    further: list[Gemm]
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class SurveyPlan:
     """What a preset surveys a device with: problems drawn by lot.
 
@@ -33,6 +48,7 @@ class SurveyPlan:
         within: problems that are drawn.
         shares: of the survey's time, by dtype.
         problems: how many are drawn for each dtype.
+        most: how many where there is time: once nothing is left to be tried on those.
         seed: of the lot.
         share: of the preset's time.
         threads: caps on CPU threads, each with a portfolio of its own and an equal part of the
@@ -42,6 +58,7 @@ class SurveyPlan:
     within: Range
     shares: Mapping[str, float]
     problems: int
+    most: int
     seed: int
     share: float
     threads: tuple[int | None, ...] = (None,)
@@ -49,11 +66,12 @@ class SurveyPlan:
     weights: ClassVar[Mapping[Gemm, float] | None] = None
     """What problems count for; None counts all the same."""
 
-    def kinds(self) -> Iterator[tuple[list[Gemm], float]]:
-        """Problems of one dtype and cap each, and their share of the time."""
+    def lots(self) -> Iterator[Lot]:
+        """One for each dtype and cap."""
         for dtype, share in self.shares.items():
             for cap in self.threads:
-                yield draw_problems(self.within, self.problems, self.seed, dtype, cap), share
+                drawn = draw_problems(self.within, self.most, self.seed, dtype, cap)
+                yield Lot(drawn[: self.problems], drawn[self.problems :], share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +86,13 @@ class OwnPlan:
     weights: Mapping[Gemm, float]
     share: float
 
-    def kinds(self) -> Iterator[tuple[list[Gemm], float]]:
-        """Problems of one dtype and cap each, and their share of the time."""
+    def lots(self) -> Iterator[Lot]:
+        """One for each dtype and cap."""
         groups: defaultdict[tuple[str, int | None], list[Gemm]] = defaultdict(list)
         for each in self.weights:
             groups[each.dtype, each.threads].append(each)
         for group in groups.values():
-            yield group, sum(self.weights[each] for each in group)
+            yield Lot(group, [], sum(self.weights[each] for each in group))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,18 +136,16 @@ def survey_device(
         CacheError: the cache cannot be read or written.
     """
     begun_s = deadline.elapsed_s
-    kinds = [
-        ([each for each in problems if _is_served(place, each)], share)
-        for problems, share in plan.kinds()
-    ]
+    lots = [lot for lot in (_served(place, each) for each in plan.lots()) if lot.problems]
     # Few threads first: what is good with them is a beginning for more, and compiled by then.
-    kinds.sort(key=lambda kind: kind[0][0].threads or math.inf if kind[0] else 0)
+    lots.sort(key=lambda lot: lot.problems[0].threads or math.inf)
     made: dict[str, Portfolio] = {}
-    for number, (problems, share) in enumerate(kinds):
-        left = sum(each for of, each in kinds[number:] if of)
-        seconds = deadline.remaining_s * share / left if left else 0.0
-        if not problems or stopped() or not seconds:
+    for number, lot in enumerate(lots):
+        left = sum(each.share for each in lots[number:])
+        seconds = deadline.remaining_s * lot.share / left if left else 0.0
+        if stopped() or not seconds:
             continue
+        problems = lot.problems
         dtype, cap = problems[0].dtype, problems[0].threads
         # What a cap leaves of the device is what its families must be valid on.
         where = place if cap is None else replace(place, device=place.target.device(problems[0]))
@@ -137,7 +153,7 @@ def survey_device(
         own_time = Deadline(seconds)
         before = _known(where, problems[0])
         with where.evaluator(problems[0]) as host:
-            survey = Survey(where, host, problems, name)
+            survey = Survey(where, host, problems, name, lot.further)
             survey.recall()
             survey.take(before)
             survey.take(made.get(dtype))
@@ -152,9 +168,14 @@ def survey_device(
             begun_s = now_s
 
 
-def _is_served(place: Place, problem: Gemm) -> bool:
-    """Whether there is a program for a problem that a survey can try."""
-    return any(is_modelled(each, problem) for each in place.families.values())
+def _served(place: Place, lot: Lot) -> Lot:
+    """Of a lot, what there is a program for that a survey can try."""
+
+    def served(problems: Sequence[Gemm]) -> list[Gemm]:
+        families = place.families.values()
+        return [each for each in problems if any(is_modelled(of, each) for of in families)]
+
+    return replace(lot, problems=served(lot.problems), further=served(lot.further))
 
 
 def _known(place: Place, problem: Gemm) -> Portfolio | None:

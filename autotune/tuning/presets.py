@@ -154,11 +154,14 @@ def _survey(table: Table) -> SurveyPlan:
         within=Range(_bounds(table, "outer"), _bounds(table, "reduction"), _bounds(table, "work")),
         shares={dtype: shares.whole(dtype) for dtype in shares},
         problems=table.whole("problems"),
+        most=table.whole("most"),
         seed=table.whole("seed"),
         share=table.whole("percent") / 100,
         threads=_caps(table) if "threads" in table else (None,),
     )
     shares.close()
+    if plan.most < plan.problems:
+        table.fail("most", f"must be no less than problems, {plan.problems}, got {plan.most}")
     if not plan.share < 1:
         table.fail("percent", f"must be below 100, got {plan.share:.0%}")
     table.close()

@@ -160,6 +160,7 @@ class Survey:
         host: an evaluator of the place's, whose processes are used.
         problems: to be visited.
         study: what measurements are stored under; one of the same families, whenever it was.
+        further: as many more of them are visited as often as nothing is left to be tried.
 
     Attributes:
         book: what has been learned.
@@ -168,11 +169,17 @@ class Survey:
     """
 
     def __init__(
-        self, place: Place, host: Evaluator, problems: Sequence[Gemm], study: str
+        self,
+        place: Place,
+        host: Evaluator,
+        problems: Sequence[Gemm],
+        study: str,
+        further: Sequence[Gemm] = (),
     ) -> None:
         self._place = place
         self._host = host
-        self._problems = problems
+        self._problems = list(problems)
+        self._further = list(further)
         self._study = study
         dtype = problems[0].dtype
         self.book = PriceBook(place.families, dtype, place.device.limits)
@@ -242,8 +249,8 @@ class Survey:
         )
         self._waiting |= dict.fromkeys(known)
         self.book.learn()
-        plain = [each for each in self._problems if each.layout == AHEAD]
-        others = [each for each in self._problems if each.layout != AHEAD]
+        plain, others = _by_layout(self._problems)
+        lot = len(self._problems)
         new = self._compile(self._draft(), deadline, stopped)
         ahead = self._host.compiles_ahead
         try:
@@ -251,6 +258,11 @@ class Survey:
             first = plain if ahead and plain else [*plain, *others]
             tried = self._turn(0, first, deadline, stopped, watch)
             for turn in itertools.count(1):
+                if not (new or tried):
+                    added, self._further = self._further[:lot], self._further[lot:]
+                    self._problems += added
+                    plain, others = _by_layout(self._problems)
+                    tried = len(added)
                 if stopped() or deadline.over or not (new or tried):
                     break
                 self._keep_the_best()
@@ -579,6 +591,12 @@ class Survey:
         family = self._place.families[candidate.family]
         configuration, limits = candidate.configuration, self._place.device.limits
         return planner_of(family, configuration, problem.dtype, limits).valid(problem)
+
+
+def _by_layout(problems: Sequence[Gemm]) -> tuple[list[Gemm], list[Gemm]]:
+    """Those of the plain layout, and the others."""
+    plain = [each for each in problems if each.layout == AHEAD]
+    return plain, [each for each in problems if each.layout != AHEAD]
 
 
 def _visited(turn: int) -> int:

@@ -23,7 +23,7 @@ from autotune.families.catalog import load_families
 from autotune.families.planning import planner_of
 from autotune.families.program_cache import ProgramCache
 from autotune.model import program_of
-from autotune.operations.problem import Gemm
+from autotune.operations.problem import Gemm, gemm_from_key
 from autotune.store import MatchQuality, TuningCache
 from autotune.targets.registry import make_target, rescan
 from autotune.tuning.pool import worth_knowing
@@ -38,7 +38,7 @@ sys.path.append(str(Path(__file__).parents[1] / "toy"))
 from installed import install
 
 SMALL = Range(outer=(1, 96), reduction=(1, 96), work=(100, 100_000))
-PLAN = SurveyPlan(SMALL, {"float32": 1}, problems=6, seed=3, share=0.5)
+PLAN = SurveyPlan(SMALL, {"float32": 1}, problems=6, most=6, seed=3, share=0.5)
 
 
 @pytest.fixture
@@ -186,6 +186,22 @@ def test_a_survey_goes_on_with_what_it_has_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("toy")
+def test_time_that_is_left_is_for_more_problems(tmp_path: Path) -> None:
+    """Drawn like the others, and visited after them."""
+    place = place_in(tmp_path / "cache")
+    for most in (6, 17):
+        plan = replace(PLAN, most=most)
+        (made,) = survey_device(place, plan, Deadline(60), never, study=f"of-{most}")
+        drawn = draw_problems(SMALL, most, 3, "float32")
+        expected = [each for each in drawn if each.layout == "nn"]
+        found = place.store.measurements(study=f"of-{most}-float32")
+        visited = list(dict.fromkeys(gemm_from_key(each.problem) for each in found))
+        assert made.portfolio.shapes == len(expected)
+        assert set(visited) == set(expected)
+        assert set(visited[:4]) == set(expected[:4])
+
+
+@pytest.mark.usefixtures("toy")
 def test_what_failed_before_takes_no_prices_away(tmp_path: Path) -> None:
     place = place_in(tmp_path / "cache")
     (made,) = survey_device(place, PLAN, Deadline(60), never, study="one")
@@ -250,6 +266,7 @@ FAULTS = {
     "percent = 50": ("percent = 100", "percent must be below 100"),
     "outer = [1, 96]": ("outer = [96, 1]", "outer must be two whole numbers, the lower first"),
     "dtypes = { float32 = 1 }": ("dtypes = { float7 = 1 }", r"dtypes\.float7 must be one of"),
+    "most = 6": ("most = 5", "most must be no less than problems, 6, got 5"),
     "seed = 1": ("sed = 1", "seed is missing|sed is not a key|survey.seed"),
 }
 
@@ -258,7 +275,7 @@ FAULTS = {
 def test_faults_of_a_survey_name_file_and_key(tmp_path: Path, old: str) -> None:
     survey = (
         "survey = { outer = [1, 96], reduction = [1, 96], work = [100, 100000], problems = 6, "
-        "seed = 1, percent = 50, dtypes = { float32 = 1 } }\n"
+        "most = 6, seed = 1, percent = 50, dtypes = { float32 = 1 } }\n"
     )
     text = (
         '[tiny]\nsummary = "x"\ntarget = "toy"\ntrials = 4\n'
