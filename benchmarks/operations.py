@@ -22,6 +22,7 @@ import numpy as np
 
 from autotune import find_operation, load, tune
 from autotune.core.errors import TuningFailedError
+from autotune.targets.cpu.rig import SETTLE_S
 
 FOLDER = Path(__file__).parents[1] / "examples" / "operations"
 SHAPES: Mapping[str, tuple[str, ...]] = {
@@ -119,7 +120,7 @@ def described(target: str) -> str:
 
 
 def on_cpu(kernel: Any, problem: Any, turns: int) -> Compared:
-    """Kernel and NumPy in turns, on the same arrays."""
+    """Kernel and NumPy in turns on the same arrays, each when the other's threads are at rest."""
     rng = np.random.default_rng(0)
     operands = {
         each.name: rng.uniform(-1, 1, each.shape).astype(each.dtype) for each in problem.operands
@@ -129,6 +130,8 @@ def on_cpu(kernel: Any, problem: Any, turns: int) -> Compared:
     peer = numpy_call(problem.operation, operands, dict(problem.defined.scalars))
 
     def seconds(call: Call, calls: int) -> float:
+        time.sleep(SETTLE_S)
+        call()  # wakes its own
         begin = time.perf_counter()
         for _ in range(calls):
             call()

@@ -258,7 +258,7 @@ class Survey:
             first = plain if ahead and plain else [*plain, *others]
             tried = self._turn(0, first, deadline, stopped, watch)
             for turn in itertools.count(1):
-                if not (new or tried):
+                if not (new or tried):  # nothing is left to be tried on these
                     added, self._further = self._further[:lot], self._further[lot:]
                     self._problems += added
                     plain, others = _by_layout(self._problems)

@@ -1,6 +1,6 @@
 """gemm for cpu: family skinny, float32, layout nn.
 
-template: gemm/cpu/skinny.py.j2, digest 82f4e29061d2f3f0
+template: gemm/cpu/skinny.py.j2, digest 8a8b54c6553f5ba3
 configuration: {"schedule": "static", "side": "rows", "threads": 1, "ty": 8, "vector": 512,
     "vectors": 2}
 """
@@ -14,7 +14,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "d1f1a074e88ce2b8"
+PROGRAM = "e8921ee431bc8033"
 REAL = types.float32
 ITEMSIZE = 4
 OPTIONS = {"nogil": True, "error_model": "numpy"}

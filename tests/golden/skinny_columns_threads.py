@@ -1,6 +1,6 @@
 """gemm for cpu: family skinny, float64, layout nn.
 
-template: gemm/cpu/skinny.py.j2, digest 82f4e29061d2f3f0
+template: gemm/cpu/skinny.py.j2, digest 8a8b54c6553f5ba3
 configuration: {"schedule": "guided", "side": "columns", "threads": 2, "ty": 4, "vector": 256,
     "vectors": 2}
 """
@@ -14,7 +14,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "d5e55f71babe64ef"
+PROGRAM = "469cc4d950143f03"
 REAL = types.float64
 ITEMSIZE = 8
 # Threads that share the work.
@@ -667,6 +667,9 @@ def gemm(
     """
     a, b, c = np.int64(a_address), np.int64(b_address), np.int64(c_address)
     few, long, x, ldx, w, ldw = k, m, b, ldb, a, lda
+    if parts == 1:  # as many segments for every thread
+        blocks = round_up((long + sk - 1) // sk, THREADS)
+        sk = (long + blocks - 1) // blocks
     segment = even_block(long, sk, WIDE)
     segments = (long + segment - 1) // segment
     depth = even_block(n, (n + parts - 1) // parts, LANES)
