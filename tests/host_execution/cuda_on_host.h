@@ -310,6 +310,13 @@ static inline Value __shfl_sync(unsigned mask, Value value, int lane) {
   return host::offered<Value>(self / 32 * 32 + std::size_t(lane % 32), host::offer(value));
 }
 
+// All threads of a warp must take part, as in an exchange of nothing.
+static inline void __syncwarp() {
+  const std::size_t first = host::running->number / warpSize * warpSize;
+  const unsigned exchange = host::offer('\0');
+  for (int lane = 0; lane < warpSize; ++lane) host::offered<char>(first + lane, exchange);
+}
+
 // Addresses of shared memory, which PTX has in 32 bits, are distances from one place.
 static inline std::size_t __cvta_generic_to_shared(const void* address) {
   return std::size_t(static_cast<const unsigned char*>(address) - host::dynamic_shared);
