@@ -1,6 +1,6 @@
 """gemm for cpu: family goto, float32, layout nn.
 
-template: gemm/cpu/goto.py.j2, digest 5c30870cfcb547d7
+template: gemm/cpu/goto.py.j2, digest d5e0f058e0965ea8
 configuration: {"schedule": "static", "threads": 1, "tx": 32, "ty": 14, "vector": 512}
 """
 
@@ -13,7 +13,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "86e68a93fb82f905"
+PROGRAM = "15995d14d2433c14"
 REAL = types.float32
 ITEMSIZE = 4
 OPTIONS = {"nogil": True, "error_model": "numpy"}

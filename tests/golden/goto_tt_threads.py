@@ -1,6 +1,6 @@
 """gemm for cpu: family goto, float64, layout tt.
 
-template: gemm/cpu/goto.py.j2, digest 5c30870cfcb547d7
+template: gemm/cpu/goto.py.j2, digest d5e0f058e0965ea8
 configuration: {"schedule": "guided", "threads": 2, "tx": 8, "ty": 6, "vector": 256}
 """
 
@@ -13,7 +13,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "70c64a637529f30a"
+PROGRAM = "df65daf3fddb764b"
 REAL = types.float64
 ITEMSIZE = 8
 # Threads that share the work.

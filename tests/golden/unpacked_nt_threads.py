@@ -1,6 +1,6 @@
 """gemm for cpu: family unpacked, float32, layout nt.
 
-template: gemm/cpu/unpacked.py.j2, digest 1a821d0a455126ff
+template: gemm/cpu/unpacked.py.j2, digest ac288bc32c16f2d0
 configuration: {"schedule": "guided", "threads": 2, "ty": 8, "vector": 512, "vectors": 2}
 """
 
@@ -13,7 +13,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "9c4b137097bfb9da"
+PROGRAM = "f071042a492f4591"
 REAL = types.float32
 ITEMSIZE = 4
 # Threads that share the work.
@@ -314,40 +314,59 @@ def vectors_of(typing_context, tile):
     return types.int64(tile), codegen
 
 
-@intrinsic
-def add_outer(typing_context, tile, a, stride, rows, b):
-    """tile + a b: a column of A, its elements `stride` apart, times a row of B.
+def unrelated(builder, number):
+    """The same number, of which LLVM does not know what it was computed from."""
+    kind = ir.FunctionType(INT64, [INT64])
+    return builder.asm(kind, "", "=r,0", [number], side_effect=False)
 
-    Of A's rows only `rows` are there; the last is repeated.
+
+def rows_from(builder, start, stride, count):
+    """Pointers to `count` rows, `stride` elements apart, the first at `start`.
+
+    Every fourth row is found from the first one, and the three behind it from there. LLVM, where
+    it knows all distances as multiples of a stride, finds each row from the one before: so many
+    additions, one after the other in every step, take longer than the products do.
     """
+    for i in range(count):
+        row = start
+        for part in (i // 4 * 4, i % 4):
+            if part:
+                row = builder.gep(row, [unrelated(builder, builder.mul(INT64(part), stride))])
+        yield row
+
+
+def add_products_of(builder, tile, value, a, stride, row):
+    """tile + a b, of elements of A that are `stride` apart and the vectors of a row of B."""
+    # Elements of A are loaded where they are used: LLVM would keep early ones in registers.
+    for i, element in enumerate(rows_from(builder, a, stride, tile.rows)):
+        factor = splat(builder, builder.load(element), VECTOR)
+        for j in range(tile.vectors):
+            total = fma(builder, factor, row[j], builder.extract_value(value, (i, j)))
+            value = builder.insert_value(value, total, (i, j))
+    return value
+
+
+@intrinsic
+def add_whole(typing_context, tile, a, stride, b):
+    """tile + a b: a column of A, its elements `stride` apart, times a row of B."""
 
     def codegen(context, builder, signature, arguments):
-        value, a, stride, rows, b = arguments
+        value, a, stride, b = arguments
         row = [
             builder.load(vector_pointer(builder, b, INT64(0), j), align=ITEMSIZE)
             for j in range(tile.vectors)
         ]
-        # Elements of A are loaded where they are used: LLVM would keep early ones in registers.
-        for i in range(tile.rows):
-            offset = builder.mul(clamped(builder, i, rows), stride)
-            factor = splat(builder, builder.load(builder.gep(a, [offset])), VECTOR)
-            for j in range(tile.vectors):
-                total = fma(builder, factor, row[j], builder.extract_value(value, (i, j)))
-                value = builder.insert_value(value, total, (i, j))
-        return value
+        return add_products_of(builder, tile, value, a, stride, row)
 
-    return tile(tile, POINTER, types.int64, types.int64, POINTER), codegen
+    return tile(tile, POINTER, types.int64, POINTER), codegen
 
 
 @intrinsic
-def add_outer_within(typing_context, tile, a, stride, rows, b, columns):
-    """tile + a b: a column of A, its elements `stride` apart, times a row of B.
-
-    Of A's rows only `rows` are there, and the last is repeated; of B's columns only `columns`.
-    """
+def add_within(typing_context, tile, a, stride, b, columns):
+    """The same of a row of B of which only `columns` elements are there."""
 
     def codegen(context, builder, signature, arguments):
-        value, a, stride, rows, b, columns = arguments
+        value, a, stride, b, columns = arguments
         zero, alignment = ir.Constant(VECTOR, None), INT32(ITEMSIZE)
         name = f"llvm.masked.load.{SUFFIX}.p0"
         row = [
@@ -357,15 +376,9 @@ def add_outer_within(typing_context, tile, a, stride, rows, b, columns):
             )
             for j in range(tile.vectors)
         ]
-        for i in range(tile.rows):
-            offset = builder.mul(clamped(builder, i, rows), stride)
-            factor = splat(builder, builder.load(builder.gep(a, [offset])), VECTOR)
-            for j in range(tile.vectors):
-                total = fma(builder, factor, row[j], builder.extract_value(value, (i, j)))
-                value = builder.insert_value(value, total, (i, j))
-        return value
+        return add_products_of(builder, tile, value, a, stride, row)
 
-    return tile(tile, POINTER, types.int64, types.int64, POINTER, types.int64), codegen
+    return tile(tile, POINTER, types.int64, POINTER, types.int64), codegen
 
 
 @njit(**INLINE)
@@ -424,7 +437,7 @@ def multiply_tiles(empty, count, n, alpha, a, a_row, a_step, b, ldb, beta, c, ld
                 fetch(ahead(c, i * ldc + j))
         tile, a_here, b_here = empty, a, b
         for _ in range(n):
-            tile = add_outer(tile, a_here, a_row, rows, b_here)
+            tile = add_whole(tile, a_here, a_row, b_here)
             a_here, b_here = ahead(a_here, a_step), ahead(b_here, ldb)
         write_tile(tile, alpha, beta, c, ldc, rows, columns)
         a, c = ahead(a, rows * a_row), ahead(c, rows * ldc)
@@ -437,7 +450,7 @@ def multiply_rest(empty, count, n, there, alpha, a, a_row, a_step, b, ldb, beta,
     for _ in range(count):
         tile, a_here, b_here = empty, a, b
         for _ in range(n):
-            tile = add_outer_within(tile, a_here, a_row, rows, b_here, there)
+            tile = add_within(tile, a_here, a_row, b_here, there)
             a_here, b_here = ahead(a_here, a_step), ahead(b_here, ldb)
         write_tile(tile, alpha, beta, c, ldc, rows, there)
         a, c = ahead(a, rows * a_row), ahead(c, rows * ldc)
