@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family mma, float16, layout nn.
  *
- * template: gemm/cuda/mma.cu.j2, digest 43acfa36be2f0e9f
+ * template: gemm/cuda/mma.cu.j2, digest d5632d6d7d04d9e2
  * configuration: {"fragments": 2, "min_blocks": 1, "sk": 128, "sm": 128, "sn": 32, "stages": 4,
  *     "warp_k": 64, "warp_m": 64}
  * launch: grid (tiles, 1, splits), block (128, 1, 1), 65536 bytes of dynamic shared memory
@@ -511,70 +511,100 @@ __device__ __forceinline__ void store_pair(const Output& output, bool together, 
   }
 }
 
-// The same number of another thread of the warp.
-__device__ __forceinline__ Result of_lane(Result number, unsigned lane) {
-  const unsigned short bits = reinterpret_cast<const unsigned short&>(number);
-  const unsigned short found = __shfl_sync(0xffffffffu, static_cast<unsigned>(bits), lane);
-  return reinterpret_cast<const Result&>(found);
+// Elements of C that a thread stores at a time, where 16 bytes begin; and of a row that a warp does.
+constexpr int PACK = 16 / sizeof(Result);
+constexpr int RUN = 128 / sizeof(Result);
+
+// Parts of 8 rows of C on their way from those that have computed them to those that store them: of
+// each row two runs in turns, every element where it is in its 16 bytes of memory. Rows begin 4 banks
+// apart.
+struct alignas(16) Lines {
+  Result element[8][2 * RUN + PACK];
+};
+
+// How many elements there are before `to` in its 16 bytes.
+__device__ __forceinline__ int shift_of(const Result* to) {
+  return reinterpret_cast<unsigned long long>(to) % 16 / sizeof(Result);
 }
 
-// Stores a row of BLOCKS times 8 columns, as far as it is within m rows and k columns: a thread has
-// `at(block, 0)` in `column`, further on by 8 columns a block, and `at(block, 1)` beside it. Where
-// the row begins in the middle of 4 bytes, so do neighbours: then a thread stores its second one
-// together with what the thread after it has first. Called by whole warps.
+// Of 8 rows from `first` on, `ld` elements apart, stores what is no whole chunk: what each row has of
+// the one that it begins in, or, if `last`, of the one that it ends in. Called by whole warps.
+__device__ __forceinline__ void store_edges(const Lines& lines, Result* first, int ld, int rows,
+                                            int columns, bool last) {
+  for (int slot = threadIdx.x % 32; slot < 8 * PACK; slot += 32) {
+    const int line = slot / PACK;
+    Result* const to = first + static_cast<long long>(line) * ld;
+    const int shift = shift_of(to);
+    const int chunk = last ? (columns + shift) / PACK * PACK : 0;
+    const int place = chunk + slot % PACK - shift;
+    const bool wanted = last ? chunk > 0 || shift == 0 : shift > 0;
+    if (wanted && line < rows && place >= 0 && place < columns) {
+      to[place] = lines.element[line][(place + shift) % (2 * RUN)];
+    }
+  }
+}
+
+// Stores 8 rows of BLOCKS times 8 columns of C, as far as they are within m rows and k columns, the
+// first at (row, column); a thread has `at(block, v)` of one row and its two columns of each 8. They
+// go through shared memory, from where a warp stores a row's neighbours together, 16 bytes a thread:
+// what four threads have of a row would be written in many parts of what memory writes at once.
+// Called by whole warps.
 template <int BLOCKS, typename At>
-__device__ __forceinline__ void store_row(const Output& output, int row, int column, int m, int k,
-                                          At at) {
-  using Pair = Vector<2, Result>;
-  const unsigned lane = threadIdx.x % 32;
-  const bool first = lane % 4 == 0;
-  const unsigned after = lane / 4 * 4 + (lane + 1) % 4;
-  const bool inside = row < m;
-  Result* const to = output.at(inside ? row : 0, column);
-  const bool between = reinterpret_cast<unsigned long long>(to) % sizeof(Pair) != 0;
-  const auto pair_of = [&](int block) {
-    Pair pair = {};
+__device__ __forceinline__ void store_lines(Lines& lines, const Output& output, int row, int column,
+                                            int m, int k, At at) {
+  constexpr int TOGETHER = RUN / 8;  // blocks of 8 columns
+  const int lane = threadIdx.x % 32;
+  const int rows = min(8, m - row);
+  const int columns = min(8 * BLOCKS, k - column);
+  if (rows <= 0 || columns <= 0) return;
+  const int own_row = row + lane / 4;
+  Result* const first = output.at(row, column);
+  Result* const own = first + static_cast<long long>(lane / 4) * output.ldc;
+  const int own_shift = shift_of(own);
 #pragma unroll
-    for (int v = 0; v < 2; ++v) {
-      const int place = 8 * block + v;
-      if (inside && column + place < k) {
-        pair.element[v] = output.value(at(block, v), to[place]);
+  for (int run = 0; run * TOGETHER < BLOCKS; ++run) {
+    if (run * RUN >= columns) continue;
+    __syncwarp();  // what is overwritten has been stored
+#pragma unroll
+    for (int block = run * TOGETHER; block < min((run + 1) * TOGETHER, BLOCKS); ++block) {
+#pragma unroll
+      for (int v = 0; v < 2; ++v) {
+        const int place = 8 * block + lane % 4 * 2 + v;
+        if (own_row < m && place < columns) {
+          lines.element[lane / 4][(place + own_shift) % (2 * RUN)] =
+              output.value(at(block, v), own[place]);
+        }
       }
     }
-    return pair;
-  };
-  Pair pair = pair_of(0);
-  if (between && first && inside && column < k) *to = pair.element[0];
+    __syncwarp();
+    if (run == 0) store_edges(lines, first, output.ldc, rows, columns, false);
 #pragma unroll
-  for (int block = 0; block < BLOCKS; ++block) {
-    Pair next = {};
-    if (block + 1 < BLOCKS) next = pair_of(block + 1);
-    // The last of the four needs what the first one has of the next block.
-    const Result taken = of_lane(first ? next.element[0] : pair.element[0], after);
-    const bool alone = between && lane % 4 == 3 && block + 1 == BLOCKS;
-    const int place = 8 * block + between;
-    const int left = k - column - place;
-    if (between) pair = {pair.element[1], taken};
-    if (inside && left > 1 && !alone) {
-      *reinterpret_cast<Pair*>(to + place) = pair;
-    } else if (inside && left > 0) {
-      to[place] = pair.element[0];
+    for (int half = 0; half < 2; ++half) {
+      const int line = 4 * half + lane / 8;
+      Result* const to = first + static_cast<long long>(line) * output.ldc;
+      const int chunk = run * RUN + lane % 8 * PACK;
+      const int place = chunk - shift_of(to);
+      if (line < rows && place >= 0 && place + PACK <= columns) {
+        *reinterpret_cast<Vector<PACK, Result>*>(to + place) =
+            *reinterpret_cast<const Vector<PACK, Result>*>(&lines.element[line][chunk % (2 * RUN)]);
+      }
     }
-    pair = next;
   }
+  store_edges(lines, first, output.ldc, rows, columns, true);
 }
 
 __device__ __forceinline__ void store_tile(const Accumulators& acc, const Output& output, Tile tile,
                                            Place place, int m, int k) {
   const bool together = rows_aligned<2>(output.c, output.ldc);
   if (!together) {
-    const int lane = threadIdx.x % 32;
-    const int column = tile.column + place.column + lane % 4 * 2;
+    static_assert(THREADS / 32 * sizeof(Lines) <= sizeof(Tiles), "every warp's lines fit");
+    __syncthreads();  // all have read their operands from there
+    Lines& lines = reinterpret_cast<Lines*>(shared_memory)[threadIdx.x / 32];
 #pragma unroll
     for (int i = 0; i < ROW_BLOCKS; ++i) {
-      const int row = tile.row + place.row + 8 * i + lane / 4;
-      store_row<COLUMN_BLOCKS>(output, row, column, m, k,
-                               [&](int j, int v) { return acc[i][j][v]; });
+      store_lines<COLUMN_BLOCKS>(lines, output, tile.row + place.row + 8 * i,
+                                 tile.column + place.column, m, k,
+                                 [&](int j, int v) { return acc[i][j][v]; });
     }
     return;
   }

@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family mma_tf32, float32, layout nn.
  *
- * template: gemm/cuda/mma_tf32.cu.j2, digest b742dff64b7972fe
+ * template: gemm/cuda/mma_tf32.cu.j2, digest d427d1edff2a7597
  * configuration: {"fragments": 1, "min_blocks": 1, "sk": 128, "sm": 128, "sn": 16, "stages": 4,
  *     "warp_k": 32, "warp_m": 64}
  * launch: grid (tiles, 1, splits), block (256, 1, 1), 65536 bytes of dynamic shared memory
@@ -471,44 +471,86 @@ __device__ __forceinline__ void store_pair(const Output& output, bool together, 
   }
 }
 
-// Sums of 8 rows and up to 64 columns of C, of one warp. Rows begin 8 banks apart: what a warp stores
-// at a time, 2 elements of each of 4 threads in each of 8 rows, is in every bank as often.
-struct Lines {
-  T sum[8][64 + 8];
+// Elements of C that a thread stores at a time, where 16 bytes begin; and of a row that a warp does.
+constexpr int PACK = 16 / sizeof(T);
+constexpr int RUN = 128 / sizeof(T);
+
+// Parts of 8 rows of C on their way from those that have computed them to those that store them: of
+// each row two runs in turns, every element where it is in its 16 bytes of memory. Rows begin 4 banks
+// apart.
+struct alignas(16) Lines {
+  T element[8][2 * RUN + PACK];
 };
 
+// How many elements there are before `to` in its 16 bytes.
+__device__ __forceinline__ int shift_of(const T* to) {
+  return reinterpret_cast<unsigned long long>(to) % 16 / sizeof(T);
+}
+
+// Of 8 rows from `first` on, `ld` elements apart, stores what is no whole chunk: what each row has of
+// the one that it begins in, or, if `last`, of the one that it ends in. Called by whole warps.
+__device__ __forceinline__ void store_edges(const Lines& lines, T* first, int ld, int rows,
+                                            int columns, bool last) {
+  for (int slot = threadIdx.x % 32; slot < 8 * PACK; slot += 32) {
+    const int line = slot / PACK;
+    T* const to = first + static_cast<long long>(line) * ld;
+    const int shift = shift_of(to);
+    const int chunk = last ? (columns + shift) / PACK * PACK : 0;
+    const int place = chunk + slot % PACK - shift;
+    const bool wanted = last ? chunk > 0 || shift == 0 : shift > 0;
+    if (wanted && line < rows && place >= 0 && place < columns) {
+      to[place] = lines.element[line][(place + shift) % (2 * RUN)];
+    }
+  }
+}
+
 // Stores 8 rows of BLOCKS times 8 columns of C, as far as they are within m rows and k columns, the
-// first at (row, column); a thread has `at(block, v)` of one row and its two columns of each 8. Sums
-// go through shared memory, from where a warp writes a row's neighbours at a time: what four threads
-// have of a row would be written in two halves by two instructions, each of them part of what memory
-// writes at once. Called by whole warps.
+// first at (row, column); a thread has `at(block, v)` of one row and its two columns of each 8. They
+// go through shared memory, from where a warp stores a row's neighbours together, 16 bytes a thread:
+// what four threads have of a row would be written in many parts of what memory writes at once.
+// Called by whole warps.
 template <int BLOCKS, typename At>
 __device__ __forceinline__ void store_lines(Lines& lines, const Output& output, int row, int column,
                                             int m, int k, At at) {
-  constexpr int TOGETHER = BLOCKS < 8 ? BLOCKS : 8;  // blocks of 8 columns at a time
-  constexpr int COLUMNS = 8 * TOGETHER;
-  constexpr int LANES = COLUMNS / 2;  // threads along a row
+  constexpr int TOGETHER = RUN / 8;  // blocks of 8 columns
   const int lane = threadIdx.x % 32;
+  const int rows = min(8, m - row);
+  const int columns = min(8 * BLOCKS, k - column);
+  if (rows <= 0 || columns <= 0) return;
+  const int own_row = row + lane / 4;
+  T* const first = output.at(row, column);
+  T* const own = first + static_cast<long long>(lane / 4) * output.ldc;
+  const int own_shift = shift_of(own);
 #pragma unroll
-  for (int first = 0; first < BLOCKS; first += TOGETHER) {
-    __syncwarp();  // all are done with what was there before
+  for (int run = 0; run * TOGETHER < BLOCKS; ++run) {
+    if (run * RUN >= columns) continue;
+    __syncwarp();  // what is overwritten has been stored
 #pragma unroll
-    for (int block = 0; block < TOGETHER; ++block) {
-      T* to = &lines.sum[lane / 4][8 * block + lane % 4 * 2];
-      *reinterpret_cast<Vector<2>*>(to) = {at(first + block, 0), at(first + block, 1)};
+    for (int block = run * TOGETHER; block < min((run + 1) * TOGETHER, BLOCKS); ++block) {
+#pragma unroll
+      for (int v = 0; v < 2; ++v) {
+        const int place = 8 * block + lane % 4 * 2 + v;
+        if (own_row < m && place < columns) {
+          lines.element[lane / 4][(place + own_shift) % (2 * RUN)] =
+              output.value(at(block, v), own[place]);
+        }
+      }
     }
     __syncwarp();
-    const int left = min(COLUMNS, k - column - 8 * first);
+    if (run == 0) store_edges(lines, first, output.ldc, rows, columns, false);
 #pragma unroll
-    for (int line = lane / LANES; line < 8; line += 32 / LANES) {
-      if (row + line >= m) continue;
-      const T* sums = lines.sum[line];
-      T* const to = output.at(row + line, column + 8 * first);
-      for (int place = lane % LANES; place < left; place += LANES) {
-        to[place] = output.value(sums[place], to[place]);
+    for (int half = 0; half < 2; ++half) {
+      const int line = 4 * half + lane / 8;
+      T* const to = first + static_cast<long long>(line) * output.ldc;
+      const int chunk = run * RUN + lane % 8 * PACK;
+      const int place = chunk - shift_of(to);
+      if (line < rows && place >= 0 && place + PACK <= columns) {
+        *reinterpret_cast<Vector<PACK>*>(to + place) =
+            *reinterpret_cast<const Vector<PACK>*>(&lines.element[line][chunk % (2 * RUN)]);
       }
     }
   }
+  store_edges(lines, first, output.ldc, rows, columns, true);
 }
 
 __device__ __forceinline__ void store_tile(const Accumulators& acc, const Output& output, Tile tile,

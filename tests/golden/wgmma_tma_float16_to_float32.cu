@@ -1,10 +1,10 @@
 /*
  * gemm for cuda: family wgmma, float16 to float32, layout nn.
  *
- * template: gemm/cuda/wgmma.cu.j2, digest 254b65f96d79d89b
+ * template: gemm/cuda/wgmma.cu.j2, digest 15afb70269a0f7da
  * configuration: {"cluster_k": 1, "cluster_m": 1, "cluster_n": 1, "consumers": 2, "min_blocks": 1,
  *     "ping_pong": 1, "sk": 128, "sm": 128, "stages": 4, "store": "tma"}
- * launch: grid (blocks, 1, 1), block (384, 1, 1), 163904 bytes of dynamic shared memory
+ * launch: grid (blocks, 1, 1), block (384, 1, 1), 181312 bytes of dynamic shared memory
  *   workspace: part_bytes bytes
  *   a_map: boxes of 128 rows and 64 columns of A as stored, swizzled in 128 bytes
  *   b_map: boxes of 64 rows and 64 columns of B as stored, swizzled in 128 bytes
@@ -416,15 +416,98 @@ struct Box {
   }
 };
 
+// Elements of C that a thread stores at a time, where 16 bytes begin; and of a row that a warp does.
+constexpr int PACK = 16 / sizeof(T);
+constexpr int RUN = 128 / sizeof(T);
+
+// Parts of 8 rows of C on their way from those that have computed them to those that store them: of
+// each row two runs in turns, every element where it is in its 16 bytes of memory. Rows begin 4 banks
+// apart.
+struct alignas(16) Lines {
+  T element[8][2 * RUN + PACK];
+};
+
+// How many elements there are before `to` in its 16 bytes.
+__device__ __forceinline__ int shift_of(const T* to) {
+  return reinterpret_cast<unsigned long long>(to) % 16 / sizeof(T);
+}
+
+// Of 8 rows from `first` on, `ld` elements apart, stores what is no whole chunk: what each row has of
+// the one that it begins in, or, if `last`, of the one that it ends in. Called by whole warps.
+__device__ __forceinline__ void store_edges(const Lines& lines, T* first, int ld, int rows,
+                                            int columns, bool last) {
+  for (int slot = threadIdx.x % 32; slot < 8 * PACK; slot += 32) {
+    const int line = slot / PACK;
+    T* const to = first + static_cast<long long>(line) * ld;
+    const int shift = shift_of(to);
+    const int chunk = last ? (columns + shift) / PACK * PACK : 0;
+    const int place = chunk + slot % PACK - shift;
+    const bool wanted = last ? chunk > 0 || shift == 0 : shift > 0;
+    if (wanted && line < rows && place >= 0 && place < columns) {
+      to[place] = lines.element[line][(place + shift) % (2 * RUN)];
+    }
+  }
+}
+
+// Stores 8 rows of BLOCKS times 8 columns of C, as far as they are within m rows and k columns, the
+// first at (row, column); a thread has `at(block, v)` of one row and its two columns of each 8. They
+// go through shared memory, from where a warp stores a row's neighbours together, 16 bytes a thread:
+// what four threads have of a row would be written in many parts of what memory writes at once.
+// Called by whole warps.
+template <int BLOCKS, typename At>
+__device__ __forceinline__ void store_lines(Lines& lines, const Output& output, int row, int column,
+                                            int m, int k, At at) {
+  constexpr int TOGETHER = RUN / 8;  // blocks of 8 columns
+  const int lane = threadIdx.x % 32;
+  const int rows = min(8, m - row);
+  const int columns = min(8 * BLOCKS, k - column);
+  if (rows <= 0 || columns <= 0) return;
+  const int own_row = row + lane / 4;
+  T* const first = output.at(row, column);
+  T* const own = first + static_cast<long long>(lane / 4) * output.ldc;
+  const int own_shift = shift_of(own);
+#pragma unroll
+  for (int run = 0; run * TOGETHER < BLOCKS; ++run) {
+    if (run * RUN >= columns) continue;
+    __syncwarp();  // what is overwritten has been stored
+#pragma unroll
+    for (int block = run * TOGETHER; block < min((run + 1) * TOGETHER, BLOCKS); ++block) {
+#pragma unroll
+      for (int v = 0; v < 2; ++v) {
+        const int place = 8 * block + lane % 4 * 2 + v;
+        if (own_row < m && place < columns) {
+          lines.element[lane / 4][(place + own_shift) % (2 * RUN)] =
+              output.value(at(block, v), own[place]);
+        }
+      }
+    }
+    __syncwarp();
+    if (run == 0) store_edges(lines, first, output.ldc, rows, columns, false);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int line = 4 * half + lane / 8;
+      T* const to = first + static_cast<long long>(line) * output.ldc;
+      const int chunk = run * RUN + lane % 8 * PACK;
+      const int place = chunk - shift_of(to);
+      if (line < rows && place >= 0 && place + PACK <= columns) {
+        *reinterpret_cast<Vector<PACK>*>(to + place) =
+            *reinterpret_cast<const Vector<PACK>*>(&lines.element[line][chunk % (2 * RUN)]);
+      }
+    }
+  }
+  store_edges(lines, first, output.ldc, rows, columns, true);
+}
+
 // The tiles as they arrive; for each stage, whether it has arrived and whether it is free again.
 struct Shared {
   Operand a[STAGES][SM * SN];
   Operand b[STAGES][SK * SN];
   Box boxes[CONSUMERS][2];  // of C, of each warp group that multiplies
+  Lines lines[WARP_GROUP / 32 * CONSUMERS];  // of C, of each warp that multiplies
   Barrier arrived[STAGES];
   Barrier freed[STAGES];
 };
-static_assert(sizeof(Shared) == 163904, "shared memory as predicted");
+static_assert(sizeof(Shared) == 181312, "shared memory as predicted");
 extern __shared__ __align__(1024) unsigned char shared_memory[];
 
 // A place in the ring of stages, and the parity of its round.
@@ -557,6 +640,22 @@ __device__ __forceinline__ void store_pair(const Output& output, bool together, 
   } else {
     output.store(row, column, first);
     if (column + 1 < k) output.store(row, column + 1, second);
+  }
+}
+
+// Stores a warp's sums of a tile, where the rows of C begin anywhere.
+__device__ __forceinline__ void store_anywhere(const float (&sums)[GROUP_TILES][SK / 2],
+                                               Lines& lines, const Output& output, int first_row,
+                                               int first_column, int m, int k) {
+  const int warp = threadIdx.x % WARP_GROUP / 32;
+#pragma unroll
+  for (int tile = 0; tile < GROUP_TILES; ++tile) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = first_row + tile * STEP_M + warp * 16 + half * 8;
+      store_lines<SK / 8>(lines, output, row, first_column, m, k,
+                          [&](int j, int v) { return sums[tile][4 * j + 2 * half + v]; });
+    }
   }
 }
 
@@ -703,6 +802,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
       } else if (mapped) {
         store_boxes(sums, shared.boxes[consumer], next_box, c_map, output, consumer,
                     work.row + first_row, work.column, m, k);
+      } else if (!aligned) {
+        Lines& lines = shared.lines[threadIdx.x / 32 - WARP_GROUP / 32];
+        store_anywhere(sums, lines, output, work.row + first_row, work.column, m, k);
       } else {
         for_pairs(sums, work.row + first_row, work.column, m, k,
                   [=](int row, int column, T first, T second) {

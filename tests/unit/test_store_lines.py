@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 COMPILER = shutil.which("c++")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 
-BLOCKS = (2, 4, 8, 16)
-"""Of 8 columns that a warp stores: less than fit its lines, as many, and more."""
+BLOCKS = (2, 4, 8, 24)
+"""Of 8 columns that a warp stores: less than a run of a row has, as many, and several runs."""
 
 HOST = """
 #include <algorithm>
 #include <barrier>
 #include <cmath>
+#include <cstdint>
+#include <cstring>
 #include <thread>
 #include <vector>
 #define __device__
@@ -37,7 +39,25 @@ static thread_local Index threadIdx;
 static std::barrier<> warp(32);
 static void __syncwarp() { warp.arrive_and_wait(); }
 using T = TYPE;
-using Operand = T;
+
+// The upper half of a float.
+struct Half {
+  std::uint16_t bits;
+  Half() = default;
+  explicit Half(float value) {
+    std::uint32_t whole;
+    std::memcpy(&whole, &value, 4);
+    bits = whole >> 16;
+  }
+  explicit operator float() const {
+    const std::uint32_t whole = std::uint32_t(bits) << 16;
+    float value;
+    std::memcpy(&value, &whole, 4);
+    return value;
+  }
+};
+using Result = RESULT;
+using Operand = Result;
 """
 
 CALL = """
@@ -49,7 +69,7 @@ void one(Lines& lines, const T* sums, const Output& output, int row, int column,
   });
 }
 
-extern "C" void run(int blocks, const T* sums, T* c, int ldc, int row, int column, int m, int k,
+extern "C" void run(int blocks, const T* sums, Result* c, int ldc, int row, int column, int m, int k,
                     T alpha, T beta) {
   static Lines lines;
   std::vector<std::thread> threads;
@@ -60,7 +80,7 @@ extern "C" void run(int blocks, const T* sums, T* c, int ldc, int row, int colum
       if (blocks == 2) one<2>(lines, sums, output, row, column, m, k);
       if (blocks == 4) one<4>(lines, sums, output, row, column, m, k);
       if (blocks == 8) one<8>(lines, sums, output, row, column, m, k);
-      if (blocks == 16) one<16>(lines, sums, output, row, column, m, k);
+      if (blocks == 24) one<24>(lines, sums, output, row, column, m, k);
     });
   }
   for (std::thread& each : threads) each.join();
@@ -73,15 +93,26 @@ def between(text: str, start: str, end: str) -> str:
     return text[first : text.index(end, first)]
 
 
+SECTIONS = {
+    "wgmma": ("// --- Copies by tensor maps", "// The tiles as they arrive"),
+    "mma_tf32": ("// --- Tiles in shared memory", "__device__ __forceinline__ void store_tile"),
+    "dmma": ("// --- Tiles in shared memory", "__device__ __forceinline__ void store_tile"),
+}
+"""What follows, in a family's source, on what it stores with."""
+
+
 def library(name: str, dtype: str, folder: Path) -> Any:
     family = load_families(target="cuda", operation="gemm")[name]
     text = render(family, family.presets["large"].configuration, dtype=dtype, layout="nn").text
+    after_result, after_lines = SECTIONS[name]
+    memory = text[text.index("// --- Memory ---") : text.index("// --- The result ---")]
     own = [
-        between(text, "// --- Memory ---", "// --- Asynchronous copies ---"),
-        between(text, "// --- The result ---", "// --- Tiles in shared memory ---"),
-        between(text, "// Sums of 8 rows", "__device__ __forceinline__ void store_tile"),
+        memory.partition("// --- Asynchronous copies ---")[0],
+        between(text, "// --- The result ---", after_result),
+        between(text, "// Elements of C that a thread stores", after_lines),
     ]
-    host = HOST.replace("TYPE", "float" if dtype == "float32" else "double")
+    number = "double" if dtype == "float64" else "float"
+    host = HOST.replace("TYPE", number).replace("RESULT", "Half" if name == "wgmma" else "T")
     source, shared = folder / "lines.cpp", folder / "lines.so"
     source.write_text("\n".join([host, *own, CALL]))
     flags = ["-std=c++20", "-O1", "-fsanitize=undefined", "-fno-sanitize-recover=all", "-pthread"]
@@ -90,24 +121,32 @@ def library(name: str, dtype: str, folder: Path) -> Any:
     return ctypes.CDLL(str(shared))
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("mma_tf32", "float32"), ("dmma", "float64")])
+def halves(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return (values.view(np.uint32) >> 16).astype(np.uint16)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("wgmma", "bfloat16"), ("mma_tf32", "float32"), ("dmma", "float64")]
+)
 def test_lines_are_stored_wherever_they_begin(name: str, dtype: str, tmp_path: Path) -> None:
     """Within the rows and columns of C, and nowhere else; C is read where beta is not zero."""
     storing = library(name, dtype, tmp_path)
-    number = ctypes.c_float if dtype == "float32" else ctypes.c_double
+    number, sum_type = ctypes.c_float, np.float32
+    if dtype == "float64":
+        number, sum_type = ctypes.c_double, np.float64
     rng = np.random.default_rng(11)
-    for _ in range(60):
+    for _ in range(150):
         blocks = int(rng.choice(BLOCKS))
         m, k = int(rng.integers(1, 20)), int(rng.integers(1, 260))
         row, column = int(rng.integers(0, m + 3)), int(rng.integers(0, k + 9)) // 8 * 8
-        ldc, offset = k + int(rng.integers(0, 4)), int(rng.integers(0, 5))
+        ldc, offset = k + int(rng.integers(0, 9)), int(rng.integers(0, 9))
         alpha, beta = rng.choice([1.0, 2.0]), rng.choice([0.0, 1.0])
-        sums = rng.integers(-8, 8, (8, 8 * blocks)).astype(dtype)
-        old = rng.integers(-8, 8, (m, k)).astype(dtype)
-        flat = np.full(offset + m * ldc + 64, 3.0, dtype)
+        sums = rng.integers(-8, 8, (8, 8 * blocks)).astype(sum_type)
+        old = rng.integers(-8, 8, (m, k)).astype(sum_type)
+        flat = np.full(offset + m * ldc + 64, 3.0, sum_type)
         wanted = flat[offset : offset + m * ldc].reshape(m, ldc)
         wanted[:, :k] = old
-        given = flat.copy()
+        given = halves(flat) if name == "wgmma" else flat.copy()
         rows, columns = max(0, min(8, m - row)), max(0, min(8 * blocks, k - column))
         wanted[row : row + rows, column : column + columns] = (
             alpha * sums[:rows, :columns] + beta * old[row : row + rows, column : column + columns]
@@ -120,4 +159,4 @@ def test_lines_are_stored_wherever_they_begin(name: str, dtype: str, tmp_path: P
             number(alpha),
             number(beta),
         )
-        assert (given == flat).all()
+        assert (given == (halves(flat) if name == "wgmma" else flat)).all()
