@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family wgmma, bfloat16, layout nn.
  *
- * template: gemm/cuda/wgmma.cu.j2, digest 15afb70269a0f7da
+ * template: gemm/cuda/wgmma.cu.j2, digest 475849ab8808e69d
  * configuration: {"cluster_k": 1, "cluster_m": 1, "cluster_n": 4, "consumers": 1, "min_blocks": 1,
  *     "ping_pong": 0, "sk": 64, "sm": 64, "stages": 4, "store": "direct"}
  * launch: grid (blocks, 1, 1), block (256, 1, 1), clusters of (4, 1, 1), 65600 bytes of dynamic

@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family wgmma, float16, layout nn.
  *
- * template: gemm/cuda/wgmma.cu.j2, digest 15afb70269a0f7da
+ * template: gemm/cuda/wgmma.cu.j2, digest 475849ab8808e69d
  * configuration: {"cluster_k": 1, "cluster_m": 2, "cluster_n": 1, "consumers": 2, "min_blocks": 1,
  *     "ping_pong": 0, "sk": 128, "sm": 128, "stages": 4, "store": "direct"}
  * launch: grid (blocks, 1, 1), block (384, 1, 1), clusters of (2, 1, 1), 148544 bytes of dynamic
@@ -709,7 +709,6 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1)
     const int consumer = warp_group - 1;
     const int first_row = consumer * GROUP_ROWS;
     const Output output = {alpha, beta, c, ldc};
-    const bool aligned = rows_aligned<2>(c, ldc);
     const bool fours = rows_aligned<4>(c, ldc);
     Ring ring = {0, 0};
     for (unsigned number = cluster; number < order.count(); number += clusters) {
@@ -726,14 +725,9 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1)
                   });
       } else if (fours && work.column + SK <= k) {
         store_fours(sums, output, work.row + first_row, work.column, m);
-      } else if (!aligned || work.column + SK > k) {
-        Lines& lines = shared.lines[threadIdx.x / 32 - WARP_GROUP / 32];
-        store_anywhere(sums, lines, output, work.row + first_row, work.column, m, k);
       } else {
-        for_pairs(sums, work.row + first_row, work.column, m, k,
-                  [=](int row, int column, T first, T second) {
-                    store_pair(output, aligned, row, column, k, first, second);
-                  });
+        store_anywhere(sums, shared.lines[threadIdx.x / 32 - WARP_GROUP / 32], output,
+                       work.row + first_row, work.column, m, k);
       }
     }
   }

@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family wgmma, float16 to float32, layout nn.
  *
- * template: gemm/cuda/wgmma.cu.j2, digest 15afb70269a0f7da
+ * template: gemm/cuda/wgmma.cu.j2, digest 475849ab8808e69d
  * configuration: {"cluster_k": 1, "cluster_m": 1, "cluster_n": 1, "consumers": 2, "min_blocks": 1,
  *     "ping_pong": 1, "sk": 128, "sm": 128, "stages": 4, "store": "tma"}
  * launch: grid (blocks, 1, 1), block (384, 1, 1), 181312 bytes of dynamic shared memory
@@ -802,14 +802,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
       } else if (mapped) {
         store_boxes(sums, shared.boxes[consumer], next_box, c_map, output, consumer,
                     work.row + first_row, work.column, m, k);
-      } else if (!aligned) {
-        Lines& lines = shared.lines[threadIdx.x / 32 - WARP_GROUP / 32];
-        store_anywhere(sums, lines, output, work.row + first_row, work.column, m, k);
-      } else {
+      } else if (aligned) {
         for_pairs(sums, work.row + first_row, work.column, m, k,
                   [=](int row, int column, T first, T second) {
                     store_pair(output, aligned, row, column, k, first, second);
                   });
+      } else {
+        store_anywhere(sums, shared.lines[threadIdx.x / 32 - WARP_GROUP / 32], output,
+                       work.row + first_row, work.column, m, k);
       }
     }
     await_stores();  // before its shared memory is another block's
