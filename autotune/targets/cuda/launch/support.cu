@@ -238,24 +238,8 @@ struct alignas(UNIT * sizeof(WORD)) Unit {
 constexpr int COPY_THREADS = 256;
 constexpr int COPY_UNITS = 8;  // of a thread that are on their way at a time
 
-// A unit of a row, of which so many elements are there; zeros for others. ALIGNED: it begins where
-// a unit may be read at once.
-template <bool ALIGNED>
-__device__ Unit load_unit(const WORD* source, long long there)
-{
-    Unit unit;
-    if (ALIGNED && there >= UNIT) {
-        unit = *reinterpret_cast<const Unit*>(source);
-    } else {
-#pragma unroll
-        for (int j = 0; j < UNIT; ++j) unit.element[j] = j < there ? source[j] : WORD(0);
-    }
-    return unit;
-}
-
 // to[i][j] = from[i][j], rows of `to` so many elements `apart`, which are whole units. Units are
 // counted along the rows, so that neighbouring threads have neighbours, however short rows are.
-template <bool ALIGNED>
 __device__ void copy_units(
     const WORD* __restrict__ from, long long stride, long long rows, long long columns,
     WORD* __restrict__ to, long long apart)
@@ -263,34 +247,31 @@ __device__ void copy_units(
     const unsigned units = (columns + UNIT - 1) / UNIT;
     const unsigned rows_on = COPY_THREADS / units;
     const unsigned units_on = COPY_THREADS % units;
-    // From one unit of a thread to the next; and what there is to that where a row ends between.
-    const long long from_on = rows_on * stride + (long long)units_on * UNIT;
-    const long long to_on = rows_on * apart + (long long)units_on * UNIT;
-    const long long from_more = stride - (long long)units * UNIT;
-    const long long to_more = apart - (long long)units * UNIT;
     const long long at_once = COPY_THREADS * COPY_UNITS;
     const long long count = rows * units;
     for (long long first = blockIdx.x * at_once; first < count; first += gridDim.x * at_once) {
         const long long index = first + threadIdx.x;
         long long row = count >> 32 == 0 ? (unsigned)index / units : index / units;
         unsigned unit = index - row * units;
-        const WORD* source = from + row * stride + (long long)unit * UNIT;
-        WORD* target = to + row * apart + (long long)unit * UNIT;
         Unit held[COPY_UNITS];
         WORD* place[COPY_UNITS];
 #pragma unroll
         for (int i = 0; i < COPY_UNITS; ++i) {
-            place[i] = row < rows ? target : nullptr;
-            if (row < rows) held[i] = load_unit<ALIGNED>(source, columns - (long long)unit * UNIT);
+            place[i] = nullptr;
+            if (row < rows) {
+                const long long column = (long long)unit * UNIT;
+                const WORD* source = from + row * stride + column;
+                place[i] = to + row * apart + column;
+#pragma unroll
+                for (int j = 0; j < UNIT; ++j) {
+                    held[i].element[j] = column + j < columns ? source[j] : WORD(0);
+                }
+            }
             row += rows_on;
             unit += units_on;
-            source += from_on;
-            target += to_on;
             if (unit >= units) {
                 unit -= units;
                 ++row;
-                source += from_more;
-                target += to_more;
             }
         }
 #pragma unroll
@@ -300,24 +281,11 @@ __device__ void copy_units(
     }
 }
 
-__device__ void copy_matrix(
-    const WORD* from, long long stride, long long rows, long long columns, WORD* to,
-    long long apart)
-{
-    const bool aligned = reinterpret_cast<unsigned long long>(from) % sizeof(Unit) == 0
-                         && stride % UNIT == 0;
-    if (UNIT > 1 && aligned) {
-        copy_units<true>(from, stride, rows, columns, to, apart);
-    } else {
-        copy_units<false>(from, stride, rows, columns, to, apart);
-    }
-}
-
 extern "C" __global__ void __launch_bounds__(COPY_THREADS) copy_rows(
     const WORD* from, long long stride, long long rows, long long columns, WORD* to,
     long long apart)
 {
-    copy_matrix(from, stride, rows, columns, to, apart);
+    copy_units(from, stride, rows, columns, to, apart);
 }
 
 // Two matrices at once: blocks with blockIdx.y = 0 copy the first, the others the second.
@@ -328,8 +296,8 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS) copy_rows_of_two(
     WORD* second_to, long long second_apart)
 {
     if (blockIdx.y == 0) {
-        copy_matrix(first, first_stride, first_rows, first_columns, first_to, first_apart);
+        copy_units(first, first_stride, first_rows, first_columns, first_to, first_apart);
     } else {
-        copy_matrix(second, second_stride, second_rows, second_columns, second_to, second_apart);
+        copy_units(second, second_stride, second_rows, second_columns, second_to, second_apart);
     }
 }
