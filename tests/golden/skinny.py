@@ -1,6 +1,6 @@
 """gemm for cpu: family skinny, float32, layout nn.
 
-template: gemm/cpu/skinny.py.j2, digest 2f9e585f48e519d2
+template: gemm/cpu/skinny.py.j2, digest 909099f4788cd722
 configuration: {"schedule": "static", "side": "rows", "threads": 1, "ty": 8, "vector": 512,
     "vectors": 2}
 """
@@ -14,7 +14,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "3c6c3fdced4429ea"
+PROGRAM = "a0794a5583c4f5bf"
 REAL = types.float32
 ITEMSIZE = 4
 OPTIONS = {"nogil": True, "error_model": "numpy"}
@@ -375,6 +375,18 @@ def even_block(total, most, multiple):
 
 # Columns that are worked on together, while `step` rows of them stay in the level-1 cache.
 WIDE = 4 * LANES
+# Where X has one row: rows of W to be read beside each other, from end to end of so many columns,
+# whose sums stay in the level-1 cache. Memory is fastest with few long streams.
+STEPS, SUMS = 8, 32768 // ITEMSIZE
+
+
+@njit(**INLINE)
+def add_rows(tile, x, x_few, x_step, depth, w, ldw):
+    """tile + X[:, :depth] @ W[:depth]."""
+    for _ in range(depth):
+        tile = add_whole(tile, x, x_few, w)
+        x, w = ahead(x, x_step), ahead(w, ldw)
+    return tile
 
 
 @njit(**CALLED)
@@ -390,10 +402,10 @@ def add_tiles(empty, x, x_few, x_step, depth, w, ldw, there, fresh, sums, lds):
         if not fresh:
             tile = load(empty, target, lds, rows, wide)
         x_here, w_here = x, ahead(w, j)
-        if columns >= wide:
-            for _ in range(depth):
-                tile = add_whole(tile, x_here, x_few, w_here)
-                x_here, w_here = ahead(x_here, x_step), ahead(w_here, ldw)
+        if columns >= wide and rows <= 2 and depth == STEPS:  # nothing is counted between them
+            tile = add_rows(tile, x_here, x_few, x_step, STEPS, w_here, ldw)
+        elif columns >= wide:
+            tile = add_rows(tile, x_here, x_few, x_step, depth, w_here, ldw)
         else:
             for _ in range(depth):
                 tile = add_within(tile, x_here, x_few, w_here, columns)
@@ -407,10 +419,12 @@ def add_panels(few, x, x_few, x_step, first, last, w, ldw, left, right, step, su
 
     So many rows of W are read side by side, each from its beginning to its end.
     """
+    # Where one tile has all rows of X, no row of W is read again.
+    wide = right - left if few in (8, 4, 2, 1) else WIDE
     for p in range(first, last, step):
         depth = smaller(step, last - p)
-        for j in range(left, right, WIDE):
-            there = smaller(WIDE, right - j)
+        for j in range(left, right, wide):
+            there = smaller(wide, right - j)
             w_here, i = ahead(w, p * ldw + j), 0
             while few - i >= 8:
                 add_tiles(
@@ -497,9 +511,12 @@ def gemm(
 
     B is read in segments of about sk columns and panels of sn steps; the
     reduction has `parts` parts, whose sums are added in their order.
+    A single row has panels and segments of its own.
     """
     a, b, c = np.int64(a_address), np.int64(b_address), np.int64(c_address)
     few, long, x, ldx, w, ldw = m, k, a, lda, b, ldb
+    if few == 1 and long > WIDE:
+        sn, sk = STEPS, SUMS
     segment = even_block(long, sk, WIDE)
     segments = (long + segment - 1) // segment
     depth = even_block(n, (n + parts - 1) // parts, LANES)
