@@ -1,6 +1,6 @@
 """gemm for cpu: family goto, float32, layout nn.
 
-template: gemm/cpu/goto.py.j2, digest d5e0f058e0965ea8
+template: gemm/cpu/goto.py.j2, digest 3b060a55b2cfd0fc
 configuration: {"schedule": "static", "threads": 1, "tx": 32, "ty": 14, "vector": 512}
 """
 
@@ -13,7 +13,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "15995d14d2433c14"
+PROGRAM = "17e682791a4eeac7"
 REAL = types.float32
 ITEMSIZE = 4
 OPTIONS = {"nogil": True, "error_model": "numpy"}
@@ -290,27 +290,37 @@ def release(typing_context, address):
     return types.void(types.int64), codegen
 
 
+def add_products_of(builder, tile, value, column, row):
+    """tile + a b, of pointers to the elements of a and the vectors of b."""
+    # Elements of A are loaded where they are used: LLVM would keep early ones in registers.
+    for i, element in enumerate(column):
+        factor = splat(builder, builder.load(element), VECTOR)
+        for j in range(tile.vectors):
+            total = fma(builder, factor, row[j], builder.extract_value(value, (i, j)))
+            value = builder.insert_value(value, total, (i, j))
+    return value
+
+
+def clamped_column(builder, tile, start, stride, rows):
+    """Pointers to a column's elements, of which `rows` are there."""
+    for i in range(tile.rows):
+        yield builder.gep(start, [builder.mul(clamped(builder, i, rows), stride)])
+
+
+def whole_row(builder, tile, start):
+    """The vectors of a row of B."""
+    places = (vector_pointer(builder, start, INT64(0), j) for j in range(tile.vectors))
+    return [builder.load(place, align=ITEMSIZE) for place in places]
+
+
 @intrinsic
 def add_outer(typing_context, tile, a, stride, rows, b):
-    """tile + a b: a column of A, its elements `stride` apart, times a row of B.
-
-    Of A's rows only `rows` are there; the last is repeated.
-    """
+    """tile + a b: a column of A, of which `rows` elements are there, times a row of B."""
 
     def codegen(context, builder, signature, arguments):
         value, a, stride, rows, b = arguments
-        row = [
-            builder.load(vector_pointer(builder, b, INT64(0), j), align=ITEMSIZE)
-            for j in range(tile.vectors)
-        ]
-        # Elements of A are loaded where they are used: LLVM would keep early ones in registers.
-        for i in range(tile.rows):
-            offset = builder.mul(clamped(builder, i, rows), stride)
-            factor = splat(builder, builder.load(builder.gep(a, [offset])), VECTOR)
-            for j in range(tile.vectors):
-                total = fma(builder, factor, row[j], builder.extract_value(value, (i, j)))
-                value = builder.insert_value(value, total, (i, j))
-        return value
+        column = clamped_column(builder, tile, a, stride, rows)
+        return add_products_of(builder, tile, value, column, whole_row(builder, tile, b))
 
     return tile(tile, POINTER, types.int64, types.int64, POINTER), codegen
 

@@ -1,6 +1,6 @@
 """gemm for cpu: family skinny, float64, layout nn.
 
-template: gemm/cpu/skinny.py.j2, digest 909099f4788cd722
+template: gemm/cpu/skinny.py.j2, digest 90eec0886bac045e
 configuration: {"schedule": "guided", "side": "columns", "threads": 2, "ty": 4, "vector": 256,
     "vectors": 2}
 """
@@ -14,7 +14,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "3e4b449ba5cc5615"
+PROGRAM = "22f1f0f43ce8b4c6"
 REAL = types.float64
 ITEMSIZE = 8
 # Threads that share the work.

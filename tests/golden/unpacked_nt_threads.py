@@ -1,6 +1,6 @@
 """gemm for cpu: family unpacked, float32, layout nt.
 
-template: gemm/cpu/unpacked.py.j2, digest ac288bc32c16f2d0
+template: gemm/cpu/unpacked.py.j2, digest b346baeddce6db96
 configuration: {"schedule": "guided", "threads": 2, "ty": 8, "vector": 512, "vectors": 2}
 """
 
@@ -13,7 +13,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "f071042a492f4591"
+PROGRAM = "dd290a5b418db64e"
 REAL = types.float32
 ITEMSIZE = 4
 # Threads that share the work.
@@ -314,36 +314,56 @@ def vectors_of(typing_context, tile):
     return types.int64(tile), codegen
 
 
+def add_products_of(builder, tile, value, column, row):
+    """tile + a b, of pointers to the elements of a and the vectors of b."""
+    # Elements of A are loaded where they are used: LLVM would keep early ones in registers.
+    for i, element in enumerate(column):
+        factor = splat(builder, builder.load(element), VECTOR)
+        for j in range(tile.vectors):
+            total = fma(builder, factor, row[j], builder.extract_value(value, (i, j)))
+            value = builder.insert_value(value, total, (i, j))
+    return value
+
+
 def unrelated(builder, number):
     """The same number, of which LLVM does not know what it was computed from."""
     kind = ir.FunctionType(INT64, [INT64])
     return builder.asm(kind, "", "=r,0", [number], side_effect=False)
 
 
-def rows_from(builder, start, stride, count):
-    """Pointers to `count` rows, `stride` elements apart, the first at `start`.
+def whole_column(builder, tile, start, stride):
+    """Pointers to a column's elements.
 
-    Every fourth row is found from the first one, and the three behind it from there. LLVM, where
-    it knows all distances as multiples of a stride, finds each row from the one before: so many
-    additions, one after the other in every step, take longer than the products do.
+    Every fourth is found from the first one, and the three behind it from there. LLVM, where it
+    knows all distances as multiples of a stride, finds each from the one before: so many additions,
+    one after the other in every step, take longer than the products do.
     """
-    for i in range(count):
-        row = start
+    for i in range(tile.rows):
+        element = start
         for part in (i // 4 * 4, i % 4):
             if part:
-                row = builder.gep(row, [unrelated(builder, builder.mul(INT64(part), stride))])
-        yield row
+                distance = unrelated(builder, builder.mul(INT64(part), stride))
+                element = builder.gep(element, [distance])
+        yield element
 
 
-def add_products_of(builder, tile, value, a, stride, row):
-    """tile + a b, of elements of A that are `stride` apart and the vectors of a row of B."""
-    # Elements of A are loaded where they are used: LLVM would keep early ones in registers.
-    for i, element in enumerate(rows_from(builder, a, stride, tile.rows)):
-        factor = splat(builder, builder.load(element), VECTOR)
-        for j in range(tile.vectors):
-            total = fma(builder, factor, row[j], builder.extract_value(value, (i, j)))
-            value = builder.insert_value(value, total, (i, j))
-    return value
+def whole_row(builder, tile, start):
+    """The vectors of a row of B."""
+    places = (vector_pointer(builder, start, INT64(0), j) for j in range(tile.vectors))
+    return [builder.load(place, align=ITEMSIZE) for place in places]
+
+
+def row_within(builder, tile, start, columns):
+    """The vectors of a row of B of which `columns` elements are there, and zeros behind them."""
+    zero, alignment = ir.Constant(VECTOR, None), INT32(ITEMSIZE)
+    name = f"llvm.masked.load.{SUFFIX}.p0"
+    return [
+        call(
+            builder, name, VECTOR, vector_pointer(builder, start, INT64(0), j), alignment,
+            first_lanes(builder, columns, j), zero,
+        )
+        for j in range(tile.vectors)
+    ]
 
 
 @intrinsic
@@ -352,11 +372,8 @@ def add_whole(typing_context, tile, a, stride, b):
 
     def codegen(context, builder, signature, arguments):
         value, a, stride, b = arguments
-        row = [
-            builder.load(vector_pointer(builder, b, INT64(0), j), align=ITEMSIZE)
-            for j in range(tile.vectors)
-        ]
-        return add_products_of(builder, tile, value, a, stride, row)
+        column = whole_column(builder, tile, a, stride)
+        return add_products_of(builder, tile, value, column, whole_row(builder, tile, b))
 
     return tile(tile, POINTER, types.int64, POINTER), codegen
 
@@ -367,16 +384,8 @@ def add_within(typing_context, tile, a, stride, b, columns):
 
     def codegen(context, builder, signature, arguments):
         value, a, stride, b, columns = arguments
-        zero, alignment = ir.Constant(VECTOR, None), INT32(ITEMSIZE)
-        name = f"llvm.masked.load.{SUFFIX}.p0"
-        row = [
-            call(
-                builder, name, VECTOR, vector_pointer(builder, b, INT64(0), j), alignment,
-                first_lanes(builder, columns, j), zero,
-            )
-            for j in range(tile.vectors)
-        ]
-        return add_products_of(builder, tile, value, a, stride, row)
+        column = whole_column(builder, tile, a, stride)
+        return add_products_of(builder, tile, value, column, row_within(builder, tile, b, columns))
 
     return tile(tile, POINTER, types.int64, POINTER, types.int64), codegen
 
