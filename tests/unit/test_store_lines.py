@@ -69,8 +69,8 @@ void one(Lines& lines, const T* sums, const Output& output, int row, int column,
   });
 }
 
-extern "C" void run(int blocks, const T* sums, Result* c, int ldc, int row, int column, int m, int k,
-                    T alpha, T beta) {
+extern "C" void run(int blocks, const T* sums, Result* c, int ldc, int row, int column, int m,
+                    int k, T alpha, T beta) {
   static Lines lines;
   std::vector<std::thread> threads;
   for (unsigned lane = 0; lane < 32; ++lane) {
