@@ -102,7 +102,7 @@ def cases(family: KernelFamily, limits: CudaLimits) -> list[Case]:
     return found
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 def test_valid_configurations_compile_and_need_what_was_predicted(

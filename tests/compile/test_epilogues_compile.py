@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 ABLE = [name for name, family in catalog("cuda").items() if family.epilogue]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("operation", ["linear_relu", "gated"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 @pytest.mark.parametrize("name", [*ABLE, "plain"])

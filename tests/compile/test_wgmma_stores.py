@@ -53,7 +53,7 @@ def compiled(
     return binary, Counter(word & 0xFFF for word in words[::2])
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "dtype", "out_dtype", "layout"), CASES)
 @pytest.mark.parametrize("preset", BOXED)
 def test_boxes_cost_no_spills(
@@ -80,7 +80,7 @@ def test_boxes_cost_no_spills(
     assert found[STSM] == (elements // (4 * 4 * 64) if itemsize == 2 else 0)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("operation", ["linear_relu", "gated"])
 @pytest.mark.parametrize(("name", "dtype", "out_dtype"), TYPES)
 def test_what_follows_a_product_is_in_the_boxes(

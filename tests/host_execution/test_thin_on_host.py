@@ -98,7 +98,7 @@ def test_any_threads_and_parts_on_any_rows(
             assert error < 60 * DTYPES["float32"].unit_roundoff, (configuration, case)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("side", ["rows", "columns"])
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])

@@ -196,7 +196,7 @@ def test_every_product_is_right(program: Program, call: Call, compiled: Compile)
     _check(compiled(program), program, call)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("program", PROGRAMS, ids=str)
 @pytest.mark.parametrize("sizes", [(129, 515, 257), (300, 40, 97), (7, 1100, 33)])
 def test_blocks_as_they_are_tuned(

@@ -23,14 +23,32 @@ def test_every_warp_group_has_two_boxes_of_its_own() -> None:
     seen = set()
     for number in range(0, space.size, 41):
         chosen = space[number]
-        needed = {
-            store: WGMMA.values({**chosen, "store": store}, LARGE, H200)["shared_bytes"]
+        stored = {
+            store: WGMMA.values({**chosen, "store": store}, LARGE, H200)
             for store in ("direct", "tma")
         }
-        assert int(needed["tma"]) - int(needed["direct"]) == chosen["consumers"] * 2 * 64 * 128
-        assert int(needed[str(chosen["store"])]) <= H200.shared_bytes_per_block
+        direct, boxes = (int(stored[store]["tiles_bytes"]) for store in ("direct", "tma"))
+        assert boxes - direct == chosen["consumers"] * 2 * 64 * 128
+        needed = int(stored[str(chosen["store"])]["shared_bytes"])
+        assert needed <= H200.shared_bytes_per_block // int(chosen["min_blocks"])
         seen.add(chosen["store"])
     assert seen == {"direct", "tma"}
+
+
+def test_rows_have_lines_where_tiles_leave_room_for_all_of_them() -> None:
+    seen = set()
+    for preset in WGMMA.presets.values():
+        chosen = preset.configuration
+        values = WGMMA.values(chosen, LARGE, H200)
+        lines = int(chosen["consumers"]) * 4 * 8 * (256 + 16)
+        extra = int(values["shared_bytes"]) - int(values["tiles_bytes"])
+        room = H200.shared_bytes_per_block // int(chosen["min_blocks"])
+        if chosen["cluster_n"] == 1 and int(values["tiles_bytes"]) + lines <= room:
+            assert extra == lines
+        else:
+            assert extra == 0
+        seen.add((int(chosen["cluster_n"]) > 1, extra > 0))
+    assert seen == {(True, False), (False, True), (False, False)}
 
 
 def test_what_has_no_room_for_boxes_is_rejected() -> None:
