@@ -268,4 +268,13 @@ def test_the_side_is_the_shorter_one(limits: CpuLimits) -> None:
     assert FAMILY.default(Gemm(4, 4096, 4096), limits)["side"] == "rows"
     assert FAMILY.default(Gemm(4096, 4096, 4), limits)["side"] == "columns"
     shared = FAMILY.default(Gemm(4096, 4096, 4), limits)["threads"]
-    assert shared == min(limits.max_threads, 2)
+    assert shared == limits.max_threads
+
+
+def test_every_thread_has_a_segment_or_there_are_fewer_threads() -> None:
+    """A segment may have all 695 rows; four threads have a quarter of them each."""
+    four = Configuration({**FAMILY.presets["columns_panels"].configuration, "threads": 4})
+    limits = dataclasses.replace(AVX512, max_threads=4)
+    for rows, fits in ((695, True), (8, False)):
+        problem = Gemm(rows, 2**22 // rows, 1)
+        assert (FAMILY.space(problem, limits).rejection(four) is None) == fits
