@@ -112,7 +112,7 @@ def tuned_table(rows: Sequence[Row]) -> str:
 
 
 def copy_table(rows: Sequence[Row]) -> str:
-    """Shapes that memory limits, beside copying."""
+    """Shapes that memory limits, beside copying on a GPU and reading on a CPU."""
     lines = [
         (
             f"{row.shape}",
@@ -125,7 +125,7 @@ def copy_table(rows: Sequence[Row]) -> str:
         for row in sorted(rows, key=lambda row: row.copy_share or 0)
         if row.copy_share is not None
     ]
-    return markdown(("shape", "kind", "GB/s", "of copying", "ratio", "kernel"), lines)
+    return markdown(("shape", "kind", "GB/s", "of the memory's", "ratio", "kernel"), lines)
 
 
 def squares_table(rows: Sequence[Row]) -> str:
