@@ -189,13 +189,17 @@ def _error(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> float:
 
 
 def read_rate(threads: int) -> float:
-    """Bytes per second that so many threads read of the memory: NumPy's sum, a part for each."""
-    values = np.ones(BANDWIDTH_BYTES // 8)
+    """Bytes per second that so many threads read of the memory, a part for each.
+
+    NumPy looks for the largest integer, which of what it does to a whole array is fastest: twice as
+    fast as a sum.
+    """
+    values = np.ones(BANDWIDTH_BYTES // 4, np.int32)
     parts = np.array_split(values, threads)
     seconds = []
     with ThreadPoolExecutor(threads) as pool:
         for _ in range(READINGS):
             begun = time.perf_counter()
-            list(pool.map(np.sum, parts))
+            list(pool.map(np.max, parts))
             seconds.append(time.perf_counter() - begun)
     return float(values.nbytes / min(seconds))
