@@ -191,8 +191,8 @@ def _error(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> float:
 def read_rate(threads: int) -> float:
     """Bytes per second that so many threads read of the memory, a part for each.
 
-    NumPy looks for the largest integer, which of what it does to a whole array is fastest: twice as
-    fast as a sum.
+    NumPy looks for the largest integer, which of what it does to a whole array is fastest: twice
+    as fast as a sum.
     """
     values = np.ones(BANDWIDTH_BYTES // 4, np.int32)
     parts = np.array_split(values, threads)
