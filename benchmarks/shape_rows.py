@@ -240,7 +240,7 @@ class Row:
             f"{self.served.match:10} {self.served.family}",
         ]
         if self.copy_share is not None:
-            parts.append(f"{100 * self.copy_share:.0f}% of copying")
+            parts.append(f"{100 * self.copy_share:.0f}% of the memory's")
         if self.tuned is not None:
             parts.append(
                 f"tuned {self.tuned.ratio.median:.2f}x ({self.tuned.served.family}), of which "

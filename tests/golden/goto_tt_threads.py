@@ -1,6 +1,6 @@
 """gemm for cpu: family goto, float64, layout tt.
 
-template: gemm/cpu/goto.py.j2, digest 3b060a55b2cfd0fc
+template: gemm/cpu/goto.py.j2, digest 761267947f719717
 configuration: {"schedule": "guided", "threads": 2, "tx": 8, "ty": 6, "vector": 256}
 """
 
@@ -13,7 +13,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "f9156f3756f9a452"
+PROGRAM = "2f3ddaf8be160d9d"
 REAL = types.float64
 ITEMSIZE = 8
 # Threads that share the work.
@@ -98,6 +98,12 @@ def vector_pointer(builder, start, offset, j=0):
     return builder.bitcast(builder.gep(row, [INT64(j * LANES)]), VECTOR.as_pointer())
 
 
+def load_lanes(builder, place, mask):
+    """The vector at a place, of which the lanes in the mask are read; zeros in the others."""
+    zero, alignment = ir.Constant(VECTOR, None), INT32(ITEMSIZE)
+    return call(builder, f"llvm.masked.load.{SUFFIX}.p0", VECTOR, place, alignment, mask, zero)
+
+
 def clamped(builder, i, rows):
     """Row i, or the last of `rows` rows where there is no such row: reading it does no harm."""
     last = builder.sub(rows, INT64(1))
@@ -162,13 +168,10 @@ def load(typing_context, tile, start, stride, rows, columns):
     def codegen(context, builder, signature, arguments):
         _, start, stride, rows, columns = arguments
         masks = [first_lanes(builder, columns, j) for j in range(tile.vectors)]
-        zero, alignment = ir.Constant(VECTOR, None), INT32(ITEMSIZE)
 
         def vector_at(i, j):
             offset = builder.mul(clamped(builder, i, rows), stride)
-            source = vector_pointer(builder, start, offset, j)
-            name = f"llvm.masked.load.{SUFFIX}.p0"
-            return call(builder, name, VECTOR, source, alignment, masks[j], zero)
+            return load_lanes(builder, vector_pointer(builder, start, offset, j), masks[j])
 
         return build(builder, tile, vector_at)
 

@@ -1,6 +1,6 @@
 """gemm for cpu: family skinny, float32, layout nn.
 
-template: gemm/cpu/skinny.py.j2, digest 90eec0886bac045e
+template: gemm/cpu/skinny.py.j2, digest e0cae3abaaedf86b
 configuration: {"schedule": "static", "side": "rows", "threads": 1, "ty": 8, "vector": 512,
     "vectors": 2}
 """
@@ -14,7 +14,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "7cfa53ef82663352"
+PROGRAM = "2898386edde29c84"
 REAL = types.float32
 ITEMSIZE = 4
 OPTIONS = {"nogil": True, "error_model": "numpy"}
@@ -95,6 +95,12 @@ def vector_pointer(builder, start, offset, j=0):
     return builder.bitcast(builder.gep(row, [INT64(j * LANES)]), VECTOR.as_pointer())
 
 
+def load_lanes(builder, place, mask):
+    """The vector at a place, of which the lanes in the mask are read; zeros in the others."""
+    zero, alignment = ir.Constant(VECTOR, None), INT32(ITEMSIZE)
+    return call(builder, f"llvm.masked.load.{SUFFIX}.p0", VECTOR, place, alignment, mask, zero)
+
+
 def clamped(builder, i, rows):
     """Row i, or the last of `rows` rows where there is no such row: reading it does no harm."""
     last = builder.sub(rows, INT64(1))
@@ -159,13 +165,10 @@ def load(typing_context, tile, start, stride, rows, columns):
     def codegen(context, builder, signature, arguments):
         _, start, stride, rows, columns = arguments
         masks = [first_lanes(builder, columns, j) for j in range(tile.vectors)]
-        zero, alignment = ir.Constant(VECTOR, None), INT32(ITEMSIZE)
 
         def vector_at(i, j):
             offset = builder.mul(clamped(builder, i, rows), stride)
-            source = vector_pointer(builder, start, offset, j)
-            name = f"llvm.masked.load.{SUFFIX}.p0"
-            return call(builder, name, VECTOR, source, alignment, masks[j], zero)
+            return load_lanes(builder, vector_pointer(builder, start, offset, j), masks[j])
 
         return build(builder, tile, vector_at)
 
@@ -314,12 +317,9 @@ def whole_row(builder, tile, start):
 
 def row_within(builder, tile, start, columns):
     """The vectors of a row of B of which `columns` elements are there, and zeros behind them."""
-    zero, alignment = ir.Constant(VECTOR, None), INT32(ITEMSIZE)
-    name = f"llvm.masked.load.{SUFFIX}.p0"
     return [
-        call(
-            builder, name, VECTOR, vector_pointer(builder, start, INT64(0), j), alignment,
-            first_lanes(builder, columns, j), zero,
+        load_lanes(
+            builder, vector_pointer(builder, start, INT64(0), j), first_lanes(builder, columns, j)
         )
         for j in range(tile.vectors)
     ]
@@ -524,7 +524,7 @@ def gemm(
     """
     a, b, c = np.int64(a_address), np.int64(b_address), np.int64(c_address)
     few, long, x, ldx, w, ldw = m, k, a, lda, b, ldb
-    if few == 1 and long > 4 * WIDE:
+    if few == 1 and long > 4 * WIDE:  # shorter rows are no streams
         sn, sk = STEPS, SUMS
     segment = even_block(long, sk, WIDE)
     segments = (long + segment - 1) // segment

@@ -1,6 +1,6 @@
 """gemm for cpu: family skinny, float64, layout nn.
 
-template: gemm/cpu/skinny.py.j2, digest 90eec0886bac045e
+template: gemm/cpu/skinny.py.j2, digest e0cae3abaaedf86b
 configuration: {"schedule": "guided", "side": "columns", "threads": 2, "ty": 4, "vector": 256,
     "vectors": 2}
 """
@@ -14,7 +14,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "22f1f0f43ce8b4c6"
+PROGRAM = "14a46643f39e19cb"
 REAL = types.float64
 ITEMSIZE = 8
 # Threads that share the work.
@@ -99,6 +99,12 @@ def vector_pointer(builder, start, offset, j=0):
     return builder.bitcast(builder.gep(row, [INT64(j * LANES)]), VECTOR.as_pointer())
 
 
+def load_lanes(builder, place, mask):
+    """The vector at a place, of which the lanes in the mask are read; zeros in the others."""
+    zero, alignment = ir.Constant(VECTOR, None), INT32(ITEMSIZE)
+    return call(builder, f"llvm.masked.load.{SUFFIX}.p0", VECTOR, place, alignment, mask, zero)
+
+
 def clamped(builder, i, rows):
     """Row i, or the last of `rows` rows where there is no such row: reading it does no harm."""
     last = builder.sub(rows, INT64(1))
@@ -163,13 +169,10 @@ def load(typing_context, tile, start, stride, rows, columns):
     def codegen(context, builder, signature, arguments):
         _, start, stride, rows, columns = arguments
         masks = [first_lanes(builder, columns, j) for j in range(tile.vectors)]
-        zero, alignment = ir.Constant(VECTOR, None), INT32(ITEMSIZE)
 
         def vector_at(i, j):
             offset = builder.mul(clamped(builder, i, rows), stride)
-            source = vector_pointer(builder, start, offset, j)
-            name = f"llvm.masked.load.{SUFFIX}.p0"
-            return call(builder, name, VECTOR, source, alignment, masks[j], zero)
+            return load_lanes(builder, vector_pointer(builder, start, offset, j), masks[j])
 
         return build(builder, tile, vector_at)
 
@@ -341,13 +344,10 @@ def add_dots(typing_context, tile, x, x_stride, y, y_stride, there, count):
 
     def codegen(context, builder, signature, arguments):
         value, x, x_stride, y, y_stride, there, count = arguments
-        zero, alignment = ir.Constant(VECTOR, None), INT32(ITEMSIZE)
         mask = first_lanes(builder, count, 0)
 
         def vector(start, offset):
-            source = vector_pointer(builder, start, offset)
-            name = f"llvm.masked.load.{SUFFIX}.p0"
-            return call(builder, name, VECTOR, source, alignment, mask, zero)
+            return load_lanes(builder, vector_pointer(builder, start, offset), mask)
 
         row = [
             vector(y, builder.mul(clamped(builder, j, there), y_stride))

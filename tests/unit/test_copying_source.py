@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from checked_library import checked_library, needs_compiler
 
 from autotune.targets.cuda.launch.support_source import support_source
 
-COMPILER = shutil.which("c++")
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
+pytestmark = needs_compiler
 
 HOST = """
 #define __device__ static
@@ -45,13 +43,7 @@ def library(dtype: str, folder: Path) -> Any:
     text = support_source(dtype).text
     own = text[text.index("// What a thread copies at a time") :]
     word = {2: "unsigned short", 4: "unsigned", 8: "unsigned long long"}[WORDS[dtype]().itemsize]
-    source = folder / "copy.cpp"
-    source.write_text(HOST.replace("WORD_TYPE", word) + own + CALL)
-    shared = folder / "copy.so"
-    flags = ["-std=c++17", "-O1", "-fsanitize=undefined", "-fno-sanitize-recover=all"]
-    command = [str(COMPILER), *flags, "-shared", "-fPIC", str(source), "-o", str(shared)]
-    subprocess.run(command, check=True, capture_output=True)
-    return ctypes.CDLL(str(shared))
+    return checked_library(HOST.replace("WORD_TYPE", word) + own + CALL, folder)
 
 
 @pytest.mark.parametrize("dtype", WORDS)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from checked_library import checked_library, needs_compiler
 
 from autotune.families.catalog import load_families
 from autotune.families.rendering import render
@@ -16,8 +15,7 @@ from autotune.families.rendering import render
 if TYPE_CHECKING:
     from pathlib import Path
 
-COMPILER = shutil.which("c++")
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
+pytestmark = needs_compiler
 
 BLOCKS = (2, 4, 8, 24)
 """Of 8 columns that a warp stores: less than a run of a row has, as many, and several runs."""
@@ -113,12 +111,7 @@ def library(name: str, dtype: str, folder: Path) -> Any:
     ]
     number = "double" if dtype == "float64" else "float"
     host = HOST.replace("TYPE", number).replace("RESULT", "Half" if name == "wgmma" else "T")
-    source, shared = folder / "lines.cpp", folder / "lines.so"
-    source.write_text("\n".join([host, *own, CALL]))
-    flags = ["-std=c++20", "-O1", "-fsanitize=undefined", "-fno-sanitize-recover=all", "-pthread"]
-    command = [str(COMPILER), *flags, "-shared", "-fPIC", str(source), "-o", str(shared)]
-    subprocess.run(command, check=True, capture_output=True)
-    return ctypes.CDLL(str(shared))
+    return checked_library("\n".join([host, *own, CALL]), folder)
 
 
 def halves(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
