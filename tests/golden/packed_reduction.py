@@ -1,6 +1,6 @@
 """gemm for cpu: family packed, float32, layout nn.
 
-template: gemm/cpu/packed.py.j2, digest b3cbb7504fd6d7fc
+template: gemm/cpu/packed.py.j2, digest 720b42df723548b7
 configuration: {"schedule": "static", "shared": "reduction", "threads": 2, "ty": 4, "unroll": 4}
 """
 
@@ -70,6 +70,12 @@ def keep_alive(typing_context, array):
         return context.get_dummy_value()
 
     return types.void(array), codegen
+
+
+@njit(**INLINE)
+def smaller(x, y):
+    """The smaller of two integers: Numba's own takes long to compile."""
+    return x if x < y else y
 
 
 @njit(**INLINE)
@@ -174,13 +180,13 @@ def add_panel(
     b_panel = b + (p * ldb + left) * ITEMSIZE
     pack_b(b_panel, ldb, depth, columns, panel, steps, width)
     for i in range(top, bottom, GROUP):
-        rows = min(GROUP, bottom - i)
+        rows = smaller(GROUP, bottom - i)
         a_strips = a + (i * lda + p) * ITEMSIZE
         pack_a(a_strips, lda, rows, depth, strips, steps)
         for row in range(0, rows, TY):
             accumulate(tile, strips + row * steps * ITEMSIZE, panel, steps, width)
             c_tile = c + ((i + row) * ldc + left) * ITEMSIZE
-            used = min(TY, rows - row)
+            used = smaller(TY, rows - row)
             write_back(alpha, tile, width, factor, c_tile, ldc, used, columns)
 
 
@@ -212,10 +218,10 @@ def work(thread, count, chunk, m, n, k, a, lda, b, ldb, sums, deep, width):
         elements[j] = 0
     first, last = first_chunk(thread, count, chunk)
     while first < last:
-        for p in range(first * deep, min(last * deep, n), deep):
-            depth = min(deep, n - p)
+        for p in range(first * deep, smaller(last * deep, n), deep):
+            depth = smaller(deep, n - p)
             for left in range(0, k, width):
-                columns = min(width, k - left)
+                columns = smaller(width, k - left)
                 add_panel(
                     0, m, left, columns, p, depth, REAL(1),
                     a, lda, b, ldb, REAL(1), sums, k, width, buffer.ctypes.data,

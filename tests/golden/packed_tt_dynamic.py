@@ -1,6 +1,6 @@
 """gemm for cpu: family packed, float64, layout tt.
 
-template: gemm/cpu/packed.py.j2, digest b3cbb7504fd6d7fc
+template: gemm/cpu/packed.py.j2, digest 720b42df723548b7
 configuration: {"schedule": "dynamic", "shared": "grid", "threads": 2, "ty": 2, "unroll": 3}
 """
 
@@ -75,6 +75,12 @@ def keep_alive(typing_context, array):
 
 
 @njit(**INLINE)
+def smaller(x, y):
+    """The smaller of two integers: Numba's own takes long to compile."""
+    return x if x < y else y
+
+
+@njit(**INLINE)
 def round_up(value, multiple):
     """The smallest multiple of `multiple` that is at least `value`."""
     return (value + multiple - 1) // multiple * multiple
@@ -106,7 +112,7 @@ def pack_b(b, ldb, depth, columns, packed, steps, width):
     for left in range(0, width, LANES):
         for p in range(steps):
             target = view(packed + (p * width + left) * ITEMSIZE, LANES)
-            used = max(0, min(LANES, columns - left)) if p < depth else 0
+            used = max(0, smaller(LANES, columns - left)) if p < depth else 0
             for j in range(used):
                 target[j] = view(b + ((left + j) * ldb + p) * ITEMSIZE, 1)[0]
             for j in range(used, LANES):
@@ -167,13 +173,13 @@ def add_panel(
     b_panel = b + (left * ldb + p) * ITEMSIZE
     pack_b(b_panel, ldb, depth, columns, panel, steps, width)
     for i in range(top, bottom, GROUP):
-        rows = min(GROUP, bottom - i)
+        rows = smaller(GROUP, bottom - i)
         a_strips = a + (p * lda + i) * ITEMSIZE
         pack_a(a_strips, lda, rows, depth, strips, steps)
         for row in range(0, rows, TY):
             accumulate(tile, strips + row * steps * ITEMSIZE, panel, steps, width)
             c_tile = c + ((i + row) * ldc + left) * ITEMSIZE
-            used = min(TY, rows - row)
+            used = smaller(TY, rows - row)
             write_back(alpha, tile, width, factor, c_tile, ldc, used, columns)
 
 
@@ -186,11 +192,11 @@ def multiply_blocks(
     down = (m + height - 1) // height
     for block in range(first, last):
         top, left = block % down * height, block // down * width
-        bottom, columns = min(top + height, m), min(width, k - left)
+        bottom, columns = smaller(top + height, m), smaller(width, k - left)
         for p in range(0, n, deep):
             # Only the first panel meets C as it was; the others add to it.
             factor = beta if p == 0 else REAL(1)
-            depth = min(deep, n - p)
+            depth = smaller(deep, n - p)
             add_panel(
                 top, bottom, left, columns, p, depth,
                 alpha, a, lda, b, ldb, factor, c, ldc, width, space,

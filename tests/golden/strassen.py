@@ -1,6 +1,6 @@
 """gemm for cpu: family strassen, float32, layout nn.
 
-template: gemm/cpu/strassen.py.j2, digest 8c4224cfab313889
+template: gemm/cpu/strassen.py.j2, digest 623db22463408235
 configuration: {"threads": 1, "ty": 4, "unroll": 4}
 """
 
@@ -68,6 +68,12 @@ def keep_alive(typing_context, array):
         return context.get_dummy_value()
 
     return types.void(array), codegen
+
+
+@njit(**INLINE)
+def smaller(x, y):
+    """The smaller of two integers: Numba's own takes long to compile."""
+    return x if x < y else y
 
 
 @njit(**INLINE)
@@ -172,13 +178,13 @@ def add_panel(
     b_panel = b + (p * ldb + left) * ITEMSIZE
     pack_b(b_panel, ldb, depth, columns, panel, steps, width)
     for i in range(top, bottom, GROUP):
-        rows = min(GROUP, bottom - i)
+        rows = smaller(GROUP, bottom - i)
         a_strips = a + (i * lda + p) * ITEMSIZE
         pack_a(a_strips, lda, rows, depth, strips, steps)
         for row in range(0, rows, TY):
             accumulate(tile, strips + row * steps * ITEMSIZE, panel, steps, width)
             c_tile = c + ((i + row) * ldc + left) * ITEMSIZE
-            used = min(TY, rows - row)
+            used = smaller(TY, rows - row)
             write_back(alpha, tile, width, factor, c_tile, ldc, used, columns)
 
 
@@ -191,11 +197,11 @@ def multiply_blocks(
     down = (m + height - 1) // height
     for block in range(first, last):
         top, left = block % down * height, block // down * width
-        bottom, columns = min(top + height, m), min(width, k - left)
+        bottom, columns = smaller(top + height, m), smaller(width, k - left)
         for p in range(0, n, deep):
             # Only the first panel meets C as it was; the others add to it.
             factor = beta if p == 0 else REAL(1)
-            depth = min(deep, n - p)
+            depth = smaller(deep, n - p)
             add_panel(
                 top, bottom, left, columns, p, depth,
                 alpha, a, lda, b, ldb, factor, c, ldc, width, space,
