@@ -104,12 +104,14 @@ class Binary:
             expressions are to be evaluated.
         support: the binary of the kernels that copy operands which it cannot read where they
             lie; empty where nothing is copied.
+        layout: that the kernels were emitted for; None says that it is what the family says.
     """
 
     content: bytes
     architecture: str
     launch: LaunchPlan | None
     support: bytes = b""
+    layout: str | None = None
 
 
 def kernel_layout(family: KernelFamily, layout: str) -> str:

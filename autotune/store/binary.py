@@ -34,6 +34,7 @@ class BinaryRecord:
         architecture: what it runs on: "sm_90".
         launch: what it was launched with, for the record's own sizes.
         support: SHA-256 of the kernel that copies operands first; None where nothing is copied.
+        layout: that the kernels were emitted for; None where that was not kept.
 
     Raises:
         InputError: a field has the wrong type or is out of range; the message names it.
@@ -43,12 +44,15 @@ class BinaryRecord:
     architecture: str
     launch: LaunchPlan
     support: str | None = None
+    layout: str | None = None
 
     def __post_init__(self) -> None:
         _digest("binary.digest", self.digest)
         checks.text("binary.architecture", self.architecture)
         if self.support is not None:
             _digest("binary.support", self.support)
+        if self.layout is not None:
+            checks.text("binary.layout", self.layout, empty=True)
 
     @classmethod
     def of(cls, binary: Binary) -> BinaryRecord:
@@ -64,6 +68,7 @@ class BinaryRecord:
             architecture=binary.architecture,
             launch=binary.launch,
             support=hashlib.sha256(binary.support).hexdigest() if binary.support else None,
+            layout=binary.layout,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -87,6 +92,7 @@ class BinaryRecord:
                 for step in self.launch.steps
             ],
             **({"maps": [*map(_mapped, self.launch.maps)]} if self.launch.maps else {}),
+            **({} if self.layout is None else {"layout": self.layout}),
         }
 
     @classmethod
@@ -117,6 +123,7 @@ class BinaryRecord:
                 maps=_maps(fields.get("maps", [])),
             ),
             support=checks.required(fields, "support"),
+            layout=fields.get("layout"),
         )
 
 

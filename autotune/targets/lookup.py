@@ -251,7 +251,8 @@ def _binary(problem: Problem, found: Lookup) -> Binary | None:
     ):
         return None
     launch = None if current else kept.launch
-    return _kept(sources, kept.digest, kept.support, kept.architecture, launch)
+    binary = _kept(sources, kept.digest, kept.support, kept.architecture, launch)
+    return None if binary is None else replace(binary, layout=kept.layout)
 
 
 def _predicted_binary(prediction: Prediction, shared: Resident) -> Binary | None:

@@ -166,8 +166,20 @@ def test_program_from_a_binary_that_copies_operands(
     program = make_program(*chosen, ProgramCache(tmp_path), binary)
     assert (program.flips, program.support) == ((True, False), b"transposes")
     # A kernel that was emitted for the layout copies nothing.
-    program = make_program(*chosen, ProgramCache(tmp_path), replace(binary, support=b""))
+    emitted = replace(binary, support=b"", layout="tn")
+    program = make_program(*chosen, ProgramCache(tmp_path), emitted)
     assert program.flips == (False, False)
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_a_kept_binary_reads_the_layout_that_it_was_emitted_for(
+    families: Mapping[str, KernelFamily], device: Device, tmp_path: Path
+) -> None:
+    chosen = subject(replace(families["block"], layouts=("nt",)), device)
+    binary = Binary(CUBIN, "sm_90", None, b"transposes")
+    for kept in (binary, replace(binary, layout="nt")):
+        program = make_program(*chosen, ProgramCache(tmp_path), kept)
+        assert (program.kernel_layout, program.flips) == ("nt", (False, True))
 
 
 def test_program_by_the_compiler(

@@ -238,14 +238,15 @@ PLAN = LaunchPlan(
 
 
 def test_records_keep_clusters_and_maps() -> None:
-    kept = BinaryRecord.of(Binary(b"\x7fELF", "sm_90a", PLAN, b"\x7fELF"))
+    kept = BinaryRecord.of(Binary(b"\x7fELF", "sm_90a", PLAN, b"\x7fELF", "nt"))
+    assert kept.layout == "nt"
     assert BinaryRecord.from_json(kept.to_json()) == kept
 
 
 def test_records_without_them_are_what_they_were() -> None:
     plain = replace(PLAN, maps=(), steps=(replace(PLAN.steps[0], cluster=(1, 1, 1)),))
     document = BinaryRecord.of(Binary(b"\x7fELF", "sm_90", plain)).to_json()
-    assert "maps" not in document
+    assert not {"maps", "layout"} & set(document)
     assert "cluster" not in document["steps"][0]
     assert BinaryRecord.from_json(document).launch == plain
 

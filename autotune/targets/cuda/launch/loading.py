@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from autotune.core.configuration import Value
     from autotune.core.limits import CudaLimits
     from autotune.families.family import KernelFamily
-    from autotune.families.launch import Binary, LaunchPlan
+    from autotune.families.launch import Binary
     from autotune.families.planning import Planner
     from autotune.families.program_cache import ProgramCache
     from autotune.operations.problem import Problem
@@ -79,17 +79,8 @@ def make_program(
         plan=plan,
         dtype=problem.dtype,
         layout=problem.layout,
-        kernel_layout=_layout_of(binary, plan, problem),
+        kernel_layout=binary.layout or kernel_layout(family, problem.layout),
         support=binary.support,
         defined=problem.defined,
         out_dtype=problem.out_dtype,
     )
-
-
-def _layout_of(binary: Binary, plan: LaunchPlan, problem: Problem) -> str:
-    """The layout that a binary reads."""
-    if plan.maps:
-        turned = {each.operand: "t" if each.transposed else "n" for each in plan.maps}
-        return "".join(turned.get(*each) for each in zip("AB", problem.layout, strict=True))
-    # Operands are copied where the kernel reads only what is stored plainly.
-    return "nn" if binary.support else problem.layout

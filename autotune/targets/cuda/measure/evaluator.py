@@ -219,7 +219,9 @@ class CudaBackend(WorkerBackend):
         program = prepared.program.program
         family = self._families[candidate.family]
         architecture = architecture_of(family, self._limits.architecture)
-        return Binary(program.cubin, architecture, program.plan, program.support)
+        return Binary(
+            program.cubin, architecture, program.plan, program.support, program.kernel_layout
+        )
 
     def close(self) -> None:
         """End the processes, unless they are another evaluator's."""
