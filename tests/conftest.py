@@ -43,7 +43,7 @@ def other_tests_have_cores() -> Iterator[None]:
     from autotune.targets.cpu import evaluator
 
     with threadpool_limits(1, user_api="blas"), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluator, "affinity_count", lambda: 1)
+        patch.setattr(evaluator, "usable_processors", lambda: 1)
         yield
 
 

@@ -125,7 +125,7 @@ def _bench(args: argparse.Namespace, job: _Job) -> list[Row]:
     from autotune.families.program_cache import ProgramCache
     from autotune.targets.base import Work
 
-    programs = ProgramCache(CacheLocations.at(args.cache).programs)
+    programs = ProgramCache.of(CacheLocations.at(args.cache))
     note: ladder.Note = (lambda line: None) if args.quiet else ladder.to_stderr
     effort = ladder.EFFORT if args.ladder else None
     with job.target.evaluator(

@@ -17,6 +17,7 @@ The tree::
     ├── KernelError                        one kernel failed; the tuner turns it into an Outcome
     │   ├── CompileError
     │   └── LaunchError
+    ├── WorkerError                        a process that measures does not start; exit code 1
     ├── MissingDependencyError             an optional package is absent (also ImportError)
     ├── NotTunedError                      nothing in the cache (also LookupError)
     ├── OutOfTimeError                     the run is over; the tuner ends with what it has
@@ -106,6 +107,10 @@ class CompileError(KernelError):
 
 class LaunchError(KernelError):
     """The kernel compiled and failed when it was run."""
+
+
+class WorkerError(AutotuneError):
+    """A process that compiles or measures does not start, or cannot make what it needs."""
 
 
 class MissingDependencyError(AutotuneError, ImportError):

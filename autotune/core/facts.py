@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -88,7 +88,8 @@ class Facts:
                 _log.debug("%s: not written: %s", self.path, error)
                 if error.sqlite_errorcode & 0xFF not in _DAMAGED:
                     return None
-                self.path.unlink(missing_ok=True)
+                with suppress(OSError):
+                    self.path.unlink()
             except OSError as error:
                 _log.debug("%s: not written: %s", self.path, error)
                 return None

@@ -181,11 +181,3 @@ def no_space(path: Path) -> str:
         f"No space left on device of {path.parent}, or in your quota: free some space, or give "
         "another folder with --cache or AUTOTUNE_CACHE"
     )
-
-
-def cache_of(folder: Path) -> Path:
-    """The cache that a program folder belongs to; ``AUTOTUNE_CACHE`` may name its database."""
-    given = os.environ.get("AUTOTUNE_CACHE", "")
-    if given.endswith(".sqlite") and Path(given).parent == folder.parent:
-        return Path(given)
-    return folder.parent

@@ -46,8 +46,7 @@ def find_families(extra: Iterable[str | os.PathLike[str]] = ()) -> list[KernelFa
         FamilyError: a file does not fit the format, a folder holds no family, or two files
             define the same one.
     """
-    brought = [folder for each in target_names() for folder in language_of(each).folders]
-    folders = [*brought, *extra]
+    folders = _with_brought(extra)
     entries = entries_of([*_shipped("*", "*"), *_own(folders)])
     entries += _with_epilogue(entries, _products(folders))
     return [entry.read() for entry in _unique(entries)]
@@ -70,7 +69,7 @@ def catalog(
     Raises:
         FamilyError: as `find_families`; of the shipped families only these are looked at.
     """
-    folders = [*language_of(target).folders, *extra]
+    folders = _with_brought(extra, target)
     own = [*_own(folders)]
     entries = entries_of([*_shipped(operation, target), *own], keep)
     products = {} if operation in OPERATIONS else _products(folders, operation)
@@ -127,7 +126,8 @@ def find_operation(
 
     Args:
         name: the operation's.
-        folders: folders of families of the user's own, beside $AUTOTUNE_FAMILIES.
+        folders: folders of families of the user's own, beside $AUTOTUNE_FAMILIES and what targets
+            of other packages bring.
         target: a target that its families are for; None looks at those for any.
 
     Raises:
@@ -136,6 +136,7 @@ def find_operation(
     """
     if name in OPERATIONS:
         return OPERATIONS[name]
+    folders = _with_brought(folders, target)
     entries = _unique(entries_of([*_own(folders)]))
     wanted = [e for e in entries if e.operation == name and target in (None, e.target)]
     return _only(
@@ -195,6 +196,14 @@ def _own(extra: Iterable[str | os.PathLike[str]]) -> Iterator[FamilyFile]:
         around = stamps_of(path for path in sorted(_around(folder)) if path.is_file())
         for path in paths:
             yield FamilyFile(path, (own[0], templates), (own[1], spaces), around)
+
+
+def _with_brought(
+    extra: Iterable[str | os.PathLike[str]], target: str | None = None
+) -> list[str | os.PathLike[str]]:
+    """The folders that targets of other packages bring, one's or everybody's, and others."""
+    names = target_names() if target is None else (target,)
+    return [*(folder for each in names for folder in language_of(each).folders), *extra]
 
 
 def _products(

@@ -26,6 +26,7 @@ from autotune.families.languages import language_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from autotune.core.paths import CacheLocations
     from autotune.families.rendering import Source
 
 
@@ -43,21 +44,25 @@ class ProgramCache:
 
     Args:
         folder: where the programs are to be.
+        cache: what `CacheLocations.at` takes for the cache that it is part of; None says that the
+            folder is in that one's.
 
     Attributes:
         folder: where the sources go; created when the first one is written.
         shared: the folder that was given, where that cannot be written.
+        cache: where records are that go with the programs.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, cache: Path | None = None) -> None:
         own = can_write(folder)
         self.folder = folder if own else _own_folder(os.getpid())
         self.shared = None if own else folder
+        self.cache = cache or folder.parent
 
-    @property
-    def place(self) -> Path:
-        """The folder that was given: the cache that it is part of has the records, too."""
-        return self.shared or self.folder
+    @classmethod
+    def of(cls, cache: CacheLocations) -> ProgramCache:
+        """The programs of a cache."""
+        return cls(cache.programs, cache.database)
 
     def path(self, source: Source, family_name: str) -> Path:
         """Where a source is, or would be written."""
@@ -193,20 +198,13 @@ def _fact(name: str, target: str, key: object) -> str:
 @functools.cache
 def _renderer() -> list[object]:
     """What renders: the same key is another source after this code has changed."""
-    package = Path(__file__).parent
-    stamps = [
-        (package / name).stat()
-        for name in (
-            "rendering.py",
-            "templating.py",
-            "python_source.py",
-            "cuda_source.py",
-            "epilogue_text.py",
-            "banner.py",
-            "cuda_layout.py",
-            "../operations/epilogue.py",
-        )
-    ]
+    package = Path(__file__).parents[1]
+    modules = (
+        each
+        for name in ("families", "operations", "space")
+        for each in (package / name).glob("*.py")
+    )
+    stamps = [each.stat() for each in (package / "core" / "dtypes.py", *sorted(modules))]
     return [__version__, *([stamp.st_mtime_ns, stamp.st_size] for stamp in stamps)]
 
 

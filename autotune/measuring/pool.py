@@ -56,7 +56,7 @@ class WorkerPool(Closing):
             deadline: of the run that it is made for.
 
         Returns:
-            The future reply, or `Failure`. It raises AutotuneError when a worker does not start,
+            The future reply, or `Failure`. It raises WorkerError when a worker does not start,
             OutOfTimeError when the run is over or the pool closed before that.
         """
         return self._threads.submit(
@@ -83,7 +83,7 @@ class WorkerPool(Closing):
             the run came before.
 
         Raises:
-            AutotuneError: a worker does not start.
+            WorkerError: a worker does not start.
         """
         run = deadline or Deadline()
         replies: list[Any] = [None] * len(requests)

@@ -25,7 +25,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from autotune.core.deadline import Deadline
-from autotune.core.errors import AutotuneError, OutOfTimeError
+from autotune.core.errors import OutOfTimeError, WorkerError
 from autotune.measuring.child import Child
 from autotune.measuring.closing import GRACE_S, Closing
 from autotune.measuring.process_state import ProcessWatch
@@ -134,7 +134,7 @@ class WorkerProcess(Closing):
             deadline: of the run that it is made for.
 
         Raises:
-            AutotuneError: the worker does not start.
+            WorkerError: the worker does not start.
             OutOfTimeError: the run was over before it had started; nothing was sent.
         """
         self._run = deadline or Deadline()
@@ -192,7 +192,7 @@ class WorkerProcess(Closing):
             The reply, or a `Failure`.
 
         Raises:
-            AutotuneError: the worker does not start.
+            WorkerError: the worker does not start.
             OutOfTimeError: the run that it is made for was over first.
         """
         self.submit(request, timeout_s, deadline)
@@ -218,7 +218,7 @@ class WorkerProcess(Closing):
             if started.kind is not FailureKind.DIED:
                 break  # it would do so again
         told = ", then ".join(dict.fromkeys(reasons))
-        raise AutotuneError(f"a worker process did not start: {told}")
+        raise WorkerError(f"a worker process did not start: {told}")
 
     def _limit(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s

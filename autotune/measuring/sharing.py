@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from autotune.core.errors import AutotuneError
+from autotune.core.errors import WorkerError
 from autotune.measuring.closing import GRACE_S
 from autotune.measuring.processes import PREPARE_TIMEOUT_S, Failure, Handler, WorkerProcess
 
@@ -144,7 +144,7 @@ class SharedWorker:
         """The reply to a request about a subject, or a `Failure`; see `WorkerProcess.call`.
 
         Raises:
-            AutotuneError: the worker does not start, or cannot make what the subject needs.
+            WorkerError: the worker does not start, or cannot make what the subject needs.
             OutOfTimeError: the run was over first.
         """
         self.begin(subject, deadline)
@@ -173,4 +173,4 @@ class SharedWorker:
         coming, self._coming = self._coming, None
         if coming is not None and isinstance(reply := self._worker.collect(), Failure):
             self._worker.close(grace_s=0)
-            raise AutotuneError(f"operands of {coming} cannot be made: {reply.reason}")
+            raise WorkerError(f"operands of {coming} cannot be made: {reply.reason}")

@@ -73,6 +73,7 @@ def _made_of(record: TuningRecord) -> tuple[object, ...]:
 
 def _beaten(records: Iterable[TuningRecord]) -> set[str]:
     """Ids of the records that lost in turns to another of these; the latest turns count."""
+    records = list(records)
     told = [record for record in records if record.beat or record.lost_to]
     if not told:
         return set()

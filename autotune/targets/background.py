@@ -156,7 +156,7 @@ class Background:
                         self._failures[job.key] = failure
                     waiting = self._told.pop(job.key)
                 for told in waiting:
-                    told(failure)
+                    _tell(told, failure)
         finally:
             workers.close()
 
@@ -169,6 +169,14 @@ class Background:
                 return self._queue.popleft()
             self._thread = None  # the next job begins another
             return None
+
+
+def _tell(told: Told, failure: str) -> None:
+    """Have somebody hear of an end; whatever comes of it, others wait for the thread."""
+    try:
+        told(failure)
+    except Exception:
+        _log.exception("what was compiled cannot be used")
 
 
 def _done(job: Job, workers: Workers) -> str:

@@ -55,10 +55,7 @@ def check_operands(
             "pass np.ascontiguousarray(out) and copy back"
         )
     for array, given in zip(wanted, inputs, strict=True):
-        if np.may_share_memory(out, given) and _overlaps(out, given):
-            raise OperandError(
-                f"out overlaps {array.name.lower()} in memory: pass a separate array as out"
-            )
+        check_apart(out, array.name.lower(), given)
     return out
 
 
@@ -94,6 +91,16 @@ def _check(name: str, array: Any, wanted: Array) -> None:
         )
     if not array.flags.aligned:
         raise OperandError(f"{name} is not aligned to its items: copy it with numpy.array")
+
+
+def check_apart(out: NDArray[Any], name: str, given: NDArray[Any]) -> None:
+    """Refuse an output that shares an element with an input.
+
+    Raises:
+        OperandError: it does.
+    """
+    if np.may_share_memory(out, given) and _overlaps(out, given):
+        raise OperandError(f"out overlaps {name} in memory: pass a separate array as out")
 
 
 def _overlaps(x: NDArray[Any], y: NDArray[Any]) -> bool:

@@ -191,7 +191,11 @@ def _find(
 
     def has_binary(record: TuningRecord) -> bool:
         kept = record.binary
-        return kept is not None and _content(sources, kept.digest) is not None
+        return (
+            kept is not None
+            and _runs(device, kept.architecture)
+            and _kept(sources, kept.digest, kept.support, kept.architecture, None) is not None
+        )
 
     found = None
     for records in pools(sources, problem, target.name, device.fingerprint):

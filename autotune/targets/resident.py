@@ -75,7 +75,7 @@ class Resident:
         self.place = place
         self._written = written()
         self._state = state_of(place.database)
-        self.programs = ProgramCache(place.programs)
+        self.programs = ProgramCache.of(place)
         self.device = self._device(problem)
         self.families = self._catalog()
         self.fits = Fits(self.families, self.device.limits)
@@ -165,8 +165,11 @@ def resident(
     variables = map(os.environ.get, ("AUTOTUNE_CACHE", "AUTOTUNE_FAMILIES", VARIABLE))
     key = (target.name, caps, problem.operation, name, cache, *extra_families, *variables)
     found = _RESIDENT.get(key)
-    if found is None or not found.holds(problem):
-        with _LOCK:
+    if found is not None and found.holds(problem):
+        return found
+    with _LOCK:
+        found = _RESIDENT.get(key)  # another thread may have been faster
+        if found is None or not found.holds(problem):
             place = CacheLocations.at(cache)
             found = _RESIDENT[key] = Resident(problem, target, name, place, extra_families)
     return found

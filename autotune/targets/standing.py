@@ -61,6 +61,8 @@ class Standing:
                 self._now = self._make()
             except AutotuneError as error:
                 failure = str(error)
+            except Exception as error:  # of loaders and drivers: the other one goes on computing
+                failure = f"{type(error).__name__}: {error}"
         self._asked = None
         if failure:
             self._tell(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.core.deadline import Deadline
-from autotune.core.errors import CacheError, InputError, TuningFailedError
+from autotune.core.errors import CacheError, InputError, TuningFailedError, WorkerError
 from autotune.core.interrupt import Interrupt
 from autotune.core.pace import Pace
 from autotune.core.paths import CacheLocations, private_folder
@@ -140,6 +140,7 @@ def run_preset(
     offered = load_families(target=name, operation=preset.operation, extra=extra_families)
     found = select_families(offered, families)
     read = chosen.device(None, device)
+    read.check_here()
     place = CacheLocations.at(cache).create()
     store = TuningCache(place.database)
     most = preset.trials if trials is None else trials
@@ -155,15 +156,14 @@ def run_preset(
         records = store.records(read.fingerprint.digest, problem.operation, name)
         match = find(records, problem, name, read, digests, lambda record: None)
         exact = match.record if match.quality is MatchQuality.EXACT else None
+        # What a disturbed moment measured is not to stay.
         return None if exact is None or exact.noisy else exact
 
     tasks = []
     for each in preset.problems:
         study = f"preset-{preset.name}-{identity}-{each.problem.label}"
         record = stored(each.problem)
-        # What a disturbed moment measured is not to stay.
-        quiet = record is not None and not getattr(record, "noisy", False)
-        if record is not None and quiet and each.problem.label in finished:
+        if record is not None and each.problem.label in finished:
             yield PresetResult(each.problem, study, PresetStatus.KEPT, record)
         else:
             tasks.append(_Task(each.problem, each.seconds, study, most, record))
@@ -184,7 +184,7 @@ def run_preset(
         shown = None if watch is None else watch(task.problem, visit_s)
         with Interrupt(own) as interrupt:
             try:
-                task.work = task.work or workplace(task.problem)
+                task.work = task.work or _able(workplace, task.problem)
                 return tune_at(
                     task.work,
                     task.study,
@@ -206,7 +206,7 @@ def run_preset(
     plan = None if _SURVEY in finished else preset.survey
     if not tasks and plan is None:
         return
-    programs = ProgramCache(place.programs)
+    programs = ProgramCache.of(place)
     first = preset.problems[0].problem
     if plan is not None:
         survey = Place(chosen, read, found, store, programs, workers, seed)
@@ -231,6 +231,19 @@ def run_preset(
     # Its processes are everybody's; it measures nothing itself.
     with chosen.evaluator(Work(first, found, read, programs, EFFORT, workers, seed)) as host:
         yield from _Rounds(tasks, deadline, visit, journal).hold()
+
+
+def _able(workplace: Callable[[Problem], Workplace], problem: Problem) -> Workplace:
+    """Where a problem is tuned: what one cannot be, others may.
+
+    Raises:
+        TuningFailedError: nothing here computes it.
+        CacheError: the cache cannot be written.
+    """
+    try:
+        return workplace(problem)
+    except InputError as error:
+        raise TuningFailedError(str(error)) from error
 
 
 _SURVEY = "survey"
@@ -345,7 +358,7 @@ class _Rounds:
         task.pace.compile_s = task.pace.compile_s or self._compile_s
         try:
             result = self._visit(task, visit_s)
-        except TuningFailedError as error:
+        except (TuningFailedError, WorkerError) as error:
             task.failure = str(error)
         else:
             task.note(result)

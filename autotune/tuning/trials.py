@@ -157,7 +157,7 @@ class Workplace:
                     self.problem,
                     self.families,
                     self.device,
-                    ProgramCache(self.place.programs),
+                    ProgramCache.of(self.place),
                     effort,
                     workers,
                     seed,

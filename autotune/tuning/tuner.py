@@ -295,7 +295,7 @@ def _incumbent(work: Workplace) -> Match | None:
             work.target,
             match="stale",
             device=work.wanted_device,
-            cache=work.place.root,
+            cache=work.place.database,
             extra_families=work.extra_families,
         )
     except NotTunedError:

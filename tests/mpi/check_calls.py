@@ -52,6 +52,14 @@ else:
 refused(OperandError, "same alpha: rank 0 passes 1.0, rank 1 passes 2.0", lambda: (
     kernel(a if root else None, b if root else None, alpha=1.0 + comm.rank)
 ))  # fmt: skip
+refused(OperandError, "rank 1: alpha must be a number, got 'x'", lambda: (
+    kernel(a if root else None, b if root else None, alpha=1.0 if root else "x")  # type: ignore
+))  # fmt: skip
+refused(OperandError, "same beta: rank 0 passes nan, rank 1 passes 0.0", lambda: (
+    kernel(a, b, c0.copy(), beta=np.nan) if root else kernel(None, None)
+))  # fmt: skip
+c = kernel(a if root else None, b if root else None, alpha=float("nan"))
+expect(np.isnan(c).all() if root else c is None, "a scale that is no number")
 refused(OperandError, "rank 0: a must have shape (60, 50), got (50, 40)", lambda: (
     kernel(b if root else None, b if root else None)
 ))  # fmt: skip
@@ -67,6 +75,11 @@ c = blocked(mine[0], mine[1])
 expect(np.allclose(c, (a @ b)[homes[2]]), "a plain call on blocks")
 blocked(*mine, alpha=2.0, beta=-0.5)
 expect(np.allclose(mine[2], right[homes[2]]), "blocks, alpha and beta")
+shared = np.zeros(max(mine[0].size, mine[2].size))
+part_of_a, part_of_c = (shared[: each.size].reshape(each.shape) for each in (mine[0], mine[2]))
+refused(OperandError, "rank 0: out overlaps a in memory", lambda: (
+    blocked(part_of_a, mine[1], part_of_c)
+))  # fmt: skip
 refused(OperandError, "must be its block", lambda: blocked(a[: 1 + comm.rank], mine[1]))
 blocked.free()
 

@@ -404,6 +404,20 @@ def test_whatever_a_job_raises_the_next_one_is_done() -> None:
     assert told == ["", "ZeroDivisionError: of somebody's", ""]
 
 
+def test_whatever_hears_of_a_job_the_next_one_is_done(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[str] = []
+
+    def break_(failure: str) -> None:
+        raise ZeroDivisionError("of somebody's")
+
+    background().submit(job("a"), break_)
+    background().submit(job("a"), told.append)
+    background().submit(job("b"), told.append)
+    assert eventually(lambda: len(told) == 2)
+    assert told == ["", ""]
+    assert "what was compiled cannot be used" in caplog.text
+
+
 def test_a_thread_that_has_gone_is_begun_again() -> None:
     told: list[str] = []
     for number in range(3):

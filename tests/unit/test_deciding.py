@@ -50,9 +50,14 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., TuneResult]:
     """``run(stopwatch, families, trials)`` tunes with the stopwatch in the evaluator's place."""
 
-    def run(stopwatch: Stopwatch, families: list[str] = FAMILIES, trials: int = 6) -> TuneResult:
+    def run(
+        stopwatch: Stopwatch,
+        families: list[str] = FAMILIES,
+        trials: int = 6,
+        cache: Path = tmp_path,
+    ) -> TuneResult:
         monkeypatch.setattr(CpuTarget, "evaluator", lambda *arguments, **options: stopwatch)
-        return tune(PROBLEM, target="cpu", families=families, trials=trials, cache=tmp_path)
+        return tune(PROBLEM, target="cpu", families=families, trials=trials, cache=cache)
 
     return run
 
@@ -78,6 +83,16 @@ def test_a_slower_family_does_not_replace_a_faster_record(
     assert second.serving == first.best == served(tmp_path)
     assert second.best.lost_to == (first.best.id,)
     assert len(stored(tmp_path)) == 2
+
+
+def test_a_database_of_any_name_has_incumbents(
+    run: Callable[..., TuneResult], tmp_path: Path
+) -> None:
+    database = tmp_path / "mine.sqlite"
+    first = run(watch(), ["blocked"], cache=database)
+    second = run(watch(), ["loops"], cache=database)
+    assert second.serving == first.best == served(database)
+    assert not (tmp_path / "tuning.sqlite").exists()
 
 
 def test_a_record_that_nothing_beats_is_kept_as_it_is(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes.util
 import json
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,13 @@ from records import record
 
 from autotune.cli import main
 from autotune.core.configuration import Candidate, Configuration
-from autotune.core.errors import InputError, MissingDependencyError, NotTunedError, OperandError
+from autotune.core.errors import (
+    InputError,
+    LaunchError,
+    MissingDependencyError,
+    NotTunedError,
+    OperandError,
+)
 from autotune.core.limits import CudaLimits
 from autotune.core.paths import CacheLocations
 from autotune.families.catalog import load_families
@@ -294,6 +301,7 @@ def test_calls_on_the_first_gpu(
         ((Placed(a), b), "b must be in the memory of a GPU"),
         ((Placed(a), Placed(b), None, 1.0, 1.0), "beta = 1.0 scales what out holds"),
         ((Placed(a), Placed(b), None, 1.0, 0.0, 3), "has streams of its own, got 3"),
+        ((Placed(a), Placed(b), Placed(a[:, 4:])), "out overlaps a in memory"),
     ):
         with pytest.raises(OperandError, match=message):
             kernel(*wrong)
@@ -302,6 +310,23 @@ def test_calls_on_the_first_gpu(
     kernel.free()
     kernel.free()
     assert plan.freed == 1
+
+
+def test_a_plan_that_cannot_be_made_leaves_nothing_behind(
+    operands: tuple[NDArray[Any], NDArray[Any], NDArray[Any]],
+) -> None:
+    a, b, _ = operands
+    closed: list[str] = []
+
+    def fail(resources: ExitStack) -> OnHost:
+        resources.callback(closed.append, "machine")
+        raise LaunchError("no memory left")
+
+    kernel = HybridCall(PROBLEM, "device", fail, look, allocate)
+    for count in (1, 2):
+        with pytest.raises(LaunchError):
+            kernel(Placed(a), Placed(b))
+        assert closed == ["machine"] * count
 
 
 def test_calls_on_blocks(operands: tuple[NDArray[Any], NDArray[Any], NDArray[Any]]) -> None:
@@ -323,6 +348,10 @@ def test_calls_on_blocks(operands: tuple[NDArray[Any], NDArray[Any], NDArray[Any
         ((of_a, of_b[:1]), "b must be a list of 2 arrays"),
         ((of_a[::-1], of_b), r"a\[0\] must have shape \(20, 40\), got \(28, 40\)"),
         ((of_a, [of_b[0], Placed(of_b[1].array)]), r"b\[1\] must be on GPU 1, and is on 0"),
+        (
+            (of_a, of_b, [of_c[0], Placed(of_a[1].array[:, :36], 1)]),
+            "out overlaps a in memory",
+        ),
     ):
         with pytest.raises(OperandError, match=message):
             kernel(*wrong)

@@ -219,6 +219,19 @@ def test_only_records_of_this_preset_and_effort_are_kept(
         assert statuses(run(one, warm_cache, trials=trials)) == [PresetStatus.KEPT]
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("brief", "undisturbed")
+def test_a_problem_that_nothing_computes_leaves_the_others(
+    tiny: TuningPreset, warm_cache: Path
+) -> None:
+    able, unable = tiny.problems[0], Gemm(24, 24, 24, dtype="float16")
+    problems = (replace(able, problem=unable), able)
+    failed, tuned = run(replace(tiny, problems=problems), warm_cache)
+    assert (failed.status, failed.problem) == (PresetStatus.FAILED, unable)
+    assert "float16" in failed.reason
+    assert tuned.status is PresetStatus.TUNED
+
+
 def test_no_search_is_begun_without_time_for_it(tiny: TuningPreset, tmp_path: Path) -> None:
     results = run(tiny, tmp_path / "cache", seconds=0.5)
     assert statuses(results) == [PresetStatus.NOT_REACHED] * 2

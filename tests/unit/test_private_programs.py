@@ -128,7 +128,7 @@ def test_programs_of_a_read_only_cache_are_used_from_a_place_of_ones_own(
     programs = ProgramCache(unwritable)
     path = programs.write(Source(TEXT, "gemm", (), "cpu"), "tiny")
     assert path.is_relative_to(tmp_path / "home" / "programs")
-    assert programs.place == unwritable
+    assert programs.cache == unwritable.parent
     module = load_module(path)
     assert sum(module.gemm.stats.cache_hits.values()) == 1  # compiled for the site
     assert sorted(unwritable.rglob("*")) == before

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.errors import OutOfTimeError
 from autotune.core.measurement import Measurement, Outcome
-from autotune.core.processors import affinity_count
+from autotune.core.processors import usable_processors
 from autotune.measuring.backend import Prepared, Processes, WorkerBackend
 from autotune.measuring.evaluator import Effort, Stage
 from autotune.measuring.pool import WorkerPool
@@ -74,7 +74,7 @@ class CpuEvaluator(TrialEvaluator["CpuBackend"]):
             threads=min(problem.threads or usable, usable),
             # Nothing is measured meanwhile, so that kernels of one thread are compiled on all
             # cores.
-            workers=workers or affinity_count(),
+            workers=workers or usable_processors(),
             seed=seed,
             beside=None if beside is None else beside.backend,
         )

@@ -13,6 +13,7 @@ import numpy as np
 from autotune.core.configuration import Configuration
 from autotune.core.facts import unchanged
 from autotune.core.forking import LOADING, WORKQUEUE
+from autotune.families.launch import kernel_layout
 from autotune.families.modules import load_module
 from autotune.operations.entry import operand_arguments
 from autotune.operations.problem import GEMM
@@ -92,7 +93,7 @@ def write_program(
     def rendered() -> Source:
         from autotune.families.rendering import render
 
-        layout = _kernel_layout(family, problem)
+        layout = kernel_layout(family, problem.layout)
         return render(family, conformed, dtype=problem.dtype, layout=layout)
 
     if unchanged(family.template_files):
@@ -122,15 +123,11 @@ def known_program(
     return _program(path, family, conformed, problem)
 
 
-def _kernel_layout(family: KernelFamily, problem: Problem) -> str:
-    return problem.layout if problem.layout in family.layouts else "nn"
-
-
 def _source_key(family: KernelFamily, conformed: Configuration, problem: Problem) -> object:
     """All that a source depends on."""
     runtime = family.runtime_parameters
     compiled = {name: value for name, value in conformed.items() if name not in runtime}
-    layout = _kernel_layout(family, problem)
+    layout = kernel_layout(family, problem.layout)
     return (family.operation, family.digest, compiled, problem.dtype, layout)
 
 
@@ -141,7 +138,7 @@ def _program(
         path=path,
         entry=family.operation,
         dtype=problem.dtype,
-        kernel_layout=_kernel_layout(family, problem),
+        kernel_layout=kernel_layout(family, problem.layout),
         layout=problem.layout,
         runtime=tuple(int(conformed[name]) for name in family.runtime_parameters),
         threads=family.thread_count(conformed, problem.dtype),

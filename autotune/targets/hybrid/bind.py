@@ -7,7 +7,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.core.paths import CacheLocations, cache_of
+from autotune.core.paths import CacheLocations
 from autotune.families.local import local_problem
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
@@ -59,8 +59,7 @@ def choose_local(problem: Gemm, programs: ProgramCache) -> LocalKernel:
         problem: what a thread multiplies at a time.
         programs: where emitted sources go; records are looked up in the cache it is part of.
     """
-    cache = cache_of(programs.place)
-    found = look_up(problem, CudaTarget(), match="nearest", device=0, cache=cache)
+    found = look_up(problem, CudaTarget(), match="nearest", device=0, cache=programs.cache)
     limits: Any = found.device.limits
     binary = binary_of(problem, found)
     return LocalKernel(found.candidate, found.family.digest, problem.dtype, limits, binary)
@@ -105,7 +104,7 @@ def open_machine(
 
     What an emitted program runs on when it is run by itself.
     """
-    programs = ProgramCache(CacheLocations.at(cache).programs)
+    programs = ProgramCache.of(CacheLocations.at(cache))
     local = choose_local(Gemm(m, n, k, dtype), programs)
     with machine_with(local, devices, programs) as machine:
         yield machine

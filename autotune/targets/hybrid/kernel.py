@@ -14,7 +14,7 @@ from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError
 from autotune.core.grid import Block
 from autotune.targets.cuda.arrays.operands import DeviceArray, check_place
-from autotune.targets.cuda.machine.matrix import DeviceMatrix
+from autotune.targets.cuda.machine.matrix import DeviceMatrix, check_apart
 from autotune.targets.host_operands import check_operands, element_strides
 
 if TYPE_CHECKING:
@@ -66,8 +66,10 @@ class HybridCall:
         """The plan, made now if it has not been."""
         with self._lock:
             if self._plan is None:
-                self._plan = self._make_plan(self._resources)
-                self._resources.callback(self._plan.free)
+                with contextlib.ExitStack() as made:  # what fails leaves nothing behind
+                    self._plan = self._make_plan(made)
+                    made.callback(self._plan.free)
+                    self._resources.callback(made.pop_all().close)
             return self._plan
 
     @property
@@ -127,6 +129,7 @@ class HybridCall:
         at_a = self._place("a", a, problem.a_shape, 0)
         at_b = self._place("b", b, problem.b_shape, 0)
         at_c = self._place("out", out, problem.c_shape, 0)
+        check_apart(at_c, a=at_a, b=at_b)
         self.plan.from_device(at_a, at_b, at_c, alpha, beta)
         return out
 
@@ -151,6 +154,8 @@ class HybridCall:
             ]
             for which, (name, parts) in enumerate((("a", a), ("b", b), ("out", out)))
         )
+        for of_a, of_b, of_c in zip(at_a, at_b, at_c, strict=True):
+            check_apart(of_c, a=of_a, b=of_b)
         self.plan.on_blocks(at_a, at_b, at_c, alpha, beta)
         return out
 

@@ -10,6 +10,7 @@ from autotune.core.errors import OperandError
 from autotune.targets.cuda.arrays.libraries import library_of
 from autotune.targets.cuda.arrays.operands import check_place
 from autotune.targets.cuda.driver.streams import finish
+from autotune.targets.cuda.machine.matrix import check_apart
 from autotune.targets.mpi.gpu.gpus import take_gpu
 from autotune.targets.mpi.kernel import DistributedKernel
 
@@ -51,7 +52,9 @@ class GpuDistributedKernel(DistributedKernel):
                     f"beta = {beta} scales what out holds: pass out=, or use beta = 0"
                 )
             out = library_of(a).empty(a, in_c, self._problem.dtype, None)
-        self._given = [*given, self._matrix("out", out, in_c)]
+        at_c = self._matrix("out", out, in_c)
+        check_apart(at_c, a=given[0], b=given[1])
+        self._given = [*given, at_c]
         return out
 
     def _multiply_blocks(self, a: Any, b: Any, c: Any, alpha: float, beta: float) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from autotune.core.errors import OperandError
 from autotune.core.grid import Block
-from autotune.targets.host_operands import check_operands
+from autotune.targets.host_operands import check_apart, check_operands
 from autotune.targets.mpi.patience import is_set, patience_s
 from autotune.targets.mpi.ranks.meeting import Waiting, check_same, say_gone, wait
 
@@ -83,11 +83,12 @@ class DistributedKernel:
         fault = ""
         c: Any = None
         try:
+            alpha, beta = _number("alpha", alpha), _number("beta", beta)
             if stream is not None:
                 raise OperandError(f"an mpi kernel takes no stream, got {stream!r:.80}")
             c = self._check(a, b, out, beta)
         except OperandError as error:
-            fault = str(error)
+            fault, alpha, beta = str(error), 0.0, 0.0
         self._agree(fault, alpha, beta)
         if self._distributed:
             self._multiply_blocks(a, b, c, alpha, beta)
@@ -141,6 +142,8 @@ class DistributedKernel:
                 )
         if not (out.flags.c_contiguous and out.flags.writeable):
             raise OperandError("out must be contiguous and writeable: pass a copy")
+        check_apart(out, "a", a)
+        check_apart(out, "b", b)
         return out
 
     def _agree(self, fault: str, alpha: float, beta: float) -> None:
@@ -151,13 +154,15 @@ class DistributedKernel:
         """
         from mpi4py import MPI
 
-        mine = np.array([bool(fault), alpha, -alpha, beta, -beta], "float64")
+        # As whole numbers, of which there is always a largest: there is none of what is no number.
+        of_alpha, of_beta = np.array([alpha, beta], "float64").view("int64")
+        mine = np.array([bool(fault), of_alpha, ~of_alpha, of_beta, ~of_beta], "int64")
         largest = np.empty_like(mine)
         request = self._comm.Iallreduce(mine, largest, MPI.MAX)
         if not request.Test():
             wait(self._comm, request, self._waiting())
         self._calls.count += 1
-        same = largest[1] == -largest[2] and largest[3] == -largest[4]
+        same = largest[1] == ~largest[2] and largest[3] == ~largest[4]
         if largest[0] or not same:
             for rank, told in enumerate(self._comm.allgather(fault)):
                 if told:
@@ -168,6 +173,13 @@ class DistributedKernel:
         count = self._calls.count
         name = f"call {count + 1} of the kernel for {self._problem.label}"
         return Waiting(name, count, self._limit_s, ends=is_set())
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise OperandError(f"{name} must be a number, got {value!r:.40}") from error
 
 
 @atexit.register

@@ -92,7 +92,7 @@ def load_distributed(
     try:
         with Together(own, agreed=AutotuneError):
             ranks = describe(own, gpus=local == "cuda")
-            programs = ProgramCache(CacheLocations.at(request.cache).programs)
+            programs = ProgramCache.of(CacheLocations.at(request.cache))
 
             def find() -> tuple[Candidate, Match, MpiProgram]:
                 found = look_up(
@@ -138,7 +138,7 @@ def tuned_product(comm: Any, m: int, n: int, k: int, dtype: str) -> Iterator[Gpu
         dtype: element type of the operands.
     """
     describe(comm, gpus=True)
-    programs = ProgramCache(CacheLocations.at(None).programs)
+    programs = ProgramCache.of(CacheLocations.at(None))
     product = _of_rank_0(comm, lambda: choose_gpu_local(Gemm(m, n, k, dtype), programs))
     yield load_product(product, programs, comm)
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from autotune.core.configuration import Candidate
 from autotune.core.errors import CompileError
 from autotune.core.limits import CudaLimits
-from autotune.core.paths import cache_of
 from autotune.families.catalog import load_families
-from autotune.families.launch import Binary
+from autotune.families.launch import Binary, architecture_of
 from autotune.families.local import local_problem
 from autotune.families.rendering import render
 from autotune.targets.cpu.kernel import write_program
@@ -36,7 +35,7 @@ def choose_local(problem: Gemm, programs: ProgramCache) -> LocalProduct:
         problem: what a rank multiplies, with the threads that it may use.
         programs: where emitted programs go; records are looked up in the cache it is part of.
     """
-    found = look_up(problem, CpuTarget(), match="nearest", cache=cache_of(programs.place))
+    found = look_up(problem, CpuTarget(), match="nearest", cache=programs.cache)
     family, configuration = found.family, found.candidate.configuration
     return LocalProduct(
         source=render(family, configuration, dtype=problem.dtype),
@@ -60,7 +59,7 @@ def choose_gpu_local(problem: Gemm, programs: ProgramCache) -> GpuProduct:
     from autotune.targets.cuda.launch.loading import make_program
     from autotune.targets.mpi.gpu.cuda import accumulate_source
 
-    found = look_up(problem, CudaTarget(), match="nearest", cache=cache_of(programs.place))
+    found = look_up(problem, CudaTarget(), match="nearest", cache=programs.cache)
     limits = found.device.limits
     assert isinstance(limits, CudaLimits)
     families = load_families(target="cuda", operation=problem.operation)
@@ -70,9 +69,10 @@ def choose_gpu_local(problem: Gemm, programs: ProgramCache) -> GpuProduct:
         (found.family, found.candidate.configuration),
         (any_sizes, any_sizes.default(problem, limits)),
     ):
-        cubin = make_program(family, configuration, problem, limits, programs).cubin
+        program = make_program(family, configuration, problem, limits, programs)
         candidate = Candidate(family.name, configuration)
-        binary = Binary(cubin, limits.architecture, None)
+        architecture = architecture_of(family, limits.architecture)
+        binary = Binary(program.cubin, architecture, None, program.support)
         kernels.append(LocalKernel(candidate, family.digest, problem.dtype, limits, binary))
     source = accumulate_source(problem.dtype)
     compiled = compile_kept(programs, CompileRequest(source, "accumulate", limits.architecture))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import AutotuneError, FamilyError, InputError
 from autotune.core.limits import MpiLimits
-from autotune.core.processors import affinity_count
+from autotune.core.processors import affinity_count, usable_processors
 from autotune.core.suggestions import must_be
 from autotune.targets.base import Joined, Option, Placement, Target
 
@@ -186,7 +186,7 @@ class MpiTarget(Target):
             return self._described
         cores = affinity_count()
         if not self._gpus:
-            return expected(self._ranks or cores, cores)
+            return expected(self._ranks or usable_processors(), cores)
         from autotune.targets.mpi.gpu.gpus import check_gpus, count_gpus, expected_gpus
 
         ranks = self._ranks or count_gpus()

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from autotune.core.errors import OperandError
+from autotune.targets.cuda.arrays.operands import overlap
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -99,6 +102,12 @@ class DeviceMatrix:
         last = sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
         return self.address, self.address + (last + 1) * self.dtype.itemsize
 
+    @property
+    def _place(self) -> tuple[tuple[int, int, int], tuple[int, int]]:
+        """Address, leading dimension and device, and the shape, of a matrix."""
+        rows, columns = self.shape
+        return (self.address, self.stride, self.device), (rows, columns)
+
     def __getitem__(self, key: Any) -> DeviceMatrix:
         keys = key if isinstance(key, tuple) else (key,)
         keys += (slice(None),) * (len(self.shape) - len(keys))
@@ -136,6 +145,22 @@ class DeviceMatrix:
         return DeviceMatrix(
             self.device, address, shape, strides, self.dtype, self.keep, self.store
         )
+
+
+def check_apart(out: DeviceMatrix, **given: DeviceMatrix) -> None:
+    """Refuse an output that shares an element with an input.
+
+    Args:
+        out: a matrix with contiguous rows.
+        given: others of its element type, by their names.
+
+    Raises:
+        OperandError: it does.
+    """
+    for name, each in given.items():
+        near = out.device == each.device and out.size and each.size
+        if near and overlap(*out._place, *each._place, out.dtype.itemsize):
+            raise OperandError(f"out overlaps {name} in memory: pass a separate array as out")
 
 
 def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -95,7 +95,7 @@ def check_same(comm: Intracomm, **arguments: object) -> None:
     for rank, other in enumerate(told):
         for name in {**told[0], **other}:
             mine, theirs = told[0].get(name), other.get(name)
-            if theirs != mine:
+            if theirs != mine and (theirs == theirs or mine == mine):  # NaN is not itself
                 raise OperandError(
                     f"all ranks must pass the same {name}: rank 0 passes {mine!r}, "
                     f"rank {rank} passes {theirs!r}"
