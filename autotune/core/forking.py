@@ -9,7 +9,9 @@ import threading
 from typing import Any
 
 LOADING = threading.RLock()
-"""Held while a kernel is rendered, compiled or loaded: threads that want one wait for the first.
+"""Held while a kernel is looked up, rendered, compiled or loaded: threads that want one wait for
+the first. Whatever else is locked meanwhile (modules that are imported, properties that are
+computed once, LLVM) a fork then finds free, too.
 
 One lock for all kernels, since Numba compiles one at a time anyway."""
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from autotune.core.dtypes import DTYPES
-from autotune.core.errors import InputError, OperandError, OperandTypeError
+from autotune.core.errors import CacheError, InputError, OperandError, OperandTypeError
+from autotune.core.forking import LOADING
 from autotune.families.catalog import catalog
 from autotune.families.offers import refusal
 from autotune.operations.problem import Gemm
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 _NAME = "matmul"
 """What the log calls it."""
 
+_log = logging.getLogger(__name__)
+
 _SHAPES = 4096
 """Kinds of operands that `matmul` remembers the product of, at a few kilobytes each."""
 
@@ -54,7 +58,7 @@ def matmul(
     that are broadcast, any strides, no elements at all, and the element types that the library
     promotes to others. What no kernel has (integers, complex numbers, sparse tensors, products
     that gradients are wanted of, arrays of NumPy's subclasses) the library multiplies itself, and
-    so it does where the shapes were tuned and it was faster.
+    so it does where the shapes were tuned and it was faster, or where the cache cannot be read.
 
     Args:
         a: A, ... x M x N or N, in the memory of the host or of a GPU: the product is computed
@@ -113,6 +117,11 @@ def _made(library: Library, a: Look, b: Look) -> Product:
     Raises:
         OperandError: there is none.
     """
+    with LOADING:
+        return _chosen(library, a, b)
+
+
+def _chosen(library: Library, a: Look, b: Look) -> Product:
     target = library.target(a, b)
     dtype = None if target is None else library.dtype(a, b)
     if target is None or dtype is None:
@@ -121,7 +130,11 @@ def _made(library: Library, a: Look, b: Look) -> Product:
         return LibraryProduct(library)
     products = products_of(library.spread(a, dtype), library.spread(b, dtype))
     m, n, k = products.sizes
-    made = functools.partial(_by_kernels, library, products, dtype, target, a, b)
+
+    def made() -> Product:
+        with LOADING:
+            return _by_kernels(library, products, dtype, target, a, b)
+
     if products.stack and library.batches(a, m * n * k):
         return BatchedProduct(library, made)
     return made()
@@ -135,10 +148,15 @@ def _by_kernels(
     single = direct and not products.stack
     if min(*products.sizes, *products.stack) < 1:
         return PreparedProduct(library, products, dtype, None, single)
-    kernel = _kernel_of(products, dtype, target)
-    if kernel is None:  # of what is stored transposed, perhaps
-        products = products.row_major()
+    try:
         kernel = _kernel_of(products, dtype, target)
+        if kernel is None:  # of what is stored transposed, perhaps
+            products = products.row_major()
+            kernel = _kernel_of(products, dtype, target)
+    except CacheError as error:  # programs must not end for what they can do without
+        _warn(str(error))
+        tell(_NAME, _problem_of(products, dtype), target, f"the library, since {error}")
+        return LibraryProduct(library)
     problem = _problem_of(products, dtype)
     if kernel is None:
         tell(_NAME, problem, target, "the library, since no family can serve it")
@@ -147,6 +165,12 @@ def _by_kernels(
     if direct and products.are_direct(a.shape, b.shape):
         return kernel.bound
     return PreparedProduct(library, products, dtype, kernel.bound, single)
+
+
+@functools.cache
+def _warn(reason: str) -> None:
+    """Say once, and not for every shape, why libraries compute."""
+    _log.warning("products are left to their libraries: %s", reason)
 
 
 def _kernel_of(products: Products, dtype: str, target: str) -> Kernel | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autotune.core.forking import LOADING
 from autotune.operations.problem import MatrixOperation
 from autotune.store import MatchQuality
 from autotune.targets.kernel import Kernel, ProductKernel
@@ -33,6 +34,11 @@ def load_kernel(target: Target, request: Request, kind: type[Kernel] | None = No
         NotTunedError: nothing good enough; the message names the command that would tune it.
         CacheError: the cache cannot be read.
     """
+    with LOADING:
+        return _loaded(target, request, kind)
+
+
+def _loaded(target: Target, request: Request, kind: type[Kernel] | None) -> Kernel:
     problem = request.problem
     found = look_up(
         problem,
@@ -79,10 +85,11 @@ def load_kernel(target: Target, request: Request, kind: type[Kernel] | None = No
 
 def _made(found: Lookup, problem: Problem) -> BoundKernel:
     """The kernel of a candidate that was found; it is compiled unless it is here."""
-    binary, programs = binary_of(problem, found), found.shared.programs
-    return found.target.kernel(
-        found.family, found.candidate, problem, found.device, programs, binary
-    )
+    with LOADING:
+        binary, programs = binary_of(problem, found), found.shared.programs
+        return found.target.kernel(
+            found.family, found.candidate, problem, found.device, programs, binary
+        )
 
 
 def _standing(found: Lookup, problem: Problem, make: Callable[[], BoundKernel]) -> Standing | None:

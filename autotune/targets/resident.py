@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import functools
 import os
-import threading
 import time
 from typing import TYPE_CHECKING
 
+from autotune.core.forking import LOADING
 from autotune.core.paths import CacheLocations
 from autotune.families.catalog import catalog
 from autotune.families.program_cache import ProgramCache
@@ -137,7 +137,6 @@ class Resident:
 
 
 _RESIDENT: dict[Hashable, Resident] = {}
-_LOCK = threading.Lock()
 
 
 def resident(
@@ -167,7 +166,7 @@ def resident(
     found = _RESIDENT.get(key)
     if found is not None and found.holds(problem):
         return found
-    with _LOCK:
+    with LOADING:
         found = _RESIDENT.get(key)  # another thread may have been faster
         if found is None or not found.holds(problem):
             place = CacheLocations.at(cache)
@@ -182,8 +181,6 @@ def forget() -> None:
 
 
 def _after_fork_in_child() -> None:
-    global _LOCK
-    _LOCK = threading.Lock()
     _RESIDENT.clear()  # the child may not have the threads that its parent has
 
 

@@ -18,7 +18,7 @@ from autotune.core.toml_table import Table
 from autotune.families import modules, templating
 from autotune.operations.problem import Gemm
 from autotune.runtime.loading import Kernel, load
-from autotune.runtime.multiplying import forget, kernel_for
+from autotune.runtime.multiplying import forget, kernel_for, matmul
 from autotune.store import BaselineRecord, MatchQuality, TuningRecord
 from autotune.targets.cpu.target import CpuTarget
 from autotune.targets.lookup import binary_of, look_up
@@ -189,6 +189,19 @@ def test_matmul_takes_the_faster_library(tmp_path: Path, monkeypatch: pytest.Mon
     kernel = kernel_for(Gemm(16, 8, 4), "cpu")
     assert kernel.library == "NumPy"
     forget()
+
+
+def test_matmul_does_without_a_cache_that_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "tuning.sqlite").write_bytes(b"no database" * 1000)
+    monkeypatch.setenv("AUTOTUNE_CACHE", str(tmp_path))
+    forget()
+    for rows in (7, 8):
+        assert (matmul(np.ones((rows, 5)), np.ones((5, 6))) == 5).all()
+    (told,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert told.startswith("products are left to their libraries: ")
+    assert "damaged" in told
 
 
 @pytest.mark.parametrize("layout", ["nt", "tn", "tt"])

@@ -150,6 +150,44 @@ def test_a_child_by_fork_calls_and_loads_threaded_kernels(tmp_path: Path, layer:
         assert finished.stdout == "[True, True, True, True]\n", finished.stderr
 
 
+PRODUCTS = """
+import os, signal, threading
+import numpy as np
+from autotune import matmul
+
+def multiply(seed, count):
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        m, n, k = rng.integers(1, 100, 3)
+        a, b = (np.ones(shape, rng.choice(["f4", "f8"])) for shape in ((m, n), (n, k)))
+        assert (matmul(a, b) == n).all()
+
+threads = [threading.Thread(target=multiply, args=(seed, 50)) for seed in range(4)]
+for each in threads: each.start()
+for seed in range(4, 10):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(100)
+        multiply(seed, 10)
+        os._exit(0)
+    print(os.waitpid(child, 0)[1], end=" ")
+for each in threads: each.join()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot fork here")
+def test_forks_while_threads_look_kernels_up(warm_cache: Path) -> None:
+    finished = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PRODUCTS],
+        env={**os.environ, "AUTOTUNE_CACHE": str(warm_cache)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=250,
+    )
+    assert (finished.returncode, finished.stdout) == (0, "0 " * 6), finished.stderr
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot fork here")
 def test_a_fork_waits_for_what_another_thread_is_loading() -> None:
     loading, loaded = threading.Event(), threading.Event()
