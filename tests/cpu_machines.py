@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
+from itertools import product
 
 from autotune.core.limits import CpuLimits
+from autotune.families.family import KernelFamily
+from autotune.operations.problem import Gemm
 
 AVX512 = CpuLimits(
     max_threads=2,
@@ -35,3 +39,18 @@ SINGLE = CpuLimits(
 )
 """One core, the narrowest vectors and no third cache."""
 NEON = dataclasses.replace(AVX512, max_threads=64, vector_bits=128)
+
+
+def effective_restrictions(
+    family: KernelFamily, problems: Iterable[Gemm], machines: Iterable[CpuLimits]
+) -> set[str]:
+    """The restrictions of a family that remove something, of any problem on any machine."""
+    effective = set()
+    for problem, limits in product(problems, machines):
+        space = family.space(problem, limits)
+        remaining = space.cartesian
+        for step in space.funnel():
+            if step.remaining < remaining:
+                effective.add(step.expr)
+            remaining = step.remaining
+    return effective

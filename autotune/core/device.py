@@ -29,7 +29,7 @@ class DeviceFingerprint:
     """The identity that tuning records are keyed by.
 
     Attributes:
-        kind: "cpu", "cuda", "mpi" or "hybrid".
+        kind: of device: "cpu", "cuda", "mpi", "hybrid", or what a target of another package says.
         name: the device's name as people know it.
         fields: everything that makes two devices different for tuning, as JSON scalars.
     """

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from emitted import comm, drawn, error_of, load
-from grids import grid_of
+from mpi_grids import grid_of
 from slow_machine import SlowMachine
 
 from autotune.core.configuration import Configuration

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
-from grids import grid_of
 from mpi4py import MPI
+from mpi_grids import grid_of
 
 from autotune.core.configuration import Configuration
 

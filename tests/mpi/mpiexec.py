@@ -29,7 +29,8 @@ def run_ranks(
 ) -> subprocess.CompletedProcess[str]:
     """Run Python with some arguments on that many ranks, and wait for them."""
     command = [*launch_command(find_mpiexec(), ranks), sys.executable, *arguments]
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    folders = ROOT, ROOT / "benchmarks", os.environ.get("PYTHONPATH", "")
+    path = os.pathsep.join(map(str, folders))
     one_thread = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1")
     return subprocess.run(
         command,

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from grids import grid_of
+from mpi_grids import grid_of
 from mpiexec import run_ranks
 
 from autotune.core.configuration import Configuration

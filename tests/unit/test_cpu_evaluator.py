@@ -17,7 +17,7 @@ from autotune.core.configuration import Candidate, Configuration
 from autotune.core.device import Device
 from autotune.core.errors import CompileError, FamilyError
 from autotune.core.limits import CpuLimits
-from autotune.core.measurement import Outcome
+from autotune.core.measurement import Measurement, Outcome
 from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.evaluator import Effort
@@ -412,14 +412,20 @@ def test_a_hopeless_candidate_is_not_run_at_full_size(programs: ProgramCache) ->
     families = load_families(target="cpu")
     problem = Gemm(600, 600, 600, threads=1)  # rows of no power of two, which caches keep
     slow = Candidate("loops", Configuration({"order": "kji", "threads": 1}))
-    with CpuEvaluator(
-        problem, families, read_cpu(), programs, effort=QUICK, workers=1
-    ) as evaluator:
-        measurement = evaluator.evaluate(slow, best_s=4e-3)
-        honest = evaluator.evaluate(slow, best_s=None)
+
+    def evaluated(best_s: float | None) -> Measurement:
+        with CpuEvaluator(
+            problem, families, read_cpu(), programs, effort=QUICK, workers=1
+        ) as evaluator:
+            return evaluator.evaluate(slow, best_s=best_s)
+
+    honest = evaluated(None)
+    assert honest.ok
+    assert honest.median_s is not None
+    best_s = honest.median_s / 100  # as of something that is worth its time
+    measurement = evaluated(best_s)
     assert measurement.outcome is Outcome.ABANDONED
     assert "sizes divided by" in measurement.reason
     assert measurement.median_s is not None
-    assert measurement.median_s > 8 * 4e-3
+    assert measurement.median_s > 8 * best_s
     assert measurement.error is not None
-    assert honest.ok

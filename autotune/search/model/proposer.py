@@ -52,7 +52,7 @@ class ModelProposer:
     """Bayesian optimisation over the valid configurations themselves.
 
     After a first few spread-out trials, a Gaussian process is fitted to the logarithms of the
-    measured times (`kernel.fit`), its posterior is kept for every valid configuration
+    measured times (`covariance.fit`), its posterior is kept for every valid configuration
     (`Posterior`), and the one with the largest expected improvement, times its probability of
     success, is next; where parameters are passed at the call, a program that has been compiled
     already is preferred (`programs.log_costs`). One proposal in three is restricted to the best

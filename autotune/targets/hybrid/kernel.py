@@ -98,7 +98,7 @@ class HybridCall:
         beta: float = 0.0,
         stream: Any = None,
     ) -> Any:
-        """See `autotune.runtime.Kernel` and `autotune.targets.hybrid.bind.HybridKernel`."""
+        """See `autotune.targets.Kernel` and `autotune.targets.hybrid.bind.HybridKernel`."""
         if stream is not None:
             raise OperandError(
                 f"a hybrid kernel has streams of its own, got {stream!r:.80}: leave it out"

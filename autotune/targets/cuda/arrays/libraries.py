@@ -32,7 +32,7 @@ class Library(Protocol):
         ...
 
     def describe(self, name: str, array: Any, stream: int) -> DeviceArray:
-        """All about an operand; see `device_operands.describe`."""
+        """All about an operand; see `autotune.targets.cuda.arrays.operands`."""
         ...
 
     def current_stream(self, array: Any) -> int:
