@@ -9,10 +9,10 @@ from autotune.model.pruning import with_calls
 from autotune.model.terms import TERMS, Sizes, Unit
 from autotune.model.units import (
     Units,
+    chip_of,
     free_parameters,
     is_modelled,
     on_all_threads,
-    places_of,
     program_of,
     threads_of,
 )
@@ -36,11 +36,11 @@ __all__ = [
     "Unit",
     "Units",
     "build",
+    "chip_of",
     "expected_log_time",
     "free_parameters",
     "is_modelled",
     "on_all_threads",
-    "places_of",
     "program_of",
     "threads_of",
     "with_calls",

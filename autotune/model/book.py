@@ -13,7 +13,7 @@ from autotune.core.configuration import Candidate
 from autotune.model.fitting import UNKNOWN_SPREAD, fit
 from autotune.model.portfolio import PLAIN, Entry, Key
 from autotune.model.terms import TERMS, Programs, Sizes, Unit, price
-from autotune.model.units import Units, free_parameters, places_of, program_of, rate_of
+from autotune.model.units import Units, chip_of, free_parameters, program_of, rate_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -130,7 +130,7 @@ class PriceBook:
         self._families = families
         self._dtype = dtype
         self._limits = limits
-        self._places = places_of(limits)
+        self._chip = chip_of(limits)
         self._programs: dict[Key, Program] = {}
         self._common: dict[str, Prices] = {}
         self._begun_with: dict[str, Prices] = {}
@@ -244,7 +244,7 @@ class PriceBook:
         calls: dict[Unit, Programs] = {}
         for row, (sizes, unit, _, _) in zip(rows, program.timed, strict=True):
             if unit not in calls:
-                calls[unit] = Programs.of([unit], program.resident, self._places)
+                calls[unit] = Programs.of([unit], program.resident, self._chip)
             row[:] = calls[unit].count(sizes)[:, 0]
         return rows
 
@@ -252,7 +252,7 @@ class PriceBook:
         units = Units(family, key.configuration, self._dtype, self._limits)
         resident = units.resident() if resident is None else resident
         configurations, table = units.variants()
-        calls = Programs(table, resident, self._places)
+        calls = Programs(table, resident, self._chip)
         tile = units.of(key.configuration).tile
         common = self._common.get(family.name)
         if common is None:
@@ -261,10 +261,10 @@ class PriceBook:
         return Program(key, units, configurations, table, calls, tile, resident, prices)
 
     def _volumes(self, key: Key, tile: tuple[int, int, int]) -> NDArray[np.float64]:
-        return volumes(tile, self._places, self._rate(key.family))
+        return volumes(tile, self._chip.places, self._rate(key.family))
 
     def _default(self, family: str) -> Prices:
-        return default_prices(self._dtype, self._places, self._rate(family))
+        return default_prices(self._dtype, self._chip.places, self._rate(family))
 
     def _rate(self, family: str) -> float:
         return rate_of(self._families[family], self._limits)
@@ -307,7 +307,8 @@ def volumes(
     found = np.ones((len(TERMS), *rows.shape))
     loads = rate * (_LOADS if places > 1 else _LOADS_OF_ONE)
     for row, name in enumerate(TERMS):
-        if name.startswith("steps"):
+        # Waiting for memory takes as long however large the tile is.
+        if name.startswith("steps") and not name.endswith("cache"):
             found[row] = (rows * columns + loads * (rows + columns)) * steps
     for name in ("units", "sum in a block"):
         found[TERMS.index(name)] = rows * columns

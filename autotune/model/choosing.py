@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from autotune.core.configuration import Configuration
     from autotune.model.portfolio import Entry
-    from autotune.model.terms import Sizes
+    from autotune.model.terms import Chip, Sizes
 
 CAUTION = 0.7
 """Of two programs with equal predictions the better known one is taken: a standard deviation of
@@ -83,7 +83,7 @@ class Chooser:
 
     Args:
         programs: what may be chosen.
-        places: multiprocessors of the device.
+        chip: the device.
         itemsize: bytes of an element.
 
     Attributes:
@@ -93,7 +93,7 @@ class Chooser:
         ValueError: there are no programs.
     """
 
-    def __init__(self, programs: Sequence[Calls], places: int, itemsize: int) -> None:
+    def __init__(self, programs: Sequence[Calls], chip: Chip, itemsize: int) -> None:
         if not programs:
             raise ValueError("a choice needs at least one program")
         counts = [len(each.configurations) for each in programs]
@@ -104,7 +104,7 @@ class Chooser:
         self._priced = Priced(
             np.concatenate([each.units for each in programs]),
             np.repeat([float(each.resident) for each in entries], counts),
-            places,
+            chip,
             np.repeat(prices, counts, axis=0).T * doubt,
             entries[0].layout,
             itemsize,

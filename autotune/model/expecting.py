@@ -12,7 +12,7 @@ from autotune.core.limits import CudaLimits
 from autotune.families.occupancy import resident_blocks
 from autotune.model.book import volumes
 from autotune.model.terms import Programs, Sizes, price
-from autotune.model.units import places_of, rate_of
+from autotune.model.units import chip_of, rate_of
 
 if TYPE_CHECKING:
     from autotune.core.device import DeviceLimits
@@ -66,10 +66,10 @@ def expected_log_time(
             )
             usable &= fits > 0
             resident = np.maximum(fits, 1)
-        places = places_of(limits)
-        programs = Programs(table, resident, places)
+        chip = chip_of(limits)
+        programs = Programs(table, resident, chip)
         rate = rate_of(family, limits)
-        scaled = np.asarray(prices)[:, None] * volumes(table[:, :3], places, rate)
+        scaled = np.asarray(prices)[:, None] * volumes(table[:, :3], chip.places, rate)
         seconds = price(programs.count(sizes), scaled)
         return np.where(usable & (seconds > 0), np.log(np.maximum(seconds, 1e-300)), np.nan)
 

@@ -17,7 +17,7 @@ from autotune.model.terms import LESS, MORE, SECTOR_BYTES, TERMS, UNIT, Programs
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from autotune.model.terms import Column, Sizes
+    from autotune.model.terms import Chip, Column, Sizes
 
 
 class Priced:
@@ -28,7 +28,7 @@ class Priced:
     Args:
         units: as for `Programs`.
         resident: likewise.
-        places: likewise.
+        chip: likewise.
         prices: of the programs, shape (terms, programs).
         layout: of all problems.
         itemsize: likewise, bytes of an element.
@@ -41,7 +41,7 @@ class Priced:
         self,
         units: NDArray[np.float64],
         resident: NDArray[np.float64] | float,
-        places: int,
+        chip: Chip,
         prices: NDArray[np.float64],
         layout: str,
         itemsize: int,
@@ -50,7 +50,8 @@ class Priced:
         self.order = np.argsort(shares > 0, kind="stable")
         resident = np.broadcast_to(np.asarray(resident, np.float64), len(units))[self.order]
         units, prices = units[self.order], prices[:, self.order]
-        programs = Programs(units, resident, places)
+        programs = Programs(units, resident, chip)
+        places, self._chip = chip.places, chip
         rows, columns, step, parts = np.ascontiguousarray(units.T[:4])
         # A reduction that is divided into parts, and those into steps, is one of longer steps.
         self._per_size = LESS / np.array([rows, columns, step * parts])
@@ -80,8 +81,13 @@ class Priced:
             )
             steps = np.array([full + slow * resident, last + slow, of["steps in a row"]])
             self._of_steps[a, b] = steps * programs.volume
-        sector = np.array([resident, np.ones(len(units)), np.zeros(len(units))])
-        sector *= of["sectors in vain"]
+        # Of full waves, of the last one, and of any.
+        in_waves = np.array([resident, np.ones(len(units)), np.zeros(len(units))])
+        self._of_near, self._of_far = (
+            of[f"steps, {each} cache"] * in_waves * programs.volume
+            for each in ("an operand beyond the near", "all beyond the far")
+        )
+        sector = in_waves * of["sectors in vain"]
         self._of_rows = [
             {
                 rows: sector * programs.in_vain(operand, rows, layout, itemsize)
@@ -127,6 +133,9 @@ class Priced:
         a, b = sizes.row_kinds
         of_steps = self._of_rows[0][a] + self._of_rows[1][b]
         of_steps += self._of_steps[unaligned]
+        near, far = self._chip.beyond(sizes)
+        if near or far:
+            of_steps += near * self._of_near + far * self._of_far
         of_steps *= steps
         of_steps += self._of_units
         waves *= of_steps

@@ -16,7 +16,7 @@ import numpy as np
 from autotune.families.planning import planner_of
 from autotune.model.choosing import Calls, Chooser
 from autotune.model.terms import Sizes
-from autotune.model.units import Units, places_of
+from autotune.model.units import Units, chip_of
 from autotune.operations.problem import Gemm
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def with_calls(
             )
             for each in own
         ]
-        chooser = Chooser(offered, places_of(limits), problem.itemsize)
+        chooser = Chooser(offered, chip_of(limits), problem.itemsize)
         for m, n, k in _shapes(seed):
             here = replace(problem, m=m, n=n, k=k, layout=layout)
             valid = (

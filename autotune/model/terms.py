@@ -13,6 +13,7 @@ to measurements, as in ISAAC (Tillet and Cox, 2017), but for each program by its
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,6 +46,8 @@ TERMS = (
     "copies",
     "bytes copied",
     "sectors in vain",
+    "steps, an operand beyond the near cache",
+    "steps, all beyond the far cache",
 )
 """What is counted, in the order of the prices."""
 
@@ -107,6 +110,36 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
+class Chip:
+    """What of a device terms are counted with.
+
+    Attributes:
+        places: multiprocessors; 1 of a CPU, whose units follow each other.
+        near: bytes of the largest cache that a core has for itself; 0 has none of its own count,
+            as on a GPU, whose units bring tiles from wherever they are in good time.
+        far: bytes of the last cache; likewise.
+    """
+
+    places: int
+    near: int = 0
+    far: int = 0
+
+    def beyond(self, sizes: Sizes) -> tuple[float, float]:
+        """How far the larger operand is beyond the near cache, and all of them beyond the far one.
+
+        0 is within and 1 is beyond; what has half of the cache to what has twice as much is partly
+        there, by the logarithm of its size.
+        """
+        a, b, c = sizes.m * sizes.n, sizes.n * sizes.k, sizes.m * sizes.k
+        largest, every = max(a, b) * sizes.itemsize, (a + b + c) * sizes.itemsize
+        return _beyond(largest, self.near), _beyond(every, self.far)
+
+
+def _beyond(count: int, cache: int) -> float:
+    return min(max(0.5 + 0.5 * math.log2(count / cache), 0.0), 1.0) if cache else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Unit:
     """What a program does at a time, for one choice of what is passed at the call.
 
@@ -146,7 +179,7 @@ class Programs:
     Args:
         units: a row for each program, shape (programs, `UNIT`).
         resident: units that a place holds at a time, of each program or of all.
-        places: multiprocessors of the device; 1 where units follow each other.
+        chip: the device.
 
     Attributes:
         resident: as given, of each program.
@@ -164,13 +197,15 @@ class Programs:
         self,
         units: NDArray[np.float64],
         resident: NDArray[np.float64] | float,
-        places: int,
+        chip: Chip,
     ) -> None:
         rows, columns, steps, parts, in_block, copied, share, volume, area = np.ascontiguousarray(
             units.T
         )
         self.resident = np.broadcast_to(np.asarray(resident, dtype=np.float64), len(units))
         self.parts, self.volume, self.area = parts, volume, area
+        places = chip.places
+        self._chip = chip
         self._slots = self.resident * places
         self.tiles = np.array([rows, columns, steps])
         self._tiles, self._per_part = LESS / self.tiles, LESS / parts
@@ -187,9 +222,9 @@ class Programs:
         self._counted[0] = 1.0
 
     @classmethod
-    def of(cls, units: Sequence[Unit], resident: float, places: int) -> Programs:
+    def of(cls, units: Sequence[Unit], resident: float, chip: Chip) -> Programs:
         """The same from single units."""
-        return cls(np.array([each.row for each in units]), resident, places)
+        return cls(np.array([each.row for each in units]), resident, chip)
 
     def __len__(self) -> int:
         return len(self.parts)
@@ -265,6 +300,9 @@ class Programs:
         # Where the tile itself is chosen at the call, a step is as dear as the tile is large.
         counted[1:4] *= self.volume
         counted[4] *= self.area
+        near, far = self._chip.beyond(sizes)
+        np.multiply(counted[1] + counted[2], near, out=counted[17])
+        np.multiply(counted[1] + counted[2], far, out=counted[18])
         unaligned = sizes.unaligned
         if any(unaligned):
             steps = (counted[1] + counted[2]) * self.as_they_are

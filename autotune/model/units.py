@@ -12,7 +12,7 @@ from autotune.core.errors import SpaceError
 from autotune.core.limits import CudaLimits
 from autotune.families.bound import Bound
 from autotune.families.occupancy import blocks_per_multiprocessor
-from autotune.model.terms import UNIT, Unit
+from autotune.model.terms import UNIT, Chip, Unit
 from autotune.operations.problem import Gemm
 
 if TYPE_CHECKING:
@@ -194,9 +194,13 @@ def rate_of(family: KernelFamily, limits: DeviceLimits) -> float:
     return 1.0 if family.work is None else float(family.work.rate.evaluate(limits.names()))
 
 
-def places_of(limits: DeviceLimits) -> int:
-    """Multiprocessors of a device; 1 of one that has none: a CPU's tiles follow each other."""
-    return int(limits.names().get("multiprocessor_count", 1))
+def chip_of(limits: DeviceLimits) -> Chip:
+    """What of a device terms are counted with."""
+    names = limits.names()
+    if "multiprocessor_count" in names:
+        return Chip(int(names["multiprocessor_count"]))
+    near = int(names.get("l2_bytes", 0))
+    return Chip(1, near, int(names.get("l3_bytes", 0)) or near)
 
 
 def _choices(family: KernelFamily) -> dict[str, tuple[Value, ...]]:

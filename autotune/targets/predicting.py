@@ -17,9 +17,9 @@ from autotune.model import (
     PriceBook,
     Sizes,
     Units,
+    chip_of,
     expected_log_time,
     on_all_threads,
-    places_of,
     threads_of,
     with_copies,
 )
@@ -195,7 +195,7 @@ class Predictor:
         for portfolio in self._fitting(problem):
             calls = list(self._calls(_laid_out(portfolio.entries, problem.layout), problem))
             if calls and self._suits(portfolio, calls, problem):
-                chooser = Chooser(calls, places_of(self._device.limits), problem.itemsize)
+                chooser = Chooser(calls, chip_of(self._device.limits), problem.itemsize)
                 # A candidate's first time is half as long as a choice, which somebody waits for.
                 for candidate in chooser.candidates:
                     self._fits.valid(candidate, problem)
@@ -264,8 +264,8 @@ class Predictor:
                 program.prices = with_copies(program.prices, *flips)
                 entry = program.entry(family)
                 offered[program.key] = Calls(entry, program.configurations, program.table)
-        places = places_of(self._device.limits)
-        return Chooser(list(offered.values()), places, problem.itemsize) if offered else None
+        chip = chip_of(self._device.limits)
+        return Chooser(list(offered.values()), chip, problem.itemsize) if offered else None
 
     def _points_of(self, family: KernelFamily, problem: Gemm) -> Iterator[Configuration]:
         """The default and the presets, in whatever they leave open as the device has it."""

@@ -23,7 +23,7 @@ from autotune.model import (
     Unit,
     Units,
     build,
-    places_of,
+    chip_of,
     program_of,
 )
 from autotune.model.choosing import strangeness
@@ -33,6 +33,7 @@ from autotune.model.selecting import select
 from autotune.model.terms import (
     SECTOR_BYTES,
     TERMS,
+    Chip,
     Programs,
     kind_of_rows,
     price,
@@ -59,7 +60,7 @@ tiles = st.tuples(*[st.sampled_from([1, 8, 16, 48, 128, 256])] * 3)
 def test_terms_are_what_whole_numbers_give(
     sizes: Sizes, tile: tuple[int, int, int], parts: int, resident: int, places: int
 ) -> None:
-    programs = Programs.of([Unit(tile, parts)], resident, places)
+    programs = Programs.of([Unit(tile, parts)], resident, Chip(places))
     counted = dict(zip(TERMS, programs.count(sizes)[:, 0], strict=True))
     units = -(-sizes.m // tile[0]) * -(-sizes.k // tile[1]) * parts
     steps = math.ceil(math.ceil(sizes.n / tile[2]) / parts)
@@ -127,17 +128,18 @@ units_of_all_kinds = st.builds(
 @given(
     sizes_of_all_kinds,
     st.lists(st.tuples(units_of_all_kinds, st.integers(1, 8)), min_size=1, max_size=6),
-    st.integers(1, 200),
+    st.builds(Chip, places=st.integers(1, 200))
+    | st.builds(Chip, st.just(1), near=st.integers(1, 2**22), far=st.integers(1, 2**28)),
     st.integers(0, 1000),
 )
 def test_what_is_multiplied_beforehand_changes_no_time(
-    sizes: Sizes, units: list[tuple[Unit, int]], places: int, seed: int
+    sizes: Sizes, units: list[tuple[Unit, int]], chip: Chip, seed: int
 ) -> None:
     table = np.array([unit.row for unit, _ in units])
     resident = np.array([float(resident) for _, resident in units])
     prices = np.random.default_rng(seed).uniform(0, 1, (len(TERMS), len(units)))
-    expected = price(Programs(table, resident, places).count(sizes), prices)
-    priced = Priced(table, resident, places, prices, sizes.layout, sizes.itemsize)
+    expected = price(Programs(table, resident, chip).count(sizes), prices)
+    priced = Priced(table, resident, chip, prices, sizes.layout, sizes.itemsize)
     assert sorted(priced.order) == list(range(len(units)))
     for _ in range(2):  # nothing is left behind for the next shape
         seconds = priced.seconds(sizes)
@@ -147,13 +149,31 @@ def test_what_is_multiplied_beforehand_changes_no_time(
 def test_shared_units_leave_no_wave_partly_empty() -> None:
     sizes = Sizes(1100, 512, 128, 4)  # nine tiles of 32 steps
     units = [Unit((128, 128, 16), share=share) for share in (0, 4)]
-    counted = Programs.of(units, 1, 6).count(sizes)
+    counted = Programs.of(units, 1, Chip(6)).count(sizes)
     terms = {name: row.tolist() for name, row in zip(TERMS, counted, strict=True)}
     assert terms["steps of full waves"] == [32, 48]
     assert terms["steps of the last wave"] == [32, 0]
     assert terms["steps in a row"] == [64, 48]
     # A unit with a share goes through its part of nine tiles, and through a rest of another.
     assert terms["waves"] == [2, 9 / 6 + 1]
+
+
+def test_steps_are_dearer_beyond_a_cpus_caches() -> None:
+    chip = Chip(1, near=2**20, far=2**25)
+    for sizes, wanted in (
+        (Sizes(256, 256, 256, 4), (0.0, 0.0)),  # an operand has a quarter of the near cache
+        (Sizes(512, 512, 8, 4), (0.5, 0.0)),  # as much as there is
+        (Sizes(8, 512, 2048, 4), (1.0, 0.0)),
+        (Sizes(2048, 2048, 2048, 4), (1.0, 0.5 + 0.5 * math.log2(1.5))),
+        (Sizes(4096, 4096, 4096, 4), (1.0, 1.0)),
+    ):
+        assert chip.beyond(sizes) == wanted
+        counted = Programs.of([Unit((8, 16, 1))], 1, chip).count(sizes)[:, 0]
+        terms = dict(zip(TERMS, counted.tolist(), strict=True))
+        steps = terms["steps of full waves"]
+        assert terms["steps, an operand beyond the near cache"] == wanted[0] * steps
+        assert terms["steps, all beyond the far cache"] == wanted[1] * steps
+    assert Chip(132).beyond(Sizes(8192, 8192, 8192, 4)) == (0.0, 0.0)
 
 
 def device_time(tile: tuple[int, int, int], sizes: Sizes, parts: int) -> float:
@@ -168,7 +188,7 @@ def device_time(tile: tuple[int, int, int], sizes: Sizes, parts: int) -> float:
     prices["bytes of B"] = 2e-13
     prices["bytes of parts"] = 4e-13
     prices["sum of parts"] = 2e-6
-    counted = Programs.of([Unit(tile, parts)], 1, LIMITS.multiprocessor_count).count(sizes)[:, 0]
+    counted = Programs.of([Unit(tile, parts)], 1, chip_of(LIMITS)).count(sizes)[:, 0]
     return float(counted @ np.array(list(prices.values())))
 
 
@@ -179,10 +199,9 @@ def drawn(rng: np.random.Generator, count: int) -> list[Sizes]:
 
 
 def counted(tile: tuple[int, int, int], shapes: list[Sizes], parts: list[int]) -> np.ndarray:
-    places = LIMITS.multiprocessor_count
     return np.array(
         [
-            Programs.of([Unit(tile, each)], 1, places).count(sizes)[:, 0]
+            Programs.of([Unit(tile, each)], 1, chip_of(LIMITS)).count(sizes)[:, 0]
             for sizes, each in zip(shapes, parts, strict=True)
         ]
     )
@@ -265,7 +284,7 @@ def test_what_is_built_chooses_well(pipelined: KernelFamily) -> None:
         known = [each for each in calls if program_of(pipelined, each) == entry.configuration]
         table = np.array([units[each].row for each in known])
         offered.append(Calls(entry, known, table))
-    chooser = Chooser(offered, places_of(LIMITS), 4)
+    chooser = Chooser(offered, chip_of(LIMITS), 4)
     losses = []
     for sizes in shapes[40:]:
         choice = next(chooser.ranked(sizes))
@@ -300,7 +319,7 @@ def test_what_was_timed_on_small_problems_alone_is_not_chosen_for_large_ones(
     for each in entries:
         units = Units(pipelined, each.configuration, "float32", LIMITS)
         offered.append(Calls(each, *units.variants()))
-    chooser = Chooser(offered, places_of(LIMITS), 4)
+    chooser = Chooser(offered, chip_of(LIMITS), 4)
     assert next(chooser.ranked(far)).entry == entries[1]
     assert strangeness(far, entries[1].largest) == 1
     assert strangeness(near, entries[0].largest) == 1
