@@ -71,18 +71,17 @@ def number(name: str, value: Any, wanted: str = "a number") -> Any:
         return value
     shape = getattr(value, "shape", None)
     if shape is None:
-        held, given = value, shown(value)
+        held = value
     elif shape == () and hasattr(value, "item"):
         is_time = getattr(getattr(value, "dtype", None), "kind", "") in ("m", "M")
-        held, given = None if is_time else value.item(), shown(value)
+        held = None if is_time else value.item()
     else:
-        held, given = None, f"an array of shape {shape}"
+        held = None
     kind = type(held)
-    if not hasattr(kind, "__mul__") or hasattr(kind, "__len__"):
-        raise OperandTypeError(
-            f"{name} must be {wanted}, got {given}: pass one of Python or NumPy"
-        )
-    return held
+    if hasattr(kind, "__mul__") and not hasattr(kind, "__len__"):
+        return held
+    given = f"an array of shape {shape}" if shape else shown(value)
+    raise OperandTypeError(f"{name} must be {wanted}, got {given}: pass one of Python or NumPy")
 
 
 def is_complex(held: object) -> bool:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from autotune.families.program_cache import ProgramCache
     from autotune.operations.problem import Problem
 
-_PLAIN = frozenset((float, int))
+_PLAIN = frozenset((float, int, bool, np.float64, np.float32))
 """Scalars that compiled code takes as `real` does; of others it takes text, and real parts."""
 
 
@@ -128,7 +128,10 @@ class HostProduct(HostKernel):
         stream: Any = None,
     ) -> NDArray[Any]:
         """See `autotune.targets.Kernel`."""
-        if type(alpha) not in _PLAIN or type(beta) not in _PLAIN:
+        # Two floats are recognised sooner than by the set.
+        if not type(alpha) is type(beta) is float and not (
+            type(alpha) in _PLAIN and type(beta) in _PLAIN
+        ):
             alpha, beta = real("alpha", alpha), real("beta", beta)
         if stream is None and (out is not None or beta == 0):
             c = np.empty(self._shape, self._dtype) if out is None else out
