@@ -15,6 +15,27 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SIZES = (1, 1, 2, 3, 5)
+NO_NUMBERS: tuple[Any, ...] = (
+    None,
+    "2",
+    "",
+    b"2",
+    bytearray(b"2"),
+    np.str_("2"),
+    np.array("2"),
+    np.array(None),
+    [2],
+    (),
+    object(),
+    np.array([2.0]),
+    np.array([0.0, 1.0]),
+    np.timedelta64(2, "ns"),
+)
+"""What scales nothing, though some of it converts to a number, or is false as zero is."""
+
+NOT_REAL: tuple[Any, ...] = (2j, 2 + 0j, 1 + 0j, 0j, np.complex128(2j), np.array(2 + 0j))
+TOO_LARGE: tuple[Any, ...] = (10**400, 10**5000, -(10**400))
+
 VIEWS = ("rows", "columns", "apart", "steps", "reversed", "turned", "repeated", "bytes")
 
 
@@ -59,6 +80,21 @@ def values(source: random.Random, shape: tuple[int, ...], dtype: Any) -> NDArray
     if kind in "ub":
         numbers = abs(numbers)
     return np.asarray(numbers, dtype)
+
+
+def near(source: random.Random, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape, or one that differs from it in what libraries may pass over when they store."""
+    for change in source.choices(("fewer", "more", "other", "last"), k=source.randrange(3)):
+        if change == "more":
+            shape = (source.choice((1, 1, 2)), *shape)
+        elif change == "fewer":
+            shape = shape[1:]
+        elif shape:
+            place = -1 if change == "last" else source.randrange(len(shape))
+            sizes = list(shape)
+            sizes[place] = source.choice((1, 2, 3))
+            shape = tuple(sizes)
+    return shape
 
 
 def spread(array: NDArray[Any], view: str) -> NDArray[Any]:

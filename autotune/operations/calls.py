@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from autotune.core.errors import OperandError
+import numpy as np
+
+from autotune.core.errors import OperandError, OperandTypeError
+from autotune.core.printable import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from autotune.operations.operation import Operation
 
@@ -51,3 +54,65 @@ def check_unread(operation: Operation, scalars: Mapping[str, float]) -> None:
                 f"{name} = {value} scales what out holds: pass out=, or use {name} = 0"
             )
     raise OperandError(f"{operation.name} reads what out holds: pass out=")
+
+
+def number(name: str, value: Any, wanted: str = "a number") -> Any:
+    """A scalar as the number that it is: one of Python, or of whatever else multiplies.
+
+    Args:
+        name: of the scalar.
+        value: a number, or an array without dimensions that holds one.
+        wanted: what it must be, for the message.
+
+    Raises:
+        OperandTypeError: text, several numbers or none, or a time.
+    """
+    if type(value) in (float, int):
+        return value
+    shape = getattr(value, "shape", None)
+    if shape is None:
+        held = value
+    elif shape == () and hasattr(value, "item"):
+        is_time = getattr(getattr(value, "dtype", None), "kind", "") in ("m", "M")
+        held = None if is_time else value.item()
+    else:
+        held = None
+    kind = type(held)
+    if hasattr(kind, "__mul__") and not hasattr(kind, "__len__"):
+        return held
+    given = f"an array of shape {shape}" if shape else shown(value)
+    raise OperandTypeError(f"{name} must be {wanted}, got {given}: pass one of Python or NumPy")
+
+
+def is_complex(held: object) -> bool:
+    """Whether a number is of a complex type, whatever its imaginary part is."""
+    return isinstance(held, complex | np.complexfloating)
+
+
+def real(name: str, value: Any, made: Callable[[Any], Any] = float) -> Any:
+    """A scalar for real elements.
+
+    Args:
+        name: of the scalar.
+        value: whatever `number` takes that is not complex: whether a call is refused should not
+            depend on how an imaginary part was rounded.
+        made: makes it a number of the precision that is wanted.
+
+    Raises:
+        OperandTypeError: it is no real number.
+        OperandError: it is one that is too large, or stands for none.
+    """
+    if type(value) is made:
+        return value
+    held = number(name, value, "a real number")
+    try:
+        if not is_complex(held):
+            return made(held)
+        reason = "pass its real part"
+    except TypeError as error:
+        reason = str(error)
+    except (ValueError, ArithmeticError) as error:
+        raise OperandError(
+            f"{name} must be a real number that fits, got {shown(value)}: {error}"
+        ) from error
+    raise OperandTypeError(f"{name} must be a real number, got {shown(value)}: {reason}")

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autotune.core.errors import OperandError
-from autotune.runtime.arrays.base import out_is_missing
+from autotune.operations.calls import real
+from autotune.runtime.arrays.base import core_of, only, out_is_missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,9 +44,10 @@ class PreparedProduct:
 
         Raises:
             OperandError: `out` is missing, or does not lie as a result of a kernel's would, or a
-                scalar is no number.
+                scalar is no real number.
         """
         products, library, kernel = self.products, self.library, self.kernel
+        alpha, beta = real("alpha", alpha), real("beta", beta)
         if out is None and self.direct and kernel is not None:
             left = library.matrices(a, products.left, self.dtype)
             right = library.matrices(b, products.right, self.dtype)
@@ -139,8 +141,7 @@ def staged(
     """
     a, b = (library.aligned(each) for each in operands)
     alpha, beta = scalars
+    out = only(out)
     if out is None:
         return product(a, b, None, alpha, beta)
-    if isinstance(out, tuple) and len(out) == 1:  # as ufuncs take it
-        (out,) = out
-    return library.store(out, product(a, b, None, alpha, 0.0), beta)
+    return library.store(out, product(a, b, None, alpha, 0.0), beta, core_of(a, b))

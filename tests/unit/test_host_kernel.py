@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matmul_cases import NO_NUMBERS, NOT_REAL, TOO_LARGE
 from suspect_family import suspect, write_suspects
 
 from autotune.core.errors import OperandError
@@ -21,7 +22,7 @@ from autotune.families.program_cache import ProgramCache
 from autotune.operations.problem import Gemm
 from autotune.targets.cpu import CpuKernel, CpuProgram, load_kernel
 from autotune.targets.cpu import direct as direct_module
-from autotune.targets.cpu.call import HostProduct
+from autotune.targets.cpu.call import HostKernel, HostProduct
 from autotune.targets.cpu.direct import direct_call, write_call
 
 if TYPE_CHECKING:
@@ -289,14 +290,19 @@ def test_every_reason_to_refuse_has_words(loader: Loader) -> None:
         assert str(caught.value) == words
 
 
-@pytest.mark.parametrize("scalar", [None, 1j, "two"])
-def test_scalars_that_are_no_numbers_are_named(scalar: Any, loader: Loader) -> None:
+@pytest.mark.parametrize("place", [0, 1])
+def test_scalars_that_are_no_numbers_are_named(place: int, loader: Loader) -> None:
     a, b, c = operands(PROBLEM)
-    kernel, _ = loader.both(PROBLEM)
-    with pytest.raises(OperandError, match="alpha must be a real number, got"):
-        kernel(a, b, c, scalar)
-    with pytest.raises(OperandError, match="beta must be a real number, got"):
-        kernel(a, b, c, 1.0, scalar)
+    before = c.copy()
+    raw = loader.raw(PROBLEM)
+    of_any_operation = HostKernel(PROBLEM, raw, direct_call(raw, PROBLEM, loader.programs))
+    name = ("alpha", "beta")[place]
+    for scalar in (*NO_NUMBERS, *NOT_REAL, *TOO_LARGE):
+        for kernel in (*loader.both(PROBLEM), of_any_operation):
+            for out in (None, c):
+                with pytest.raises(OperandError, match=f"^{name} must be a real number"):
+                    kernel(a, b, out=out, **{name: scalar})
+    np.testing.assert_array_equal(c, before)
 
 
 def test_direct_calls_do_nothing_with_what_they_do_not_take(loader: Loader) -> None:

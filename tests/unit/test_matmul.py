@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matmul_cases import VIEWS, draw, spread, values
+from matmul_cases import (
+    NO_NUMBERS,
+    NOT_REAL,
+    TOO_LARGE,
+    VIEWS,
+    draw,
+    near,
+    spread,
+    values,
+)
 from textbook_family import tune_textbook
 
 from autotune import matmul
@@ -90,6 +101,45 @@ def test_results_go_where_numpy_puts_them(seed: int) -> None:
             continue
         assert matmul(a, b, out, alpha, beta) is out
         np.testing.assert_array_equal(out, alpha * wanted + beta * before)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_outputs_of_other_shapes_are_those_that_numpy_takes(seed: int) -> None:
+    source = random.Random(seed)
+    kinds = (*KERNELS, *KERNELS, "int32", "complex64")
+    taken = 0
+    for _ in range(600):
+        case = draw(source)
+        a, b = (values(source, shape, source.choice(kinds)) for shape in (case.a, case.b))
+        shape = near(source, np.matmul(a, b).shape)
+        if b.ndim > 1 and not shape:
+            continue  # NumPy reads columns as a stack then, which fits if all sizes are 1
+        out = values(source, shape, source.choice(("float64", "complex128")))
+        wanted, before = out.copy(), out.copy()
+        try:
+            np.matmul(a, b, out=wanted)
+        except (TypeError, ValueError):
+            with pytest.raises(OperandError):
+                matmul(a, b, out)
+            np.testing.assert_array_equal(out, before)
+            continue
+        assert matmul(a, b, source.choice((out, (out,)))) is out
+        np.testing.assert_array_equal(out, wanted)
+        again = before.copy()
+        matmul(a, b, again, 2, 3)
+        np.testing.assert_array_equal(again, 2 * wanted + 3 * before)
+        taken += shape != np.matmul(a, b).shape
+    assert taken > 50
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_an_output_of_none_in_a_tuple_is_allocated(dtype: str) -> None:
+    a = values(random.Random(0), (4, 4), dtype)
+    same(matmul(a, a, out=(None,)), np.matmul(a, a))
+    same(matmul(a, a, out=(None,), alpha=2), 2 * np.matmul(a, a))
+    same(matmul(a.view(np.matrix), a, out=(None,), alpha=2), 2 * np.matmul(a.view(np.matrix), a))
+    with pytest.raises(OperandError, match="pass out="):
+        matmul(a, a, out=(None,), beta=1)
 
 
 @given(
@@ -175,6 +225,96 @@ def test_whole_numbers_are_scaled_by_whole_numbers() -> None:
     with pytest.raises(OperandTypeError, match="alpha must be a whole number"):
         matmul(whole, whole, alpha=0.5)
     same(matmul(whole, whole, alpha=2.0), np.full((2, 2), 4, np.int32))
+
+
+@given(data=st.data(), dtype=st.sampled_from("bhilqBHILQ"))
+def test_no_digit_of_a_whole_number_is_lost(data: st.DataObject, dtype: str) -> None:
+    limits = np.iinfo(dtype)
+    wholes = st.integers(int(limits.min), int(limits.max))
+    alpha, beta, held = (data.draw(wholes) for _ in range(3))
+    one, out = np.ones((1, 1), dtype), np.full((1, 1), held, dtype)
+    assert matmul(one, one, out, alpha, beta) is out
+    bits = 8 * one.itemsize
+    assert (int(out[0, 0]) - alpha - beta * held) % 2**bits == 0
+    for beyond in (int(limits.max) + 1, int(limits.min) - 1):
+        for name in ("alpha", "beta"):
+            with pytest.raises(OperandError, match=f"{name} must be from {limits.min} to"):
+                matmul(one, one, out, **{name: beyond})
+
+
+@given(data=st.data(), dtype=st.sampled_from("gG"))
+def test_no_digit_of_a_long_double_is_lost(data: st.DataObject, dtype: str) -> None:
+    parts = st.integers(1, 2**60)
+    alpha, beta = (np.longdouble(data.draw(parts)) / data.draw(parts) for _ in range(2))
+    one = np.ones((1, 1), dtype)
+    same(matmul(one, one, alpha=alpha), alpha * one)
+    same(matmul(one, one, one.copy(), alpha, beta), (alpha + beta) * one)
+    same(matmul(one, one, alpha=2**63 + 1), np.longdouble(2**63 + 1) * one)
+
+
+@given(
+    scalars=st.tuples(*[st.sampled_from([0, 1, 2, -1, 0.5, 0.0, True, False, np.nan])] * 2),
+    seed=st.integers(0, 100),
+)
+def test_products_of_truths_are_true_or_false(scalars: tuple[Any, Any], seed: int) -> None:
+    alpha, beta = scalars
+    source = np.random.default_rng(seed)
+    a, b, out = (source.random(shape) < 0.5 for shape in ((3, 4), (4, 2), (3, 2)))
+    product = np.matmul(a, b) & bool(alpha)
+    wanted = product | (out & bool(beta))
+    same(matmul(a, b, alpha=alpha), product)
+    matmul(a, b, out, alpha, beta)
+    same(out, wanted)
+
+
+ROUTES: dict[str, tuple[Any, Any, Any]] = {
+    "kernel": (np.ones((3, 3)), np.ones((3, 3)), np.ones((3, 3))),
+    "no reduction": (np.ones((3, 0)), np.ones((0, 3)), np.ones((3, 3))),
+    "no rows": (np.ones((0, 3)), np.ones((3, 3)), np.ones((0, 3))),
+    "kept beside": (np.ones((3, 3)), np.ones((3, 3)), np.ones((3, 3)).T),
+    "cast": (np.ones((3, 3), "f4"), np.ones((3, 3), "f4"), np.ones((3, 3))),
+    "vector": (np.ones(3), np.ones((3, 3)), np.ones(3)),
+    "number": (np.ones(3), np.ones(3), np.ones(())),
+    "stack": (np.ones((2, 3, 3)), np.ones((2, 3, 3)), np.ones((2, 3, 3))),
+    "large stack": (np.ones((2, 70, 70)), np.ones((2, 70, 70)), np.ones((2, 70, 70))),
+    "unaligned": (spread(np.ones((3, 3)), "bytes"), np.ones((3, 3)), np.ones((3, 3))),
+    "half": (np.ones((3, 3), "f2"), np.ones((3, 3), "f2"), np.ones((3, 3), "f2")),
+    "whole": (np.ones((3, 3), "i4"), np.ones((3, 3), "i4"), np.ones((3, 3), "i4")),
+    "truths": (np.ones((3, 3), "?"), np.ones((3, 3), "?"), np.ones((3, 3), "?")),
+    "long": (np.ones((3, 3), "g"), np.ones((3, 3), "g"), np.ones((3, 3), "g")),
+    "matrix": (np.ones((3, 3)).view(np.matrix), np.ones((3, 3)), np.ones((3, 3))),
+    "complex": (np.ones((3, 3), "F"), np.ones((3, 3), "F"), np.ones((3, 3), "F")),
+    "objects": (np.ones((3, 3), "O"), np.ones((3, 3), "O"), np.ones((3, 3), "O")),
+    "object": (np.ones(3, "O"), np.ones(3, "O"), np.ones((), "O")),
+}
+
+
+@pytest.mark.parametrize("name", ["alpha", "beta"])
+@pytest.mark.parametrize("route", ROUTES)
+def test_what_is_no_number_is_refused_on_every_way(route: str, name: str) -> None:
+    a, b, out = ROUTES[route]
+    before = out.copy()
+    for scalar, to in itertools.product(NO_NUMBERS, (None, out)):
+        with pytest.raises(OperandTypeError, match=f"^{name} must be [^\n]*$"):
+            matmul(a, b, to, **{name: scalar})
+    others = () if route in ("complex", "objects", "object") else NOT_REAL
+    others += () if route in ("long", "objects", "object") else TOO_LARGE
+    for scalar, to in itertools.product(others, (None, out)):
+        with pytest.raises(OperandError, match=f"^{name} (must be|=) [^\n]*$"):
+            matmul(a, b, to, **{name: scalar})
+    np.testing.assert_array_equal(out, before)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_numbers_of_any_type_are_taken_on_every_way(route: str) -> None:
+    a, b, held = ROUTES[route]
+    product = np.matmul(a, b)
+    numbers = [2, np.float32(2), np.int8(2), np.uint64(2), np.array(2.0), Fraction(2), Decimal(2)]
+    for two in numbers[: -2 if held.dtype == object else None]:
+        out = held.copy("K")
+        matmul(a, b, out, two, two)
+        twice = product if route == "truths" else 2 * product + 2 * held
+        np.testing.assert_array_equal(out, twice)
 
 
 def test_an_empty_reduction_leaves_beta_times_out() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from matmul_cases import draw, spread, values
+from matmul_cases import NO_NUMBERS, NOT_REAL, TOO_LARGE, draw, spread, values
 from textbook_family import tune_textbook
 
 from autotune import matmul
@@ -138,6 +138,50 @@ def test_negated_views_and_sparse_tensors() -> None:
     same(matmul(imaginary, torch.ones(2, 2)), torch.matmul(imaginary, torch.ones(2, 2)))
     sparse = torch.eye(3).to_sparse()
     same(matmul(sparse, torch.ones(3, 2)), torch.ones(3, 2))
+
+
+ROUTES = {
+    "kernel": ((3, 3), (3, 3), "float32"),
+    "no reduction": ((3, 0), (0, 3), "float32"),
+    "stack": ((2, 3, 3), (2, 3, 3), "float64"),
+    "whole": ((3, 3), (3, 3), "int32"),
+    "bfloat16": ((3, 3), (3, 3), "bfloat16"),
+}
+
+
+@pytest.mark.parametrize("name", ["alpha", "beta"])
+@pytest.mark.parametrize("route", ROUTES)
+def test_what_is_no_number_is_refused_on_every_way(route: str, name: str) -> None:
+    *shapes, dtype = ROUTES[route]
+    a, b = (torch.ones(shape, dtype=getattr(torch, dtype)) for shape in shapes)
+    out = torch.matmul(a, b)
+    before = out.clone()
+    tensors = (torch.tensor([2.0]), torch.tensor(2j))
+    for scalar in (*NO_NUMBERS, *NOT_REAL, *TOO_LARGE, *tensors):
+        for to in (None, out, out.mT):
+            with pytest.raises(OperandError, match=f"^{name} (must be|=)"):
+                matmul(a, b, to, **{name: scalar})
+    assert out.equal(before)
+
+
+def test_numbers_of_any_type_scale() -> None:
+    a = torch.ones(3, 3)
+    for two in (2, 2.0, np.float32(2), np.array(2), torch.tensor(2.0), torch.tensor(2)):
+        out = torch.ones(3, 3)
+        same(matmul(a, a, out, two, two), torch.full((3, 3), 8.0))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "int64"])
+def test_whole_numbers_are_scaled_exactly_or_refused(dtype: str) -> None:
+    one = torch.ones(1, 1, dtype=getattr(torch, dtype))
+    limits = torch.iinfo(one.dtype)
+    for whole in (limits.max, limits.max - 1, limits.min):
+        assert matmul(one, one, alpha=whole).item() == whole
+        assert matmul(one, one, 0 * one, 0, whole).item() == 0
+        assert matmul(one, one, one.clone(), 0, whole).item() == whole
+    for whole in (limits.max + 1, limits.min - 1):
+        with pytest.raises(OperandError, match="alpha must be from"):
+            matmul(one, one, alpha=whole)
 
 
 def test_what_pytorch_refuses_is_refused() -> None:

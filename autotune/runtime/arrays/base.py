@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, SupportsInt
+
+import numpy as np
 
 from autotune.core.errors import OperandError, OperandTypeError
+from autotune.core.printable import shown
+from autotune.operations.calls import is_complex, number, real
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -27,6 +31,18 @@ class Look(NamedTuple):
     strides: tuple[int, ...]
     dtype: Any
     place: Any = None
+
+
+class Core(NamedTuple):
+    """Which of a result's dimensions are those of each product; others are of a stack.
+
+    Attributes:
+        rows: whether there are such.
+        columns: whether there are such.
+    """
+
+    rows: bool
+    columns: bool
 
 
 class Library(Protocol):
@@ -90,11 +106,11 @@ class Library(Protocol):
         """An operand whose elements lie at multiples of their size: a copy, or itself."""
         ...
 
-    def store(self, out: Any, result: Any, beta: float) -> Any:
+    def store(self, out: Any, result: Any, beta: Any, core: Core) -> Any:
         """Set ``out = result + beta out`` by the library's rules; returns `out`.
 
         Raises:
-            OperandError: it does not fit.
+            OperandError: it does not fit, or `beta` is no number for its elements.
         """
         ...
 
@@ -111,38 +127,73 @@ class Library(Protocol):
         ...
 
 
-def scale(name: str, value: Any, kind: str) -> Any:
-    """A scalar as a number of Python, which changes no element type.
+def scale(name: str, value: Any, dtype: np.dtype[Any]) -> Any:
+    """A scalar as a number that changes no element type and loses nothing that elements hold.
 
     Args:
         name: of the scalar.
         value: a number, of Python or NumPy.
-        kind: of the elements it scales, by NumPy's letter: "b", "i", "u", "f" or "c"; others take
-            whatever multiplies them.
+        dtype: of the elements it scales; objects take whatever multiplies them.
 
     Raises:
         OperandTypeError: it is no number, or none that elements of that kind can be scaled by.
+        OperandError: it is one that they cannot hold.
     """
-    if kind not in "biufc":
-        return value
-    try:
-        number = complex(value)
-    except (TypeError, ValueError) as error:
-        raise OperandTypeError(f"{name} must be a number, got {value!r:.40}: {error}") from error
-    if kind == "c":
-        return number
-    if number.imag:
-        raise OperandTypeError(f"{name} must be a real number, got {value!r:.40}")
-    if kind == "f":
-        return number.real
-    if not math.isfinite(number.real) or number.real != int(number.real):
+    if dtype.kind == "b":
+        return bool(real(name, value))
+    if dtype.kind in "iu":
+        return _whole(name, value, dtype)
+    held = number(name, value)
+    if dtype.kind not in "fc":
+        return held
+    if dtype.kind == "c" and is_complex(held):
+        return held if dtype.char == "G" else complex(held)
+    return real(name, held, np.longdouble if dtype.char in "gG" else float)
+
+
+def _whole(name: str, value: Any, dtype: np.dtype[Any]) -> int:
+    """A number for whole elements, which have more digits than a float."""
+    whole = real(name, value, _int)
+    if whole is None:
         raise OperandTypeError(
-            f"{name} must be a whole number for elements that are, got {value!r:.40}: convert a "
+            f"{name} must be a whole number for elements that are, got {shown(value)}: convert a "
             "or b to a floating type"
         )
-    return int(number.real)
+    limits = np.iinfo(dtype)
+    if not limits.min <= whole <= limits.max:
+        raise OperandError(
+            f"{name} must be from {limits.min} to {limits.max} for elements of {dtype}, got "
+            f"{shown(value)}: convert the operands to a type that holds it"
+        )
+    return int(whole)
+
+
+def _int(value: Any) -> int | None:
+    """A number as the integer that it is equal to; None where there is none."""
+    if not isinstance(value, SupportsInt):
+        value = float(value)
+    if value != value or abs(value) == math.inf:
+        return None
+    whole = int(value)
+    return whole if whole == value else None
+
+
+def is_usual(alpha: Any, beta: Any) -> bool:
+    """Whether a product is neither scaled nor added to anything, by real numbers of Python."""
+    of_python = isinstance(alpha, float | int) and isinstance(beta, float | int)
+    return of_python and alpha == 1 and beta == 0
+
+
+def core_of(a: Any, b: Any) -> Core:
+    """What products of two operands have: a vector on the left makes no rows."""
+    return Core(np.ndim(a) > 1, np.ndim(b) > 1)
+
+
+def only(out: Any) -> Any:
+    """An output that may be in a tuple, as ufuncs take those that they have several of."""
+    return out[0] if isinstance(out, tuple) and len(out) == 1 else out
 
 
 def out_is_missing(beta: Any) -> OperandError:
     """What to say where `beta` scales an output that is not there."""
-    return OperandError(f"beta = {beta} scales what out holds: pass out=, or use beta = 0")
+    return OperandError(f"beta = {shown(beta)} scales what out holds: pass out=, or use beta = 0")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError, OperandTypeError
-from autotune.runtime.arrays.base import out_is_missing, scale
+from autotune.operations.calls import number
+from autotune.runtime.arrays.base import core_of, is_usual, only, out_is_missing, scale
 from autotune.runtime.shapes import Spread
 from autotune.targets.precision import cupy_is_exact
 from autotune.targets.registry import home_of
@@ -17,7 +19,7 @@ from autotune.targets.registry import home_of
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from autotune.runtime.arrays.base import Look
+    from autotune.runtime.arrays.base import Core, Look
     from autotune.runtime.shapes import Factor
 
 SMALL_PRODUCT = 1 << 18
@@ -25,6 +27,9 @@ SMALL_PRODUCT = 1 << 18
 
 SMALL_LAUNCH = 1 << 27
 """Multiplications that a GPU does while a kernel is launched from Python."""
+
+_OBJECTS = np.dtype(object)
+"""The element type of results that have none: objects, where a product is one number."""
 
 
 class NumpyArrays:
@@ -108,16 +113,19 @@ class NumpyArrays:
         """See `Library.aligned`."""
         return array if array.flags.aligned else array.copy()
 
-    def store(self, out: Any, result: Any, beta: Any) -> Any:
+    def store(self, out: Any, result: Any, beta: Any, core: Core) -> Any:
         """See `Library.store`: as NumPy stores results, which may be broadcast and cast."""
         if not isinstance(out, self.module.ndarray):
             raise OperandTypeError(
                 f"out must be an array of {self.module.__name__}, got {type(out).__name__}"
             )
-        self._check_out(out, result)
+        _check_out(out.shape, np.shape(result), core)
+        factor = scale("beta", beta, out.dtype)
         try:
-            if beta:
-                result = result + scale("beta", beta, out.dtype.kind) * out
+            if np.ndim(result) > out.ndim:  # a stack of one product
+                result = result[(0,) * (result.ndim - out.ndim)]
+            if factor != 0:
+                result = result + factor * out
             self.module.copyto(out, result, casting="same_kind")
         except TypeError as error:
             raise OperandTypeError(_one_line(error)) from error
@@ -135,34 +143,31 @@ class NumpyArrays:
 
     def multiply(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
         """See `Library.multiply`: any operands that the library's own product takes."""
+        out, alpha, beta = only(out), number("alpha", alpha), number("beta", beta)
         if beta != 0 and out is None:
             raise out_is_missing(beta)
+        usual = is_usual(alpha, beta)
         try:
-            if alpha == 1 and beta == 0:
-                return self._product(a, b, out)
-            result = self._product(a, b, None)
-            if alpha != 1:
-                result = result * scale("alpha", alpha, result.dtype.kind)
+            result = self._product(a, b, out if usual else None)
+            if usual:
+                return result
+            dtype = getattr(result, "dtype", _OBJECTS)
+            factor = scale("alpha", alpha, dtype)
+            result = result if factor == 1 else result * factor
+            if out is None:
+                scale("beta", beta, dtype)
+                return result
         except TypeError as error:
             raise OperandTypeError(_one_line(error)) from error
         except (ValueError, OverflowError) as error:
             raise OperandError(_one_line(error)) from error
-        return result if out is None else self.store(out, result, beta)
+        return self.store(out, result, beta, core_of(a, b))
 
     def _product(self, a: Any, b: Any, out: Any) -> Any:
         return np.matmul(a, b) if out is None else np.matmul(a, b, out=out)
 
     def _is_writeable(self, out: Any) -> bool:
         return bool(out.flags.writeable)
-
-    def _check_out(self, out: Any, result: Any) -> None:
-        """A result goes to an output of its shape, or to each of a stack."""
-        shape, wanted = out.shape, result.shape
-        core = min(2, len(wanted))
-        stacks = wanted[: len(wanted) - core], shape[: max(len(shape) - core, 0)]
-        fits = shape[len(stacks[1]) :] == wanted[len(stacks[0]) :] and _broadcasts(*stacks)
-        if not fits:
-            raise OperandError(f"out must have shape {wanted}, got {shape}")
 
 
 class CupyArrays(NumpyArrays):
@@ -232,17 +237,33 @@ class CupyArrays(NumpyArrays):
         with a.device:
             result = self.module.matmul(a, b)
             # CuPy does not mind an output that overlaps what it reads.
-            return result if out is None else self.store(out, result, 0)
+            return result if out is None else self.store(out, result, 0, core_of(a, b))
 
     def _is_writeable(self, out: Any) -> bool:
         return True
 
 
+def _check_out(shape: tuple[int, ...], wanted: tuple[int, ...], core: Core) -> None:
+    """A result goes to an output of its shape, or to each of a stack.
+
+    NumPy does without leading sizes of 1, that of a single row included.
+
+    Args:
+        shape: of the output.
+        wanted: of the result.
+        core: what the last dimensions of the result are.
+    """
+    own = sum(core)
+    if core.rows and len(shape) < own:
+        own -= 1
+    stack, to = wanted[: len(wanted) - own], shape[: max(len(shape) - own, 0)]
+    if shape[len(to) :] != wanted[len(stack) :] or not _broadcasts(stack, to):
+        raise OperandError(f"out must have shape {wanted}, got {shape}")
+
+
 def _broadcasts(sizes: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    """Whether a stack can be repeated to be another one."""
-    if len(sizes) > len(to):
-        return False
-    pairs = zip(sizes, to[len(to) - len(sizes) :], strict=True)
+    """Whether a stack can be repeated to be another one, which may lack leading sizes of 1."""
+    pairs = itertools.zip_longest(reversed(sizes), reversed(to), fillvalue=1)
     return all(size in (1, wanted) for size, wanted in pairs)
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError, OperandTypeError
-from autotune.runtime.arrays.base import out_is_missing, scale
+from autotune.operations.calls import number
+from autotune.runtime.arrays.base import core_of, is_usual, out_is_missing, scale
 from autotune.runtime.arrays.strided import SMALL_LAUNCH, SMALL_PRODUCT
 from autotune.runtime.shapes import Spread
 from autotune.targets.precision import torch_is_exact
@@ -16,7 +19,7 @@ from autotune.targets.registry import home_of
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from autotune.runtime.arrays.base import Look
+    from autotune.runtime.arrays.base import Core, Look
     from autotune.runtime.shapes import Factor
 
 _ON_HOST = ("float32", "float64", "float16")
@@ -131,7 +134,7 @@ class TorchTensors:
         """See `Library.aligned`."""
         return array if array.data_ptr() % array.element_size() == 0 else array.clone()
 
-    def store(self, out: Any, result: Any, beta: Any) -> Any:
+    def store(self, out: Any, result: Any, beta: Any, core: Core) -> Any:
         """See `Library.store`: as PyTorch, which casts nothing and resizes what is empty."""
         if not isinstance(out, self._torch.Tensor):
             raise OperandTypeError(f"out must be a tensor of torch, got {type(out).__name__}")
@@ -139,14 +142,15 @@ class TorchTensors:
             raise OperandTypeError(f"out must have dtype {result.dtype}, got {out.dtype}")
         if out.device != result.device:
             raise OperandError(f"out must be on {result.device}, as a and b, got {out.device}")
-        if out.numel() == 0 and beta == 0:
+        factor = scale("beta", beta, _numpys(out.dtype))
+        if out.numel() == 0 and factor == 0:
             out.resize_(result.shape)
         if out.shape != result.shape:
             raise OperandError(
                 f"out must have shape {tuple(result.shape)}, got {tuple(out.shape)}"
             )
-        if beta:
-            result = result + scale("beta", beta, self._kind(out.dtype)) * out
+        if factor != 0:
+            result = result + factor * out
         return out.copy_(result)
 
     def batches(self, a: Look, work: int) -> bool:
@@ -159,15 +163,20 @@ class TorchTensors:
 
     def multiply(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
         """See `Library.multiply`: whatever PyTorch multiplies, with gradients where wanted."""
+        alpha, beta = number("alpha", alpha), number("beta", beta)
         if beta != 0 and out is None:
             raise out_is_missing(beta)
         result = self._torch.matmul(a, b)
-        if alpha != 1:
-            result = result * scale("alpha", alpha, self._kind(result.dtype))
-        return result if out is None else self.store(out, result, beta)
+        if not is_usual(alpha, beta):
+            dtype = _numpys(result.dtype)
+            factor = scale("alpha", alpha, dtype)
+            result = result if factor == 1 else result * factor
+            scale("beta", beta, dtype)
+        return result if out is None else self.store(out, result, beta, core_of(a, b))
 
-    def _kind(self, dtype: Any) -> str:
-        """NumPy's letter for a kind of elements."""
-        if dtype.is_complex:
-            return "c"
-        return "f" if dtype.is_floating_point else "i"
+
+def _numpys(dtype: Any) -> np.dtype[Any]:
+    """NumPy's element type that takes the same scalars as one of PyTorch."""
+    if dtype.is_complex:
+        return np.dtype(complex)
+    return np.dtype(float if dtype.is_floating_point else str(dtype).removeprefix("torch."))

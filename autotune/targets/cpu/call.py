@@ -15,7 +15,7 @@ from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError
 from autotune.core.forking import LOADING, threads_are_lost
 from autotune.core.limits import CpuLimits
-from autotune.operations.calls import check_call
+from autotune.operations.calls import check_call, real
 from autotune.operations.problem import GEMM, MatrixOperation
 from autotune.targets.cpu.direct import direct_call
 from autotune.targets.cpu.kernel import load_kernel
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from autotune.families.family import KernelFamily
     from autotune.families.program_cache import ProgramCache
     from autotune.operations.problem import Problem
+
+_PLAIN = frozenset((float, int, bool, np.float64, np.float32))
+"""Scalars that compiled code takes as `real` does; of others it takes text, and real parts."""
 
 
 class HostKernel:
@@ -69,7 +72,7 @@ class HostKernel:
             and len(inputs) == self._inputs
             and scalars.keys() <= self._defaults.keys()
         ):
-            values = {**self._defaults, **scalars}
+            values = {**self._defaults, **_reals(scalars)} if scalars else self._defaults
             if out is not None or not self._problem.defined.reads_output(values):
                 made = np.empty(self._shape, self._dtype) if out is None else out
                 if self._direct(*self._ordered(inputs, made), *values.values()):
@@ -91,7 +94,7 @@ class HostKernel:
         if stream is not None:
             raise OperandError(f"a cpu kernel takes no stream, got {stream!r:.80}")
         check_call(self._problem.defined, inputs, scalars)
-        values = {**self._defaults, **{name: _real(name, x) for name, x in scalars.items()}}
+        values = {**self._defaults, **_reals(scalars)}
         made = check_operands(self._problem, inputs, out, values)
         self._raw(*self._ordered(inputs, made), *values.values())
         return made
@@ -125,6 +128,11 @@ class HostProduct(HostKernel):
         stream: Any = None,
     ) -> NDArray[Any]:
         """See `autotune.targets.Kernel`."""
+        # Two floats are recognised sooner than by the set.
+        if not type(alpha) is type(beta) is float and not (
+            type(alpha) in _PLAIN and type(beta) in _PLAIN
+        ):
+            alpha, beta = real("alpha", alpha), real("beta", beta)
         if stream is None and (out is not None or beta == 0):
             c = np.empty(self._shape, self._dtype) if out is None else out
             if self._direct(a, b, c, alpha, beta):
@@ -244,11 +252,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-def _real(name: str, scalar: Any) -> float:
-    try:
-        return float(scalar)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise OperandError(f"{name} must be a real number, got {scalar!r:.40}: {error}") from error
+def _reals(scalars: Mapping[str, Any]) -> dict[str, float]:
+    return {name: real(name, scalar) for name, scalar in scalars.items()}
 
 
 def _never(*arguments: object) -> bool:
