@@ -149,14 +149,24 @@ def test_maps_of_files_are_called_carefully(loader: Loader, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     "scalar",
-    [2, True, np.float32(2), np.float16(2), np.int8(2), 2.0, fractions.Fraction(2), np.array(2.0)],
+    [2, True, np.float32(2), 2.0, np.float64(2)],
 )
-def test_scalars_of_any_kind_are_called_directly(scalar: Any, loader: Loader) -> None:
+def test_scalars_of_the_usual_kinds_are_called_directly(scalar: Any, loader: Loader) -> None:
     a, b, c = operands(PROBLEM)
     expected = float(scalar) * (a.astype(float) @ b + c)
     np.testing.assert_allclose(
         loader.fast()(a, b, c, scalar, scalar), expected, rtol=1e-5, atol=1e-6
     )
+
+
+@pytest.mark.parametrize(
+    "scalar", [np.float16(2), np.int8(2), np.longdouble(2), fractions.Fraction(2), np.array(2.0)]
+)
+def test_scalars_of_any_other_kind_are_what_they_stand_for(scalar: Any, loader: Loader) -> None:
+    a, b, c = operands(PROBLEM)
+    expected = float(scalar) * (a.astype(float) @ b + c)
+    kernel, _ = loader.both(PROBLEM)
+    np.testing.assert_allclose(kernel(a, b, c, scalar, scalar), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_several_threads_may_call_at_once(loader: Loader) -> None:

@@ -153,6 +153,7 @@ def test_a_child_by_fork_calls_and_loads_threaded_kernels(tmp_path: Path, layer:
 PRODUCTS = """
 import os, signal, threading
 import numpy as np
+import numpy.random  # or a thread would import it at its first call, and no fork waits for that
 from autotune import matmul
 
 def multiply(seed, count):
@@ -162,13 +163,13 @@ def multiply(seed, count):
         a, b = (np.ones(shape, rng.choice(["f4", "f8"])) for shape in ((m, n), (n, k)))
         assert (matmul(a, b) == n).all()
 
-threads = [threading.Thread(target=multiply, args=(seed, 50)) for seed in range(4)]
+threads = [threading.Thread(target=multiply, args=(seed, 12)) for seed in range(4)]
 for each in threads: each.start()
-for seed in range(4, 10):
+for seed in range(4, 8):
     child = os.fork()
     if child == 0:
         signal.alarm(100)
-        multiply(seed, 10)
+        multiply(seed, 3)
         os._exit(0)
     print(os.waitpid(child, 0)[1], end=" ")
 for each in threads: each.join()
@@ -185,7 +186,7 @@ def test_forks_while_threads_look_kernels_up(warm_cache: Path) -> None:
         check=False,
         timeout=250,
     )
-    assert (finished.returncode, finished.stdout) == (0, "0 " * 6), finished.stderr
+    assert (finished.returncode, finished.stdout) == (0, "0 " * 4), finished.stderr
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot fork here")

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from autotune.families.program_cache import ProgramCache
     from autotune.operations.problem import Problem
 
-_PLAIN = frozenset((float, int, bool, np.float64, np.float32))
-"""Scalars that compiled code takes as `real` does; of others it takes text, and real parts."""
+_PLAIN = (float, int)
 
 
 class HostKernel:
@@ -72,7 +71,7 @@ class HostKernel:
             and len(inputs) == self._inputs
             and scalars.keys() <= self._defaults.keys()
         ):
-            values = {**self._defaults, **_reals(scalars)} if scalars else self._defaults
+            values = {**self._defaults, **(scalars if out is not None else _reals(scalars))}
             if out is not None or not self._problem.defined.reads_output(values):
                 made = np.empty(self._shape, self._dtype) if out is None else out
                 if self._direct(*self._ordered(inputs, made), *values.values()):
@@ -128,12 +127,7 @@ class HostProduct(HostKernel):
         stream: Any = None,
     ) -> NDArray[Any]:
         """See `autotune.targets.Kernel`."""
-        # Two floats are recognised sooner than by the set.
-        if not type(alpha) is type(beta) is float and not (
-            type(alpha) in _PLAIN and type(beta) in _PLAIN
-        ):
-            alpha, beta = real("alpha", alpha), real("beta", beta)
-        if stream is None and (out is not None or beta == 0):
+        if stream is None and (out is not None or (type(beta) in _PLAIN and beta == 0)):
             c = np.empty(self._shape, self._dtype) if out is None else out
             if self._direct(a, b, c, alpha, beta):
                 return c

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from autotune.targets.cpu.kernel import CpuKernel, CpuProgram
 
 _TEMPLATE = "_lib/numba_call.py.j2"
+_NUMBERS = (float, int, bool, np.float64, np.float32)
+"""Types of scalars that compiled code takes; whatever else may stand for a number is looked at."""
+
 _METH_FASTCALL = 0x80
 _OBJECT_BYTES = object.__basicsize__
 
@@ -84,7 +87,8 @@ def _caller(kernel: CpuKernel, programs: ProgramCache) -> _Caller | None:
     address = _address(kernel.entry, program)
     if address is None or not _arrays_are_legible(dtype):
         return None
-    constants = (kernel.threads, id(np.ndarray), id(dtype), *program.runtime)
+    kinds = (np.ndarray, dtype, *_NUMBERS)
+    constants = (kernel.threads, *map(id, kinds), *program.runtime)
     return _Caller(load_module(write_call(program, programs)), address, constants)
 
 
@@ -136,6 +140,7 @@ def _names(program: CpuProgram) -> dict[str, Any]:
             for each in defined.operands
         ],
         "scalars": [name for name, _ in defined.scalars],
+        "numbers": len(_NUMBERS),
         "entry": [(each.kind.value, each.name) for each in defined.arguments],
     }
 
