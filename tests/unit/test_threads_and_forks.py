@@ -159,17 +159,17 @@ from autotune import matmul
 def multiply(seed, count):
     rng = np.random.default_rng(seed)
     for _ in range(count):
-        m, n, k = rng.integers(1, 100, 3)
-        a, b = (np.ones(shape, rng.choice(["f4", "f8"])) for shape in ((m, n), (n, k)))
+        m, n, k = rng.integers(20, 40, 3)
+        a, b = np.ones((m, n), "f4"), np.ones((n, k), "f4")
         assert (matmul(a, b) == n).all()
 
-threads = [threading.Thread(target=multiply, args=(seed, 12)) for seed in range(4)]
+threads = [threading.Thread(target=multiply, args=(seed, 50)) for seed in range(4)]
 for each in threads: each.start()
 for seed in range(4, 8):
     child = os.fork()
     if child == 0:
         signal.alarm(100)
-        multiply(seed, 3)
+        multiply(seed, 10)
         os._exit(0)
     print(os.waitpid(child, 0)[1], end=" ")
 for each in threads: each.join()
