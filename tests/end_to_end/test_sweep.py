@@ -171,8 +171,8 @@ def test_what_a_sweep_writes_can_be_replayed(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--limit", "0"], "limit must be at least 1, got 0"),
-        (["--seed", "-1"], "a seed must be 0 or more, got -1"),
+        (["--limit", "0"], "limit must be a whole number >= 1, got 0"),
+        (["--seed", "-1"], "seed must be a whole number >= 0, got -1"),
         (["--shape", "8x8x8", "-o", "x"], "--output is for one shape, got 2"),
         (["--family", "nope"], "nope"),
         (["--limit", "1", "-o", "/no/where"], "cannot write /no/where"),
