@@ -111,7 +111,7 @@ def sweep(
         workers: processes that compile, at least 1; None uses every core.
         effort: how long and how exactly to measure; None takes the default.
         racing: whether to abandon what is far behind the best so far; its times are then those
-            of its first runs.
+            of its first runs. Without, what was abandoned before in the study is measured again.
         progress: called whenever something has moved.
         options: what the target can be told (its `OPTIONS`), as for `load`.
 
@@ -148,6 +148,8 @@ def sweep(
             name, storage=storage, sampler="exhaustive", seed=seed, workers=workers, effort=effort
         ) as (opened, evaluator),
     ):
+        if not racing:
+            opened.measure_whole()
         left = len(set(rows) - opened.visited)
         run = TrialRun(
             work,
@@ -161,7 +163,12 @@ def sweep(
         )
         if left:
             run.search(work.union[row] for row in rows)
-        known = dict(opened.measured())
+        # Of what was abandoned and then measured again, the later one counts.
+        known = {
+            candidate: measurement
+            for candidate, measurement in opened.measured()
+            if racing or measurement.outcome is not Outcome.ABANDONED
+        }
     candidates = (work.union[row] for row in rows)
     return SweepResult(
         problem=problem,
