@@ -22,26 +22,39 @@ MOST_WORKERS = 1024
 """More processes than any machine compiles with; they are started as they are needed."""
 
 
-def must(name: str, expected: str, value: object, holds: object) -> None:
+def must(
+    name: str,
+    expected: str,
+    value: object,
+    holds: object,
+    error: type[InputError] = InputError,
+) -> None:
     """Refuse a value for which something does not hold.
 
     Raises:
-        InputError: it does not; the message says what was expected. So do the functions below.
+        InputError: it does not, or the kind of it that is given; the message says what was
+            expected. So do the functions below.
     """
     if not holds:
-        raise InputError(f"{name} must be {expected}, got {shown(value)}")
+        raise error(f"{name} must be {expected}, got {shown(value)}")
 
 
-def whole(name: str, value: Any, least: int = 1, most: int = LARGEST) -> int:
+def whole(
+    name: str,
+    value: Any,
+    least: int = 1,
+    most: int = LARGEST,
+    error: type[InputError] = InputError,
+) -> int:
     """A whole number between two; those of NumPy become Python's."""
     try:
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = None
     if number is None or number < least:
-        raise InputError(f"{name} must be a whole number >= {least}, got {shown(value)}")
+        raise error(f"{name} must be a whole number >= {least}, got {shown(value)}")
     limit = "< 2^63" if most == LARGEST else f"<= {most}"
-    must(name, f"a whole number {limit}", value, number <= most)
+    must(name, f"a whole number {limit}", value, number <= most, error)
     return number
 
 
