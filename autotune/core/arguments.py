@@ -8,12 +8,12 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Iterable, Mapping
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex, TypeGuard
 
 from autotune.core.errors import InputError
-from autotune.core.printable import shown
+from autotune.core.printable import LINE, shown
 
 LARGEST = 2**63 - 1
 """What whole numbers may be at most: they are stored in 64 bits."""
@@ -47,11 +47,8 @@ def whole(
     error: type[InputError] = InputError,
 ) -> int:
     """A whole number between two; those of NumPy become Python's."""
-    try:
-        number = None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or number < least:
+    number = operator.index(value) if is_whole(value) else least - 1
+    if number < least:
         raise error(f"{name} must be a whole number >= {least}, got {shown(value)}")
     limit = "< 2^63" if most == LARGEST else f"<= {most}"
     must(name, f"a whole number {limit}", value, number <= most, error)
@@ -70,14 +67,30 @@ def workers(value: Any) -> int | None:
 
 def seconds(name: str, value: Any) -> float:
     """A duration above zero; an infinite one is no limit."""
-    plain = isinstance(value, Real) and not isinstance(value, bool)
-    must(name, "more than 0 seconds", value, plain and value > 0)
+    must(name, "more than 0 seconds", value, is_number(value) and value > 0)
     return float(value)
 
 
+def is_whole(value: object) -> TypeGuard[SupportsIndex]:
+    """Whether something is a whole number, Python's or NumPy's; booleans are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether something is a real number that a float can be; booleans are none."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    try:
+        float(value)
+    except OverflowError:  # an integer of very many digits
+        return False
+    return True
+
+
 def text(name: str, value: Any) -> str:
-    """A text that says something."""
-    must(name, "a text that is not empty", value, isinstance(value, str) and value)
+    """One line of text that says something."""
+    says = isinstance(value, str) and value and LINE.fullmatch(value)
+    must(name, "one line of text", value, says)
     return str(value)
 
 

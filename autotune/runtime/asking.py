@@ -1,10 +1,10 @@
-"""What `load`, `tune` and `sweep` are asked for alike, checked before any work is done."""
+"""What `load`, `tune` and `sweep` are told, checked before any work is done."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from autotune.core.arguments import must, path
+from autotune.core.arguments import is_whole, must, path, text
 from autotune.operations.problem import check_problem
 from autotune.targets.base import Target
 
@@ -31,9 +31,33 @@ def check_place(target: Any, device: Any, cache: Any) -> None:
     Raises:
         InputError: one of them is of another type; the message says which.
     """
-    names = target is None or isinstance(target, (str, Target))
-    must("target", "None, the name of a target, or a target", target, names)
-    listed = isinstance(device, str) or (hasattr(device, "__index__") and device is not True)
-    must("device", "None, a number or a name", device, device is None or listed)
+    known = target is None or isinstance(target, (str, Target))
+    must("target", "None, the name of a target, or a target", target, known)
+    named = device is None or isinstance(device, str) or is_whole(device)
+    must("device", "None, a number or a name", device, named)
     if cache is not None:
         path("cache", cache)
+
+
+def check_run(*, sampler: Any, storage: Any, study: Any, effort: Any, progress: Any) -> None:
+    """Refuse what no run of trials can be told.
+
+    Args:
+        sampler: as for `autotune.tune`.
+        storage: as for `autotune.tune`.
+        study: as for `autotune.tune`.
+        effort: as for `autotune.tune`.
+        progress: as for `autotune.tune`.
+
+    Raises:
+        InputError: one of them is of another type; the message says which.
+    """
+    text("sampler", sampler)
+    for name, value in (("storage", storage), ("study", study)):
+        if value is not None:
+            text(name, value)
+    if effort is not None:
+        from autotune.measuring.evaluator import Effort  # late: who loads does not measure
+
+        must("effort", "None or an autotune.Effort", effort, isinstance(effort, Effort))
+    must("progress", "None or a function", progress, progress is None or callable(progress))

@@ -18,7 +18,7 @@ from autotune.core.paths import CacheLocations, private_folder
 from autotune.families.catalog import load_families, select_families
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.evaluator import Effort
-from autotune.runtime.asking import check_place
+from autotune.runtime.asking import check_place, check_run
 from autotune.store import MatchQuality, TuningCache, TuningRecord, find
 from autotune.targets.base import Work
 from autotune.targets.registry import make_target
@@ -32,7 +32,7 @@ from autotune.tuning.preset_schedule import (
     second_visits,
 )
 from autotune.tuning.survey import Place
-from autotune.tuning.trials import Workplace, check_run
+from autotune.tuning.trials import Workplace
 from autotune.tuning.tuner import TuneResult, tune_at
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def run_preset(
     families = arguments.texts("families", families)
     extra_families = arguments.paths("extra_families", extra_families)
     check_place(target, device, cache)
-    check_run(storage=storage, study=None, effort=None, progress=watch)
+    check_run(sampler=sampler, storage=storage, study=None, effort=None, progress=watch)
     deadline = Deadline(limit_s)
     name = target or preset.target
     chosen = make_target(name)

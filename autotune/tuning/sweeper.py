@@ -19,11 +19,11 @@ from autotune.core.errors import InputError
 from autotune.core.interrupt import Interrupt
 from autotune.core.measurement import Outcome
 from autotune.measuring.evaluator import Effort
-from autotune.runtime.asking import check_asked
+from autotune.runtime.asking import check_asked, check_run
 from autotune.targets.registry import make_target
 from autotune.tuning.progress import Watcher
 from autotune.tuning.trial_run import TrialRun
-from autotune.tuning.trials import TrialResult, Workplace, check_run
+from autotune.tuning.trials import TrialResult, Workplace
 
 if TYPE_CHECKING:
     from autotune.operations.problem import Problem
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 LARGEST_SWEEP = 1 << 24
 """Configurations that are swept at most without a limit; a billion would take centuries."""
+
+
+SAMPLER = "exhaustive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,7 @@ def sweep(
     families = arguments.texts("families", families)
     folders = arguments.paths("extra_families", extra_families)
     check_asked(problem, target, device, cache)
-    check_run(storage=storage, study=study, effort=effort, progress=progress)
+    check_run(sampler=SAMPLER, storage=storage, study=study, effort=effort, progress=progress)
     work = Workplace.of(
         problem,
         target=make_target(target, options),
@@ -145,7 +148,7 @@ def sweep(
     with (
         Interrupt(deadline, "what was measured is kept") as interrupt,
         work.open(
-            name, storage=storage, sampler="exhaustive", seed=seed, workers=workers, effort=effort
+            name, storage=storage, sampler=SAMPLER, seed=seed, workers=workers, effort=effort
         ) as (opened, evaluator),
     ):
         if not racing:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.core import arguments
 from autotune.core.configuration import Candidate
 from autotune.core.errors import InputError
 from autotune.core.measurement import Measurement
@@ -31,21 +30,6 @@ if TYPE_CHECKING:
     from autotune.operations.problem import Problem
     from autotune.search import TuningStudy
     from autotune.search.model import Prior
-
-
-def check_run(*, storage: Any, study: Any, effort: Any, progress: Any) -> None:
-    """Refuse what no run of trials can be told; arguments are those of `tune`.
-
-    Raises:
-        InputError: one of them cannot be used; the message says which.
-    """
-    for name, value in (("storage", storage), ("study", study)):
-        if value is not None:
-            arguments.text(name, value)
-    made = effort is None or isinstance(effort, Effort)
-    arguments.must("effort", "None or an autotune.Effort", effort, made)
-    called = progress is None or callable(progress)
-    arguments.must("progress", "None or a function", progress, called)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from autotune.core.deadline import Deadline
 from autotune.core.errors import NotTunedError, SpaceError
 from autotune.core.interrupt import Interrupt
 from autotune.families.defaults import default_family
-from autotune.runtime.asking import check_asked
+from autotune.runtime.asking import check_asked, check_run
 from autotune.runtime.loading import load
 from autotune.runtime.multiplying import forget
 from autotune.store import EffortRecord, neighbours
@@ -27,7 +27,7 @@ from autotune.targets.registry import make_target
 from autotune.tuning.deciding import FINALISTS, decide
 from autotune.tuning.progress import Progress, Watcher
 from autotune.tuning.trial_run import TrialRun
-from autotune.tuning.trials import TrialResult, Workplace, check_run
+from autotune.tuning.trials import TrialResult, Workplace
 
 if TYPE_CHECKING:
     from autotune.core.measurement import Outcome
@@ -166,7 +166,7 @@ def tune(
     families = arguments.texts("families", families)
     folders = arguments.paths("extra_families", extra_families)
     check_asked(problem, target, device, cache)
-    check_run(storage=storage, study=study, effort=effort, progress=progress)
+    check_run(sampler=sampler, storage=storage, study=study, effort=effort, progress=progress)
     work = Workplace.of(
         problem,
         target=make_target(target, options),

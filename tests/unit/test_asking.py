@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from optuna.samplers import TPESampler
 
 from autotune import Gemm, load, sweep, tune
 from autotune.core import arguments
@@ -49,7 +50,7 @@ WRONG = [
     ],
     *[
         ("load tune sweep preset", "device", value, "device must be None, a number or a name")
-        for value in ([], 0.5, True, b"0")
+        for value in ([], 0.5, True, False, b"0")
     ],
     *[
         ("load tune sweep preset", "cache", value, "cache must be the path of a file or a folder")
@@ -60,7 +61,7 @@ WRONG = [
         for value in (3, None, [3], [""], b"here", {"here": 1})
     ],
     *[
-        ("tune sweep preset", "families", value, "families must be (a list of texts|a text)")
+        ("tune sweep preset", "families", value, "families must be (a list of texts|one line)")
         for value in (3, None, [3], "", {"simd": 1})
     ],
     *[
@@ -82,11 +83,15 @@ WRONG = [
     ("sweep", "limit", 1.5, "limit must be a whole number >= 1, got"),
     *[
         ("tune", "timeout", value, "timeout must be more than 0 seconds, got")
-        for value in (0, -1, math.nan, "x", None, True)
+        for value in (0, -1, math.nan, "x", None, True, 10**400)
     ],
     ("preset", "seconds", math.nan, "timeout must be more than 0 seconds, got nan"),
-    *[("tune sweep", "study", value, "study must be a text") for value in (3, "")],
-    ("tune sweep preset", "storage", 3, "storage must be a text"),
+    *[("tune sweep", "study", value, "study must be one line") for value in (3, "", "a\nb")],
+    ("tune sweep preset", "storage", 3, "storage must be one line of text"),
+    *[
+        ("tune preset", "sampler", value, "sampler must be one line of text")
+        for value in (3, None, TPESampler())
+    ],
     ("tune sweep", "effort", 3, "effort must be None or an autotune.Effort"),
     ("tune sweep", "progress", 3, "progress must be None or a function"),
 ]
