@@ -112,10 +112,12 @@ def texts(name: str, value: Any) -> tuple[str, ...]:
     return tuple(text(name, each) for each in _several(name, "a list of texts", value))
 
 
-def mapping(name: str, value: Any, example: str) -> Mapping[str, Any]:
+def mapping(
+    name: str, value: Any, example: str, error: type[InputError] = InputError
+) -> Mapping[str, Any]:
     """A mapping whose keys are texts, like the one in the example."""
     named = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
-    must(name, f"a mapping of names like {example}", value, named)
+    must(name, f"a mapping of names like {example}", value, named, error)
     found: Mapping[str, Any] = value
     return found
 

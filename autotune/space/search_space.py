@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, cast, overload
 
 import numpy as np
 
-from autotune.core.arguments import must, whole
+from autotune.core.arguments import mapping, must, whole
 from autotune.core.configuration import Configuration, Value
 from autotune.core.errors import SpaceError
 from autotune.core.printable import shown
@@ -76,8 +76,8 @@ class SearchSpace:
         self.parameters = _parameters(parameters)
         self.cartesian = math.prod(len(parameter.values) for parameter in self.parameters)
         self._by_name = {parameter.name: parameter for parameter in self.parameters}
-        _check_mapping("definitions", definitions)
-        for name, each in definitions.items():
+        example = '{"area": Expression.parse("x * y")}'
+        for name, each in mapping("definitions", definitions, example, SpaceError).items():
             expected = "an Expression, like Expression.parse('x + 1')"
             must(f"definition {name}", expected, each, isinstance(each, Expression), SpaceError)
         self._constants = _constants(constants, self._by_name)
@@ -403,9 +403,8 @@ def _parameters(
 def _constants(
     constants: Mapping[str, Value], parameters: Mapping[str, TunableParameter]
 ) -> dict[str, Value]:
-    _check_mapping("constants", constants)
     plain: dict[str, Value] = {}
-    for name, value in constants.items():
+    for name, value in mapping("constants", constants, '{"warp": 32}', SpaceError).items():
         if name in parameters:
             raise SpaceError(f"constant {name}: a parameter has that name")
         try:

@@ -138,6 +138,8 @@ def run_preset(
     seed, workers = arguments.seed(seed), arguments.workers(workers)
     families = arguments.texts("families", families)
     extra_families = arguments.paths("extra_families", extra_families)
+    if target is not None:
+        arguments.text("target", target)
     check_place(target, device, cache)
     check_run(sampler=sampler, storage=storage, study=None, effort=None, progress=watch)
     deadline = Deadline(limit_s)

@@ -45,8 +45,12 @@ WRONG = [
         for value in (None, "96x64x80", (96, 64, 80), 3, Gemm)
     ],
     *[
-        ("load tune sweep preset", "target", value, "target must be None, the name of a target")
+        ("load tune sweep", "target", value, "target must be None, the name of a target")
         for value in (3, b"cpu", CpuTarget)
+    ],
+    *[
+        ("preset", "target", value, "target must be one line of text")
+        for value in (3, b"cpu", CpuTarget())
     ],
     *[
         ("load tune sweep preset", "device", value, "device must be None, a number or a name")
