@@ -7,19 +7,34 @@ from collections.abc import Collection, Iterable
 
 from autotune.core.printable import shown
 
+_LONGEST_LISTING = 50
 
-def must_be(what: str, given: str, known: Collection[str]) -> str:
+
+def must_be(what: str, given: object, known: Collection[str]) -> str:
     """What something must be, what it is, and what was probably meant."""
-    return (
-        f"{what} must be one of {', '.join(known)}, got {shown(given)}{did_you_mean(given, known)}"
-    )
+    return f"{what} must be one of {listed(known)}, got {shown(given)}{did_you_mean(given, known)}"
 
 
-def did_you_mean(given: str, known: Iterable[str]) -> str:
+def listed(known: Collection[str]) -> str:
+    """The names there are; of very many the first."""
+    first = ", ".join(list(known)[:_LONGEST_LISTING])
+    more = len(known) - _LONGEST_LISTING
+    return first if more <= 0 else f"{first} and {more} more"
+
+
+def did_you_mean(given: object, known: Iterable[str]) -> str:
     """The end of an error message: the known name nearest to the one given, or nothing.
 
     Whether letters are capitals does not count.
     """
+    meant = nearest(given, known)
+    return "" if meant is None else f"; did you mean {meant!r}?"
+
+
+def nearest(given: object, known: Iterable[str]) -> str | None:
+    """The known name nearest to what was given, whatever letters are capitals; None if none is."""
+    if not isinstance(given, str):
+        return None
     names = {name.lower(): name for name in known}
     close = difflib.get_close_matches(given.lower(), names, 1)
-    return f"; did you mean {names[close[0]]!r}?" if close else ""
+    return names[close[0]] if close else None

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune.core.errors import FamilyError, InputError
 from autotune.core.printable import shown
+from autotune.core.suggestions import did_you_mean, listed, must_be, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
@@ -24,7 +24,6 @@ LONGEST_TEXT = 2000
 """Characters that a text may have."""
 
 _KEY = re.compile(r"[\w.\[\]*-]{1,100}", re.ASCII)
-_LONGEST_LISTING = 50
 
 _MISSING: Any = object()
 
@@ -102,7 +101,8 @@ class Table:
         """Refuse keys that nobody has taken."""
         for key in self._entries:
             if key not in self._taken:
-                self.fail(key, f"is not a key; there are {listing(self._known, key)}")
+                meant = did_you_mean(key, self._known)
+                self.fail(key, f"is not a key; there are {listed(self._known)}{meant}")
 
     def text(self, key: str) -> str:
         """One line of text."""
@@ -186,25 +186,15 @@ class Table:
         self._known[key] = None
         value = self._entries.get(key, default)
         if value is _MISSING:
-            close = difflib.get_close_matches(key, self._entries, 1)
-            self.fail(key, "is missing" + (f" (is {close[0]!r} meant for it?)" if close else ""))
+            close = nearest(key, self._entries)
+            self.fail(key, "is missing" + (f" (is {close!r} meant for it?)" if close else ""))
         return value
 
     def _one_of(self, key: str, value: Any, allowed: Collection[str]) -> str:
         if not isinstance(value, str) or value not in allowed:
-            self.fail(key, f"must be one of {listing(allowed, value)}, got {shown(value)}")
+            raise self._error(f"{self.path}: {must_be(self._full(key), value, allowed)}")
         return value
 
     def _full(self, key: str) -> str:
         shortened = key if _KEY.fullmatch(key) else shown(key)
         return f"{self._key}.{shortened}" if self._key else shortened
-
-
-def listing(names: Iterable[str], wanted: object) -> str:
-    """The names there are, and the one that was probably meant."""
-    known = list(names)
-    listed = ", ".join(known[:_LONGEST_LISTING])
-    if len(known) > _LONGEST_LISTING:
-        listed += f" and {len(known) - _LONGEST_LISTING} more"
-    close = difflib.get_close_matches(wanted, known, 1) if isinstance(wanted, str) else []
-    return listed + (f" (did you mean {close[0]!r}?)" if close else "")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.core.arguments import paths, texts
 from autotune.core.errors import FamilyError, UnknownNameError
 from autotune.core.facts import stamps_of
 from autotune.core.paths import data_dir
@@ -152,6 +153,7 @@ def select_families(
     Raises:
         UnknownNameError: there is no such family; the message lists those there are.
     """
+    names = texts("families", names)
     for name in names:
         if name not in families:
             raise UnknownNameError(must_be("family", name, families or ["(none found)"]))
@@ -203,7 +205,8 @@ def _with_brought(
 ) -> list[str | os.PathLike[str]]:
     """The folders that targets of other packages bring, one's or everybody's, and others."""
     names = target_names() if target is None else (target,)
-    return [*(folder for each in names for folder in language_of(each).folders), *extra]
+    brought = (folder for each in names for folder in language_of(each).folders)
+    return [*brought, *paths("extra_families", extra)]
 
 
 def _products(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.core.configuration import Configuration
 from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES, USUAL_DTYPES
-from autotune.core.errors import FamilyError, InputError, UnknownNameError
+from autotune.core.errors import ExpressionError, InputError, UnknownNameError
 from autotune.core.printable import shown
 from autotune.core.toml_table import Table
 from autotune.families.family import (
@@ -25,7 +25,7 @@ from autotune.families.rendering import WORD, reserved_names
 from autotune.families.scope import Scope
 from autotune.families.templating import template_digest, template_exists
 from autotune.operations.formula import Formula
-from autotune.operations.problem import ACCURACIES, LAYOUTS, OPERATIONS, element_sizes
+from autotune.operations.problem import ACCURACIES, GEMM, LAYOUTS, OPERATIONS, element_sizes
 from autotune.operations.product import product_operation
 from autotune.operations.python_reference import PythonReference
 from autotune.space import Expression, Restriction, TunableParameter
@@ -215,14 +215,21 @@ def _defined(top: Table, name: str) -> tuple[Operation, list[Table]]:
             "formula",
             f"is missing: it says what C becomes, where no {OPERATION_FILE} defines the operation",
         )
+    return _product(top, name), []
+
+
+def _product(top: Table, name: str) -> Operation:
+    """The operation of a family file that says itself what C becomes."""
     try:
         formula = Formula(top.text("formula"))
-        return product_operation(name, formula, top.text("flops")), []
-    except FamilyError:
-        raise
+    except ExpressionError as error:
+        top.fail("formula", f"must say what C becomes: {error}")
+    known = Scope(frozenset({*GEMM.sizes, *element_sizes(DEFAULT_DTYPE)}), frozenset())
+    flops = top.text("flops")
+    known.expression(top, "flops", flops, exact_division=True)
+    try:
+        return product_operation(name, formula, flops)
     except InputError as error:
-        if str(error).startswith("flops"):
-            top.fail("flops", str(error).removeprefix("flops "))
         top.fail("formula", f"must say what C becomes: {error}")
 
 
@@ -369,8 +376,12 @@ def _fixed_names(
     parameters: tuple[TunableParameter, ...], derived: Mapping[str, Expression]
 ) -> frozenset[str]:
     """Parameters that are compiled in, and what follows from them and the element types."""
-    known = {each.name for each in parameters if not each.runtime}
-    known |= element_sizes(DEFAULT_DTYPE).keys()
+    return _following((each.name for each in parameters if not each.runtime), derived)
+
+
+def _following(parameters: Iterable[str], derived: Mapping[str, Expression]) -> frozenset[str]:
+    """Names of parameters, and what follows from them and the element types alone."""
+    known = {*parameters, *element_sizes(DEFAULT_DTYPE)}
     for name, expression in derived.items():
         if expression.names <= known:
             known.add(name)
@@ -381,13 +392,10 @@ def _threads(
     top: Table, parameters: tuple[TunableParameter, ...], derived: Mapping[str, Expression]
 ) -> Expression | None:
     """What a CPU kernel's threads are: as the file says, or its parameter of that name."""
-    known = {"itemsize", *(parameter.name for parameter in parameters)}
-    for name, expression in derived.items():
-        if expression.names <= known:
-            known.add(name)
+    known = _following((each.name for each in parameters), derived)
     if "threads" not in top:
         return Expression.parse("threads") if "threads" in known else None
-    return size(top, "threads", Scope(frozenset(known), frozenset()))
+    return size(top, "threads", Scope(known, frozenset()))
 
 
 def _default_for(top: Table, defined: Operation, language: Language) -> Expression | None:

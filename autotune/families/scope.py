@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import ExpressionError
 from autotune.core.printable import shown
-from autotune.core.toml_table import NAME, listing
+from autotune.core.suggestions import did_you_mean, listed
+from autotune.core.toml_table import NAME
 from autotune.space import Expression
 from autotune.space.nodes import Constant, Name
 
@@ -64,6 +65,6 @@ class Scope:
         except ExpressionError as error:
             table.fail(key, f"is not an expression: {error}")
         for name in sorted(expression.names - self._names):
-            known = listing(sorted(self._names), name)
+            known = listed(sorted(self._names)) + did_you_mean(name, self._names)
             table.fail(key, f"= {shown(text)} uses {shown(name)}; the names there are: {known}")
         return expression

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import queue
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import Any
 
 from autotune.core.deadline import Deadline
@@ -32,14 +32,12 @@ class WorkerPool(Closing):
         environment: Mapping[str, str] | None = None,
         watched: bool = False,
     ) -> None:
-        self._workers = [
-            WorkerProcess(entry, *arguments, environment=environment, watched=watched)
-            for _ in range(count)
-        ]
+        self._make = partial(
+            WorkerProcess, entry, *arguments, environment=environment, watched=watched
+        )
+        self._workers: list[WorkerProcess] = []
         # The one that was used last is asked first: it runs.
-        self._idle: queue.LifoQueue[WorkerProcess] = queue.LifoQueue()
-        for worker in self._workers:
-            self._idle.put(worker)
+        self._idle: list[WorkerProcess] = []
         self._open = Deadline()
         # As many threads as processes, and all of them live until `close`: a process dies with
         # the thread that started it.
@@ -117,11 +115,15 @@ class WorkerPool(Closing):
             worker.close(grace_s)
 
     def _answer(self, request: Any, timeout_s: float, deadline: Deadline) -> Any:
-        worker = self._idle.get()
+        try:
+            worker = self._idle.pop()
+        except IndexError:  # as many are busy as threads beside this one, fewer than there may be
+            worker = self._make()
+            self._workers.append(worker)
         try:
             return worker.call(request, timeout_s, deadline)
         finally:
-            self._idle.put(worker)
+            self._idle.append(worker)
 
 
 class _Either(Deadline):

@@ -69,7 +69,8 @@ def check_common(problem: Any) -> None:
     if problem.out_dtype is not None:
         out_dtype = dtype_of("out_dtype", problem.out_dtype)
         put("out_dtype", None if out_dtype == problem.dtype else out_dtype)
-    put("accuracy", problem.accuracy or DTYPES[problem.dtype].accuracy)
+    if problem.accuracy is None or problem.accuracy == "":
+        put("accuracy", DTYPES[problem.dtype].accuracy)
     one_of("accuracy", problem.accuracy, ACCURACIES)
     if problem.threads is not None:
         put("threads", positive("threads", problem.threads))

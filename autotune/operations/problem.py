@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, Self
 
+from autotune.core.arguments import must
 from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES
 from autotune.core.errors import InputError, ProblemError
 from autotune.core.printable import shown
@@ -285,12 +286,28 @@ class Gemm:
         return {name: getattr(self, name) for name in _FIELDS}
 
     def with_sizes(self, *shape: int) -> Self:
-        """The same problem at other sizes."""
+        """The same problem at other sizes.
+
+        Raises:
+            ProblemError: they are not three, or one is out of range.
+        """
+        if len(shape) != len(self.shape):
+            raise ProblemError(f"a shape of {self.operation} is MxNxK, got {shown(shape)}")
         m, n, k = shape
         return replace(self, m=m, n=n, k=k)
 
 
 _FIELDS = tuple(each.name for each in fields(Gemm))
+
+
+def check_problem(problem: Any) -> None:
+    """Refuse what is no problem of any operation.
+
+    Raises:
+        InputError: it is something else; the message says what.
+    """
+    defined = isinstance(getattr(problem, "defined", None), Operation)
+    must("problem", "a problem, like Gemm(96, 64, 80)", problem, defined)
 
 
 def multiplies(operation: Operation) -> bool:

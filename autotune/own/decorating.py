@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from autotune.core import arguments
 from autotune.core.errors import InputError
+from autotune.core.suggestions import must_be
 from autotune.own.cuda_text import CudaText, cuda_template, cuda_text, kernel_arguments
 from autotune.own.definition import Definition
 from autotune.own.description import Description, Shape, Values
 from autotune.own.function_text import FunctionText, function_text
 from autotune.own.numba_template import check_arguments, numba_template
 from autotune.own.own_kernel import OwnKernel
+from autotune.runtime.asking import check_place, check_run
 
 _SUFFIXES = {"cpu": ".py.j2", "cuda": ".cu.j2"}
+
+_OPTIONS = ("sampler", "storage", "seed", "workers", "effort", "progress")
+"""Options of `autotune.tune` that a kernel's definition may have."""
 
 
 def kernel(
@@ -92,7 +99,7 @@ def kernel(
         timeout: seconds that tuning may take.
         device: which one; None takes that of the operands, or the first.
         cache: the user's cache; None takes the default place.
-        options: more of `autotune.tune`: sampler, seed, workers, effort, progress.
+        options: more of `autotune.tune`: sampler, storage, seed, workers, effort, progress.
 
     Returns:
         An `OwnKernel`; without function, source and template a decorator that makes one.
@@ -108,9 +115,9 @@ def kernel(
         out=out,
         reference=reference,
         parameters=parameters,
-        scalars=scalars or {},
+        scalars={} if scalars is None else scalars,
         restrictions=restrictions,
-        derived=derived or {},
+        derived={} if derived is None else derived,
         grid=grid,
         block=block,
         shared_bytes=shared_bytes,
@@ -123,10 +130,16 @@ def kernel(
     )
 
     def made(definition: Definition, write: Callable[[], str]) -> OwnKernel:
+        told = {"trials": trials, "timeout": timeout, **options}
+        try:
+            check_place(definition.target, device, cache)
+            _check_options(**told)
+        except InputError as error:
+            raise InputError(f"kernel {definition.name}: {error}") from error
         return OwnKernel(
             definition,
             lambda: definition.files(write(), _SUFFIXES[definition.target]),
-            options={"trials": trials, "timeout": timeout, **options},
+            options=told,
             may_tune=tune,
             device=device,
             cache=cache,
@@ -138,18 +151,41 @@ def kernel(
         return result
 
     if source is not None:
-        return made(*_of_source(said, cuda_text(_text(source), name)))
+        return made(*_of_source(said, cuda_text(_text("source", source), name)))
     if template is not None:
-        return made(*_of_template(said, _text(template)))
+        return made(*_of_template(said, _text("template", template)))
     return decorated if function is None else decorated(function)
+
+
+def _check_options(
+    *,
+    trials: Any,
+    timeout: Any,
+    sampler: Any = "auto",
+    storage: Any = None,
+    seed: Any = 0,
+    workers: Any = None,
+    effort: Any = None,
+    progress: Any = None,
+    **others: Any,
+) -> None:
+    """Refuse what `autotune.tune` would, before a call tunes."""
+    for name in others:
+        raise InputError(must_be("an option", name, _OPTIONS))
+    arguments.whole("trials", trials)
+    arguments.seconds("timeout", timeout)
+    arguments.seed(seed)
+    arguments.workers(workers)
+    check_run(sampler=sampler, storage=storage, study=None, effort=effort, progress=progress)
 
 
 def _of_function(said: Description, text: FunctionText) -> tuple[Definition, Callable[[], str]]:
     """A function for Numba: what it defines, and what writes its template."""
-    said.on("cpu", "a function for Numba")
     if said.name not in (None, text.name):
-        raise InputError(f"name must be left out: the function is called {text.name}")
-    definition = said.define(text.name, "cpu", summary=text.summary)
+        raise InputError(
+            f"kernel {text.name}: name must be left out: the function is called {text.name}"
+        )
+    definition = said.define(text.name, "cpu", "a function for Numba", summary=text.summary)
     check_arguments(definition, text)
     defined = definition.operation
     definition = definition.taking(
@@ -164,8 +200,7 @@ def _of_function(said: Description, text: FunctionText) -> tuple[Definition, Cal
 
 def _of_source(said: Description, text: CudaText) -> tuple[Definition, Callable[[], str]]:
     """A source of CUDA C++."""
-    said.on("cuda", "a source of CUDA C++")
-    definition = said.define(text.name, "cuda", dtypes=text.dtypes())
+    definition = said.define(text.name, "cuda", "a source of CUDA C++", dtypes=text.dtypes())
     for name, entry in definition.parameters.items():
         if entry.get("runtime"):
             raise InputError(
@@ -181,17 +216,21 @@ def _of_template(said: Description, text: str) -> tuple[Definition, Callable[[],
     """A template of either."""
     if said.name is None:
         raise InputError("name must be given with a template: it is that of the entry")
-    target = said.target or ("cuda" if "__global__" in text else "cpu")
-    if target not in _SUFFIXES:
-        raise InputError(f"target must be one of {', '.join(_SUFFIXES)}, got {target!r}")
-    return said.define(said.name, target), lambda: text
+    target = said.target
+    if target is None:
+        target = "cuda" if "__global__" in text else "cpu"
+    if target not in tuple(_SUFFIXES):
+        raise InputError(f"kernel {said.name}: {must_be('target', target, _SUFFIXES)}")
+    return said.define(said.name, target, "a template"), lambda: text
 
 
-def _text(given: str | Path) -> str:
+def _text(key: str, given: str | Path) -> str:
     """A text, or that of the file at a path."""
+    known = isinstance(given, (str, os.PathLike)) and given != ""
+    arguments.must(key, "a path, or the text", given, known)
     if isinstance(given, str) and ("\n" in given or not given.endswith((".cu", ".j2", ".cuh"))):
         return given
     try:
         return Path(given).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"source {given} cannot be read: {error}") from error
+    except (OSError, ValueError) as error:  # of bytes that are no UTF-8, or a path with a null
+        raise InputError(f"{key} {given} cannot be read: {error}") from error

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from autotune.core import arguments
+from autotune.core.arguments import is_number, is_whole, mapping, must
 from autotune.core.dtypes import DTYPES, USUAL_DTYPES, dtype_name
 from autotune.core.errors import ExpressionError, InputError
+from autotune.core.printable import shown
 from autotune.core.suggestions import must_be
 from autotune.core.toml_table import NAME
 from autotune.operations.formula import Formula
@@ -54,38 +57,55 @@ class Description:
     cases: Sequence[Shape | Sequence[int]]
     summary: str
 
-    def on(self, only: str, what: str) -> None:
-        """Refuse another target than the only one there is for a kind of source.
-
-        Raises:
-            InputError: it was asked for.
-        """
-        if self.target not in (None, only):
-            raise InputError(f"target must be {only} for {what}, got {self.target!r}")
-
     def define(
-        self, name: str, target: str, *, dtypes: Sequence[str] = (), summary: str = ""
+        self, name: str, target: str, what: str, *, dtypes: Sequence[str] = (), summary: str = ""
     ) -> Definition:
         """The definition of a kernel.
 
         Args:
             name: what it is called.
             target: where it runs.
+            what: what kind of source it has, for messages.
             dtypes: element types that its source leaves open, where none were named.
             summary: what its source says of it, where nothing else was.
 
         Raises:
             InputError: something does not fit; the message begins with the kernel's name.
         """
-        if name in OPERATIONS or not NAME.fullmatch(name):
+        if not isinstance(name, str) or name in OPERATIONS or not NAME.fullmatch(name):
             raise InputError(
                 f"a kernel's name must be letters, digits and underscores, and none of "
-                f"{', '.join(OPERATIONS)}, got {name!r}"
+                f"{', '.join(OPERATIONS)}, got {shown(name)}"
             )
         try:
+            if self.target not in (None, target):
+                raise InputError(f"target must be {target} for {what}, got {shown(self.target)}")
+            self._check(target)
             return self._defined(name, target, dtypes, summary)
         except InputError as error:
             raise InputError(f"kernel {name}: {error}") from error
+
+    def _check(self, target: str) -> None:
+        """Refuse what is of another type than it must be."""
+        for key, shapes in (("operands", self.operands), ("out", self.out)):
+            mapping(key, shapes, '{"A": "MxN"}')
+        mapping("parameters", self.parameters, '{"rows": [1, 2, 4]}')
+        for name, scalar in mapping("scalars", self.scalars, '{"alpha": 1.0}').items():
+            must(f"scalars.{name}", "a number", scalar, is_number(scalar))
+        for name, expression in mapping("derived", self.derived, '{"area": "M * N"}').items():
+            arguments.text(f"derived.{name}", expression)
+        if self.flops is not None:
+            arguments.text("flops", self.flops)
+        must("summary", "one line of text", self.summary, isinstance(self.summary, str))
+        for key in ("cases", "dtypes"):
+            given = getattr(self, key)
+            several = isinstance(given, Iterable) and not isinstance(given, bytes)
+            must(key, "a list", given, several)
+        if target != "cuda" and (self.grid, self.block, self.shared_bytes) != (None, None, "0"):
+            raise InputError(
+                f"grid, block and shared_bytes must be left out on {target}: kernels of a GPU are "
+                "launched so"
+            )
 
     def _defined(self, name: str, target: str, dtypes: Sequence[str], summary: str) -> Definition:
         defined = self._operation(name, summary)
@@ -143,7 +163,7 @@ class Description:
         if not self.cases:
             return defined
         texts = [
-            each if isinstance(each, str) else "x".join(map(str, each)) for each in self.cases
+            "x".join(_parts("a case", each, '"8x8" or (8, 8)')) for each in _listed(self.cases)
         ]
         return replace(defined, cases=tuple(map(defined.parse_shape, texts)))
 
@@ -162,19 +182,36 @@ def _result(reference: str | Callable[..., Any]) -> Formula | PythonReference:
 
 def _shape(name: str, shape: Shape) -> tuple[str, ...]:
     """The dimensions of an operand."""
+    example = '"MxN" or ("M", "N + 1")'
+    found = _parts(f"the shape of {name}", shape, example)
     if isinstance(shape, str):
-        text = shape.strip()
-        found = tuple(text.split("x") if _SMALL.fullmatch(text) else _BETWEEN.split(text))
-    else:
-        found = tuple(map(str, shape))
-    for text in found:
+        line = shape.strip()
+        found = tuple(line.split("x") if _SMALL.fullmatch(line) else _BETWEEN.split(line))
+    for each in found:
         try:
-            parsed(text)
+            parsed(each)
         except ExpressionError as error:
             raise InputError(
-                f'{name} must have a shape like "MxN" or ("M", "N + 1"), got {shape!r}: {error}'
+                f"{name} must have a shape like {example}, got {shown(shape)}: {error}"
             ) from error
     return found
+
+
+def _parts(name: str, given: Any, example: str) -> tuple[str, ...]:
+    """Texts and whole numbers as texts; one alone is taken as a list of one."""
+    parts = (given,) if isinstance(given, str) or is_whole(given) else given
+    listed = isinstance(parts, Iterable) and not isinstance(parts, (bytes, Mapping))
+    must(name, f"like {example}", given, listed)
+    found = tuple(parts)
+    for each in found:
+        known = isinstance(each, str) or is_whole(each)
+        must(name, f"like {example}", given, known)
+    return tuple(map(str, found))
+
+
+def _listed(given: Any) -> Iterable[Any]:
+    """Several things, or a text alone as the only one."""
+    return (given,) if isinstance(given, str) else given
 
 
 def _parameter(name: str, values: Values) -> Iterator[tuple[str, Entry]]:
@@ -204,25 +241,23 @@ def _plain(value: Any) -> bool | int | float | str:
 
 
 def _restrictions(given: Sequence[str] | Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    pairs: Sequence[tuple[Any, str]] = (
+    listed = isinstance(given, Iterable) and not isinstance(given, (str, bytes))
+    must("restrictions", "a list of expressions", given, listed)
+    pairs: Sequence[tuple[Any, Any]] = (
         list(given.items()) if isinstance(given, Mapping) else [(each, _ASKED) for each in given]
     )
-    if isinstance(given, str):
-        raise InputError(f"restrictions must be a list of expressions, got {given!r}")
-    for text, reason in pairs:
-        if not isinstance(text, str):
-            raise InputError(
-                f'restrictions must be expressions like "rows <= M", got {text!r:.60}'
-            )
+    for asked, reason in pairs:
+        known = isinstance(asked, str)
+        must("restrictions", 'expressions like "rows <= M"', asked, known)
         try:
-            Expression.parse(text)
+            Expression.parse(asked)
         except ExpressionError as error:
-            raise InputError(f"restriction {text!r}: {error}") from error
-        yield text, reason
+            raise InputError(f"restriction {shown(asked)}: {error}") from error
+        yield asked, arguments.text(f"the reason of restriction {shown(asked)}", reason)
 
 
 def _dtypes(given: Sequence[Any]) -> Iterator[str]:
-    for each in (given,) if isinstance(given, str) else given:
+    for each in _listed(given):
         name = dtype_name(str(each if isinstance(each, str) else getattr(each, "__name__", each)))
         if name not in DTYPES:
             raise InputError(must_be("dtypes", str(each), DTYPES))
@@ -235,22 +270,26 @@ def _grid(grid: Sequence[str] | None, block: Sequence[str] | None, shared_bytes:
             'grid and block must say how it is launched, like grid=["ceildiv(M, ROWS)"], '
             'block=["THREADS"]'
         )
-    return Grid(_extents("grid", grid), _extents("block", block), str(shared_bytes))
+    shared = _parts("shared_bytes", shared_bytes, '"4 * THREADS"')
+    if len(shared) != 1:
+        raise InputError(f"shared_bytes must be one expression, got {shown(shared_bytes)}")
+    return Grid(_extents("grid", grid), _extents("block", block), shared[0])
 
 
 def _extents(key: str, given: Sequence[str]) -> tuple[str, str, str]:
     """Three expressions, of which the last may be left out."""
-    texts = [given] if isinstance(given, (str, int)) else list(given)
-    if not 1 <= len(texts) <= 3:
+    example = '["ceildiv(M, ROWS)"]'
+    parts = _parts(key, given, example)
+    if not 1 <= len(parts) <= 3:
         raise InputError(
-            f'{key} must be one to three expressions, like ["ceildiv(M, ROWS)"], got {texts}'
+            f"{key} must be one to three expressions, like {example}, got {shown(given)}"
         )
-    for text in texts:
+    for each in parts:
         try:
-            Expression.parse(str(text), exact_division=True)
+            Expression.parse(each, exact_division=True)
         except ExpressionError as error:
             raise InputError(f"{key}: {error}") from error
-    x, y, z = (*map(str, texts), "1", "1")[:3]
+    x, y, z = (*parts, "1", "1")[:3]
     return x, y, z
 
 

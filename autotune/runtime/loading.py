@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from autotune.core.arguments import paths
 from autotune.core.errors import UnknownNameError
 from autotune.operations.problem import Problem
+from autotune.runtime.asking import check_asked
 from autotune.runtime.usage import counted
 from autotune.targets.background import is_wanted
 from autotune.targets.base import Target
@@ -62,13 +64,14 @@ def load(
     Raises:
         NotTunedError: nothing good enough; the message names the command that would tune it.
         UnknownNameError: there is no such target, `match` or `fallback`.
-        InputError: an option is another target's, or not right.
+        InputError: an option is another target's, or something above is not what it should be.
         CacheError: the cache cannot be read.
     """
     qualities(match)  # before any rank waits for others
     if fallback not in FALLBACKS:
         raise UnknownNameError(f"fallback must be None or 'library', got {fallback!r}")
-    folders = tuple(extra_families)
+    check_asked(problem, target, device, cache)
+    folders = paths("extra_families", extra_families)
     again = functools.partial(
         load,
         problem,

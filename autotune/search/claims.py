@@ -55,16 +55,19 @@ class Ledger:
         trials: every trial at the last refresh, by number.
         rows: the row of every trial that has one, by trial number.
         visited: rows that must not be proposed: run, running, or claimed by another worker.
+        whole: whether rows that were pruned only, and never run to the end, may be proposed again.
     """
 
     def __init__(self, space: StudySpace) -> None:
         self._space = space
         self._ended: set[int] = set()
         self._ended_rows: set[int] = set()
+        self._pruned_rows: set[int] = set()
         self._orphans: Counter[int] = Counter()
         self.trials: list[FrozenTrial] = []
         self.rows: dict[int, int] = {}
         self.visited: set[int] = set()
+        self.whole = False
 
     @property
     def exhausted(self) -> bool:
@@ -90,6 +93,8 @@ class Ledger:
             elif row is not None and trial.number != but:
                 running.add(row)
         self.visited = self._ended_rows | running
+        if not self.whole:
+            self.visited |= self._pruned_rows
 
     def holders(self, row: int, but: int) -> list[int]:
         """Numbers of the other trials at `row`."""
@@ -104,7 +109,8 @@ class Ledger:
             self._orphans[row] += 1
             if self._orphans[row] < 2:
                 return
-        self._ended_rows.add(row)
+        pruned = trial.state is TrialState.PRUNED
+        (self._pruned_rows if pruned else self._ended_rows).add(row)
 
     def _row(self, trial: FrozenTrial) -> int | None:
         row = self._space.row(trial.params) if trial.params else None

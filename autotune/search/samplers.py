@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import optuna
 from optuna.samplers import BaseSampler
 
+from autotune.core import arguments
 from autotune.core.errors import InputError, MissingDependencyError, UnknownNameError
 from autotune.core.printable import shown
 from autotune.core.suggestions import did_you_mean
@@ -52,18 +53,17 @@ def make_sampler(
             families' parameters at once. Samplers that keep count of a grid themselves do not
             fit: `exhaustive` is there for that.
         space: where the points come from.
-        seed: 0 or more.
+        seed: 0 or more, below 2**63.
         prior: what is expected before anything is measured; `auto` learns how far to trust it,
             the other samplers have no use for it.
 
     Raises:
         UnknownNameError: there is no such sampler.
         MissingDependencyError: the sampler needs a package that is not installed.
-        InputError: a seed below 0, a class that cannot be built, or no sampler at all.
+        InputError: no seed or prior, a class that cannot be built, or no sampler at all.
     """
-    if not isinstance(seed, int | np.integer) or seed < 0:
-        raise InputError(f"a seed must be a whole number, 0 or more, got {shown(seed)}")
-    seed = int(seed)
+    seed = arguments.seed(seed)
+    prior = _priors(prior)
     if isinstance(name, BaseSampler):
         return FeasibleSampler(name, space)
     if not isinstance(name, str):
@@ -82,6 +82,16 @@ def make_sampler(
             f"optuna.samplers.BaseSampler{did_you_mean(name, _PROPOSERS)}"
         )
     return FeasibleSampler(_instance(_load(name), seed), space)
+
+
+def _priors(given: Any) -> Sequence[Prior]:
+    several = isinstance(given, Iterable) and not isinstance(given, str | bytes)
+    arguments.must("prior", "a list of priors, like MeasuredPrior", given, several)
+    priors = list(given)
+    for each in priors:
+        known = callable(getattr(each, "over", None))
+        arguments.must("prior", "a list of priors, like MeasuredPrior", each, known)
+    return priors
 
 
 def _tpe(space: StudySpace, seed: int) -> Proposer:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Iterable, Sized
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,11 +58,7 @@ class TunableParameter:
             raise SpaceError(
                 f"a parameter's name must be a non-empty text, got {shown(self.name)}"
             )
-        if isinstance(self.values, str | bytes):
-            raise SpaceError(
-                f"parameter {self.name}: values must be a list, got {shown(self.values)}"
-            )
-        values = self._plain_values()
+        values = self._plain_values(self._listed())
         if not values:
             raise SpaceError(f"parameter {self.name}: needs at least one value")
         positions = dict(zip(reversed(values), range(len(values) - 1, -1, -1), strict=True))
@@ -81,18 +78,32 @@ class TunableParameter:
                 )
             object.__setattr__(self, "default", plain_value(self.default))
 
-    def _plain_values(self) -> tuple[Value, ...]:
-        if isinstance(self.values, Sized) and len(self.values) > _MOST_VALUES:
+    def _listed(self) -> tuple[Any, ...]:
+        """What was given, taken once: it may be a generator, even one without an end."""
+        values = self.values
+        if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+            raise self._no_list()
+        try:
+            count = len(values) if isinstance(values, Sized) else 0
+            listed = tuple(islice(values, 0 if count > _MOST_VALUES else _MOST_VALUES + 1))
+        except TypeError:  # an array without dimensions
+            raise self._no_list() from None
+        if max(count, len(listed)) > _MOST_VALUES:
             raise SpaceError(
-                f"parameter {self.name}: {len(self.values)} values are too many, "
+                f"parameter {self.name}: {count or 'these'} values are too many, "
                 f"at most {_MOST_VALUES}"
             )
+        return listed
+
+    def _no_list(self) -> SpaceError:
+        return SpaceError(
+            f"parameter {self.name}: values must be a list, got {shown(self.values)}"
+        )
+
+    def _plain_values(self, listed: tuple[Any, ...]) -> tuple[Value, ...]:
         try:
-            kinds = set(map(type, self.values))
-            if kinds <= _PLAIN:
-                values = tuple(self.values)
-            else:
-                values = tuple([plain_value(value) for value in self.values])
+            kinds = set(map(type, listed))
+            values = listed if kinds <= _PLAIN else tuple(map(plain_value, listed))
         except TypeError as error:
             raise SpaceError(f"parameter {self.name}: values: {error}") from None
         if float in map(type, values) and any(value != value for value in values):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, cast, overload
 
 import numpy as np
 
+from autotune.core.arguments import mapping, must, whole
 from autotune.core.configuration import Configuration, Value
 from autotune.core.errors import SpaceError
 from autotune.core.printable import shown
@@ -75,6 +76,10 @@ class SearchSpace:
         self.parameters = _parameters(parameters)
         self.cartesian = math.prod(len(parameter.values) for parameter in self.parameters)
         self._by_name = {parameter.name: parameter for parameter in self.parameters}
+        example = '{"area": Expression.parse("x * y")}'
+        for name, each in mapping("definitions", definitions, example, SpaceError).items():
+            expected = "an Expression, like Expression.parse('x + 1')"
+            must(f"definition {name}", expected, each, isinstance(each, Expression), SpaceError)
         self._constants = _constants(constants, self._by_name)
         self._definition_texts = {name: each.text for name, each in definitions.items()}
         self._definitions = self._inline_definitions(definitions)
@@ -101,6 +106,8 @@ class SearchSpace:
             SpaceError: no configurations, a repeated one, or one with other parameters.
         """
         listed = ConfigurationList()
+        several = isinstance(configurations, Iterable)
+        must("configurations", "a list of mappings", configurations, several, SpaceError)
         for configuration in configurations:
             listed.add(configuration)
         space, rows = cls.from_list(listed)
@@ -224,9 +231,16 @@ class SearchSpace:
         """Positions of the rows' values among their parameters', shape (rows, parameters).
 
         Raises:
+            SpaceError: they are no whole numbers.
             IndexError: a row is outside the space.
         """
-        rows = np.asarray(rows, dtype=np.int64)
+        try:
+            given = np.asarray(rows)
+        except ValueError:  # lists of several lengths
+            given = np.empty(1, dtype=object)
+        numbers = given.dtype.kind in "iu" or not given.size
+        must("rows", "an array of whole numbers", rows, numbers, SpaceError)
+        rows = given.astype(np.int64, copy=False)
         if rows.size and (rows.min() < 0 or rows.max() >= self.size):
             raise IndexError(f"rows must be in 0..{self.size - 1}")
         return self._rows.codes(rows)
@@ -270,8 +284,12 @@ class SearchSpace:
         """`count` rows drawn uniformly, with replacement.
 
         Raises:
-            SpaceError: the space is empty, or has more rows than an int64 can number.
+            SpaceError: the space is empty, or has more rows than an int64 can number; or the count
+                is none, or `rng` no generator.
         """
+        count = whole("count", count, least=0, error=SpaceError)
+        generator = isinstance(rng, np.random.Generator)
+        must("rng", "a generator, like numpy.random.default_rng(0)", rng, generator, SpaceError)
         if not 0 < self.size <= _LARGEST_SAMPLED:
             raise SpaceError(
                 f"cannot sample a space of {self.size} rows; 1..{_LARGEST_SAMPLED} can be sampled"
@@ -294,7 +312,11 @@ class SearchSpace:
 
         Returns:
             The row, or None when every row is excluded.
+
+        Raises:
+            SpaceError: it is no mapping.
         """
+        _check_mapping("a configuration", configuration)
         return nearest_row(self.parameters, self._rows, configuration, excluded)
 
     @cached_property
@@ -333,8 +355,7 @@ class SearchSpace:
         return values
 
     def _check_parameters(self, configuration: Mapping[str, Value]) -> None:
-        if not isinstance(configuration, Mapping):
-            raise SpaceError(f"a configuration must be a mapping, got {shown(configuration)}")
+        _check_mapping("a configuration", configuration)
         missing = [name for name in self._by_name if name not in configuration]
         unknown = [name for name in configuration if name not in self._by_name]
         if missing or unknown:
@@ -383,7 +404,7 @@ def _constants(
     constants: Mapping[str, Value], parameters: Mapping[str, TunableParameter]
 ) -> dict[str, Value]:
     plain: dict[str, Value] = {}
-    for name, value in constants.items():
+    for name, value in mapping("constants", constants, '{"warp": 32}', SpaceError).items():
         if name in parameters:
             raise SpaceError(f"constant {name}: a parameter has that name")
         try:
@@ -402,6 +423,10 @@ def _restrictions(restrictions: Sequence[str | Restriction]) -> list[Restriction
         each if isinstance(each, Restriction) else Restriction(Expression.parse(each))
         for each in restrictions
     ]
+
+
+def _check_mapping(name: str, value: object) -> None:
+    must(name, "a mapping", value, isinstance(value, Mapping), SpaceError)
 
 
 def _check_names(what: str, expression: Expression, known: Collection[str]) -> None:

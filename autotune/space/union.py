@@ -5,20 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
+from autotune.core.arguments import must
 from autotune.core.configuration import Candidate, Configuration, Value
 from autotune.core.errors import SpaceError
 from autotune.space.rows import row_number, row_slice
+from autotune.space.search_space import SearchSpace
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
-
-    from autotune.space.search_space import SearchSpace
+    from collections.abc import Container
 
 
 class SpaceUnion:
@@ -31,10 +32,16 @@ class SpaceUnion:
         spaces: the same.
 
     Raises:
-        SpaceError: there is no family.
+        SpaceError: there is no family, or what there is are no spaces.
     """
 
     def __init__(self, spaces: Mapping[str, SearchSpace]) -> None:
+        named = isinstance(spaces, Mapping) and all(
+            isinstance(name, str) and isinstance(space, SearchSpace)
+            for name, space in spaces.items()
+        )
+        expected = "a mapping of families' names to SearchSpaces"
+        must("spaces", expected, spaces, named, SpaceError)
         if not spaces:
             raise SpaceError("a union of spaces needs at least one family")
         self.spaces: Mapping[str, SearchSpace] = MappingProxyType(dict(spaces))
@@ -89,7 +96,7 @@ class SpaceUnion:
         Raises:
             SpaceError: its family is unknown, or its configuration is not valid.
         """
-        space = self._space(candidate.family)
+        space = self._space(_family(candidate))
         return self._offsets[candidate.family] + space.index(candidate.configuration)
 
     def nearest(self, candidate: Candidate, excluded: Container[int] = ()) -> int | None:
@@ -108,7 +115,7 @@ class SpaceUnion:
         Raises:
             SpaceError: the candidate's family is unknown.
         """
-        self._space(candidate.family)
+        self._space(_family(candidate))
         others = [family for family in self.spaces if family != candidate.family]
         for family in (candidate.family, *others):
             offset = self._offsets[family]
@@ -120,7 +127,7 @@ class SpaceUnion:
 
     def flatten(self, candidate: Candidate) -> dict[str, Value]:
         """The family, and its parameters under names that say whose they are."""
-        flat: dict[str, Value] = {"family": candidate.family}
+        flat: dict[str, Value] = {"family": _family(candidate)}
         for name, value in candidate.configuration.items():
             flat[f"{candidate.family}.{name}"] = value
         return flat
@@ -133,6 +140,7 @@ class SpaceUnion:
         Raises:
             SpaceError: the family is missing or unknown, or one of its parameters is missing.
         """
+        must("a candidate", "a mapping", flat, isinstance(flat, Mapping), SpaceError)
         if "family" not in flat:
             raise SpaceError(f"a candidate needs a family, got {sorted(flat)}")
         family = str(flat["family"])
@@ -148,6 +156,17 @@ class SpaceUnion:
         if family not in self.spaces:
             raise SpaceError(f"unknown family {family!r}; families: {', '.join(self.spaces)}")
         return self.spaces[family]
+
+
+def _family(candidate: Candidate) -> str:
+    """The family of what must be a candidate.
+
+    Raises:
+        SpaceError: it is something else.
+    """
+    known = isinstance(candidate, Candidate)
+    must("a candidate", "a family and a configuration", candidate, known, SpaceError)
+    return candidate.family
 
 
 @dataclass(frozen=True, slots=True)

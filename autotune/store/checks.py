@@ -38,9 +38,11 @@ def line(name: str, value: object, *, empty: bool = True) -> str:
 
 def count(name: str, value: object, *, minimum: int = 0) -> int:
     """A whole number of 64 bits that is at least `minimum`."""
-    if isinstance(value, int) and not isinstance(value, bool) and minimum <= value < INTEGER_LIMIT:
-        return value
-    raise wrong(name, f"a whole number >= {minimum}", value)
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+        raise wrong(name, f"a whole number >= {minimum}", value)
+    if value >= INTEGER_LIMIT:
+        raise wrong(name, "a whole number < 2^63", value)
+    return value
 
 
 def number(name: str, value: object, *, zero: bool = False) -> float:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.core import arguments
 from autotune.core.deadline import Deadline
 from autotune.core.errors import CacheError, InputError, TuningFailedError, WorkerError
 from autotune.core.interrupt import Interrupt
@@ -17,6 +18,7 @@ from autotune.core.paths import CacheLocations, private_folder
 from autotune.families.catalog import load_families, select_families
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.evaluator import Effort
+from autotune.runtime.asking import check_place, check_run
 from autotune.store import MatchQuality, TuningCache, TuningRecord, find
 from autotune.targets.base import Work
 from autotune.targets.registry import make_target
@@ -131,9 +133,15 @@ def run_preset(
         InputError: something above cannot be used; the message says what and why.
         CacheError: the cache cannot be written.
     """
-    limit_s = preset.seconds if seconds is None else seconds
-    if not limit_s > 0:
-        raise InputError(f"timeout must be more than 0 seconds, got {limit_s}")
+    limit_s = arguments.seconds("timeout", preset.seconds if seconds is None else seconds)
+    most = arguments.whole("trials", preset.trials if trials is None else trials)
+    seed, workers = arguments.seed(seed), arguments.workers(workers)
+    families = arguments.texts("families", families)
+    extra_families = arguments.paths("extra_families", extra_families)
+    if target is not None:
+        arguments.text("target", target)
+    check_place(target, device, cache)
+    check_run(sampler=sampler, storage=storage, study=None, effort=None, progress=watch)
     deadline = Deadline(limit_s)
     name = target or preset.target
     chosen = make_target(name)
@@ -143,9 +151,6 @@ def run_preset(
     read.check_here()
     place = CacheLocations.at(cache).create()
     store = TuningCache(place.database)
-    most = preset.trials if trials is None else trials
-    if most < 1:
-        raise InputError(f"trials must be at least 1, got {most}")
     identity = _identity(preset, name, found, read, f"{limit_s:g} s, {most} trials")
     journal = _Journal(place.root / "presets" / f"{preset.name}-{identity}.txt")
     finished = journal.labels()

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.core import arguments
 from autotune.core.deadline import Deadline
 from autotune.core.errors import InputError
 from autotune.core.interrupt import Interrupt
 from autotune.core.measurement import Outcome
 from autotune.measuring.evaluator import Effort
+from autotune.runtime.asking import check_asked, check_run
 from autotune.targets.registry import make_target
 from autotune.tuning.progress import Watcher
 from autotune.tuning.trial_run import TrialRun
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 
 LARGEST_SWEEP = 1 << 24
 """Configurations that are swept at most without a limit; a billion would take centuries."""
+
+
+SAMPLER = "exhaustive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +107,14 @@ def sweep(
         families: names of the families to sweep; empty takes all that can serve the problem.
         extra_families: folders with families of the user's own.
         limit: how many configurations to measure in all; None measures every one.
-        seed: draws the order, and the operands.
+        seed: draws the order, and the operands; 0 or more, below 2**63.
         cache: folder or database of the user's cache; None takes the default place.
         storage: an Optuna storage URL; None keeps a journal file beside the cache.
         study: name of the study; None derives one from problem, target, device and space.
-        workers: compile workers; None uses every core.
+        workers: processes that compile, at least 1; None uses every core.
         effort: how long and how exactly to measure; None takes the default.
         racing: whether to abandon what is far behind the best so far; its times are then those
-            of its first runs.
+            of its first runs. Without, what was abandoned before in the study is measured again.
         progress: called whenever something has moved.
         options: what the target can be told (its `OPTIONS`), as for `load`.
 
@@ -118,16 +123,18 @@ def sweep(
         CacheError: the cache cannot be written.
     """
     deadline = Deadline()
-    if limit is not None and limit < 1:
-        raise InputError(f"limit must be at least 1, got {limit}")
-    if seed < 0:
-        raise InputError(f"a seed must be 0 or more, got {seed}")
+    limit = None if limit is None else arguments.whole("limit", limit)
+    seed, workers = arguments.seed(seed), arguments.workers(workers)
+    families = arguments.texts("families", families)
+    folders = arguments.paths("extra_families", extra_families)
+    check_asked(problem, target, device, cache)
+    check_run(sampler=SAMPLER, storage=storage, study=study, effort=effort, progress=progress)
     work = Workplace.of(
         problem,
         target=make_target(target, options),
         device=device,
         families=families,
-        extra_families=extra_families,
+        extra_families=folders,
         cache=cache,
     )
     size = work.union.size
@@ -141,9 +148,11 @@ def sweep(
     with (
         Interrupt(deadline, "what was measured is kept") as interrupt,
         work.open(
-            name, storage=storage, sampler="exhaustive", seed=seed, workers=workers, effort=effort
+            name, storage=storage, sampler=SAMPLER, seed=seed, workers=workers, effort=effort
         ) as (opened, evaluator),
     ):
+        if not racing:
+            opened.measure_whole()
         left = len(set(rows) - opened.visited)
         run = TrialRun(
             work,
@@ -157,7 +166,12 @@ def sweep(
         )
         if left:
             run.search(work.union[row] for row in rows)
-        known = dict(opened.measured())
+        # Of what was abandoned and then measured again, the later one counts.
+        known = {
+            candidate: measurement
+            for candidate, measurement in opened.measured()
+            if racing or measurement.outcome is not Outcome.ABANDONED
+        }
     candidates = (work.union[row] for row in rows)
     return SweepResult(
         problem=problem,

@@ -12,11 +12,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.core import arguments
 from autotune.core.configuration import Candidate
 from autotune.core.deadline import Deadline
-from autotune.core.errors import InputError, NotTunedError, SpaceError
+from autotune.core.errors import NotTunedError, SpaceError
 from autotune.core.interrupt import Interrupt
 from autotune.families.defaults import default_family
+from autotune.runtime.asking import check_asked, check_run
 from autotune.runtime.loading import load
 from autotune.runtime.multiplying import forget
 from autotune.store import EffortRecord, neighbours
@@ -144,11 +146,11 @@ def tune(
             trial or a compile that would take longer than what is left is cut off; finals that
             there is no time for leave the winner as the search measured it.
         sampler: a sampler's name, or the dotted path of an `optuna.samplers.BaseSampler`.
-        seed: seeds the sampler and the operands.
+        seed: seeds the sampler and the operands; 0 or more, below 2**63.
         cache: folder or database of the user's cache; None takes the default place.
         storage: an Optuna storage URL; None keeps a journal file beside the cache.
         study: name of the study; an existing one is continued. None starts a new one.
-        workers: compile workers; None uses every core.
+        workers: processes that compile, at least 1; None uses every core.
         effort: how long and how exactly to measure; None takes the default.
         progress: called whenever something has moved.
         options: what the target can be told (its `OPTIONS`), as for `load`.
@@ -158,17 +160,19 @@ def tune(
         InputError: something above cannot be used; the message says what and why.
         CacheError: the cache cannot be written.
     """
-    deadline = Deadline(timeout)
-    if trials < 1:
-        raise InputError(f"trials must be at least 1, got {trials}")
-    if not timeout > 0:
-        raise InputError(f"timeout must be more than 0 seconds, got {timeout}")
+    deadline = Deadline(arguments.seconds("timeout", timeout))
+    trials = arguments.whole("trials", trials)
+    seed, workers = arguments.seed(seed), arguments.workers(workers)
+    families = arguments.texts("families", families)
+    folders = arguments.paths("extra_families", extra_families)
+    check_asked(problem, target, device, cache)
+    check_run(sampler=sampler, storage=storage, study=study, effort=effort, progress=progress)
     work = Workplace.of(
         problem,
         target=make_target(target, options),
         device=device,
         families=families,
-        extra_families=extra_families,
+        extra_families=folders,
         cache=cache,
     )
     with Interrupt(deadline) as interrupt:
@@ -189,7 +193,7 @@ def tune(
         result,
         device=device,
         cache=None if cache is None else Path(cache),
-        extra_families=tuple(extra_families),
+        extra_families=folders,
     )
 
 

@@ -105,6 +105,27 @@ def test_a_sweep_may_race(whole: SweepResult, cache: Path) -> None:
     assert raced.counts == {Outcome.OK: 1, Outcome.ABANDONED: raced.size - 1}
 
 
+def test_a_sweep_without_racing_times_to_the_end_what_another_abandoned(
+    whole: SweepResult, cache: Path
+) -> None:
+    effort = replace(BRIEF, abandon_ratio=1e-3)
+    raced = brief_sweep(cache, effort, study="both", racing=True, limit=whole.size - 1)
+    timed = brief_sweep(cache, study="both", limit=2)
+    assert (timed.complete, timed.counts) == (True, {Outcome.OK: 2})
+    timed = brief_sweep(cache, study="both")
+    assert swept(timed) == swept(whole)
+    assert (timed.complete, timed.counts) == (True, {Outcome.OK: whole.size})
+    assert timed.measured[0] == raced.measured[0]
+    # Once while it raced, and once more but for the one that won and the one that was left.
+    store = TuningCache(cache / "tuning.sqlite")
+    assert len(store.measurements(study="both")) == 2 * whole.size - 2
+    again = brief_sweep(cache, effort, study="both", racing=True)
+    assert again.measured == timed.measured
+    assert len(store.measurements(study="both")) == 2 * whole.size - 2
+    entries = recorded_from_cache(cache / "tuning.sqlite", study="both")
+    assert entries.size == whole.size
+
+
 def test_a_killed_sweep_goes_on_where_it_was(whole: SweepResult, tmp_path: Path) -> None:
     output = tmp_path / "sweep.json"
     command = [sys.executable, "-m", "autotune", "sweep", *OPTIONS, "--cache", str(tmp_path)]
@@ -171,8 +192,8 @@ def test_what_a_sweep_writes_can_be_replayed(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--limit", "0"], "limit must be at least 1, got 0"),
-        (["--seed", "-1"], "a seed must be 0 or more, got -1"),
+        (["--limit", "0"], "limit must be a whole number >= 1, got 0"),
+        (["--seed", "-1"], "seed must be a whole number >= 0, got -1"),
         (["--shape", "8x8x8", "-o", "x"], "--output is for one shape, got 2"),
         (["--family", "nope"], "nope"),
         (["--limit", "1", "-o", "/no/where"], "cannot write /no/where"),

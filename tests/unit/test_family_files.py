@@ -143,6 +143,8 @@ FAULTS = {
     ),
     "later name": ('"sm / ty"', '"panel_bytes / ty"', "derived.strips .* uses 'panel_bytes'"),
     "gpu limit": ("max_threads\"", "max_threads_per_block\"", "uses 'max_threads_per_block'"),
+    "capitals": ('"ieee"', '"IEEE"', r"accuracy must be one of .*'IEEE'; did you mean 'ieee'\?"),
+    "key in capitals": ("runtime = ", "Runtime = ", r"sm\.Runtime is not a key; .*'runtime'\?"),
     "extra table": ("[derived]", "[extra]\n[derived]", "extra is not a key"),
 }  # fmt: skip
 
@@ -156,6 +158,44 @@ def test_faults_name_file_key_and_expectation(
         read(tmp_path, TEXT.replace(old, new))
     assert str(caught.value).startswith(f"{tmp_path / 'tiled.toml'}: ")
     assert "\n" not in str(caught.value)
+
+
+PRODUCT = TEXT.replace('"gemm"', '"mine"\nformula = "tril(A) @ B"\nflops = "M * N * K"')
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"M * N * K"', '"M * Q"', r"flops = 'M \* Q' uses 'Q'; the names there are: .*itemsize"),
+        ('"M * N * K"', '"M *"', r"flops is not an expression"),
+        ('"M * N * K"', '""', r"flops must be one line of text"),
+        ("tril(A)", "flops(A)", r"formula must say what C becomes: .*flops"),
+        ("tril(A) @", "flops @", r"formula must say what C becomes: .*'flops'"),
+        ("tril(A) @", "B @", r"formula must say what C becomes: "),
+    ],
+)
+def test_a_product_s_fault_is_that_of_the_key_that_has_it(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    assert old in PRODUCT
+    assert read(tmp_path, PRODUCT).defined.result.text == "tril(A) @ B"
+    with pytest.raises(FamilyError, match=rf"tiled\.toml: {message}"):
+        read(tmp_path, PRODUCT.replace(old, new))
+
+
+def test_threads_may_follow_from_the_element_types(tmp_path: Path) -> None:
+    threads = 'threads = "wide"\n[parameters]'
+    wide = '[derived]\nwide = "ty * acc_itemsize // itemsize"'
+    text = TEXT.replace("[parameters]", threads).replace("[derived]", wide)
+    family = read(
+        tmp_path,
+        text.replace("threads = { values = [1, 2, 4] }", "").replace(
+            "threads <= max_threads", "wide <= max_threads"
+        ),
+    )
+    values: dict[str, Value] = {"order": "ij", "ty": 4, "sm": 16}
+    assert family.thread_count(values, "float32") == 4
+    assert family.thread_count(values, "float16") == 8
 
 
 def test_restrictions_are_an_array_of_tables(tmp_path: Path) -> None:

@@ -206,8 +206,43 @@ THREADED = {"parameters": {"rows": [1], "threads": [1, 2]}}
         (product, {"operands": {"A": "MxN", "x": "N N"}}, r'x must have a shape like "MxN"'),
         (product, {"out": {}}, r"out must name one operand"),
         (product, {"dtypes": ["int8"]}, r"dtypes must be one of float32"),
-        (product, {"target": "cuda"}, r"target must be cpu for a function"),
-        (product, {"name": "other"}, r"name must be left out"),
+        (product, {"target": "cuda"}, r"kernel product: target must be cpu for a function"),
+        (product, {"target": []}, r"kernel product: target must be cpu for a function"),
+        (product, {"name": "other"}, r"kernel product: name must be left out"),
+        *[
+            (product, {key: value}, rf"^kernel product: {key} must be a mapping of names like")
+            for key in ("operands", "out", "parameters", "scalars", "derived")
+            for value in (3, "MxN", ["A"], {3: "M"}, True)
+        ],
+        *[
+            (product, {"operands": {"A": value}}, r"kernel product: the shape of A must be like")
+            for value in (None, 0.5, ["M", None], {"M": 1}, b"M")
+        ],
+        (product, {"scalars": {"a": "x"}}, r"kernel product: scalars\.a must be a number"),
+        (product, {"scalars": {"a": 10**400}}, r"kernel product: scalars\.a must be a number"),
+        (product, {"derived": {"a": 3}}, r"kernel product: derived\.a must be one line of text"),
+        (product, {"restrictions": 3}, r"kernel product: restrictions must be a list"),
+        (product, {"restrictions": "M > 1"}, r"kernel product: restrictions must be a list"),
+        (product, {"restrictions": {"M > 1": 3}}, r"product: the reason of restriction 'M > 1'"),
+        (product, {"cases": 3}, r"kernel product: cases must be a list, got 3"),
+        (product, {"cases": [3.5]}, r'kernel product: a case must be like "8x8" or \(8, 8\)'),
+        (product, {"cases": [3]}, r"kernel product: .*3"),
+        (product, {"dtypes": 3}, r"kernel product: dtypes must be a list, got 3"),
+        (product, {"flops": 3}, r"kernel product: flops must be one line of text"),
+        (product, {"summary": 3}, r"kernel product: summary must be one line of text"),
+        *[
+            (product, {key: ["M"]}, r"product: grid, block and shared_bytes must be left out on")
+            for key in ("grid", "block", "shared_bytes")
+        ],
+        (product, {"trials": "x"}, r"kernel product: trials must be a whole number >= 1"),
+        (product, {"timeout": -1}, r"kernel product: timeout must be more than 0 seconds"),
+        (product, {"seed": 2**63}, r"kernel product: seed must be a whole number < 2\^63"),
+        (product, {"workers": 0}, r"kernel product: workers must be a whole number >= 1"),
+        (product, {"effort": 3}, r"kernel product: effort must be None or an autotune.Effort"),
+        (product, {"sampler": 3}, r"kernel product: sampler must be one line of text"),
+        (product, {"progress": 3}, r"kernel product: progress must be None or a function"),
+        (product, {"seeds": 1}, r"kernel product: an option must be .*; did you mean 'seed'\?"),
+        (product, {"device": []}, r"kernel product: device must be None, a number or a name"),
         (product, {"source": DOTS}, r"give one of them"),
     ],
 )
@@ -218,6 +253,33 @@ def test_what_does_not_fit_is_one_line(
         autotune.kernel(function, **{**BASIC, **changed}, cache=tmp_path).emit()
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.glob("own/.*"))
+
+
+@pytest.mark.parametrize("cache", [3, "", b"here"])
+def test_what_is_no_cache_is_refused_at_definition(cache: Any) -> None:
+    with pytest.raises(InputError, match="kernel product: cache must be the path of a file or a"):
+        autotune.kernel(product, **BASIC, cache=cache)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"source": 3}, "source must be a path, or the text, got 3"),
+        ({"source": ""}, "source must be a path, or the text, got ''"),
+        ({"source": "a\0.cu"}, "source .* cannot be read: embedded null byte"),
+        ({"template": 3, "name": "mine"}, "template must be a path, or the text, got 3"),
+        ({"template": "x\n", "name": 3}, "a kernel's name must be letters, .* got 3"),
+        ({"template": "x\n", "name": "mine", "target": []}, "kernel mine: target must be one of"),
+        ({"source": DOTS, "grid": 0.5, "block": [1]}, "grid must be like"),
+        ({"source": DOTS, "grid": ["M", None], "block": [1]}, "grid must be like"),
+        ({"source": DOTS, "grid": ["M"], "block": {}}, "block must be like"),
+        ({"source": DOTS, "grid": ["M"], "block": [1], "shared_bytes": 0.5}, "shared_bytes must"),
+    ],
+)
+def test_sources_are_refused_in_one_line(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        autotune.kernel(**{**BASIC, **changed})
+    assert "\n" not in str(caught.value)
 
 
 @autotune.kernel(**BASIC)

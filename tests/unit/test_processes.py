@@ -285,6 +285,13 @@ def test_a_pool_works_side_by_side() -> None:
     assert all(map(gone, pids))
 
 
+def test_a_pool_makes_the_workers_that_are_needed() -> None:
+    with WorkerPool(worker_entry, count=10**9) as pool:
+        pids = [pool.run([("pid", None)], LONG_S)[0] for _ in range(3)]
+        assert len(set(pids)) == 1
+    assert gone(pids[0])
+
+
 class CountedClock:
     """Moves on by a second whenever somebody looks."""
 

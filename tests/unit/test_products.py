@@ -73,7 +73,7 @@ def test_operations_nobody_defines_are_unknown() -> None:
 FAULTS = {
     "no formula": ('formula = "alpha * tril(A) @ B + beta * C"\n', "", "formula is missing"),
     "formula": ("tril(A)", "inv(A)", r"formula must say what C becomes: .*'inv\(A\)'"),
-    "flops": ("min(M, N) * (", "min(L, N) * (", "flops = .* a name must be one of K, M, N"),
+    "flops": ("min(M, N) * (", "min(L, N) * (", "flops = .* the names there are: K, M, N"),
     "mpi": ('target = "cpu"', 'target = "mpi"', "operation must be gemm on mpi: others are for"),
 }
 

@@ -67,7 +67,7 @@ class TestNames:
             make_sampler(f"{__name__}.NeedsMore", SPACE)
 
     def test_a_negative_seed_is_refused(self):
-        with pytest.raises(InputError, match="0 or more, got -1"):
+        with pytest.raises(InputError, match="seed must be a whole number >= 0, got -1"):
             make_sampler("random", SPACE, seed=-1)
 
     @pytest.mark.parametrize(("name", "package"), [("cmaes", "cmaes"), ("gp", "torch")])

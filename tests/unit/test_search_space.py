@@ -590,6 +590,16 @@ def test_a_slice_is_a_list_of_configurations() -> None:
         huge[:]
 
 
+SMALL = SearchSpace({"x": [1, 2]})
+
+
+def test_values_may_come_from_a_generator() -> None:
+    assert SearchSpace({"x": (each for each in range(3))}).parameters[0].values == (0, 1, 2)
+    assert SearchSpace({"x": iter(np.arange(2))}).parameters[0].values == (0, 1)
+    assert SMALL.codes([]).shape == (0, 1)
+    assert SMALL.sample(0, np.random.default_rng(0)).shape == (0,)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -599,6 +609,26 @@ def test_a_slice_is_a_list_of_configurations() -> None:
         (lambda: SearchSpace({"x": range(10**12)}), "1000000000000 values are too many"),
         (lambda: SearchSpace({"x": [1]}, 5), "restrictions must be a list, got 5"),
         (lambda: SearchSpace({"x": [1]}, constants={"y": -(10**6000)}), "constant y: an integer"),
+        (lambda: SearchSpace({"x": [1]}, constants=3), "constants must be a mapping .*, got 3"),
+        (
+            lambda: SearchSpace({"x": [1]}, constants={3: 4}),
+            "constants must be a mapping of names",
+        ),
+        (
+            lambda: SearchSpace({"x": [1]}, definitions=3),
+            "definitions must be a mapping .*, got 3",
+        ),
+        (lambda: SearchSpace({"x": [1]}, definitions={"d": "x + 1"}), "definition d must be an E"),
+        (lambda: SearchSpace({"x": np.array(3)}), r"values must be a list, got array\(3\)"),
+        (lambda: SMALL.nearest(None), "a configuration must be a mapping, got None"),
+        (lambda: SMALL.sample(-1, np.random.default_rng(0)), "count must be a whole .* got -1"),
+        (lambda: SMALL.sample(1.5, np.random.default_rng(0)), "count must be a whole .* got 1.5"),
+        (lambda: SMALL.sample(2, 0), "rng must be a generator, .* got 0"),
+        (lambda: SMALL.codes("x"), "rows must be an array of whole numbers, got 'x'"),
+        (lambda: SMALL.codes([0.5]), "rows must be an array of whole numbers"),
+        (lambda: SMALL.codes([[0], [0, 1]]), "rows must be an array of whole numbers"),
+        (lambda: SMALL.codes(None), "rows must be an array of whole numbers"),
+        (lambda: SearchSpace.from_configurations(None), "configurations must be a list"),
         (lambda: SearchSpace.from_configurations([5]), "configuration 0 must be a mapping"),
         (lambda: SearchSpace.from_configurations([{1: 2}]), "must be a non-empty text, got 1"),
         (lambda: SearchSpace.from_configurations([{1: 2}, {"a": 1}]), "configuration 1 has param"),

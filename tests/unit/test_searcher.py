@@ -175,5 +175,5 @@ def test_what_is_no_sampler_is_refused_in_one_line(sampler):
 def test_what_is_no_space_or_no_seed_is_refused_in_one_line():
     with pytest.raises(InputError, match="a space must be a SearchSpace or a SpaceUnion, got"):
         Searcher({"x": [1]})
-    with pytest.raises(InputError, match=r"a seed must be .* got 0\.5"):
+    with pytest.raises(InputError, match=r"seed must be .* got 0\.5"):
         Searcher(SearchSpace({"x": [1]}), seed=0.5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from autotune.core.configuration import Candidate, Configuration
@@ -91,6 +93,21 @@ def test_digest_depends_on_names_and_spaces(union: SpaceUnion) -> None:
     renamed = {name.replace("loops", "loop"): space for name, space in spaces.items()}
     changed = {**spaces, "loops": SearchSpace({"order": ["ijk"], "threads": [1, 2]})}
     assert len({union.digest, SpaceUnion(renamed).digest, SpaceUnion(changed).digest}) == 3
+
+
+@pytest.mark.parametrize(
+    "spaces", [{"a": 3}, {3: SearchSpace({"x": [1]})}, SearchSpace({"x": [1]}), None, "a"]
+)
+def test_what_is_no_mapping_of_spaces_is_refused(spaces: Any) -> None:
+    with pytest.raises(SpaceError, match="spaces must be a mapping of families' names"):
+        SpaceUnion(spaces)
+
+
+@pytest.mark.parametrize("method", ["index", "nearest", "flatten", "unflatten"])
+@pytest.mark.parametrize("candidate", [None, 3, "loops"])
+def test_what_is_no_candidate_is_refused(union: SpaceUnion, method: str, candidate: Any) -> None:
+    with pytest.raises(SpaceError, match="a candidate must be a"):
+        getattr(union, method)(candidate)
 
 
 def test_an_empty_union_is_refused() -> None:

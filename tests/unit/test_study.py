@@ -115,6 +115,31 @@ class TestTelling:
                 study.tell(proposal, Measurement(Outcome.OK, median))
             assert study.tell(proposal, ok())
 
+    def test_what_was_abandoned_may_be_measured_again_to_the_end(self, tmp_path):
+        space = SearchSpace({"x": [1, 2, 3]})
+        outcomes = [ok(), Measurement(Outcome.ABANDONED, 9e-3), Measurement(Outcome.TIMEOUT)]
+        with opened(tmp_path, space) as study:
+            asked = [study.ask() for _ in outcomes]
+            for proposal, measurement in zip(asked, outcomes, strict=True):
+                study.tell(proposal, measurement)
+        again = asked[1].candidate
+        with opened(tmp_path, space) as study:
+            assert study.ask() is None
+            assert study.enqueue([again]) == 0
+            study.measure_whole()
+            assert study.visited == {space.index(each.candidate) for each in asked} - {
+                space.index(again)
+            }
+            assert study.enqueue(each.candidate for each in asked) == 1
+            proposal = study.ask()
+            assert (proposal.candidate, study.ask()) == (again, None)
+            study.tell(proposal, ok(5e-3))
+            assert study.ask() is None
+            assert dict(study.measured())[again].outcome is Outcome.OK
+        with opened(tmp_path, space) as study:  # nobody asks for what is known whole
+            study.measure_whole()
+            assert len(study.visited) == 3
+
     def test_telling_twice_is_refused(self, tmp_path):
         with opened(tmp_path) as study:
             proposal = study.ask()

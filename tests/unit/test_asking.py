@@ -1,0 +1,169 @@
+"""What `load`, `tune`, `sweep` and presets refuse: in one line, before any work."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from optuna.samplers import TPESampler
+
+from autotune import Gemm, load, sweep, tune
+from autotune.core import arguments
+from autotune.core.errors import InputError, ProblemError, UnknownNameError
+from autotune.families.catalog import catalog, find_families, select_families
+from autotune.search import make_sampler
+from autotune.space import SearchSpace
+from autotune.store import EffortRecord
+from autotune.targets.cpu.target import CpuTarget
+from autotune.tuning.preset_run import run_preset
+from autotune.tuning.presets import find_preset
+
+PROBLEM = Gemm(8, 8, 8)
+
+
+def preset(**given: Any) -> None:
+    next(run_preset(find_preset("cpu"), **{"target": "cpu", **given}))
+
+
+def of_problem(function: Callable[..., Any]) -> Callable[..., Any]:
+    def asked(**given: Any) -> Any:
+        return function(given.pop("problem", PROBLEM), **{"target": "cpu", **given})
+
+    return asked
+
+
+LOAD, TUNE, SWEEP = map(of_problem, (load, tune, sweep))
+EVERYWHERE = {"load": LOAD, "tune": TUNE, "sweep": SWEEP, "preset": preset}
+
+WRONG = [
+    *[
+        ("load tune sweep", "problem", value, r"problem must be a problem, like Gemm\(")
+        for value in (None, "96x64x80", (96, 64, 80), 3, Gemm)
+    ],
+    *[
+        ("load tune sweep", "target", value, "target must be None, the name of a target")
+        for value in (3, b"cpu", CpuTarget)
+    ],
+    *[
+        ("preset", "target", value, "target must be one line of text")
+        for value in (3, b"cpu", CpuTarget())
+    ],
+    *[
+        ("load tune sweep preset", "device", value, "device must be None, a number or a name")
+        for value in ([], 0.5, True, False, b"0")
+    ],
+    *[
+        ("load tune sweep preset", "cache", value, "cache must be the path of a file or a folder")
+        for value in (3, "", [], "a\0b", b"cache")
+    ],
+    *[
+        ("load tune sweep preset", "extra_families", value, "extra_families must be (a list|the)")
+        for value in (3, None, [3], [""], b"here", {"here": 1})
+    ],
+    *[
+        ("tune sweep preset", "families", value, "families must be (a list of texts|one line)")
+        for value in (3, None, [3], "", {"simd": 1})
+    ],
+    *[
+        ("tune sweep preset", "workers", value, "workers must be a whole number >= 1, got")
+        for value in (-1, 0, 1.5, "x", [], True, math.nan)
+    ],
+    ("tune sweep preset", "workers", 10**9, "workers must be a whole number <= 1024, got 10{9}"),
+    *[
+        ("tune sweep preset", "seed", value, "seed must be a whole number >= 0, got")
+        for value in (-1, 0.5, True, "0", None)
+    ],
+    ("tune sweep preset", "seed", 2**63, r"seed must be a whole number < 2\^63, got 92233"),
+    ("tune sweep preset", "seed", 2**999, r"seed must be .* < 2\^63, got an integer of 1000 bits"),
+    *[
+        ("tune", "trials", value, "trials must be a whole number >= 1, got")
+        for value in (0, 1.5, math.nan, "x", None)
+    ],
+    ("preset", "trials", 1.5, "trials must be a whole number >= 1, got"),
+    ("sweep", "limit", 1.5, "limit must be a whole number >= 1, got"),
+    *[
+        ("tune", "timeout", value, "timeout must be more than 0 seconds, got")
+        for value in (0, -1, math.nan, "x", None, True, 10**400)
+    ],
+    ("preset", "seconds", math.nan, "timeout must be more than 0 seconds, got nan"),
+    *[("tune sweep", "study", value, "study must be one line") for value in (3, "", "a\nb")],
+    ("tune sweep preset", "storage", 3, "storage must be one line of text"),
+    *[
+        ("tune preset", "sampler", value, "sampler must be one line of text")
+        for value in (3, None, TPESampler())
+    ],
+    ("tune sweep", "effort", 3, "effort must be None or an autotune.Effort"),
+    ("tune sweep", "progress", 3, "progress must be None or a function"),
+]
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "value", "message"),
+    [(each, *rest) for names, *rest in WRONG for each in names.split()],
+)
+def test_what_cannot_be_used_is_refused_before_any_work(
+    where: str, name: str, value: Any, message: str, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    with pytest.raises(InputError, match=message) as caught:
+        EVERYWHERE[where](**{"cache": cache, name: value})
+    assert "\n" not in str(caught.value)
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize("seed", [-1, True, 0.5, "0", None, 2**63])
+def test_samplers_have_the_same_rule_for_seeds(seed: Any) -> None:
+    with pytest.raises(InputError, match=r"^seed must be a whole number"):
+        make_sampler("random", SearchSpace({"x": [1]}), seed)
+
+
+@pytest.mark.parametrize("prior", [3, [3], "near", None])
+def test_what_is_no_prior_is_refused(prior: Any) -> None:
+    with pytest.raises(InputError, match="prior must be a list of priors"):
+        make_sampler("auto", SearchSpace({"x": [1]}), prior=prior)
+
+
+def test_a_record_says_which_limit_a_seed_is_beyond() -> None:
+    assert EffortRecord(1, 1.0, "auto", 2**63 - 1).seed == 2**63 - 1
+    with pytest.raises(InputError, match=r"effort\.seed must be a whole number < 2\^63"):
+        EffortRecord(1, 1.0, "auto", 2**63)
+    with pytest.raises(InputError, match=r"effort\.seed must be a whole number >= 0, got -1"):
+        EffortRecord(1, 1.0, "auto", -1)
+
+
+def test_one_path_or_text_alone_is_taken_as_a_list_of_one(tmp_path: Path) -> None:
+    assert arguments.paths("it", "/tmp") == arguments.paths("it", Path("/tmp")) == (Path("/tmp"),)
+    assert arguments.paths("it", iter(["a", Path("b")])) == (Path("a"), Path("b"))
+    assert arguments.texts("it", "simd") == ("simd",)
+    families = catalog("cpu")
+    assert list(select_families(families, "simd")) == ["simd"]
+    for ask in (find_families, lambda extra: catalog("cpu", extra=extra)):
+        with pytest.raises(InputError, match=f"^{tmp_path} must be a folder with kernel families"):
+            ask(str(tmp_path))
+    with pytest.raises(UnknownNameError, match=r"family must be one of .*, got 'sim'"):
+        select_families(families, "sim")
+
+
+@pytest.mark.parametrize("value", [np.int64(3), np.uint8(3), 3])
+def test_numbers_of_numpy_become_python_s(value: Any) -> None:
+    assert type(arguments.whole("it", value)) is int
+    assert type(arguments.seed(value)) is int
+    assert type(arguments.seconds("it", value)) is float
+    assert arguments.seconds("it", math.inf) == math.inf
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 2), (1, 2, 3, 4)])
+def test_other_sizes_are_as_many_as_there_are(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ProblemError, match="a shape of gemm is MxNxK, got"):
+        PROBLEM.with_sizes(*shape)
+
+
+@pytest.mark.parametrize("accuracy", [[], {}, 0, False, ()])
+def test_only_no_accuracy_stands_for_the_usual_one(accuracy: Any) -> None:
+    assert Gemm(2, 2, 2, accuracy="") == Gemm(2, 2, 2)
+    with pytest.raises(ProblemError, match="accuracy must be one of ieee"):
+        Gemm(2, 2, 2, accuracy=accuracy)
