@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from autotune.core.facts import Stamp
 
 
+LARGEST_SIZE = 2**31 - 2**16
+"""Of a problem on a GPU: kernels count in 32 bits, up to a tile beyond the last element."""
+
 ONE = Expression.parse("1")
 
 
@@ -307,6 +310,9 @@ class KernelFamily:
             return f"{self.name} writes {' or '.join(results)} results, not {problem.out_dtype}"
         if not admits(problem.accuracy, self.accuracy):
             return f"{self.name} has accuracy {self.accuracy}, not {problem.accuracy}"
+        if self.launch is not None and max(problem.shape) > LARGEST_SIZE:
+            largest = max(problem.shape)
+            return f"{self.name} counts in 32 bits: sizes up to {LARGEST_SIZE}, not {largest}"
         return None
 
     def space(self, problem: Problem, limits: DeviceLimits) -> SearchSpace:

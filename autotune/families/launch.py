@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
     from autotune.space import Expression
 
 Extents: TypeAlias = tuple[int, int, int]
+
+GRID_LIMITS = (2**31, 2**16, 2**16)
+"""What a grid has fewer blocks than along x, y and z (CUDA C++ Programming Guide, "Technical
+Specifications per Compute Capability")."""
+
+_NUMBERED = 2**32
+"""Threads that kernels before and after the main one may have, which number them in 32 bits."""
 
 _BOX_LIMIT = 256
 """Rows, and columns, of a box."""
@@ -49,6 +57,19 @@ class LaunchStep:
     def threads(self) -> int:
         """Threads per block."""
         return math.prod(self.block)
+
+    def misfit(self, *, main: bool) -> str | None:
+        """What keeps hardware from launching it, or its threads from their numbers.
+
+        Args:
+            main: whether it is the kernel itself, and not one before or after it.
+        """
+        if any(map(operator.ge, self.grid, GRID_LIMITS)):
+            shown = " x ".join(map(str, self.grid))
+            return f"a grid has fewer than 2^31 x 2^16 x 2^16 blocks, and {self.kernel} {shown}"
+        if not main and self.grid[0] * self.block[0] > _NUMBERED:
+            return f"{self.kernel} numbers its threads in 32 bits, and would have more"
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +167,16 @@ def plan_launch(point: Point) -> LaunchPlan:
         x, y, z = (whole(each, 1) for each in expressions)
         return x, y, z
 
+    def checked(step: LaunchStep, *, main: bool = False) -> LaunchStep:
+        if (misfit := step.misfit(main=main)) is not None:
+            raise SpaceError(
+                f"family {family.name!r} cannot be launched for {point.problem.label}: {misfit}"
+            )
+        return step
+
     def auxiliary(kernels: tuple[AuxiliaryKernel, ...]) -> tuple[LaunchStep, ...]:
         return tuple(
-            LaunchStep(each.kernel, extents(each.grid), extents(each.block))
+            checked(LaunchStep(each.kernel, extents(each.grid), extents(each.block)))
             for each in kernels
             if each.when.holds(point.known)
         )
@@ -160,6 +188,7 @@ def plan_launch(point: Point) -> LaunchPlan:
         whole(launch.shared_bytes, 0),
         extents(launch.cluster),
     )
+    checked(main, main=True)
 
     def mapped() -> Iterator[MappedOperand]:
         for each, transposed in stored_maps(family, point.problem):

@@ -144,14 +144,18 @@ class Planner:
         assert main is not None  # it is always launched
         further = (*launch.before, *launch.after)
         auxiliary = [
-            None if numbers is None else _step(each.kernel, numbers)
+            None if numbers is None else _step(each.kernel, numbers, main=False)
             for each, numbers in zip(further, others[: len(further)], strict=True)
         ]
         workspace, zeroed = main[10:] or (None, 0)
         if zeroed > (workspace or 0) or zeroed % 4 != 0:
             raise UndecidedError
         count = len(launch.before)
-        steps = (*auxiliary[:count], _step(self.family.operation, main), *auxiliary[count:])
+        steps = (
+            *auxiliary[:count],
+            _step(self.family.operation, main, main=True),
+            *auxiliary[count:],
+        )
         return LaunchPlan(
             sizes=problem.shape,
             steps=tuple(filter(None, steps)),
@@ -218,17 +222,20 @@ def planner_of(
 _planner = functools.lru_cache(maxsize=_KEPT)(Planner)
 
 
-def _step(kernel: str, numbers: tuple[Any, ...]) -> LaunchStep:
+def _step(kernel: str, numbers: tuple[Any, ...], *, main: bool) -> LaunchStep:
     """A kernel, and what it is launched with: grid, block, shared memory, cluster, what there is.
 
     Raises:
-        UndecidedError: they are not all whole, or not large enough.
+        UndecidedError: they are not all whole, not large enough, or too large.
     """
     grid, block, memory, cluster = numbers[:3], numbers[3:6], numbers[6:7], numbers[7:10]
     whole = {*map(type, numbers)} == {int}
     if not whole or min(*grid, *block, *cluster) < 1 or min((*memory, *numbers[10:], 0)) < 0:
         raise UndecidedError
-    return LaunchStep(kernel, grid, block, *memory, *([cluster] if cluster else []))
+    step = LaunchStep(kernel, grid, block, *memory, *([cluster] if cluster else []))
+    if step.misfit(main=main) is not None:
+        raise UndecidedError
+    return step
 
 
 @functools.lru_cache(maxsize=_KEPT)

@@ -174,3 +174,40 @@ def test_a_value_of_no_parameter_is_refused(odd: KernelFamily) -> None:
     assert planner.find(problem, (5, 64)) is None
     with pytest.raises(SpaceError, match=r"odd\.parts must be one of 1, 2, 3, 8, got 5"):
         planner.plan(problem, (5, 64))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "changes", "told"),
+    [
+        ("tiled", (200_000, 2, 200_000), {"tile": 4}, "gemm 2500000000 x 1 x 1$"),
+        ("block", (1, 16, 1), {}, ""),
+        # 64 GiB of an operand are copied, 16 bytes a thread.
+        (
+            "pipelined",
+            (16, 131_073, 131_073),
+            {"realign": 1, "transpose_through": "registers"},
+            "realign_operands numbers its threads in 32 bits",
+        ),
+    ],
+)
+def test_what_no_device_launches_is_refused(
+    name: str, shape: tuple[int, int, int], changes: dict[str, Value], told: str
+) -> None:
+    family, problem = CUDA[name], Gemm(*shape)
+    values = {**family.default(Gemm(4096, 4096, 4096), LIMITS), **changes}
+    planner = Planner(family, values, problem.dtype, LIMITS)
+    if told:
+        assert planner.find(problem) is None
+        with pytest.raises(SpaceError, match=told):
+            planner.plan(problem)
+    else:
+        assert planner.plan(problem).steps
+
+
+def test_sizes_that_kernels_cannot_count_are_refused() -> None:
+    for sizes in ((1, 2**31 - 1, 1), (2**31, 1, 1), (1, 1, 2**40)):
+        for family in CUDA.values():
+            if family.unsupported(Gemm(8, 8, 8)) is None:
+                assert "counts in 32 bits" in str(family.unsupported(Gemm(*sizes)))
+    assert CUDA["naive"].unsupported(Gemm(2**31 - 2**16, 1, 1)) is None
+    assert CPU["goto"].unsupported(Gemm(2**40, 1, 1)) is None
