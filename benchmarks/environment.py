@@ -52,7 +52,11 @@ def describe() -> str:
     )
 
 
+def checksum(path: Path) -> str:
+    """The first digits of a file's SHA-256."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+
+
 def describe_files(paths: Iterable[Path]) -> str:
     """A line of Markdown with the names of what was read, and the first digits of checksums."""
-    sums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
-    return "- data: " + ", ".join(f"{name} sha256 {each[:12]}" for name, each in sums.items())
+    return "- data: " + ", ".join(f"{path.name} sha256 {checksum(path)}" for path in paths)

@@ -1,7 +1,7 @@
 """Tuning one problem from nothing: ``python benchmarks/gpu_cold_start.py [--shape MxNxK]``.
 
 A fresh cache, no record to start from. Prints Markdown: the best found after so many seconds, how
-many configurations were compiled per second, and the share of the time the GPU was at work.
+many programs were compiled per second, and the share of the time the GPU was at work.
 """
 
 from __future__ import annotations
@@ -56,18 +56,22 @@ def main() -> None:
 
     elapsed = seen[-1].elapsed_s
     measurements = [trial.measurement for trial in result.trials]
-    compiles = [m.details["compile_s"] for m in measurements if "compile_s" in m.details]
+    compiles = {  # several trials may have one program
+        m.details["program"]: m.details["compile_s"]
+        for m in measurements
+        if "program" in m.details
+    }
     timed = sum(m.repeats * (m.median_s or 0.0) for m in measurements)
     counts = Counter(str(m.outcome) for m in measurements)
     print("\n| | |\n|---|---|")
     print(f"| trials | {len(measurements)}: {', '.join(f'{n} {o}' for o, n in counts.items())} |")
     print(
-        f"| configurations compiled per second | {len(compiles) / elapsed:.1f} "
-        f"(median compile {statistics.median(compiles):.2f} s) |"
+        f"| programs compiled per second | {len(compiles) / elapsed:.1f} "
+        f"(median compile {statistics.median(compiles.values()):.2f} s) |"
     )
     if watch.use:
         print(f"| share of the time in which kernels ran | {statistics.mean(watch.use):.0f}% |")
-    print(f"| of that, timed launches that count | {100 * timed / elapsed:.0f}% |")
+    print(f"| of the whole time, timed launches that count | {100 * timed / elapsed:.0f}% |")
     best = result.best
     print(f"| winner | {best.candidate} |")
     print(f"| its median | {best.median_s * 1e3:.4f} ms, {best.gflops:.0f} GFLOP/s |")

@@ -3,8 +3,8 @@
 Three tables, each of contestants that take turns: operands in blocks on the GPUs, with the rate of
 each GPU relative to a single one that has the whole problem; operands of the host, beside cuBLASXt
 and beside what copying them takes; and rows against the reduction with 1, 2, 4 and 8 threads, the
-latter also with partial sums added under a lock of the host. Every contestant is verified. Prints
-Markdown.
+latter also with partial sums added under a lock of the host. Every contestant is verified before
+the turns, the vendor's too, on a C that holds no result of another. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ def table_of_blocks(size: int, counts: list[int], args: argparse.Namespace) -> N
     with machine_for(problem, counts[-1]) as (machine, make):
         contestants: list[tuple[Contestant, int]] = []
         frees: list[Callable[[], None]] = []
-        for gpus in counts:
+        for gpus in sorted({1, *counts}):  # one is what the others' rates are relative to
             placed: tuple[list[DeviceMatrix], ...] | None = None
             for threads, panels in host_threads(gpus):
                 plan = make(
@@ -245,6 +245,7 @@ def table_of_blocks(size: int, counts: list[int], args: argparse.Namespace) -> N
                 if placed is None:
                     placed = place_blocks(machine, a, b, spans)
                 call = functools.partial(plan.on_blocks, *placed, 1.0, 0.0)
+                spoil(machine, placed[2])
                 call()
                 plural = "" if gpus == 1 else "s"
                 name = f"{gpus} GPU{plural}, threads={threads} panels={panels}"
@@ -254,10 +255,11 @@ def table_of_blocks(size: int, counts: list[int], args: argparse.Namespace) -> N
             assert placed is not None
             if gpus == 1:
                 one = OneGpu(size, size, size, DTYPE)
-                vendor = Contestant(
-                    one.name, functools.partial(one.multiply, *(each[0] for each in placed))
-                )
-                contestants.append((vendor, 1))
+                vendor = functools.partial(one.multiply, *(each[0] for each in placed))
+                spoil(machine, placed[2])
+                vendor()
+                reference.check(functools.partial(fetched, machine, placed[2], spans), one.name)
+                contestants.append((Contestant(one.name, vendor), 1))
         race([each for each, _ in contestants], args)
         single = contestants[0][0].median_s
         print("| | ms [95 %] | TFLOP/s | rate per GPU, of one GPU's |")
@@ -277,6 +279,12 @@ def host_threads(gpus: int) -> list[tuple[int, int]]:
     if gpus == 1:
         return [(1, 1)]
     return [(gpus, 1), (gpus, 2), (gpus, 4), (2 * gpus, 1)]
+
+
+def spoil(machine: GpuMachine, blocks: list[DeviceMatrix]) -> None:
+    """Fill C with what no product is, so that the result before does not pass for the next."""
+    for block in blocks:
+        moved(machine, block, np.full(block.shape, np.nan, DTYPE))
 
 
 def fetched(
@@ -322,7 +330,7 @@ def table_of_host(size: int, counts: list[int], args: argparse.Namespace) -> Non
             frees: list[Callable[[], None]] = []
             for memory, operands in (("pageable", (a, b, c)), ("page-locked", tuple(locked))):
                 for block in (2048, 4096, 8192):
-                    xt = vendor_xt(gpus, block, operands)
+                    xt = vendor_xt(gpus, block, operands, reference)
                     if xt is not None:
                         contestants.append((xt, memory))
                 for values in host_programs(gpus, memory):
@@ -379,13 +387,17 @@ def time_in_place(machine: GpuMachine, make: Any, a: NDArray[Any], b: NDArray[An
     return median(contestant.samples[1:])
 
 
-def vendor_xt(gpus: int, block: int, operands: tuple[NDArray[Any], ...]) -> Contestant | None:
+def vendor_xt(
+    gpus: int, block: int, operands: tuple[NDArray[Any], ...], reference: Reference
+) -> Contestant | None:
+    operands[2][...] = np.nan
     try:
         xt = CublasXt(DTYPE, gpus, block)
         xt.multiply(*operands)
     except CublasError as error:
         print(f"| {gpus}: cuBLASXt, tiles of {block} | | {error} | | |")
         return None
+    reference.check(operands[2].__getitem__, xt.name)
     return Contestant(xt.name, functools.partial(xt.multiply, *operands))
 
 

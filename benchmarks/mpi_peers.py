@@ -50,6 +50,9 @@ TRIED = 3
 KEPT = 4
 """How many of them take part."""
 
+RESAMPLED = 10_000
+"""Draws of all rounds behind the interval of a mean over sizes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Contender:
@@ -204,8 +207,8 @@ def rounds(bench: Bench, contenders: list[Contender], seconds: float) -> list[li
     return times
 
 
-def compare(bench: Bench, seconds: float) -> dict[str, tuple[float, float, float]]:
-    """Print one table; the tuned product's ratios to each kind of peer, with their interval."""
+def compare(bench: Bench, seconds: float) -> dict[str, list[float]]:
+    """Print one table; the tuned product's ratios to each kind of peer, by round."""
     contenders = [*bench.ours(), *bench.scalapacks()]
     busy_s, ranks_s = busy_seconds(), time.process_time()
     times = rounds(bench, contenders, seconds)
@@ -231,7 +234,25 @@ def compare(bench: Bench, seconds: float) -> dict[str, tuple[float, float, float
         if busy_s:
             print(f"\nOther work took {max(0.0, 1 - ranks_s / busy_s):.0%} of the processor time.")
         print(flush=True)
-    return {name: (median(own), *median_interval(own)) for name, own in ratios.items()}
+    return ratios
+
+
+def mean_of_medians(sizes: list[list[float]]) -> tuple[float, float, float]:
+    """The geometric mean of the medians of several sizes, and its 95 % interval by bootstrap.
+
+    Args:
+        sizes: the ratios of each, by round; rounds are drawn anew within each size.
+    """
+    rng = np.random.default_rng(0)
+    logs = np.mean(
+        [
+            np.log(np.median(rng.choice(rounds, (RESAMPLED, len(rounds))), axis=1))
+            for rounds in sizes
+        ],
+        axis=0,
+    )
+    low, high = np.exp(np.quantile(logs, [0.025, 0.975]))
+    return math.prod(map(median, sizes)) ** (1 / len(sizes)), float(low), float(high)
 
 
 def tune_all(args: argparse.Namespace) -> None:
@@ -281,10 +302,9 @@ def main() -> None:
             print(f"| | {' | '.join(map(str, args.sizes))} | geometric mean |")
             print("|---" * (len(args.sizes) + 2) + "|")
             for name in found[0]:
-                cells = [each[name] for each in found]
-                mean = tuple(
-                    math.prod(values) ** (1 / len(found)) for values in zip(*cells, strict=True)
-                )
+                sizes = [each[name] for each in found]
+                cells = [(median(own), *median_interval(own)) for own in sizes]
+                mean = mean_of_medians(sizes)
                 row = " | ".join(
                     f"{m:.2f} [{low:.2f}, {high:.2f}]" for m, low, high in (*cells, mean)
                 )

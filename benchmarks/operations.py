@@ -3,8 +3,10 @@
 Each problem is tuned in a cache of its own; then its kernel and its peer take turns on the same
 operands. On a GPU the peer is PyTorch (cuBLAS and cuDNN, without TF32), both are captured in CUDA
 graphs, so that no call waits for Python, and operands rotate through more than the level-2 cache.
-On a CPU the peer is NumPy with as many threads. A ratio is that of two neighbours in time; what is
-printed are its median and the range of its middle 80%. Prints Markdown.
+On a CPU the peer is NumPy as one writes it: its products may take as many threads as the kernel,
+its sums and element-wise functions (row_sum, stencil, bias and relu) take one. A ratio is that of
+two neighbours in time; what is printed are its median and the range of its middle 80%. Prints
+Markdown.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Replays every recorded space in a folder with our samplers and, with ``--peers``
 Tuner's strategies and pyATF's default (``pip install 'autotune-kernels[bench]'``). Every unique
 configuration asked for is charged, failing ones included. Prints Markdown; partial results go to
 stderr as they come. With ``--runs FILE`` every run is kept in that file, and those that are there
-already are not made again, so that an interrupted benchmark goes on where it was.
+already, of the same commit and the same data, are not made again, so that an interrupted benchmark
+goes on where it was.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 from statistics import mean
 
 import numpy as np
-from environment import describe, describe_files
+from environment import checksum, commit, describe, describe_files
 from search_peers import contestant_worker, peers
 
 from autotune.core.errors import InputError
@@ -37,8 +38,15 @@ TIMEOUT_S = 1800.0
 
 @dataclass(frozen=True)
 class Key:
-    """One run."""
+    """One run.
 
+    Attributes:
+        commit: of ours; with "-dirty" at its end it may be any.
+        data: the checksum of the recorded space.
+    """
+
+    commit: str
+    data: str
     space: str
     sampler: str
     budget: int
@@ -62,7 +70,8 @@ class Runs:
         if path is not None and path.exists():
             for line in path.read_text(encoding="utf-8").splitlines():
                 document = json.loads(line)
-                self._known[Key(**document["key"])] = Kept(**document["run"])
+                if document["key"].keys() == Key.__dataclass_fields__.keys():
+                    self._known[Key(**document["key"])] = Kept(**document["run"])
 
     def get(self, key: Key) -> Kept | None:
         return self._known.get(key)
@@ -113,6 +122,7 @@ def main() -> None:
     print(describe())
     print(describe_files(spaces))
     print(f"- samplers: {', '.join(_versions())}")
+    print(_ended(list(spaces.values()), names, summaries, args.seeds))
     print(
         f"- {len(spaces)} recorded spaces, {args.budget} evaluations, {args.seeds} seeds; unique "
         "valid configurations are charged, failing ones included\n"
@@ -133,8 +143,9 @@ def _contest(
     budget = min(args.budget, recorded.size)
     pool = WorkerPool(contestant_worker, path, count=args.workers, environment=ONE_THREAD)
     with pool:
+        subject = commit(), checksum(path), recorded.name
         for name in names:
-            keys = [Key(recorded.name, name, budget, seed) for seed in range(args.seeds)]
+            keys = [Key(*subject, name, budget, seed) for seed in range(args.seeds)]
             todo = [key for key in keys if runs.get(key) is None]
             # A few at a time: what was made is kept even if this is interrupted.
             for start in range(0, len(todo), 2 * args.workers):
@@ -156,6 +167,25 @@ def _contest(
                         [kept.cpu_s for kept in done],
                     ),
                 )
+
+
+def _ended(
+    spaces: Sequence[RecordedSpace],
+    names: Sequence[str],
+    summaries: dict[tuple[str, str], Summary],
+    seeds: int,
+) -> str:
+    """How many runs came to an end: what follows is of these alone."""
+    lost = []
+    for recorded in spaces:
+        for name in names:
+            summary = summaries.get((recorded.name, name))
+            ended = 0 if summary is None else len(summary.scores)
+            if ended < seeds:
+                lost.append(f"{ended} of {seeds} of {name} on {recorded.name}")
+    if not lost:
+        return f"- runs that ended: all {len(spaces) * len(names) * seeds}"
+    return f"- runs that ended: {', '.join(lost)}, and all others"
 
 
 def _overall(

@@ -33,6 +33,17 @@ class Prepared:
     details: Mapping[str, float | int | str] = field(default_factory=dict)
 
 
+def compile_details(seconds: float, program: str) -> dict[str, float | int | str]:
+    """What a trial says of its compile: of which program it was, which several trials may have.
+
+    Args:
+        seconds: how long it took; 0 where the program had been compiled before, of which nothing
+            is said.
+        program: the source's name, with its digest.
+    """
+    return {"compile_s": seconds, "program": program} if seconds else {}
+
+
 Baselines: TypeAlias = "dict[Problem, tuple[Vendor, Baseline]]"
 """The fastest vendor library of each problem that has been measured."""
 

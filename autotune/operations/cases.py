@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from autotune.core.errors import InputError
 from autotune.operations.operation import Operation
@@ -30,7 +31,7 @@ _MOST_ELEMENTS = 2**21
 
 @dataclass(frozen=True, slots=True, init=False)
 class Case:
-    """One call to check, as in ``Case(5, 1, 3, beta=1.0, padding=3)``.
+    """One call to check, as in ``Case(5, 1, 3, scalars={"beta": 1.0}, padding=3)``.
 
     Attributes:
         sizes: in the operation's order.
@@ -49,7 +50,7 @@ class Case:
         *sizes: int,
         padding: int = 0,
         distribution: str = "uniform",
-        **scalars: float,
+        scalars: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         object.__setattr__(self, "sizes", sizes)
         object.__setattr__(self, "scalars", tuple(scalars.items()))
@@ -63,13 +64,12 @@ class Case:
 
     def without_padding(self) -> Case:
         """The same with rows that follow each other."""
-        return Case(*self.sizes, padding=0, distribution=self.distribution, **dict(self.scalars))
+        return Case(*self.sizes, distribution=self.distribution, scalars=dict(self.scalars))
 
     def drawn_from(self, distribution: str) -> Case:
         """The same with elements of another distribution."""
-        return Case(
-            *self.sizes, padding=self.padding, distribution=distribution, **dict(self.scalars)
-        )
+        scalars = dict(self.scalars)
+        return Case(*self.sizes, padding=self.padding, distribution=distribution, scalars=scalars)
 
     def scalars_of(self, operation: Operation) -> dict[str, float]:
         """The value of every scalar of an operation, in its order."""
@@ -78,14 +78,14 @@ class Case:
 
 SMALL_CASES = (
     Case(1, 1, 1),
-    Case(1, 7, 1, alpha=-1.5, beta=2.0),
-    Case(5, 1, 3, beta=1.0, padding=3),
-    Case(2, 301, 2, alpha=0.5, distribution="normal"),
-    Case(3, 2, 130, beta=-0.25, padding=1),
-    Case(131, 4, 3, alpha=2.0),
-    Case(17, 33, 9, alpha=0.75, beta=-1.0, padding=5),
-    Case(64, 64, 64, alpha=-1.0, beta=0.5),
-    Case(65, 127, 63, alpha=1.25, padding=7, distribution="normal"),
+    Case(1, 7, 1, scalars={"alpha": -1.5, "beta": 2.0}),
+    Case(5, 1, 3, scalars={"beta": 1.0}, padding=3),
+    Case(2, 301, 2, scalars={"alpha": 0.5}, distribution="normal"),
+    Case(3, 2, 130, scalars={"beta": -0.25}, padding=1),
+    Case(131, 4, 3, scalars={"alpha": 2.0}),
+    Case(17, 33, 9, scalars={"alpha": 0.75, "beta": -1.0}, padding=5),
+    Case(64, 64, 64, scalars={"alpha": -1.0, "beta": 0.5}),
+    Case(65, 127, 63, scalars={"alpha": 1.25}, padding=7, distribution="normal"),
 )
 """Products of small and ragged sizes, other alpha and beta, padded rows: under 2 ms together for
 any kernel worth timing."""
@@ -96,11 +96,13 @@ tiles, many splits of the reduction."""
 
 PRODUCT_CASES = (
     *SMALL_CASES,
-    Case(5, 2, 30, beta=1.0),
-    Case(300, 270, 290, alpha=1.5, beta=-0.5, padding=1),
-    Case(1030, 1500, 70, beta=0.5),
+    Case(5, 2, 30, scalars={"beta": 1.0}),
+    Case(300, 270, 290, scalars={"alpha": 1.5, "beta": -0.5}, padding=1),
+    Case(1030, 1500, 70, scalars={"beta": 0.5}),
     *(
-        Case(m, n, k, alpha=1.25, beta=beta, padding=padding, distribution="normal")
+        Case(
+            m, n, k, scalars={"alpha": 1.25, "beta": beta}, padding=padding, distribution="normal"
+        )
         for m, n, k, beta, padding in (
             (_TALL + 1, 7, 1, 2.0, 0),
             (_TALL + 17, 33, 9, -1.0, 5),
@@ -181,7 +183,7 @@ def _made(problem: Problem, shapes: tuple[tuple[int, ...], ...]) -> tuple[Case, 
                 *shape,
                 padding=_PADDING[number % len(_PADDING)],
                 distribution="normal" if number % 3 == 2 else "uniform",
-                **scalars,
+                scalars=scalars,
             )
         )
     return tuple(cases)

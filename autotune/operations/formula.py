@@ -57,7 +57,7 @@ def _relu(array: Any) -> Any:
     return np.maximum(array, 0)
 
 
-_FUNCTIONS: Mapping[str, _Known] = {
+FUNCTIONS: Mapping[str, _Known] = {
     "tril": _Known(1, (0, 0), np.tril, np.tril),
     "triu": _Known(1, (0, 0), np.triu, np.triu),
     # Neither is farther off than the worse of the two.
@@ -70,6 +70,7 @@ _FUNCTIONS: Mapping[str, _Known] = {
     "exp": _Known(1, (0, 0), np.exp, None),
     "tanh": _Known(1, (0, 0), np.tanh, None),
 }
+"""What formulas may call, by name."""
 _BINARY: Mapping[type[ast.operator], Function] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -175,8 +176,8 @@ def _check(node: ast.expr) -> None:
             _check(left)
             _check(right)
             return
-        case ast.Call(func=ast.Name(id=name), args=given, keywords=[]) if name in _FUNCTIONS:
-            known = _FUNCTIONS[name]
+        case ast.Call(func=ast.Name(id=name), args=given, keywords=[]) if name in FUNCTIONS:
+            known = FUNCTIONS[name]
             least, most = known.whole
             whole = given[known.arrays :]
             fits = len(given) >= known.arrays and least <= len(whole) <= most
@@ -186,7 +187,7 @@ def _check(node: ast.expr) -> None:
                 return
     raise ExpressionError(
         "a formula is made of numbers, operands and scalars, + - * @ and "
-        f"{', '.join(_FUNCTIONS)}, got {ast.unparse(node)!r}"
+        f"{', '.join(FUNCTIONS)}, got {ast.unparse(node)!r}"
     )
 
 
@@ -245,7 +246,7 @@ def _evaluate(node: ast.expr, names: Mapping[str, Any]) -> Any:
         case ast.BinOp(left=left, op=symbol, right=right):
             return _BINARY[type(symbol)](_evaluate(left, names), _evaluate(right, names))
         case ast.Call(func=ast.Name(id=name), args=given):
-            known = _FUNCTIONS[name]
+            known = FUNCTIONS[name]
             arrays = [_evaluate(each, names) for each in given[: known.arrays]]
             return known.value(*arrays, *map(_whole, given[known.arrays :]))
     raise ExpressionError(f"{ast.unparse(node)!r} is no part of a formula")
@@ -262,7 +263,7 @@ def _magnitude(node: ast.expr, names: Mapping[str, Any]) -> Any:
         case ast.BinOp(left=left, op=symbol, right=right):
             return _ADDING[type(symbol)](_magnitude(left, names), _magnitude(right, names))
         case ast.Call(func=ast.Name(id=name), args=given):
-            known = _FUNCTIONS[name]
+            known = FUNCTIONS[name]
             magnitudes = [_magnitude(each, names) for each in given[: known.arrays]]
             if known.magnitude is not None:
                 return known.magnitude(*magnitudes, *map(_whole, given[known.arrays :]))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune.core.errors import ExpressionError
-from autotune.operations.formula import Formula
+from autotune.operations.formula import FUNCTIONS, Formula
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,12 +52,12 @@ def _value(text: str, values: Mapping[str, Any]) -> Any:
 
 
 def _parts(node: ast.expr) -> list[ast.expr]:
-    """What a part is made of; axes and offsets, which are no arrays, are left out."""
+    """The operands of a part; axes and offsets, which come after a function's, are left out."""
     match node:
         case ast.BinOp(left=left, right=right):
             return [left, right]
         case ast.UnaryOp(operand=operand):
             return [operand]
-        case ast.Call(args=given):
-            return [each for each in given if not isinstance(each, ast.Constant | ast.UnaryOp)]
+        case ast.Call(func=ast.Name(id=name), args=given):
+            return given[: FUNCTIONS[name].arrays]
     return []

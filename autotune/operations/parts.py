@@ -19,8 +19,9 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 _MOST = 8  # sizes, operands, scalars
 _RESERVED = frozenset(
     {
-        *("t", "itemsize", "acc_itemsize", "out", "stream", "dtype", "threads", "accuracy"),
-        *("layout", "self"),
+        *("t", "itemsize", "acc_itemsize", "out", "stream", "self", "layout"),
+        # A problem's key has its sizes beside these.
+        *("operation", "dtype", "out_dtype", "accuracy", "threads", "formula"),
     }
 )
 _KEYWORDS = """

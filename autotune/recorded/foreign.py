@@ -10,7 +10,7 @@ from autotune.recorded.space import Entry, Recording
 from autotune.store import checks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 OBJECTIVE = "time"
 """What the benchmark hub's recordings minimise."""
@@ -28,6 +28,9 @@ OUTSIDE = "InvalidConfig"
 
 FAILED_TIME = 1e20
 """The time that the oldest files have for configurations that failed."""
+
+_FAILED = "failed"
+"""The reason for those, which have none."""
 
 T4_INVALIDITY = ("correct", "compile", "runtime", "timeout", "correctness", "constraints")
 
@@ -77,7 +80,8 @@ def _cached(cache: Mapping[str, Any], parameters: list[str]) -> Iterator[Entry]:
             raise checks.wrong(
                 f"{where}.__error__", f"one of {', '.join(KERNEL_TUNER_ERRORS)}", error
             )
-        yield Entry(configuration, _time(stored.get(OBJECTIVE), f"{where}.{OBJECTIVE}"))
+        value = _time(stored.get(OBJECTIVE), f"{where}.{OBJECTIVE}")
+        yield Entry(configuration, value, reason="" if value else _FAILED)
 
 
 def is_t4(document: Mapping[str, Any]) -> bool:
@@ -95,19 +99,27 @@ def read_t4(document: Mapping[str, Any], name: str) -> Recording:
         InputError: a key is missing or not what it should be.
     """
     results = checks.sequence("results", document["results"])
-    units = (unit for _, unit in _results(reversed(list(enumerate(results)))) if unit)
+    unit = checks.line("unit", next((unit for _, unit in _results(results) if unit), "ms"))
     return Recording(
-        (entry for entry, _ in _results(enumerate(results))),
+        _alike(results, unit),
         name=name,
-        unit=checks.line("unit", next(units, "ms")),
+        unit=unit,
         device=_label(checks.mapping("metadata", document.get("metadata", {})).get("device")),
         format="T4 results",
     )
 
 
-def _results(results: Iterable[tuple[int, Any]]) -> Iterator[tuple[Entry, str]]:
-    """The entries of numbered results, and the unit of each one's time if it has one."""
-    for number, result in results:
+def _alike(results: Sequence[Any], unit: str) -> Iterator[Entry]:
+    """The entries of results, whose times must have one unit: they are compared as numbers."""
+    for entry, own in _results(results):
+        if own not in (unit, ""):
+            raise checks.wrong("unit", f"{unit!r} in all results, as in the first", own)
+        yield entry
+
+
+def _results(results: Sequence[Any]) -> Iterator[tuple[Entry, str]]:
+    """The entries of results, and the unit of each one's time if it has one."""
+    for number, result in enumerate(results):
         where = f"results[{number}]"
         checks.mapping(where, result)
         configuration = {
@@ -123,8 +135,11 @@ def _results(results: Iterable[tuple[int, Any]]) -> Iterator[tuple[Entry, str]]:
             )
         if invalidity == "constraints":
             continue
-        value, unit = _measured(result, where) if invalidity == "correct" else (None, "")
-        yield Entry(configuration, value, reason="" if value else invalidity), unit
+        if invalidity != "correct":
+            yield Entry(configuration, None, reason=invalidity), ""
+            continue
+        value, unit = _measured(result, where)
+        yield Entry(configuration, value, reason="" if value else _FAILED), unit
 
 
 def _label(value: object) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.core.errors import AutotuneError, InputError
+from autotune.core.processors import usable_processors
 from autotune.measuring.pool import WorkerPool
 from autotune.measuring.processes import Failure
 from autotune.recorded.score import Summary, summarise
@@ -95,7 +95,7 @@ def replay(
         samplers: names, or dotted paths of `optuna.samplers.BaseSampler`s.
         trials: evaluations of each run; no more than the space has configurations.
         seeds: runs of each sampler.
-        workers: processes; None takes one per core.
+        workers: processes; None takes one per processor that this process may use.
         prior: other recorded spaces, of another device or problem, that the sampler may learn
             from beforehand; parameters are matched by name. Only `auto` does.
 
@@ -127,7 +127,7 @@ def _replay(
     workers: int | None,
     prior: Sequence[RecordedSpace],
 ) -> Iterator[tuple[str, Summary]]:
-    count = min(workers or len(os.sched_getaffinity(0)), seeds)
+    count = min(workers or usable_processors(), seeds)
     with WorkerPool(_replayer, recorded, prior, count=count, environment=ONE_THREAD) as pool:
         for sampler in samplers:
             replies = pool.run([Request(sampler, s, trials) for s in range(seeds)], _UNLIMITED_S)

@@ -51,7 +51,7 @@ def progress(studies: Sequence[Study], measure: Measure, *, by_time: bool) -> Sp
     """Every trial, and the best so far, by the number of trials or by time."""
     points, steps = [], []
     for study in studies:
-        shown = {each.number for each in facts.sample(study.trials, MOST_DRAWN)}
+        shown = {each.number for each in facts.sample(study.timed, MOST_DRAWN)}
         last: float | None = None
         for trial, best in facts.best_so_far(study):
             place = trial.ended_s if by_time else trial.number
@@ -188,8 +188,8 @@ def resource(studies: Sequence[Study], measure: Measure, name: str) -> Spec:
     """One resource of every measured trial against its speed."""
     rows = []
     for study in studies:
-        timed = [t for t in study.trials if t.value is not None and t.detail(name) is not None]
-        for trial in facts.sample(timed, MOST_DRAWN):
+        known = [trial for trial in study.timed if trial.detail(name) is not None]
+        for trial in facts.sample(known, MOST_DRAWN):
             rows.append(
                 {
                     "s": study.name,

@@ -144,21 +144,32 @@ def family_times(study: Study) -> list[FamilyTime]:
     for trial in study.trials:
         families[trial.family].append(trial)
 
-    def total(trials: Sequence[Trial], name: str) -> float | None:
-        known = [value for each in trials if (value := each.detail(name)) is not None]
-        return sum(known) if known else None
-
     rows = [
         FamilyTime(
             family,
             len(trials),
-            total(trials, "compile_s"),
-            total(trials, "trial_s"),
+            _compile_s(trials),
+            _trial_s(trials),
             sum((each.value or 0.0) * each.repeats for each in trials if each.ok),
         )
         for family, trials in families.items()
     ]
     return sorted(rows, key=lambda row: -((row.compile_s or 0.0) + (row.trial_s or 0.0)))
+
+
+def _compile_s(trials: Sequence[Trial]) -> float | None:
+    """Seconds of compilers, once for trials that say that they share a program."""
+    compiles = {
+        (each.details.get("program", each.number), seconds)  # compiled anew, it took others
+        for each in trials
+        if (seconds := each.detail("compile_s")) is not None
+    }
+    return sum(seconds for _, seconds in compiles) if compiles else None
+
+
+def _trial_s(trials: Sequence[Trial]) -> float | None:
+    known = [seconds for each in trials if (seconds := each.detail("trial_s")) is not None]
+    return sum(known) if known else None
 
 
 @dataclass(frozen=True, slots=True)

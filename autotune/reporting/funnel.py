@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from autotune.core.errors import AutotuneError
 from autotune.core.measurement import Outcome
 from autotune.families.catalog import load_families
-from autotune.reporting.study import UNFINISHED
+from autotune.reporting.study import FAILED, UNFINISHED
 from autotune.space import SpaceUnion
 from autotune.targets import make_target
 
@@ -86,7 +86,7 @@ _STAGES = (
     ("ended", (UNFINISHED,)),
     ("compiled", (Outcome.COMPILE_FAILED,)),
     ("within limits as compiled", (Outcome.REJECTED,)),
-    ("ran", (Outcome.LAUNCH_FAILED, Outcome.TIMEOUT, "failed")),
+    ("ran", (Outcome.LAUNCH_FAILED, Outcome.TIMEOUT, FAILED)),
     ("right", (Outcome.WRONG_RESULT,)),
     ("timed to the end", (Outcome.ABANDONED,)),
 )

@@ -54,21 +54,24 @@ def roofs(studies: Sequence[Study]) -> list[Roof]:
         peak = _peak(study)
         if peak is not None and peak not in found:
             found.append(peak)
-    rates, bandwidths = [], []
+    rates: list[float] = []
+    bandwidths: dict[float, float] = {}  # by intensity
     for study in studies:
         if study.ranked and study.problem is not None and study.flops is not None:
             best_s = study.ranked[0].value or 1.0
             rates.append(study.flops / best_s / 1e9)
-            bandwidths.append(study.problem.traffic / best_s / 1e9)
+            own = study.problem.traffic / best_s / 1e9
+            here = study.flops / study.problem.traffic
+            bandwidths[here] = max(own, bandwidths.get(here, 0.0))
         record = study.record
         if record is not None and record.baseline is not None and study.flops is not None:
             library = study.flops / record.baseline.median_s / 1e9
             found.append(Roof(f"{record.baseline.name}: {library:,.1f} GFLOP/s", library))
     if rates:
         found.append(Roof(f"fastest measured: {max(rates):,.1f} GFLOP/s", max(rates)))
-    # With one problem it would pass through the fastest point and say nothing.
-    if len({intensity(study) for study in studies} - {None}) > 1:
-        most = max(bandwidths)
+    # With points at one intensity it would pass through the fastest of them and say nothing.
+    if len(bandwidths) > 1:
+        most = max(bandwidths.values())
         found.append(Roof(f"most operand bytes moved: {most:,.1f} GB/s", gbytes=most))
     return list({(roof.gflops, roof.gbytes): roof for roof in found}.values())
 

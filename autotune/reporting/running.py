@@ -137,7 +137,7 @@ def failures(studies: Sequence[Study]) -> Section:
 def roof(studies: Sequence[Study]) -> Section:
     """Every measured point under what limits it, as far as that is known."""
     known = [study for study in studies if roofline.intensity(study) is not None]
-    if not any(trial.value is not None for study in known for trial in study.trials):
+    if not any(study.timed for study in known):
         words = "No trial was timed whose operations and operands are known."
         return Section("roofline", "Roofline", (words,))
     found = roofline.roofs(known)
@@ -176,13 +176,9 @@ def roof(studies: Sequence[Study]) -> Section:
 
 def resources(studies: Sequence[Study], measure: Measure) -> Section:
     """What kernels need of a GPU, or of a compiler, against their speed."""
-    timed = [
-        (study, trial) for study in studies for trial in study.trials if trial.value is not None
-    ]
+    timed = [trial for study in studies for trial in study.timed]
     known = [
-        name
-        for name in charts.RESOURCES
-        if any(trial.detail(name) is not None for _, trial in timed)
+        name for name in charts.RESOURCES if any(trial.detail(name) is not None for trial in timed)
     ]
     title = "Registers, occupancy and spills"
     if not known:

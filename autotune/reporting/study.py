@@ -101,6 +101,11 @@ class Study:
         timed = [trial for trial in self.trials if trial.ok]
         return sorted(timed, key=lambda trial: (trial.value or 0.0, trial.number))
 
+    @cached_property
+    def timed(self) -> list[Trial]:
+        """The trials that have a time, abandoned ones too, in their order."""
+        return [trial for trial in self.trials if trial.value is not None]
+
     @property
     def counts(self) -> dict[str, int]:
         """Trials by outcome, the most frequent first."""

@@ -28,6 +28,12 @@ def environment(studies: Sequence[Study]) -> Section:
     return Section("environment", "Environment", (), (), (), [table])
 
 
+def _version(study: Study) -> str:
+    """Which version measured last; that of the record where no run says."""
+    noted = str(study.runs[-1].get("version", "")) if study.runs else ""
+    return noted or ("" if study.record is None else study.record.version)
+
+
 def _surroundings(study: Study) -> dict[str, str]:
     found: dict[str, Any] = {
         "source": study.source,
@@ -39,12 +45,11 @@ def _surroundings(study: Study) -> dict[str, str]:
         "seed": ", ".join(dict.fromkeys(str(run["seed"]) for run in study.runs if "seed" in run)),
         "runs": len(study.runs) or "",
         "began": study.runs[0].get("started", "") if study.runs else "",
-        "autotune": study.runs[-1].get("version", "") if study.runs else "",
+        "autotune": _version(study),
         "space": study.space,
     }
     if study.record is not None:
         found["record"] = study.record.id
-        found.setdefault("autotune", study.record.version)
     fingerprint = study.noted("fingerprint").get("fields")
     if fingerprint is None and study.record is not None:
         fingerprint = study.record.fingerprint.fields

@@ -247,10 +247,12 @@ def _ordered(studies: Sequence[Study]) -> str:
 
 
 def _sampled(studies: Sequence[Study]) -> str:
-    many = [study for study in studies if len(study.trials) > charts.MOST_DRAWN]
+    many = [study for study in studies if len(study.timed) > charts.MOST_DRAWN]
     if not many:
         return ""
-    drawn = ", ".join(f"{charts.MOST_DRAWN:,} of {len(each.trials):,} trials" for each in many)
+    drawn = ", ".join(
+        f"{charts.MOST_DRAWN:,} of {len(each.timed):,} timed trials" for each in many
+    )
     return (
         f"Points are {drawn}: the fastest quarter of those drawn, the rest by lot. Lines are of "
         "all trials."

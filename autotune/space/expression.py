@@ -122,12 +122,6 @@ class Expression:
         except UndefinedError:
             return False
 
-    def holds_columns(self, names: Mapping[str, NDArray[Any] | Value]) -> NDArray[np.bool_]:
-        """The rows in which the expression is defined and true; raises ExpressionError."""
-        column = self._columns(names)
-        truth = column.truth()
-        return truth if column.defined is None else truth & column.defined
-
     def divisions(self) -> tuple[tuple[Expression, Expression], ...]:
         """Numerator and denominator of every exact division that is evaluated at every point."""
         return tuple(

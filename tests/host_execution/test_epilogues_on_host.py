@@ -108,7 +108,7 @@ def test_it_is_applied_once_to_every_element(
     factors = {"alpha": -0.75, "beta": 0.5}
     given = {name: factors[name] for name, _ in defined.scalars if name in factors}
     for number, sizes in enumerate(SIZES):
-        for case in (Case(*sizes), Case(*sizes, **given)):
+        for case in (Case(*sizes), Case(*sizes, scalars=given)):
             error = relative_error(
                 program, family, conformed, case, defined, dtype, LIMITS, 3 * number, rng
             )

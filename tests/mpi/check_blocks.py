@@ -16,7 +16,7 @@ from autotune.targets.mpi.ranks.operands import PlacedCheck
 
 comm = MPI.COMM_WORLD
 PROBLEM = Gemm(21, 8, 6, "float64")
-CASE = Case(21, 8, 6, alpha=1.5, beta=-0.5)
+CASE = Case(21, 8, 6, scalars={"alpha": 1.5, "beta": -0.5})
 
 
 class Rows:

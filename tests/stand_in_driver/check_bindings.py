@@ -158,6 +158,12 @@ class TestMachine:
         machine.free(stream)
         assert machine.stream(0) is stream
 
+    def test_an_urgent_stream_is_used_again_as_one(self, machine: GpuMachine) -> None:
+        urgent = machine.stream(0, urgent=True)
+        machine.free(urgent)
+        assert machine.stream(0) is not urgent
+        assert machine.stream(0, urgent=True) is urgent
+
     def test_memory_of_the_host_is_page_locked(self, machine: GpuMachine) -> None:
         array = np.zeros((30, 40))[:, :20]
         locked = machine.lock(array)

@@ -28,7 +28,7 @@ from autotune.families.launch import (
 from autotune.families.planning import Planner
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import Source
-from autotune.measuring.evaluator import Baseline
+from autotune.measuring.evaluator import Baseline, silent
 from autotune.measuring.messages import Series
 from autotune.measuring.pool import WorkerPool
 from autotune.measuring.processes import Failure, FailureKind
@@ -463,6 +463,15 @@ def test_what_is_kept_waits_for_no_compiler(
             assert second.is_ready(chosen)
             kept = second.backend._pending[chosen].result()
             assert (kept.cubin, kept.kernels) == (reply.cubin, reply.kernels)
+            # Seconds are those of compilers, and say of which program.
+            made, again = (
+                evaluator.backend.prepared(chosen, evaluator.deadline, silent)
+                for evaluator in (first, second)
+            )
+            (program,) = (tmp_path / "cuda").glob("naive_*.cu")
+            assert made.details["compile_s"] == reply.seconds > 0
+            assert made.details["program"] == program.stem
+            assert not {"compile_s", "program"} & again.details.keys()
             assert second.backend._support.result().cubin == support.cubin
             halves = Gemm(64, 64, 64, "float16")
             with pytest.raises(AssertionError, match="asked of a compiler"):

@@ -187,7 +187,7 @@ def test_short_operands_and_results_of_either_size(
     monkeypatch.setattr(device_check, "upload", upload)
     short, result = DTYPES[dtype].numpy, DTYPES[out_dtype or dtype].numpy
     support = HostSupport(out_dtype or dtype)
-    case = Case(9, 2000, 7, beta=0.5, padding=padding)
+    case = Case(9, 2000, 7, scalars={"beta": 0.5}, padding=padding)
     problem = Gemm(1, 1, 1, dtype, out_dtype)
     check = DeviceCheck(case, problem, np.random.default_rng(0), support)
     at_a, at_b, at_c = check.slab.layout.placements.values()

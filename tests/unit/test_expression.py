@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from true_rows import true_rows
 
 from autotune.core.errors import ExpressionError
 from autotune.space import Expression, UndefinedError
@@ -114,7 +115,7 @@ def test_columns_agree_with_python(text: str, names: dict[str, list[Any]]) -> No
     values, defined = expression.evaluate_columns(arrays)
     values = np.broadcast_to(values, (5, 5))
     defined = np.broadcast_to(True if defined is None else defined, (5, 5))
-    holds = np.broadcast_to(expression.holds_columns(arrays), (5, 5))
+    holds = np.broadcast_to(true_rows(expression, arrays), (5, 5))
     for i in range(5):
         for j in range(5):
             point = {name: column[i if name in "ab" else j] for name, column in names.items()}
@@ -177,23 +178,23 @@ def test_powers_are_exact_as_far_as_integers_go() -> None:
     """A power that is too large has no value, as a float that overflows; nothing hangs."""
     power = Expression.parse("a ** 40 == 10 ** 120")
     assert power.evaluate({"a": 1000}) is True
-    assert power.holds_columns({"a": np.array([2, 1000])}).tolist() == [False, True]
+    assert true_rows(power, {"a": np.array([2, 1000])}).tolist() == [False, True]
     absurd = Expression.parse("9 ** 9 ** a > 0")
     with pytest.raises(UndefinedError, match=r"9 \*\* 387420489 has no value: it is beyond 10000"):
         absurd.evaluate({"a": 9})
-    assert absurd.holds_columns({"a": np.array([1, 9, 99])}).tolist() == [True, False, False]
+    assert true_rows(absurd, {"a": np.array([1, 9, 99])}).tolist() == [True, False, False]
 
 
 def test_a_row_goes_no_further_than_its_first_operand_without_a_value() -> None:
     """The text of the second operand is never reached where the first has no value."""
     parsed = Expression.parse("(4 / a) + mode > 1")
     mode = np.array(["auto", 1], dtype=object)
-    assert parsed.holds_columns({"a": np.array([0, 2]), "mode": mode}).tolist() == [False, True]
+    assert true_rows(parsed, {"a": np.array([0, 2]), "mode": mode}).tolist() == [False, True]
     inner = Expression.parse("(4 / a) + (mode * 2) > 1")
-    assert inner.holds_columns({"a": np.array([0, 2]), "mode": mode}).tolist() == [False, True]
+    assert true_rows(inner, {"a": np.array([0, 2]), "mode": mode}).tolist() == [False, True]
     assert not inner.holds({"a": 0, "mode": "auto"})
     with pytest.raises(ExpressionError, match="takes numbers, not the text 'auto'"):
-        inner.holds_columns({"a": np.array([1, 2]), "mode": mode})
+        true_rows(inner, {"a": np.array([1, 2]), "mode": mode})
 
 
 def test_text_values() -> None:
@@ -206,7 +207,7 @@ def test_text_values() -> None:
         "mode not in ('auto', 'fast') and mode % 2 == 0": [False, False, True],
     }.items():
         expression = Expression.parse(text)
-        assert expression.holds_columns({"mode": mode}).tolist() == expected
+        assert true_rows(expression, {"mode": mode}).tolist() == expected
         assert [expression.holds({"mode": value}) for value in mode] == expected
 
 
@@ -261,7 +262,7 @@ def test_integers_are_bounded() -> None:
     assert product.evaluate({"x": 2}) == 2**4096
     with pytest.raises(UndefinedError, match="beyond 10000 bits"):
         product.evaluate({"x": 10})
-    assert product.holds_columns({"x": np.array([2, 10])}).tolist() == [True, False]
+    assert true_rows(product, {"x": np.array([2, 10])}).tolist() == [True, False]
 
 
 def test_substitution_is_bounded() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from true_rows import true_rows
 
 from autotune.core.errors import ExpressionError
 from autotune.space import Expression, SearchSpace, UndefinedError
@@ -238,7 +239,7 @@ def test_points_columns_and_python_agree() -> None:
         assert MISUSE not in found, (seed, text.text, columns)
         values = np.broadcast_to(values, shape).ravel()
         defined = np.broadcast_to(True if defined is None else defined, shape).ravel()
-        holds = np.broadcast_to(parsed.holds_columns(arrays), shape).ravel()
+        holds = np.broadcast_to(true_rows(parsed, arrays), shape).ravel()
         for number, value in enumerate(found):
             there = plain(values[number]) if defined[number] else NO_VALUE
             assert same(there, value), (seed, text.text, points[number], there, value)

@@ -220,6 +220,14 @@ def test_parts_of_a_matrix_lie_where_numpy_has_them(
         assert not part.contiguous or expected.flags.c_contiguous
 
 
+@pytest.mark.parametrize("key", [slice(None, None, 2), slice(None, None, -1), (0, slice(0, 4, 3))])
+def test_slices_of_a_matrix_have_step_one(key: Any) -> None:
+    """Kernels are told no step along a row; one that was dropped gave other elements."""
+    matrix = DeviceMatrix.dense(0, 4096, (8, 4), np.dtype("float32"))
+    with pytest.raises(IndexError, match=r"slices of GPU matrices have step 1, got -?\d$"):
+        matrix[key]
+
+
 class OnHost:
     """A plan that multiplies what is at addresses of the host, as if they were of GPUs."""
 

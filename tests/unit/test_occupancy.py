@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from true_rows import true_rows
 
 from autotune.core.errors import ExpressionError
 from autotune.core.limits import CudaLimits
@@ -106,7 +107,7 @@ def test_they_prune_whole_columns() -> None:
     }
     holds = np.ones(2000, dtype=bool)
     for rule in limit_restrictions("2"):
-        holds &= rule.expression.holds_columns({**limits.names(), **columns})
+        holds &= true_rows(rule.expression, {**limits.names(), **columns})
     counted = [
         blocks_per_multiprocessor(limits, threads=int(t), registers=int(r), shared_bytes=int(s))
         for t, r, s in zip(*columns.values(), strict=True)

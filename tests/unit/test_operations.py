@@ -198,6 +198,14 @@ FAULTS = {
         {"result": Formula("A @ A")},
         "result must fit its operands, and 'A @ A' does not fit: A is M x N",
     ),
+    "shapes of a negated operand": (
+        {"result": Formula("relu(-(A @ A))")},
+        "'A @ A' does not fit: A is M x N",
+    ),
+    "shapes of a function": (
+        {"result": Formula("A @ x + maximum(-A, -x @ A)")},
+        "'-x @ A' does not fit: -x is N, A is M x N",
+    ),
     "other shape": ({"result": Formula("A")}, "result must have the shape M of y"),
     "flops": ({"flops": "2 * Q"}, "flops = '2 [*] Q'"),
     "scalar": ({"scalars": (("lda", 1.0),)}, "leave names of arguments apart"),
@@ -211,6 +219,30 @@ def test_parts_that_do_not_fit_together_are_refused(fault: str) -> None:
     fields, message = FAULTS[fault]
     with pytest.raises(InputError, match=message):
         replace(operation("gemv"), **fields)
+
+
+def test_names_that_a_key_has_already_are_refused() -> None:
+    """Of a problem whose size was called like a field, no record could be read back."""
+    gemv = operation("gemv")
+    for field in gemv.at((3, 4)).key().keys() - {"m", "n"}:
+        shapes = (
+            replace(each, shape=tuple(size.replace("M", field.upper()) for size in each.shape))
+            for each in gemv.operands
+        )
+        with pytest.raises(InputError, match="sizes must have names like M"):
+            replace(gemv, sizes=(field.upper(), "N"), operands=tuple(shapes), entry=())
+
+
+@pytest.mark.parametrize("name", ["padding", "distribution", "sizes", "scalars", "shape"])
+def test_a_scalar_may_be_called_as_a_case_calls_its_own(name: str) -> None:
+    row_sum = operation("row_sum")
+    scaled = replace(
+        row_sum, result=Formula(f"{name} * sum(A, 1)"), scalars=((name, 1.0),), entry=()
+    )
+    asked = scaled.at((70, 90))
+    for cases in (cases_of(asked), [case.without_padding() for case in cases_of(asked)]):
+        assert len({case.scalars_of(scaled)[name] for case in cases}) > 2
+    assert scaled.problem_from_key(asked.key()) == asked
 
 
 def test_a_file_that_is_wrong_is_named(tmp_path: Path) -> None:
@@ -329,5 +361,8 @@ def test_other_commands_say_what_is_missing(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_case_is_said_in_one_line() -> None:
-    assert str(Case(3, 4, beta=-0.5, padding=2)) == "3x4 beta=-0.5"
-    assert Case(3, 4, alpha=2.0).scalars_of(operation("gemv")) == {"alpha": 2.0, "beta": 0.0}
+    assert str(Case(3, 4, scalars={"beta": -0.5}, padding=2)) == "3x4 beta=-0.5"
+    assert Case(3, 4, scalars={"alpha": 2.0}).scalars_of(operation("gemv")) == {
+        "alpha": 2.0,
+        "beta": 0.0,
+    }

@@ -20,6 +20,7 @@ from records import FINGERPRINT
 from autotune import Candidate, Configuration, Gemm, Measurement, Outcome, TuningCache
 from autotune.core.errors import InputError
 from autotune.recorded import Entry, RecordedSpace, read_recorded, recorded_from_cache, sweeps
+from autotune.recorded.formats import open_recording
 
 REPLAY: dict[str, Any] = {
     "name": "small",
@@ -147,6 +148,38 @@ def test_old_failures_are_enormous_times(tmp_path: Path) -> None:
     document["cache"]["2,a"]["time"] = 1e20
     recorded = read_recorded(write(tmp_path / "cache.json", document))
     assert recorded.value({"x": 2, "mode": "a"}) is None
+
+
+def test_times_of_t4_results_have_one_unit(tmp_path: Path) -> None:
+    """They are compared as numbers: 0.002 s would win against 1 ms."""
+
+    def document(*times: tuple[float, str]) -> dict[str, Any]:
+        return {
+            "results": [
+                {
+                    "configuration": {"x": x},
+                    "measurements": [{"name": "time", "value": value, "unit": unit}],
+                }
+                for x, (value, unit) in enumerate(times)
+            ]
+        }
+
+    alike = read_recorded(write(tmp_path / "alike", document((1.0, "s"), (0.5, "s"))))
+    assert (alike.unit, alike.optimum) == ("s", 0.5)
+    for second in ("s", ""):
+        path = write(tmp_path / "mixed", document((1.0, "ms"), (0.002, "s"), (1.0, second)))
+        with pytest.raises(InputError, match=r"unit must be 'ms' in all results, .* got 's'"):
+            read_recorded(path)
+
+
+def test_old_failures_have_a_reason(tmp_path: Path) -> None:
+    t4 = changed(T4, "results", 0, "measurements", 1, "value", to=1e20)
+    for number, document in enumerate(
+        (t4, changed(KERNEL_TUNER, "cache", "1,a", "time", to=1e20))
+    ):
+        with open_recording(write(tmp_path / str(number), document)) as recording:
+            first, *_ = recording.entries
+        assert (first.value, first.reason) == (None, "failed")
 
 
 def test_objectives_may_carry_their_values(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from autotune.cli import main
 from autotune.core.errors import InputError, UnknownNameError
+from autotune.measuring.pool import WorkerPool
 from autotune.recorded import Entry, RecordedSpace, replay, run_sampler, summarise
 
 SAMPLERS = ["auto", "tpe", "random", "exhaustive", "optuna.samplers.RandomSampler"]
@@ -63,6 +65,20 @@ def test_a_replay_is_its_seeds_runs_whoever_makes_them() -> None:
         summaries = dict(replay(recorded, ["tpe"], trials=20, seeds=3, workers=workers))
         assert summaries["tpe"].scores == alone.scores
         np.testing.assert_array_equal(summaries["tpe"].median, alone.median)
+
+
+def test_workers_are_as_many_as_a_quota_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = sys.modules["autotune.recorded.replay"]  # the function has its name
+    counts = []
+
+    def pool(*arguments: Any, count: int, **options: Any) -> WorkerPool:
+        counts.append(count)
+        return WorkerPool(*arguments, count=count, **options)
+
+    monkeypatch.setattr(module, "WorkerPool", pool)
+    monkeypatch.setattr(module, "usable_processors", lambda: 1)
+    list(replay(bowl(), ["random"], trials=3, seeds=4))
+    assert counts == [1]
 
 
 def test_a_model_beats_random_search_on_a_bowl() -> None:

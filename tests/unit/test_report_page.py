@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from records import record
 from report_studies import PROBLEM, failing_study, gpu_study, recorded_study
 
 from autotune.core.measurement import Outcome
@@ -18,6 +20,7 @@ from autotune.reporting.explore import MOST_EXPLORED
 from autotune.reporting.funnel import funnel_of
 from autotune.reporting.page import page_of, render
 from autotune.reporting.study import FAILED, Study, Trial
+from autotune.reporting.surroundings import environment
 
 LARGEST = 3_000_000
 """Bytes that a page may have beside Vega, whatever the studies have."""
@@ -194,7 +197,9 @@ def test_a_large_study_makes_a_page_of_bounded_size() -> None:
     assert len(page) < LARGEST
     ok = len(study.ranked)
     assert f"{MOST_EXPLORED:,} trials are here, of {ok:,}" in page
-    assert "1,500 of 20,000 trials" in page
+    timed = [trial for trial in study.trials if trial.value is not None]
+    assert len(timed) < 20_000
+    assert f"1,500 of {len(timed):,} timed trials" in page
     data = data_of(Parsed(page))
     shown = {row[0] for each in data["explored"]["subjects"] for row in each["rows"]}
     assert len(shown) == MOST_EXPLORED
@@ -203,7 +208,7 @@ def test_a_large_study_makes_a_page_of_bounded_size() -> None:
     [points, lines] = data["figures"]["progress-chart"][0]["layer"]
     best = max(row["y"] for row in lines["data"]["values"])
     assert best == Measure.of([study]).at(study, study.ranked[0].value or 0.0)
-    assert len(points["data"]["values"]) <= 1500
+    assert len(points["data"]["values"]) == 1500
 
 
 def test_the_words_are_those_of_the_numbers() -> None:
@@ -216,6 +221,17 @@ def test_the_words_are_those_of_the_numbers() -> None:
     assert "expected &#39;;&#39; in line 12" in page
     assert "1980 MHz = 66,908 GFLOP/s" in page  # 132 x 128 x 2 x 1.98 GHz
     assert "Example GPU" in page
+
+
+def test_a_record_says_which_version_where_no_run_does() -> None:
+    found = record(version="0.0.9")
+    for runs, version in (
+        ((), "0.0.9"),
+        (({"seed": 1},), "0.0.9"),
+        (({"version": "0.2"},), "0.2"),
+    ):
+        [table] = environment([gpu_study(runs=runs, record=found)]).tables
+        assert ["autotune", version] in [list(row) for row in table.rows]
 
 
 class TestFacts:
@@ -274,6 +290,31 @@ class TestFacts:
         assert facts.trials_to_near(Study("s", trials)) == 3
         assert facts.trials_to_near(failing_study()) is None
 
+    def test_a_compile_that_trials_share_counts_once(self) -> None:
+        """Parameters passed at the call make several trials of one program."""
+        trials = [
+            Trial(number, "f", {"x": number}, Outcome.OK, 1.0, details=details)
+            for number, details in enumerate(
+                (
+                    *[{"compile_s": 2.0, "program": "f_1", "trial_s": 0.5}] * 4,
+                    {"compile_s": 3.0, "program": "f_2", "trial_s": 0.5},
+                    {"compile_s": 2.5, "program": "f_1"},  # anew, in another run
+                    {"trial_s": 0.5},  # kept
+                ),
+                1,
+            )
+        ]
+        [row] = facts.family_times(Study("s", trials))
+        assert (row.compile_s, row.trial_s) == (7.5, 3.0)
+        before = [replace(each, details={"compile_s": 2.0}) for each in trials[:3]]
+        [row] = facts.family_times(Study("s", before))  # that did not say of which program
+        assert (row.compile_s, row.trial_s) == (6.0, None)
+
+
+def abandoned(trials: Sequence[Trial]) -> list[Trial]:
+    """Those that are OK, as if something else had been faster."""
+    return [replace(trial, outcome=Outcome.ABANDONED) for trial in trials if trial.ok]
+
 
 class TestRoofline:
     def test_no_roof_is_made_up(self) -> None:
@@ -293,6 +334,22 @@ class TestRoofline:
             assert at == pytest.approx(study.problem.flops / study.problem.traffic)
             rate = study.rate(study.ranked[0].value or 1.0)
             assert slanted[0].at(at) >= rate * (1 - 1e-9)
+
+    def test_points_at_one_intensity_have_no_slanted_roof(self) -> None:
+        """It would pass through the fastest one."""
+        thin = replace(PROBLEM, n=16)
+        unranked = gpu_study("b", problem=thin, trials=abandoned(gpu_study().trials))
+        for studies in ([gpu_study("a"), unranked], [gpu_study("a"), gpu_study("c", seed=2)]):
+            assert all(roof.gbytes is None for roof in roofline.roofs(studies))
+
+    def test_sweeps_without_an_ok_trial_are_drawn(self) -> None:
+        problems = (PROBLEM, replace(PROBLEM, n=16))
+        studies = [
+            gpu_study(f"study {each.n}", problem=each, trials=abandoned(gpu_study().trials))
+            for each in problems
+        ]
+        assert all(roof.gbytes is None for roof in roofline.roofs(studies))
+        assert "Every measured trial, and the roofs that are known" in rendered(*studies)
 
     def test_a_recording_has_no_roofline(self) -> None:
         assert roofline.intensity(recorded_study()) is None

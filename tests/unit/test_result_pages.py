@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import importlib
+import json
+import math
 import shlex
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import environment
+import numpy as np
 import pages
 import pytest
+import search_efficiency
 from pages import Results, Run, faults, read_runs
+
+from autotune.core.statistics import median, median_interval
 
 NOTHING = "<!-- printed: one -->\nRun `one` was not taken yet.\n<!-- end -->"
 PAGE = f"# A page\n\n{NOTHING}\n\nAnd more.\n"
@@ -24,6 +31,50 @@ def results(tmp_path: Path) -> Results:
 
 
 ONE = Run("one", "page.md", "script.py --fast", ("one.png",))
+
+
+def test_kept_runs_of_another_commit_or_other_data_are_not_taken(tmp_path: Path) -> None:
+    path, kept = tmp_path / "runs", search_efficiency.Kept([1, 2], 0.5)
+    key = search_efficiency.Key("c0ffee1", "0123456789ab", "gemm", "auto", 200, 0)
+    search_efficiency.Runs(path).add(key, kept)
+    old = {"space": "gemm", "sampler": "auto", "budget": 200, "seed": 1}  # says neither
+    with path.open("a") as file:
+        print(json.dumps({"key": old, "run": {"rows": [3], "cpu_s": 0.1}}), file=file)
+    runs = search_efficiency.Runs(path)
+    assert runs.get(key) == kept
+    for change in ({"commit": "c0ffee2"}, {"data": "ba9876543210"}, {"seed": 1}):
+        assert runs.get(replace(key, **change)) is None
+
+
+def test_runs_that_crashed_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times = {"columns": ["x"], "configurations": [[x] for x in range(30)]}
+    path = tmp_path / "bowl.json"
+    path.write_text(json.dumps({**times, "times": [1.0 + (x - 7) ** 2 for x in range(30)]}))
+    for samplers, told in (
+        ("random", "all 2"),
+        ("random nosuch", "0 of 2 of nosuch on bowl, "),
+    ):
+        command = f"search_efficiency --data {tmp_path} --seeds 2 --budget 9 --workers 1"
+        monkeypatch.setattr("sys.argv", [*command.split(), "--samplers", *samplers.split()])
+        search_efficiency.main()
+        assert f"- runs that ended: {told}" in capsys.readouterr().out
+
+
+def test_a_mean_over_sizes_is_as_sure_as_its_rounds_are() -> None:
+    """Its interval is narrower than the mean of the sizes' own, which are not off together."""
+    peers = pytest.importorskip("mpi_peers")
+    rng = np.random.default_rng(0)
+    sizes = [list(rng.lognormal(np.log(ratio), 0.1, 40)) for ratio in (1.5, 1.2, 1.0)]
+    mean, low, high = peers.mean_of_medians(sizes)
+    medians, lows, highs = zip(
+        *((median(own), *median_interval(own)) for own in sizes), strict=True
+    )
+    assert mean == pytest.approx(math.prod(medians) ** (1 / 3))
+    assert math.prod(lows) ** (1 / 3) < low < mean < high < math.prod(highs) ** (1 / 3)
+    same = peers.mean_of_medians([[2.0] * 9, [0.5] * 9])
+    assert same == pytest.approx((1.0, 1.0, 1.0))
 
 
 def test_pages_and_data_of_the_project_agree() -> None:

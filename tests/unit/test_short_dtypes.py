@@ -61,7 +61,9 @@ def test_sums_in_float32_pass_and_short_sums_do_not(
         monkeypatch.setattr(references, "FULL_PRODUCTS", 0)
     for out_dtype in (dtype, "float32"):
         for beta in (0.0, 0.5):
-            product = check(Case(37, n, 41, alpha=0.75, beta=beta), dtype, out_dtype)
+            product = check(
+                Case(37, n, 41, scalars={"alpha": 0.75, "beta": beta}), dtype, out_dtype
+            )
             verdict = product.run(Summed("float32"), "ieee")
             assert verdict.right, verdict.reason
             if n == 4096:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from autotune.core.errors import OutOfTimeError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.processors import usable_processors
-from autotune.measuring.backend import Prepared, Processes, WorkerBackend
+from autotune.measuring.backend import Prepared, Processes, WorkerBackend, compile_details
 from autotune.measuring.evaluator import Effort, Stage
 from autotune.measuring.pool import WorkerPool
 from autotune.measuring.processes import Failure
@@ -186,7 +186,8 @@ class CpuBackend(WorkerBackend):
             return judge_compile_failure(compiled.reply)
         if compiled.reply.error:
             return Measurement(Outcome.COMPILE_FAILED, reason=compiled.reply.error)
-        return Prepared(compiled.program, {"compile_s": compiled.reply.seconds})
+        details = compile_details(compiled.reply.seconds, compiled.program.path.stem)
+        return Prepared(compiled.program, details)
 
     def _write(self, candidate: Candidate) -> CpuProgram:
         family = self._families[candidate.family]

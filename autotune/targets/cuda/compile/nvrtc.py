@@ -42,7 +42,7 @@ class Compiled:
         kernels: what each kernel needs, by name.
         spill_bytes: bytes of spill stores and loads in the code of each kernel.
         log: what the compiler said.
-        seconds: how long it took.
+        seconds: how long it took; 0 for a binary that was kept.
     """
 
     cubin: bytes

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, Self
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from autotune.core.dtypes import DTYPES
 from autotune.families.launch import LaunchStep
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
     from autotune.targets.cuda.driver.interface import Driver, Memory, Module, Run
     from autotune.targets.cuda.machine.products import Products
+
+_Kind: TypeAlias = tuple[int, bool]
+"""Of streams: whose they are, and whether they are urgent."""
 
 _BLOCK = (256, 1, 1)
 _GRID = (8, 512, 1)
@@ -55,8 +59,8 @@ class GpuMachine:
         self._held: dict[int, tuple[int, Memory]] = {}  # by address, or identity on the host
         # What nobody holds is destroyed, with PyCUDA in whatever context is current then: all of
         # this is held until `close`, and used again.
-        self._streams: dict[int, tuple[int, Any]] = {}  # with their devices, by identity
-        self._idle_streams: dict[int, list[Any]] = {each: [] for each in devices}
+        self._streams: dict[int, tuple[_Kind, Any]] = {}  # with their kinds, by identity
+        self._idle_streams: defaultdict[_Kind, list[Any]] = defaultdict(list)
         self._idle_events: dict[int, list[Any]] = {each: [] for each in devices}
         self._used_events: dict[int, list[Any]] = {each: [] for each in devices}
         self._functions: dict[tuple[int, str], tuple[Module, Run]] = {}  # by device and source
@@ -68,11 +72,12 @@ class GpuMachine:
 
     def stream(self, device: int, *, urgent: bool = False) -> Any:
         """See `Machine.stream`; the blocks of an urgent one get multiprocessors before others'."""
-        if self._idle_streams[device] and not urgent:
-            return self._idle_streams[device].pop()
+        kind = device, urgent
+        if self._idle_streams[kind]:
+            return self._idle_streams[kind].pop()
         with activated(device):
             stream = self._driver.stream(blocking=False, urgent=urgent)
-        self._streams[id(stream)] = device, stream
+        self._streams[id(stream)] = kind, stream
         return stream
 
     def memory(self, device: int, rows: int, columns: int) -> DeviceMatrix:
@@ -165,7 +170,7 @@ class GpuMachine:
 
     def record(self, stream: Any) -> Any:
         """See `Machine.record`; the stream's GPU is current."""
-        device, _ = self._streams[id(stream)]
+        (device, _), _ = self._streams[id(stream)]
         try:
             event = self._idle_events[device].pop()
         except IndexError:
@@ -218,8 +223,9 @@ class GpuMachine:
             with activated(device):
                 self._idle_events[device].clear()
                 self._used_events[device].clear()
-                self._idle_streams[device].clear()
-                self._streams = {k: v for k, v in self._streams.items() if v[0] != device}
+                for urgent in (False, True):
+                    self._idle_streams[device, urgent].clear()
+                self._streams = {k: v for k, v in self._streams.items() if v[0][0] != device}
 
     def __enter__(self) -> Self:
         return self

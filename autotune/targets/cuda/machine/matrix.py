@@ -114,7 +114,9 @@ class DeviceMatrix:
         start, shape, strides = 0, [], []
         for each, length, stride in zip(keys, self.shape, self.strides, strict=True):
             if isinstance(each, slice):
-                first, last, _ = each.indices(length)
+                first, last, step = each.indices(length)
+                if step != 1:
+                    raise IndexError(f"slices of GPU matrices have step 1, got {step}")
                 shape.append(max(0, last - first))
                 strides.append(stride)
             else:

@@ -20,7 +20,7 @@ from autotune.families.launched import check_launches
 from autotune.families.occupancy import occupancy
 from autotune.families.planning import Planner
 from autotune.families.rendering import render
-from autotune.measuring.backend import Prepared, Processes, WorkerBackend
+from autotune.measuring.backend import Prepared, Processes, WorkerBackend, compile_details
 from autotune.measuring.evaluator import Effort, Stage, silent
 from autotune.measuring.pool import WorkerPool
 from autotune.measuring.processes import LOOK_S, Failure
@@ -165,6 +165,7 @@ class CudaBackend(WorkerBackend):
         self._effort = effort
         self._compiles: dict[str, Future[CompileReply | Failure]] = {}
         self._pending: dict[Candidate, Future[CompileReply | Failure]] = {}
+        self._names: dict[Candidate, str] = {}  # of their sources
         self._admitted: dict[Candidate, Prepared | Measurement] = {}
         self._support = self._submit(
             support_source(problem.dtype, problem.out_dtype),
@@ -246,7 +247,7 @@ class CudaBackend(WorkerBackend):
         main = next(step for step in plan.steps if step.kernel == family.operation)
         resources = compiled.kernels[family.operation]
         details: dict[str, float | int | str] = {
-            "compile_s": compiled.seconds,
+            **compile_details(compiled.seconds, self._names[candidate]),
             "registers": resources.registers,
             "shared_bytes": resources.shared_bytes + main.shared_bytes,
             "spill_bytes": compiled.spill_bytes.get(family.operation, 0),
@@ -314,6 +315,7 @@ class CudaBackend(WorkerBackend):
         source = _rendered(
             family, Configuration(fixed | some), problem.dtype, layout, problem.out_dtype
         )
+        self._names[candidate] = self._programs.path(source, family.name).stem
         if source.digest not in self._compiles:
             self._programs.write(source, family.name)
             architecture = architecture_of(family, self._limits.architecture)

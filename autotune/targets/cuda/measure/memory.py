@@ -65,22 +65,14 @@ class OperandSets:
     """
 
     def __init__(self, first: Slab, count: int) -> None:
-        self.layout = first.layout
         self.bases = [first.base]
         self._copies: Any = None
         if count > 1:
-            size = self.layout.size
+            size = first.layout.size
             self._copies = driver().allocate((count - 1) * size)
             self.bases += [int(self._copies) + i * size for i in range(count - 1)]
             for base in self.bases[1:]:
                 driver().duplicate(base, first.base, size)
-
-    def __len__(self) -> int:
-        return len(self.bases)
-
-    def operands(self, number: int) -> tuple[int, ...]:
-        """Address and strides of the operands of a set; numbers go round."""
-        return operands(self.layout, self.bases[number % len(self.bases)])
 
 
 def operands(layout: SlabLayout, base: int) -> tuple[int, ...]:
