@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from autotune.cli.options import common
+from autotune.cli.outputs import attempted, check_outputs
 from autotune.cli.result import CommandResult
 from autotune.cli.table import table
 from autotune.core.errors import InputError
+from autotune.core.writing import write_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,6 +84,7 @@ def run(args: argparse.Namespace) -> CommandResult:
 
     if not (args.files or args.study):
         raise InputError("a replay needs a recorded space: give files, or --study NAME")
+    check_outputs({"the curves": args.csv}, args, [*args.files, *args.prior])
     recordings = [(str(path), read_recorded(path)) for path in args.files]
     database = CacheLocations.at(args.cache).database
     for study in args.study:
@@ -109,13 +113,13 @@ def run(args: argparse.Namespace) -> CommandResult:
             prior = {"prior": [str(path) for path in args.prior]}
             documents.append(_document(file, recorded, sampler, summary) | prior)
             rows.append((recorded, sampler, summary))
-    if args.csv is not None:
-        try:
-            with args.csv.open("w", encoding="utf-8", newline="") as file_object:
-                _write_csv(file_object, documents)
-        except OSError as error:
-            raise InputError(f"cannot write {args.csv}: {error.strerror}") from error
-    return CommandResult(documents, _text(rows, args.seeds))
+    return CommandResult(
+        documents,
+        _text(rows, args.seeds),
+        failure=attempted(
+            args.csv, lambda path: write_file(path, _csv_text(documents).encode("utf-8"))
+        ),
+    )
 
 
 def _document(
@@ -154,14 +158,16 @@ def _document(
     }
 
 
-def _write_csv(file: TextIO, documents: Sequence[dict[str, Any]]) -> None:
-    writer = csv.writer(file, lineterminator="\n")
+def _csv_text(documents: Sequence[dict[str, Any]]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
     for document in documents:
         head = [document[column] for column in CSV_COLUMNS[:3]]
         curves = zip(*(document["curves"][column] for column in CSV_COLUMNS[4:]), strict=True)
         for evaluation, point in enumerate(curves, start=1):
             writer.writerow([*head, evaluation, *point])
+    return out.getvalue()
 
 
 def _text(rows: Sequence[tuple[RecordedSpace, str, Summary]], seeds: int) -> str:
