@@ -1,8 +1,9 @@
 """The command line: ``autotune COMMAND``.
 
 With ``--json`` a command puts one JSON document on stdout; logs and progress go to stderr.
-Exit codes: 0 success, 1 the work failed or could not be printed, 2 usage or bad input (one line, no traceback), 128 and
-the signal's number after a request to stop (130 after Ctrl-C), also where results were printed.
+Exit codes: 0 success, 1 the work failed or its result could not be printed, 2 usage or bad input
+(one line, no traceback), 128 and the signal's number after a request to stop (130 after Ctrl-C),
+also where results were printed.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.cli.options import common
+from autotune.cli.options import check_seed, common
 from autotune.cli.problems import (
     DEFAULT_SHAPE,
     operation_argument,
@@ -79,6 +79,7 @@ def run(args: argparse.Namespace) -> CommandResult:
     """Check that every problem can be measured, then measure them."""
     from autotune.families.languages import language_of
 
+    check_seed(args.seed)
     scope = Scope.of(args, args.family)
     is_gpu_ladder = args.ladder and language_of(scope.target).launched
     shapes = LADDER_SHAPES if is_gpu_ladder else (DEFAULT_SHAPE,)

@@ -34,6 +34,16 @@ def check_workers(workers: int | None) -> None:
         raise InputError(f"workers must be at least 1, got {workers}")
 
 
+def check_seed(seed: int) -> None:
+    """Refuse what seeds nothing.
+
+    Raises:
+        InputError: it is negative, or too large.
+    """
+    if not 0 <= seed < 2**63:
+        raise InputError(f"a seed must be a whole number, 0 <= seed < 2**63, got {shown(seed)}")
+
+
 _PATHS = ("cache", "file", "studies")
 """Arguments that are text and may be a path: such may have bytes that are no text."""
 
