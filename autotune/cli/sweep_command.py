@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.cli.environment import check_threads
 from autotune.cli.options import check_workers, common
 from autotune.cli.outputs import attempted, check_outputs
 from autotune.cli.problems import operation_argument, problem_options, problems, shapes_text
@@ -70,6 +71,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> CommandResult:
     """Sweep every problem asked for."""
     check_workers(args.workers)
+    check_threads()
     scope = Scope.of(args, args.family)
     todo = problems(args, scope)
     for option in ("study", "output"):

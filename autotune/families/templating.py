@@ -198,8 +198,8 @@ def _blaming(template: str, folders: tuple[Path, ...]) -> Iterator[None]:
             f"template {error.name!r} must be in {_listed(folders)}, and is not"
         ) from error
     except UnicodeDecodeError as error:
-        where = template_path(template, folders)
-        raise FamilyError(f"{where}: a template must be UTF-8: {error}") from error
+        file = template_path(template, folders)
+        raise FamilyError(f"{file}: a template must be UTF-8: {error}") from error
     except (TemplateError, *_FAULTS) as error:
         # Jinja gives its frames the template's file name and line.
         frames = [
@@ -210,7 +210,7 @@ def _blaming(template: str, folders: tuple[Path, ...]) -> Iterator[None]:
         where = (
             f"{frames[-1].filename}:{frames[-1].lineno}"
             if frames
-            else template_path(template, folders)
+            else str(template_path(template, folders))
         )
         kind = "" if isinstance(error, TemplateError) else f"{type(error).__name__}: "
         raise FamilyError(f"{where}: {kind}{error}") from error
