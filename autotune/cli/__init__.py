@@ -1,8 +1,9 @@
 """The command line: ``autotune COMMAND``.
 
 With ``--json`` a command puts one JSON document on stdout; logs and progress go to stderr.
-Exit codes: 0 success, 1 the work failed, 2 usage or bad input (one line, no traceback), 128 and
-the signal's number after a request to stop (130 after Ctrl-C), also where results were printed.
+Exit codes: 0 success, 1 the work failed or its result could not be printed, 2 usage or bad input
+(one line, no traceback), 128 and the signal's number after a request to stop (130 after Ctrl-C),
+also where results were printed.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from autotune.cli import completion
+from autotune.cli.options import check_text
 from autotune.cli.parser import Parser, is_common, normalized
+from autotune.cli.streams import put, standard_streams
 from autotune.cli.style import Style, drawn, plain, styled
 from autotune.core.errors import AutotuneError
 from autotune.core.interrupt import CommandSignals
@@ -71,38 +74,55 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     if completion.VARIABLE in os.environ:
         completion.complete(_parser(completion.command_of(os.environ.get("COMP_LINE", ""))))
+    with standard_streams():
+        given = normalized(sys.argv[1:] if arguments is None else arguments)
+        return _ended(lambda: _answer(given))
+
+
+def _answer(given: Sequence[str]) -> int:
+    """Do what the arguments ask for, and return the exit code."""
     logging.basicConfig(stream=sys.stderr, format="autotune: %(message)s", level=logging.WARNING)
-    given = normalized(sys.argv[1:] if arguments is None else arguments)
     if not given:
-        print(drawn(_GREETING, sys.stdout))
+        put(drawn(_GREETING, sys.stdout))
         return 0
     args = parse(given)
+    check_text(args)
     # The command's entry point leaves Ctrl-C to the system until here.
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     with CommandSignals(_tell) as signals:
         try:
-            result: CommandResult = args.run(args)
-            exit_code = result.exit_code
-            # Names in what is printed are of files that anybody may have written.
-            text = (
-                json.dumps(result.document, indent=2)
-                if args.json
-                else drawn(printable(result.text), sys.stdout)
-            )
-            print(text, flush=True)
-        except AutotuneError as error:
-            told = f"autotune: {styled('error:', Style.RED)} {plain(str(error))}"
-            print(drawn(told, sys.stderr), file=sys.stderr)
-            exit_code = error.exit_code
-        except BrokenPipeError:
-            # The reader went away (`| head`); point stdout at nothing so that exit stays quiet.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            exit_code = 1
+            exit_code = _ended(lambda: _run(args))
         except KeyboardInterrupt:
             print("autotune: interrupted", file=sys.stderr)
             exit_code = 128 + signal.SIGINT
     return exit_code if signals.number is None else 128 + signals.number
+
+
+def _run(args: argparse.Namespace) -> int:
+    """Run a command and print its result, also where something is to be said after it."""
+    result: CommandResult = args.run(args)
+    # Names in what is printed are of files that anybody may have written.
+    put(
+        json.dumps(result.document, indent=2)
+        if args.json
+        else drawn(printable(result.text), sys.stdout)
+    )
+    if result.failure is not None:
+        raise result.failure
+    return result.exit_code
+
+
+def _ended(work: Callable[[], int]) -> int:
+    """The exit code of some work, also where it ends with an error: that is one line on stderr."""
+    try:
+        return work()
+    except AutotuneError as error:
+        told = f"autotune: {styled('error:', Style.RED)} {plain(str(error))}"
+        print(drawn(told, sys.stderr), file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:  # the reader went away (`| head`)
+        return 1
 
 
 def _tell(text: str) -> None:

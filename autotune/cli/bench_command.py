@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.cli.options import common
+from autotune.cli.environment import check_threads
+from autotune.cli.options import check_seed, common
 from autotune.cli.problems import (
     DEFAULT_SHAPE,
     operation_argument,
@@ -79,6 +80,8 @@ def run(args: argparse.Namespace) -> CommandResult:
     """Check that every problem can be measured, then measure them."""
     from autotune.families.languages import language_of
 
+    check_seed(args.seed)
+    check_threads()
     scope = Scope.of(args, args.family)
     is_gpu_ladder = args.ladder and language_of(scope.target).launched
     shapes = LADDER_SHAPES if is_gpu_ladder else (DEFAULT_SHAPE,)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.options import common
+from autotune.cli.outputs import check_outputs
 from autotune.cli.records import (
     counted,
     find_record,
@@ -190,6 +191,8 @@ def _show(args: argparse.Namespace) -> CommandResult:
 
 
 def _export(args: argparse.Namespace) -> CommandResult:
+    if args.file != "-":
+        check_outputs({"the export": Path(args.file)}, args)
     cache = user_cache(args.cache)
     records = [cache.get(id_) for id_ in args.id] if args.id else cache.records()
     portfolios = [] if args.id else cache.portfolios()

@@ -7,9 +7,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from autotune.core.check import Check, attempt
+from autotune.core.errors import InputError
+from autotune.core.printable import shown
 from autotune.core.suggestions import did_you_mean
 
 PREFIX = "AUTOTUNE_"
+
+_THREADS = "NUMBA_NUM_THREADS"
 
 VARIABLES: Mapping[str, str] = {
     "AUTOTUNE_BACKGROUND": "0 compiles in the call that needs it, nothing in the background",
@@ -35,21 +39,45 @@ def environment_checks() -> Iterator[Check]:
         if name not in known:
             meant = did_you_mean(name, VARIABLES).removeprefix("; ")
             yield Check.note(name, "is no variable of autotune's", meant or f"unset {name}")
-    yield attempt("variables", _background)
+    yield attempt("variables", _choices)
+    if os.environ.get(_THREADS):
+        yield attempt(_THREADS, _threads)
     listed = os.environ.get("AUTOTUNE_RECORD")
     if listed:
         yield attempt("AUTOTUNE_RECORD", lambda: _recorded(Path(listed).expanduser()))
 
 
-def _background() -> Check:
+def check_threads() -> None:
+    """Refuse a variable with which Numba does not start in the user's programs.
+
+    Raises:
+        InputError: it is not a number of threads.
+    """
+    told = os.environ.get(_THREADS) or "1"
+    if not told.isdecimal() or int(told) < 1:
+        raise InputError(
+            f"{_THREADS} must be a whole number, at least 1, got {shown(told)}: set it to one, or "
+            "unset it"
+        )
+
+
+def _threads() -> Check:
+    check_threads()
+    return Check.ok(_THREADS, os.environ[_THREADS])
+
+
+def _choices() -> Check:
     """The values that are choices.
 
     Raises:
         InputError: one is none.
     """
-    from autotune.targets.background import is_wanted
-
-    is_wanted(None)
+    for name in ("AUTOTUNE_BACKGROUND", "AUTOTUNE_TUNE"):
+        told = os.environ.get(name) or "1"
+        if told not in ("0", "1"):
+            raise InputError(
+                f"{name} must be 0 or 1, got {shown(told)}: set it to one of them, or unset it"
+            )
     given = [name for name in VARIABLES if os.environ.get(name)]
     return Check.ok("variables", f"{', '.join(given)} set" if given else "none set")
 

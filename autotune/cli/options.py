@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
+
+from autotune.core.errors import InputError
+from autotune.core.printable import shown
 
 
 def common() -> argparse.ArgumentParser:
@@ -18,3 +22,54 @@ def common() -> argparse.ArgumentParser:
     group.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     group.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
     return parser
+
+
+def check_workers(workers: int | None) -> None:
+    """Refuse a number of processes that does nothing.
+
+    Raises:
+        InputError: it is less than one.
+    """
+    if workers is not None and workers < 1:
+        raise InputError(f"workers must be at least 1, got {workers}")
+
+
+def check_seed(seed: int) -> None:
+    """Refuse what seeds nothing.
+
+    Raises:
+        InputError: it is negative, or too large.
+    """
+    if not 0 <= seed < 2**63:
+        raise InputError(f"a seed must be a whole number, 0 <= seed < 2**63, got {shown(seed)}")
+
+
+_PATHS = ("cache", "file", "studies")
+"""Arguments that are text and may be a path: such may have bytes that are no text."""
+
+
+def check_text(args: argparse.Namespace) -> None:
+    """Refuse names with bytes that are no text here: nothing can be stored or found under them.
+
+    Raises:
+        InputError: a name has some.
+    """
+    for option, value in vars(args).items():
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, str) and option not in _PATHS:
+                check_name(option, each)
+
+
+def check_name(what: str, name: str) -> None:
+    """Refuse a name with bytes that are no text in the encoding of this locale.
+
+    Raises:
+        InputError: it has some.
+    """
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{what} must be text in {sys.getfilesystemencoding()}, got {shown(name)}: choose "
+            "another name, or a locale that has its characters, such as LC_ALL=C.UTF-8"
+        ) from error

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from autotune.cli.streams import put
 from autotune.cli.style import Style, drawn, plain, styled
 from autotune.core.suggestions import did_you_mean, must_be
 
@@ -35,6 +36,13 @@ class Parser(argparse.ArgumentParser):
             message = must_be(name, given, re.findall(r"[\w-]+", listed))
         told = f"{self.prog}: {styled('error:', Style.RED)} {plain(message)}"
         self.exit(2, drawn(f"{told} (see {self.prog} --help)\n", sys.stderr))
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print what is asked for, such as ``--help``, as results are printed."""
+        if file is sys.stdout or file is None:
+            put(message, end="")
+        else:
+            super()._print_message(message, file)
 
     def unknown(self, arguments: Sequence[str]) -> NoReturn:
         """Say that there are no such arguments, and exit with 2."""

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from autotune.cli.options import common
+from autotune.cli.outputs import attempted, check_outputs
+from autotune.cli.records import counted
 from autotune.cli.result import CommandResult
 from autotune.cli.table import table
 from autotune.core.errors import InputError
+from autotune.core.writing import write_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +24,9 @@ if TYPE_CHECKING:
 
 MILESTONES = (25, 50, 100, 200, 400, 800)
 """Evaluations after which the table says how far the median run is."""
+
+_LEARNING = "auto"
+"""The sampler that learns from what was measured elsewhere."""
 
 CSV_COLUMNS = ("file", "name", "sampler", "evaluation", "median", "p10", "p90", "random")
 """Fractions of the optimum, one row per evaluation; "random" is analytic."""
@@ -81,12 +88,18 @@ def run(args: argparse.Namespace) -> CommandResult:
 
     if not (args.files or args.study):
         raise InputError("a replay needs a recorded space: give files, or --study NAME")
+    samplers = list(dict.fromkeys(args.sampler or [_LEARNING, "random"]))
+    if args.prior and _LEARNING not in samplers:
+        raise InputError(
+            f"--prior is for sampler {_LEARNING}, got --sampler {samplers[0]}: leave it out, or "
+            f"add --sampler {_LEARNING}"
+        )
+    check_outputs({"the curves": args.csv}, args, [*args.files, *args.prior])
     recordings = [(str(path), read_recorded(path)) for path in args.files]
     database = CacheLocations.at(args.cache).database
     for study in args.study:
         recordings.append((study, recorded_from_cache(database, study=study)))
     priors = [read_recorded(path) for path in args.prior]
-    samplers = list(dict.fromkeys(args.sampler or ["auto", "random"]))
     replays = [
         replay(
             recorded,
@@ -103,19 +116,18 @@ def run(args: argparse.Namespace) -> CommandResult:
     for (file, recorded), summaries in zip(recordings, replays, strict=True):
         for sampler, summary in summaries:
             if note is not None:
-                print(
-                    f"{recorded.name}: {sampler} scores {summary.score:.3f}", file=note, flush=True
-                )
-            prior = {"prior": [str(path) for path in args.prior]}
-            documents.append(_document(file, recorded, sampler, summary) | prior)
+                score = f"{summary.score:.3f}" if summary.telling else "-"
+                print(f"{recorded.name}: {sampler} scores {score}", file=note, flush=True)
+            prior = [str(path) for path in args.prior] if sampler == _LEARNING else []
+            documents.append(_document(file, recorded, sampler, summary) | {"prior": prior})
             rows.append((recorded, sampler, summary))
-    if args.csv is not None:
-        try:
-            with args.csv.open("w", encoding="utf-8", newline="") as file_object:
-                _write_csv(file_object, documents)
-        except OSError as error:
-            raise InputError(f"cannot write {args.csv}: {error.strerror}") from error
-    return CommandResult(documents, _text(rows, args.seeds))
+    return CommandResult(
+        documents,
+        _text(rows, args.seeds),
+        failure=attempted(
+            args.csv, lambda path: write_file(path, _csv_text(documents).encode("utf-8"))
+        ),
+    )
 
 
 def _document(
@@ -137,9 +149,9 @@ def _document(
         "sampler": sampler,
         "trials": summary.budget,
         "seeds": len(summary.scores),
-        "score": summary.score,
-        "score_error": summary.score_error,
-        "scores": list(summary.scores),
+        "score": summary.score if summary.telling else None,
+        "score_error": summary.score_error if summary.telling else None,
+        "scores": list(summary.scores) if summary.telling else [],
         "n95": summary.n95,
         "n99": summary.n99,
         "reach95": summary.reach95,
@@ -154,14 +166,16 @@ def _document(
     }
 
 
-def _write_csv(file: TextIO, documents: Sequence[dict[str, Any]]) -> None:
-    writer = csv.writer(file, lineterminator="\n")
+def _csv_text(documents: Sequence[dict[str, Any]]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
     for document in documents:
         head = [document[column] for column in CSV_COLUMNS[:3]]
         curves = zip(*(document["curves"][column] for column in CSV_COLUMNS[4:]), strict=True)
         for evaluation, point in enumerate(curves, start=1):
             writer.writerow([*head, evaluation, *point])
+    return out.getvalue()
 
 
 def _text(rows: Sequence[tuple[RecordedSpace, str, Summary]], seeds: int) -> str:
@@ -176,7 +190,7 @@ def _text(rows: Sequence[tuple[RecordedSpace, str, Summary]], seeds: int) -> str
             (
                 recorded.name,
                 sampler,
-                f"{summary.score:.3f} ±{summary.score_error:.3f}",
+                f"{summary.score:.3f} ±{summary.score_error:.3f}" if summary.telling else "-",
                 *(f"{summary.fraction(step):.3f}" for step in steps),
                 _evaluations(summary.n95, summary.budget),
                 _evaluations(summary.n99, summary.budget),
@@ -196,10 +210,20 @@ def _text(rows: Sequence[tuple[RecordedSpace, str, Summary]], seeds: int) -> str
     lines += ["", table(header, cells, right=numeric), ""]
     if len({recorded.name for recorded, _, _ in rows}) > 1:
         for sampler in dict.fromkeys(sampler for _, sampler, _ in rows):
-            scores = [summary.score for _, name, summary in rows if name == sampler]
-            mean = sum(scores) / len(scores)
-            lines.append(f"{sampler}: mean score {mean:.3f} over {len(scores)} spaces")
+            scores = [
+                summary.score for _, name, summary in rows if name == sampler and summary.telling
+            ]
+            if scores:
+                mean = sum(scores) / len(scores)
+                lines.append(
+                    f"{sampler}: mean score {mean:.3f} over {counted(len(scores), 'space')}"
+                )
         lines.append("")
+    if not all(summary.telling for _, _, summary in rows):
+        lines.append(
+            "No score (-) where nothing is to be told apart: within the evaluations that count, "
+            "random search is sure to have the optimum."
+        )
     lines.append(
         f"Medians over {seeds} seeds of the fraction of the optimum's speed; score: mean ± "
         "standard error, 0 is uniform random search, 1 the optimum at once."

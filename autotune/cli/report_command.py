@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.options import common
+from autotune.cli.options import check_name, common
+from autotune.cli.outputs import check_outputs
 from autotune.cli.result import CommandResult
 from autotune.cli.targets import families_option
-from autotune.core.errors import InputError
 
 if TYPE_CHECKING:
     from autotune.reporting import Study
-
-_LONGEST_NAME = 80
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -57,28 +54,32 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> CommandResult:
     """Read every study, then write what was asked for."""
     from autotune.core.paths import CacheLocations
-    from autotune.reporting import Finder, write_page, write_picture
+    from autotune.reporting import Finder, is_file, write_page, write_picture
     from autotune.reporting.picture import check_picture
 
+    for each in args.studies:
+        if not is_file(each):
+            check_name("a study's name", each)
     if args.picture is not None:
         check_picture(args.picture)
+    outputs = {"the page": args.output, "the picture": args.picture}
+    check_outputs(outputs, args, args.studies)
     extra = tuple(args.families)
     studies = Finder(CacheLocations.at(args.cache), args.storage, extra).find_all(args.studies)
-    output = args.output or Path(f"{_file_name(studies)}.html")
-    if args.picture is not None and args.picture.absolute() == output.absolute():
-        raise InputError(f"the page and the picture cannot both be {output}: choose another name")
-    size = write_page(output, studies, extra)
+    page = args.output or Path(f"{_file_name(studies)}.html")
+    check_outputs(outputs | {"the page": page}, args, args.studies)
+    size = write_page(page, studies, extra)
     if args.picture is not None:
         write_picture(args.picture, studies)
     document = {
-        "output": str(output.absolute()),
+        "output": str(page.absolute()),
         "bytes": size,
         "picture": None if args.picture is None else str(args.picture.absolute()),
         "studies": [_document(study) for study in studies],
     }
     pictured = "" if args.picture is None else f"\npicture   {args.picture}"
     told = "\n".join(f"study     {_line(study)}" for study in studies)
-    return CommandResult(document, f"{told}\nwritten   {output} ({size / 1e6:.1f} MB){pictured}")
+    return CommandResult(document, f"{told}\nwritten   {page} ({size / 1e6:.1f} MB){pictured}")
 
 
 def _document(study: Study) -> dict[str, Any]:
@@ -110,7 +111,7 @@ def _line(study: Study) -> str:
 
 
 def _file_name(studies: list[Study]) -> str:
-    if len(studies) > 1:
-        return "report"
-    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", studies[0].name).strip("-.")
-    return safe[:_LONGEST_NAME] or "report"
+    """The name of the page, which no other study's has."""
+    from autotune.search.storage import slug
+
+    return "report" if len(studies) > 1 else slug(studies[0].name)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autotune.core.errors import AutotuneError
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,8 +17,10 @@ class CommandResult:
         document: JSON-able, for ``--json``.
         text: for people, without the last line end.
         exit_code: what the process exits with.
+        failure: what is told after the output: a file could not be written in the end.
     """
 
     document: Any
     text: str
     exit_code: int = 0
+    failure: AutotuneError | None = None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from autotune.cli.targets import choose_target
 from autotune.core.errors import InputError, UnknownNameError
-from autotune.core.suggestions import did_you_mean, must_be
+from autotune.core.suggestions import must_be
 from autotune.operations.problem import GEMM, OPERATIONS
 
 if TYPE_CHECKING:
@@ -143,5 +143,7 @@ def _check_operation(operation: str | None, every: Sequence[KernelFamily]) -> No
             f"the operation must be one of {', '.join(known)}, and {operation!r} is a family: "
             f"--family {operation}"
         )
-    own = "" if did_you_mean(operation, known) else ": --families names a folder with your own"
-    raise UnknownNameError(must_be("the operation", operation, known) + own)
+    raise UnknownNameError(
+        f"{must_be('the operation', operation, known)}; one of your own needs --families DIR, the "
+        "folder that defines it"
+    )

@@ -42,20 +42,20 @@ def plain(text: str) -> str:
     return _MARK.sub("", text)
 
 
-def drawn(text: str, stream: TextIO) -> str:
+def drawn(text: str, stream: TextIO | None) -> str:
     """The text as it is written to a stream: with colour where that shows it."""
     if not shows_colour(stream):
         return plain(text)
     return _MARK.sub(lambda mark: f"\x1b[{_CODES[mark[0]]}m", text)
 
 
-def shows_colour(stream: TextIO) -> bool:
+def shows_colour(stream: TextIO | None) -> bool:
     """Whether a stream is to have colour: NO_COLOR and FORCE_COLOR say, else whether it can."""
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR", "0") not in ("", "0"):
         return True
-    return stream.isatty() and os.environ.get("TERM") != "dumb"
+    return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def remarked(text: str, laid_out: str) -> str:

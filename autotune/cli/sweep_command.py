@@ -7,12 +7,15 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.options import common
+from autotune.cli.environment import check_threads
+from autotune.cli.options import check_workers, common
+from autotune.cli.outputs import attempted, check_outputs
 from autotune.cli.problems import operation_argument, problem_options, problems, shapes_text
 from autotune.cli.result import CommandResult
 from autotune.cli.scope import Scope
 from autotune.cli.targets import joined_target, target_options
 from autotune.core.errors import InputError
+from autotune.core.writing import write_file
 
 if TYPE_CHECKING:
     from autotune.operations.problem import Problem
@@ -67,6 +70,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> CommandResult:
     """Sweep every problem asked for."""
+    check_workers(args.workers)
+    check_threads()
     scope = Scope.of(args, args.family)
     todo = problems(args, scope)
     for option in ("study", "output"):
@@ -74,17 +79,17 @@ def run(args: argparse.Namespace) -> CommandResult:
             raise InputError(f"--{option} is for one shape, got {len(todo)}")
     results: list[SweepResult] = []
     with joined_target(scope.target, args) as joined:
+        check_outputs({"the measurements": args.output}, args)
         for problem in todo:
             results.append(_sweep(args, problem, joined.target))
             if results[-1].interrupted:
                 break
         joined.results.extend({"study": result.study} for result in results)
-    if args.output is not None:
-        _write(args.output, results[0])
     return CommandResult(
         document=[document(result) for result in results],
         text="\n\n".join(summary(result) for result in results),
         exit_code=0 if all(result.measured for result in results) else 1,
+        failure=attempted(args.output, lambda path: _write(path, results[0])),
     )
 
 
@@ -167,7 +172,4 @@ def _write(path: Path, result: SweepResult) -> None:
         text = sweeps.write_csv((each.candidate, each.measurement) for each in result.measured)
     else:
         text = json.dumps(document(result), indent=1) + "\n"
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
+    write_file(path, text.encode())

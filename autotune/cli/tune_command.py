@@ -6,7 +6,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.cli.options import common
+from autotune.cli.environment import check_threads
+from autotune.cli.options import check_workers, common
+from autotune.cli.outputs import attempted, check_outputs
 from autotune.cli.problems import operation_argument, problem_options, problems, shapes_text
 from autotune.cli.result import CommandResult
 from autotune.cli.scope import Scope
@@ -89,6 +91,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> CommandResult:
     """Tune every problem asked for."""
+    check_workers(args.workers)
+    check_threads()
     if args.preset is not None or args.shapes is not None:
         from autotune.cli.tune_preset import run_named
 
@@ -101,16 +105,17 @@ def run(args: argparse.Namespace) -> CommandResult:
         raise InputError(f"--study {args.study!r} names one study, got {len(todo)} shapes")
     results = []
     with joined_target(scope.target, args) as joined:
+        check_outputs({"the export": args.export}, args)
         for problem in todo:
             results.append(_tune(args, problem, joined.target))
             if results[-1].interrupted:
                 break
         joined.results.extend(winner(result.best) for result in results)
-    if args.export is not None:
-        export_records([result.best for result in results], args.export)
+    best = [result.best for result in results]
     return CommandResult(
         document=[document(result) for result in results],
         text="\n\n".join(summary(result) for result in results),
+        failure=attempted(args.export, lambda path: export_records(best, path)),
     )
 
 

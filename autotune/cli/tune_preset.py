@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from autotune.cli.outputs import attempted, check_outputs
 from autotune.cli.problems import shapes_text
 from autotune.cli.records import stored_text
 from autotune.cli.result import CommandResult
@@ -15,7 +16,7 @@ from autotune.cli.style import Style, ratio, styled
 from autotune.cli.table import table
 from autotune.cli.tuned import document, winner
 from autotune.core.errors import InputError
-from autotune.store import export_records
+from autotune.store import Stored, export_records
 
 if TYPE_CHECKING:
     from autotune.model import Portfolio
@@ -30,6 +31,7 @@ def run_named(args: argparse.Namespace) -> CommandResult:
     """Tune the preset that ``--preset`` names, or the list that ``--shapes`` does."""
     from autotune.tuning.preset_run import PresetStatus, run_preset
 
+    check_outputs({"the export": args.export}, args, filter(None, [args.shapes]))
     preset = _preset(args)
     display = _Display(preset, quiet=args.quiet)
     results = []
@@ -56,8 +58,9 @@ def run_named(args: argparse.Namespace) -> CommandResult:
     results.sort(key=lambda result: order.index(result.problem))
     records = [result.record for result in results if result.record is not None]
     lines = [_text(results)]
-    if args.export is not None:
-        export_records([*records, *display.portfolios], args.export)
+    made: list[Stored] = [*records, *display.portfolios]
+    failure = attempted(args.export, lambda path: export_records(made, path))
+    if args.export is not None and failure is None:
         written = stored_text(len(records), len(display.portfolios))
         lines.append(f"{written} written to {args.export}")
     failed = any(result.status is PresetStatus.FAILED for result in results)
@@ -65,6 +68,7 @@ def run_named(args: argparse.Namespace) -> CommandResult:
         [_document(result) for result in results],
         "\n".join(lines),
         exit_code=1 if failed or not records else 0,
+        failure=failure,
     )
 
 

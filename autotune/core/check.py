@@ -57,7 +57,11 @@ class Check:
         if not isinstance(error, AutotuneError):
             return cls(name, status, f"{type(error).__name__}: {text}".removesuffix(": "))
         found, _, remedy = text.rpartition(": ")
-        return cls(name, status, found or remedy, remedy if found else None)
+        reason = getattr(error.__cause__, "strerror", None)
+        # What the system says is no remedy, and an exception's name alone is no finding.
+        if not found or found.isidentifier() or remedy == reason:
+            return cls(name, status, text)
+        return cls(name, status, found, remedy)
 
 
 def attempt(

@@ -12,6 +12,7 @@ from autotune.core.errors import FamilyError
 from autotune.families.c_expression import c_text, functions_of
 from autotune.families.epilogue_text import CUDA_NAME, EpilogueText, cuda_epilogue, emitted_names
 from autotune.families.family import KernelFamily
+from autotune.families.templating import template_path
 from autotune.operations.entry import Argument, Kind
 from autotune.operations.epilogue import Epilogue
 from autotune.operations.operation import Operation
@@ -159,8 +160,9 @@ def check(family: KernelFamily, text: str) -> None:
         FamilyError: there is no such kernel; the message names it.
     """
     if "__global__" not in text or not re.search(rf"\b{family.operation}\s*\(", text):
+        where = template_path(family.template, family.template_folders)
         raise FamilyError(
-            f"template {family.template} must emit a __global__ function {family.operation!r}"
+            f"{where}: the template must emit a __global__ function {family.operation!r}"
         )
 
 

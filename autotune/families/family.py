@@ -339,8 +339,9 @@ class KernelFamily:
         row = space.nearest(declared, excluded=())
         if row is None:
             raise SpaceError(
-                f"family {self.name!r} has no valid configuration for {problem.label}: "
-                f"`autotune space {self.name}` shows what each restriction removes"
+                f"family {self.name!r} has no valid configuration for {problem.label} here: "
+                f"`autotune space {self.name}`, with --families, --shape, --dtype and whatever "
+                "else was given, shows what each restriction removes"
             )
         return space[row]
 

@@ -6,8 +6,10 @@ import symtable
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import FamilyError
+from autotune.core.printable import shown
 from autotune.families.epilogue_text import NUMBA_NAME, EpilogueText, emitted_names
 from autotune.families.epilogue_text import numba_epilogue as epilogue_in_numba
+from autotune.families.templating import template_path
 from autotune.operations.entry import Argument, Kind
 
 if TYPE_CHECKING:
@@ -66,21 +68,28 @@ def check_module(family: KernelFamily, text: str) -> None:
     Raises:
         FamilyError: there is no such function; the message names it.
     """
+    where = template_path(family.template, family.template_folders)
     try:
         # Scopes are found in a fifth of the time that a tree takes.
         module = symtable.symtable(text, family.template, "exec")
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise FamilyError(f"template {family.template} emits invalid Python: {error}") from error
+    except SyntaxError as error:
+        line = (error.text or "").strip()
+        raise FamilyError(
+            f"{where}: the template emits invalid Python: {error.msg}, in line {error.lineno} of "
+            f"what it emits: {shown(line)}"
+        ) from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise FamilyError(f"{where}: the template emits invalid Python: {error}") from error
     functions = [
         each.get_name() for each in module.get_children() if each.get_type() == "function"
     ]
     if family.operation not in functions:
         raise FamilyError(
-            f"template {family.template} must emit a function {family.operation!r}, "
+            f"{where}: the template must emit a function {family.operation!r}, "
             f"and emits {', '.join(sorted(functions)) or 'none'}"
         )
     if functions.count(family.operation) > 1:
         raise FamilyError(
-            f"template {family.template} emits a function {family.operation!r} of its own: call "
-            "the operation something else"
+            f"{where}: the template emits a function {family.operation!r} of its own: call the "
+            "operation something else"
         )

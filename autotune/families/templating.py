@@ -174,6 +174,12 @@ def template_exists(template: str, folders: tuple[Path, ...]) -> bool:
     return any((folder / template).is_file() for folder in folders)
 
 
+def template_path(template: str, folders: tuple[Path, ...]) -> Path:
+    """The file that a template is read from; its name alone where there is none."""
+    found = (folder / template for folder in folders if (folder / template).is_file())
+    return next(found, Path(template))
+
+
 def _listed(folders: tuple[Path, ...]) -> str:
     return " or ".join(map(str, folders))
 
@@ -192,7 +198,8 @@ def _blaming(template: str, folders: tuple[Path, ...]) -> Iterator[None]:
             f"template {error.name!r} must be in {_listed(folders)}, and is not"
         ) from error
     except UnicodeDecodeError as error:
-        raise FamilyError(f"template {template!r} must be UTF-8: {error}") from error
+        file = template_path(template, folders)
+        raise FamilyError(f"{file}: a template must be UTF-8: {error}") from error
     except (TemplateError, *_FAULTS) as error:
         # Jinja gives its frames the template's file name and line.
         frames = [
@@ -200,6 +207,10 @@ def _blaming(template: str, folders: tuple[Path, ...]) -> Iterator[None]:
             for frame in traceback.extract_tb(error.__traceback__)
             if any(Path(frame.filename).is_relative_to(folder) for folder in folders)
         ]
-        where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else template
+        where = (
+            f"{frames[-1].filename}:{frames[-1].lineno}"
+            if frames
+            else str(template_path(template, folders))
+        )
         kind = "" if isinstance(error, TemplateError) else f"{type(error).__name__}: "
         raise FamilyError(f"{where}: {kind}{error}") from error

@@ -36,6 +36,7 @@ class Summary:
     Attributes:
         budget: evaluations of each run.
         scores: the score of every run; see `run_score`.
+        telling: whether scores tell samplers apart: whether random search could be beaten.
         median: median over the runs.
         low: 10th percentile over the runs.
         high: 90th percentile over the runs.
@@ -57,6 +58,7 @@ class Summary:
     reach95: float
     reach99: float
     cpu_ms: float
+    telling: bool = True
 
     @property
     def score(self) -> float:
@@ -128,9 +130,7 @@ def run_score(values: NDArray[np.float64], rows: NDArray[np.int64], budget: int)
     first = min(FIRST_SCORED, budget) - 1
     random = expected_random_best(values, budget)[first:]
     best = np.minimum(best_so_far(values, rows, budget)[first:], np.nanmax(values))
-    optimum = np.nanmin(values)
-    room = random - optimum
-    telling = room > 1e-12 * optimum
+    room, telling = _room(values, random)
     if not telling.any():
         return 1.0
     return float(np.mean((random - best)[telling] / room[telling]))
@@ -152,6 +152,7 @@ def summarise(
     """
     fractions = np.nanmin(values) / np.stack([best_so_far(values, rows, budget) for rows in runs])
     low, median, high = np.percentile(fractions, [BAND[0], 50, BAND[1]], axis=0)
+    first = min(FIRST_SCORED, budget) - 1
     evaluations = sum(min(len(rows), budget) for rows in runs)
     first95, first99 = (_first_reaching(fractions, share) for share in (0.95, 0.99))
     return Summary(
@@ -165,7 +166,17 @@ def summarise(
         reach95=float(np.mean(np.isfinite(first95))),
         reach99=float(np.mean(np.isfinite(first99))),
         cpu_ms=1e3 * sum(cpu_s) / max(evaluations, 1),
+        telling=bool(_room(values, expected_random_best(values, budget)[first:])[1].any()),
     )
+
+
+def _room(
+    values: NDArray[np.float64], random: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """How far random search is from the optimum, and where that is any way at all."""
+    optimum = np.nanmin(values)
+    room = random - optimum
+    return room, room > 1e-12 * optimum
 
 
 def _with_worst(values: NDArray[np.float64]) -> NDArray[np.float64]:

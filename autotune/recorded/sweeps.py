@@ -6,11 +6,14 @@ import csv
 import io
 import itertools
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from autotune.core.errors import InputError
+from autotune.core.errors import AutotuneError, InputError
 from autotune.core.measurement import Outcome
+from autotune.core.paths import CacheLocations
 from autotune.recorded.space import Entry, RecordedSpace, Recording
+from autotune.search.reading import read_study
 from autotune.store import TuningCache, checks
 
 if TYPE_CHECKING:
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from autotune.core.configuration import Candidate
     from autotune.core.measurement import Measurement
     from autotune.operations.problem import Problem
+    from autotune.store import StoredMeasurement
 
 CSV_COLUMNS = ("family", "configuration", "outcome", "median_s", "low_s", "high_s", "reason")
 """The configuration is one JSON object: families have different parameters."""
@@ -166,9 +170,22 @@ def recorded_from_cache(
         _entry(document(candidate, measurement), str(candidate))
         for candidate, measurement in newest.items()
     ]
-    return RecordedSpace.of(
-        rows, name=study or wanted, unit="s", device=found[0].fingerprint, format="cache"
-    )
+    device = _device_name(path, found[0])
+    return RecordedSpace.of(rows, name=study or wanted, unit="s", device=device, format="cache")
+
+
+def _device_name(path: Path, measured: StoredMeasurement) -> str:
+    """The name of the device that something was measured on.
+
+    A record of the device has it, or the study's journal; else its digest stands for it.
+    """
+    for record in TuningCache(path).records(fingerprint_digest=measured.fingerprint):
+        return record.fingerprint.name
+    with suppress(AutotuneError):
+        study = read_study(measured.study, None, CacheLocations(path.parent, path).studies)
+        if study is not None and study.subject.get("device"):
+            return checks.line("device", study.subject["device"])
+    return measured.fingerprint
 
 
 def is_replay(document: Mapping[str, Any]) -> bool:

@@ -63,6 +63,10 @@ class Finder:
         Raises:
             InputError: as `find`.
         """
+        if self.storage is not None:
+            from autotune.search.database import check_there
+
+            check_there(self.storage)
         found = [self.find(each) for each in dict.fromkeys(given)]
         names = [study.name for study in found]
         return [
@@ -83,7 +87,7 @@ class Finder:
             InputError: a file cannot be read, or is none that is known.
             CacheError: the cache cannot be read.
         """
-        if _is_file(given):
+        if is_file(given):
             return self._recorded(Path(given))
         study = self._study(given)
         if study is not None:
@@ -249,7 +253,8 @@ class Finder:
         return TuningCache(self.place.database)
 
 
-def _is_file(given: str) -> bool:
+def is_file(given: str) -> bool:
+    """Whether what is given is a file, and not the name of a study."""
     try:
         return Path(given).is_file()
     except (OSError, ValueError):  # too long for a path, or with a null byte

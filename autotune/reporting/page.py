@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from autotune.core.errors import InputError
+from autotune.core.errors import AutotuneError
 from autotune.core.printable import printable
 from autotune.core.version import __version__
+from autotune.core.writing import write_file
 from autotune.reporting import running, runtime, spaces, surroundings, winning
 from autotune.reporting.amounts import Measure
 from autotune.reporting.explore import explored
@@ -91,15 +92,15 @@ def write_page(path: Path, studies: Sequence[Study], extra_families: tuple[Path,
     """Write a report about studies and return its size in bytes.
 
     Raises:
-        InputError: the file cannot be written.
+        AutotuneError: the file cannot be written.
         MissingDependencyError: Vega is not installed.
     """
     script = runtime.bundle()
     content = render(page_of(studies, extra_families), script).encode("utf-8", "replace")
     try:
-        path.write_bytes(content)
+        write_file(path, content)
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
+        raise AutotuneError(f"cannot write {path}: {error.strerror or error}") from error
     return len(content)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
-from autotune.core.errors import InputError
+from autotune.core.errors import AutotuneError, InputError
+from autotune.core.writing import write_file
 from autotune.reporting import charts, facts, space_charts
 from autotune.reporting.amounts import Measure
 from autotune.reporting.runtime import converter
@@ -49,7 +50,8 @@ def write_picture(path: Path, studies: Sequence[Study]) -> None:
     """Write the progress curves and the importance of the parameters as SVG or PNG.
 
     Raises:
-        InputError: the file's name says neither, or it cannot be written.
+        InputError: the file's name says neither.
+        AutotuneError: it cannot be written.
         MissingDependencyError: what draws it is not installed.
     """
     check_picture(path)
@@ -66,10 +68,11 @@ def write_picture(path: Path, studies: Sequence[Study]) -> None:
         "resolve": {"scale": {"color": "shared"}},
         "config": _CONFIG,
     }
+    if path.suffix.lower() == ".svg":
+        content: bytes = converter().vegalite_to_svg(spec).encode()
+    else:
+        content = converter().vegalite_to_png(spec, scale=_SCALE)
     try:
-        if path.suffix.lower() == ".svg":
-            path.write_text(converter().vegalite_to_svg(spec), encoding="utf-8")
-        else:
-            path.write_bytes(converter().vegalite_to_png(spec, scale=_SCALE))
+        write_file(path, content)
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
+        raise AutotuneError(f"cannot write {path}: {error.strerror or error}") from error

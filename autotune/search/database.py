@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from optuna.storages import RDBStorage
-from sqlalchemy.engine import make_url
+from sqlalchemy import create_engine, inspect
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
 from autotune.core.errors import MissingDependencyError, StudyError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _PACKAGES = {
     "psycopg": "'psycopg[binary]'",
@@ -18,6 +24,9 @@ _PACKAGES = {
     "pymysql": "PyMySQL",
 }
 """What brings the module of a driver."""
+
+_TABLE = "studies"
+"""One of those that Optuna makes."""
 
 _CREATION_RETRIES = 10
 _CREATION_PAUSE_S = 0.1
@@ -30,19 +39,21 @@ def open_database(url: str) -> RDBStorage:
         StudyError: the URL is no URL, or the database cannot be opened.
         MissingDependencyError: its driver is not installed.
     """
-    try:
-        parsed = make_url(url)
-        shown = parsed.render_as_string(hide_password=True)
-    except (SQLAlchemyError, ValueError) as error:
-        raise StudyError(
-            f"{url!r} is not a storage URL: use one such as sqlite:///studies.db"
-        ) from error
+    parsed = _parsed(url)
     # Several workers may write at once; SQLite's default patience is five seconds.
     engine: dict[str, Any] | None = (
         {"connect_args": {"timeout": 60}} if parsed.get_backend_name() == "sqlite" else None
     )
-    try:
+    with _opening(parsed):
         return _created(url, engine)
+
+
+@contextmanager
+def _opening(parsed: URL) -> Iterator[None]:
+    """Say what is wrong in one line that shows no password."""
+    shown = parsed.render_as_string(hide_password=True)
+    try:
+        yield
     except ImportError as error:
         raise MissingDependencyError(
             f"storage {shown} needs a database driver: {_remedy(error)}"
@@ -50,6 +61,49 @@ def open_database(url: str) -> RDBStorage:
     except (SQLAlchemyError, RuntimeError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise StudyError(f"cannot open storage {shown}: {reason}") from error
+
+
+def file_of(url: str) -> Path | None:
+    """The file of an SQLite database, whether it is there or not; None of any other.
+
+    Raises:
+        StudyError: the URL is no URL.
+    """
+    parsed = _parsed(url)
+    name = parsed.database
+    if parsed.get_backend_name() != "sqlite" or not name or name == ":memory:":
+        return None
+    return Path(name.removeprefix("file:").partition("?")[0] if name.startswith("file:") else name)
+
+
+def check_there(url: str) -> None:
+    """Refuse a database that is only to be read, and would have to be made.
+
+    Raises:
+        StudyError: the URL is no URL, there is no such database, or it holds no studies.
+        MissingDependencyError: its driver is not installed.
+    """
+    parsed, path = _parsed(url), file_of(url)
+    shown = parsed.render_as_string(hide_password=True)
+    if path is not None and not path.is_file():
+        raise StudyError(f"storage {shown} is to be read, and there is no file {path}")
+    with _opening(parsed):
+        engine = create_engine(parsed)
+        try:
+            has_studies = inspect(engine).has_table(_TABLE)
+        finally:
+            engine.dispose()
+    if not has_studies:
+        raise StudyError(f"storage {shown} is to be read, and holds no studies: name another one")
+
+
+def _parsed(url: str) -> URL:
+    try:
+        return make_url(url)
+    except (SQLAlchemyError, ValueError) as error:
+        raise StudyError(
+            f"{url!r} is not a storage URL: use one such as sqlite:///studies.db"
+        ) from error
 
 
 def _remedy(error: ImportError) -> str:

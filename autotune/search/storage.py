@@ -12,6 +12,7 @@ from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 
 from autotune.core.errors import CacheError, StudyError
+from autotune.core.printable import shown
 from autotune.search.journal_lock import JournalLock
 from autotune.search.quiet import quiet
 
@@ -40,11 +41,15 @@ def open_storage(url: str | None, name: str, folder: Path) -> BaseStorage:
         folder: where journal files are kept; created when missing.
 
     Raises:
-        StudyError: a URL that cannot be opened, or a file that is not a journal; such a file is
-            left as it is.
+        StudyError: a name that is no text, a URL that cannot be opened, or a file that is not a
+            journal; such a file is left as it is.
         CacheError: the folder or the file cannot be read or written.
         MissingDependencyError: the database's driver is not installed.
     """
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise StudyError(f"a study's name must be text in UTF-8, got {shown(name)}") from error
     with quiet():
         if url is not None:
             # SQLAlchemy takes a tenth of a second to import; journals do without.

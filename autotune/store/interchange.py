@@ -6,12 +6,11 @@ all. Compiled kernels do not travel: what a record says of its binary is left ou
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autotune.core.errors import CacheError, InputError
+from autotune.core.writing import write_file
 from autotune.model.portfolio import Portfolio
 from autotune.store import checks, strict_json
 from autotune.store.portfolio import portfolio_document, read_portfolio
@@ -19,6 +18,7 @@ from autotune.store.record import TuningRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
 Stored: TypeAlias = TuningRecord | Portfolio
 """What a line holds."""
@@ -51,10 +51,7 @@ def export_records(stored: Iterable[Stored], file: Path) -> None:
     """
     text = "".join(f"{line}\n" for line in export_lines(stored))
     try:
-        if file.exists() and not file.is_file():
-            file.write_text(text, encoding="utf-8")  # a device or a pipe cannot be replaced
-        else:
-            _replace(file, text)
+        write_file(file, text.encode())
     except OSError as error:
         raise CacheError(f"cannot write {file}: {error.strerror or error}") from error
 
@@ -121,13 +118,6 @@ def read_lines(file: Path) -> Iterator[tuple[int, str]]:
                 raise InputError(f"{file} is empty, not an export of records")
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror or error}") from error
-
-
-def _replace(file: Path, text: str) -> None:
-    with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder:
-        temporary = Path(folder, file.name)
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(file)
 
 
 def _decode(file: Path, number: int, raw: bytes) -> str:

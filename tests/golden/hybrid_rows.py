@@ -1,6 +1,6 @@
 """gemm for hybrid: family rows, float32, layout nn.
 
-template: gemm/hybrid/rows.py.j2, digest cd44ed82ec020be7
+template: gemm/hybrid/rows.py.j2, digest 7be854126fcdab11
 configuration: {"devices": 2, "exchange": "peer", "panels": 2, "pieces": 4, "staging": "pinned",
     "threads": 4}
 
@@ -446,7 +446,10 @@ def gemm(machine, m, n, k):
 
 def main(arguments):
     """Multiply random matrices of the sizes given and compare with NumPy."""
-    m, n, k = map(int, arguments) if arguments else (4096, 4096, 4096)
+    sizes = arguments or ["4096", "4096", "4096"]
+    if len(sizes) != 3 or not all(each.isdecimal() and int(each) for each in sizes):
+        sys.exit(f"three sizes M N K are needed, at least 1 each, got: {' '.join(sizes)}")
+    m, n, k = map(int, sizes)
     rng = np.random.default_rng(0)
     a, b = rng.random((m, n), DTYPE), rng.random((n, k), DTYPE)
     c = np.empty((m, k), DTYPE)

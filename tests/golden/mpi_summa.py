@@ -1,6 +1,6 @@
 """gemm for mpi: family summa, float64, layout nn.
 
-template: gemm/mpi/summa.py.j2, digest f8c2171adfc813e8
+template: gemm/mpi/summa.py.j2, digest f06dded13a4582f6
 configuration: {"columns": 2, "lookahead": 1, "panel": 128, "rows": 2, "threads": 1}
 
 C[m x k] = alpha * A[m x n] @ B[n x k] + beta * C by message passing, every rank running this
@@ -272,8 +272,16 @@ def gemm(comm, m, n, k, local=multiply):
 
 def main(arguments):
     """Multiply random matrices of the sizes given and compare with NumPy."""
-    m, n, k = map(int, arguments) if arguments else (512, 512, 512)
     comm = MPI.COMM_WORLD
+    sizes = arguments or ["512", "512", "512"]
+    fault = None
+    if len(sizes) != 3 or not all(each.isdecimal() and int(each) for each in sizes):
+        fault = f"three sizes M N K are needed, at least 1 each, got: {' '.join(sizes)}"
+    elif comm.size < RANKS:
+        fault = f"the grid takes {RANKS} ranks, and there are {comm.size}: mpiexec -n {RANKS}"
+    if fault is not None:  # every rank sees it, and the first one says it
+        sys.exit(fault if comm.rank == 0 else 1)
+    m, n, k = map(int, sizes)
     plan = gemm(comm, m, n, k)
     a = b = c = None
     if comm.rank == 0:

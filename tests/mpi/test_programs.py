@@ -123,3 +123,25 @@ def test_emitted_programs_are_lean_python(name: str, tmp_path: Path) -> None:
 
 def _ends(values: tuple[object, ...]) -> tuple[object, object]:
     return values[0], values[-1]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "arguments", "told"),
+    [
+        (1, "64 64 64", "the grid takes 2 ranks, and there are 1: mpiexec -n 2"),
+        (2, "64 x 64", "three sizes M N K are needed, at least 1 each, got: 64 x 64"),
+        (2, "64 64", "three sizes M N K are needed, at least 1 each, got: 64 64"),
+        (2, "64 -3 64", "three sizes M N K are needed, at least 1 each, got: 64 -3 64"),
+    ],
+)
+def test_what_a_program_cannot_do_is_one_line(
+    tmp_path: Path, ranks: int, arguments: str, told: str
+) -> None:
+    family = load_families(target="mpi")["summa"]
+    two = family.default(Gemm(64, 64, 64), MpiLimits(2, nodes=1, cores=2))
+    (tmp_path / "summa.py").write_text(render(family, two).text)
+    done = run_ranks(ranks, str(tmp_path / "summa.py"), *arguments.split())
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert [line for line in done.stderr.splitlines() if told in line] == [told]
+    assert "Traceback" not in done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -160,6 +161,56 @@ def test_what_was_meant_is_said(
     capsys: pytest.CaptureFixture[str], arguments: list[str], meant: str
 ) -> None:
     assert f"did you mean {meant!r}?" in refused(capsys, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["bench", "--seed", "-1"], "0 <= seed < 2**63, got -1"),
+        (
+            ["bench", "--ladder", "--seed", str(2**63)],
+            "0 <= seed < 2**63, got 9223372036854775808",
+        ),
+        (["tune", "--workers", "0"], "workers must be at least 1, got 0"),
+        (["sweep", "--workers", "-1"], "workers must be at least 1, got -1"),
+        (["tune", "--preset", "cpu", "--workers", "0"], "workers must be at least 1, got 0"),
+        (["tune", "--shapes", "none", "--workers", "-2"], "workers must be at least 1, got -2"),
+        (["tune", "--workers", "1.5"], "--workers: invalid int value: '1.5'"),
+        (["tune", "--gpus", "0"], "gpus must be at least 1, got 0"),
+        (["space", "--operation", "gemv"], "one of your own needs --families DIR"),
+        (["tune", "gemv"], "one of your own needs --families DIR"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_any_process(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    told: str,
+) -> None:
+    monkeypatch.setattr(CpuTarget, "evaluator", lambda *_, **__: pytest.fail("a process began"))
+    target = "hybrid" if "--gpus" in arguments else "cpu"
+    where = ["--device", "h200"] if "--gpus" in arguments else []
+    code, out, err = run(capsys, *arguments, "--target", target, *where)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert told in err
+
+
+def test_the_command_that_shows_what_restrictions_remove_works(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.toml").write_text(
+        'family = "mine"\noperation = "gemm"\ntarget = "cpu"\ntemplate = "mine.py.j2"\n'
+        'accuracy = "ieee"\nsummary = "Mine"\n'
+        "[parameters]\ntile = { values = [1, 2], default = 1 }\n"
+        '[[restrictions]]\nexpr = "tile > M"\nreason = "never here"\n'
+    )
+    (tmp_path / "mine.py.j2").write_text("def gemm(): pass\n")
+    given = ["--target", "cpu", "--families", str(tmp_path), "--shape", "9x8x7"]
+    told = refused(capsys, "emit", "mine", *given)
+    [command] = re.findall("`autotune (.*?)`", told)
+    assert all(option in told for option in ("--families", "--shape", "--dtype"))
+    [counted] = document(capsys, *command.split(), *given)
+    assert counted["valid"] == 0
 
 
 class TestOffers:

@@ -124,6 +124,8 @@ class TestApart:
         refused = Check.refused("x", CacheError("the place is: taken: take another"))
         assert (refused.found, refused.remedy) == ("the place is: taken", "take another")
         assert Check.refused("x", KeyError()).found == "KeyError"
+        foreign = Check.refused("x", AutotuneError("ValueError: must be > 0."))
+        assert (foreign.found, foreign.remedy) == ("ValueError: must be > 0.", None)
 
 
 class TestCache:
@@ -315,6 +317,41 @@ class TestEnvironment:
         assert found["variables"].status is Status.PROBLEM
         assert found["AUTOTUNE_RECORD"].status is Status.NOTE
 
+    @pytest.mark.parametrize(
+        ("variable", "value", "name"),
+        [
+            ("AUTOTUNE_BACKGROUND", "7", "variables"),
+            ("AUTOTUNE_TUNE", "x", "variables"),
+            ("NUMBA_NUM_THREADS", "0", "NUMBA_NUM_THREADS"),
+            ("NUMBA_NUM_THREADS", "abc", "NUMBA_NUM_THREADS"),
+            ("NUMBA_NUM_THREADS", "-3", "NUMBA_NUM_THREADS"),
+        ],
+    )
+    def test_values_that_are_problems_say_what_to_do(
+        self, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, name: str
+    ) -> None:
+        monkeypatch.setenv(variable, value)
+        check = by_name(environment_checks())[name]
+        assert check.status is Status.PROBLEM
+        assert f"{variable} must be" in check.found
+        assert f"got {value!r}" in check.found
+        assert "unset it" in (check.remedy or "")
+
+    @pytest.mark.parametrize("command", ["tune", "sweep", "bench"])
+    @pytest.mark.parametrize("value", ["0", "abc", "-3"])
+    def test_no_thread_to_tune_with(
+        self,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+        command: str,
+        value: str,
+    ) -> None:
+        monkeypatch.setenv("NUMBA_NUM_THREADS", value)
+        assert main([command, "--target", "cpu"]) == 2
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1)
+        assert f"NUMBA_NUM_THREADS must be a whole number, at least 1, got {value!r}" in err
+
     def test_all_variables_are_known(self) -> None:
         """Every name in the package is in the table, and the table is in the documentation."""
         page = (ROOT / "docs" / "commands.md").read_text()
@@ -325,6 +362,13 @@ class TestEnvironment:
 
 
 class TestCpu:
+    def test_no_thread_to_run_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("NUMBA_NUM_THREADS", "0")
+        found = by_name(CpuTarget.examine())
+        for name in ("Numba", "threading layer"):
+            assert found[name].status is Status.PROBLEM
+            assert "NUMBA_NUM_THREADS is 0: set it to 1 or more" in (found[name].remedy or "")
+
     def test_a_threading_layer_that_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("NUMBA_THREADING_LAYER", "nonsense")
         monkeypatch.setenv("NUMBA_NUM_THREADS", "1")
@@ -448,7 +492,10 @@ class TestGpu:
     ) -> None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
         monkeypatch.setenv("AUTOTUNE_GPUS", str(tmp_path / "none.toml"))
-        assert by_name(CudaTarget.examine())["AUTOTUNE_GPUS"].status is Status.PROBLEM
+        check = by_name(CudaTarget.examine())["AUTOTUNE_GPUS"]
+        assert check.status is Status.PROBLEM
+        assert check.found.endswith("none.toml: cannot be read: No such file or directory")
+        assert check.remedy == "name files that describe GPUs, or unset AUTOTUNE_GPUS"
 
 
 class TestMpi:

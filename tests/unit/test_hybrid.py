@@ -82,7 +82,7 @@ def test_gpus_are_told_apart_by_number_links_and_place_of_the_operands() -> None
 
 
 def test_what_a_target_refuses() -> None:
-    with pytest.raises(InputError, match="devices must be at least 1, got 0"):
+    with pytest.raises(InputError, match="gpus must be at least 1, got 0"):
         HybridTarget(0)
     with pytest.raises(InputError, match="operands must be one of host, device, blocks, got 'x'"):
         HybridTarget(operands="x")

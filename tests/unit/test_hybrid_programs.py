@@ -304,3 +304,11 @@ def test_a_program_tries_itself(
     assert float(printed.split()[4]) < 16
     assert text.startswith(f'"""gemm for hybrid: family {name}, float32, layout nn.')
     assert max(map(len, text.splitlines())) <= 120
+
+
+@pytest.mark.parametrize("arguments", ["64 x 64", "64 64", "64 -3 64", "64 0 64"])
+def test_sizes_that_are_none_are_one_line(arguments: str) -> None:
+    family = FAMILIES["rows"]
+    program = load(render(family, family.default(Gemm(64, 64, 64), limits("host"))).text)
+    with pytest.raises(SystemExit, match=f"three sizes M N K are needed.*got: {arguments}$"):
+        program.main(arguments.split())

@@ -15,12 +15,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from records import FINGERPRINT
+from records import FINGERPRINT, record
 
 from autotune import Candidate, Configuration, Gemm, Measurement, Outcome, TuningCache
 from autotune.core.errors import InputError
+from autotune.core.paths import CacheLocations
 from autotune.recorded import Entry, RecordedSpace, read_recorded, recorded_from_cache, sweeps
 from autotune.recorded.formats import open_recording
+from autotune.search import Subject, open_study
+from autotune.space import SearchSpace
 
 REPLAY: dict[str, Any] = {
     "name": "small",
@@ -214,6 +217,21 @@ def test_the_cache_holds_what_was_measured(tmp_path: Path) -> None:
     cache.add_measurements("two", FINGERPRINT, Gemm(9, 9, 9), "cpu", again)
     with pytest.raises(InputError, match="2 problems"):
         recorded_from_cache(cache.path)
+
+
+def test_the_device_of_what_was_measured_is_named(tmp_path: Path) -> None:
+    """By the study's journal, or a record; its digest stands for it where there is neither."""
+    place = CacheLocations.at(tmp_path).create()
+    cache = TuningCache(place.database)
+    cache.add_measurements("one", FINGERPRINT, Gemm(8, 8, 8), "cpu", CANDIDATES)
+    assert recorded_from_cache(cache.path, study="one").device == FINGERPRINT.digest
+    subject = Subject("gemm", {}, "cpu", "its name", FINGERPRINT.digest)
+    space = SearchSpace({"x": [1]})
+    with open_study(space, None, "one", place.studies, subject=subject) as study:
+        study.ask()
+    assert recorded_from_cache(cache.path, study="one").device == "its name"
+    cache.add(record())
+    assert recorded_from_cache(cache.path, study="one").device == FINGERPRINT.name
 
 
 def test_a_recorded_space_travels_to_other_processes(tmp_path: Path) -> None:

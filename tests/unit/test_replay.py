@@ -127,18 +127,18 @@ def test_what_cannot_be_used_is_said_before_any_work(
 def test_json_and_csv_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [str(replay_file(tmp_path / name)) for name in ("a.json", "b.json")]
     curves = tmp_path / "curves.csv"
-    arguments = ["replay", *files, "--sampler", "random", "--sampler", "tpe", "--trials", "15"]
+    arguments = ["replay", *files, "--sampler", "random", "--sampler", "auto", "--trials", "15"]
     arguments += ["--prior", files[1], "--seeds", "2", "--json", "--csv", str(curves)]
     assert main(arguments) == 0
     documents = json.loads(capsys.readouterr().out)
     assert [(d["file"], d["sampler"]) for d in documents] == [
-        (file, sampler) for file in files for sampler in ("random", "tpe")
+        (file, sampler) for file in files for sampler in ("random", "auto")
     ]
     recorded = bowl()
     for document in documents:
         assert (document["size"], document["failures"]) == (recorded.size, recorded.failures)
         assert (document["optimum"], document["trials"]) == (recorded.optimum, 15)
-        assert document["prior"] == [files[1]]
+        assert document["prior"] == ([files[1]] if document["sampler"] == "auto" else [])
         assert document["score"] == pytest.approx(np.mean(document["scores"]))
         assert {"n95", "n99", "reach95", "reach99", "cpu_ms", "score_error"} <= document.keys()
         assert {len(curve) for curve in document["curves"].values()} == {15}
@@ -169,6 +169,10 @@ def test_the_table_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["FILE", "--trials", "0"], "trials must be at least 1"),
         (["FILE", "--prior", "nowhere.json"], "cannot read nowhere.json"),
         (["FILE", "--seeds", "1", "--sampler", "random", "--csv", "/no/where"], "cannot write"),
+        (
+            ["FILE", "--prior", "FILE", "--sampler", "random"],
+            "--prior is for sampler auto, got --sampler random: leave it out, or add",
+        ),
     ],
 )
 def test_bad_usage_is_one_line(
@@ -180,3 +184,24 @@ def test_bad_usage_is_one_line(
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_a_space_that_tells_nothing_has_no_score(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times = [3.0, 1.0, 2.0, 4.0, 5.0, 6.0]
+    few = {"columns": ["x"], "configurations": [[x] for x in range(6)], "times": times}
+    (tmp_path / "few.json").write_text(json.dumps(few))
+    files = [str(tmp_path / "few.json"), str(replay_file(tmp_path / "many.json"))]
+    arguments = ["replay", *files, "--sampler", "random", "--seeds", "2", "--trials", "20"]
+    assert main(arguments) == 0
+    out, err = capsys.readouterr()
+    [row] = [line.split() for line in out.splitlines() if line.startswith("few  ")]
+    assert row[:3] == ["few", "random", "-"]
+    assert "No score (-) where nothing is to be told apart" in out
+    assert "over 1 space" in out
+    assert "few: random scores -\n" in err
+    assert main([*arguments, "--json", "-q"]) == 0
+    untold, told = json.loads(capsys.readouterr().out)
+    assert (untold["score"], untold["score_error"], untold["scores"]) == (None, None, [])
+    assert isinstance(told["score"], float)

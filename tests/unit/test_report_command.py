@@ -250,3 +250,46 @@ def test_the_bundle_stays_within_its_script() -> None:
     script = runtime.bundle()
     assert "vegaEmbed" in script
     assert "</script" not in script
+
+
+@pytest.mark.parametrize(
+    ("storage", "told"),
+    [
+        ("sqlite:///nope.db", "there is no file nope.db"),
+        ("sqlite:///empty.db", "holds no studies"),
+        ("sqlite:///text.db", "cannot open storage"),
+        ("foo", "'foo' is not a storage URL"),
+        ("nonsense://x", "cannot open storage nonsense://x"),
+    ],
+)
+@pytest.mark.parametrize("given", ["mine", "sweep.json"])
+def test_a_storage_is_read_and_never_made(
+    place: CacheLocations,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    storage: str,
+    told: str,
+    given: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made(place, "mine")  # in a journal, which is not what was asked for
+    (tmp_path / "sweep.json").write_text('{"measurements": []}')
+    (tmp_path / "empty.db").touch()
+    (tmp_path / "text.db").write_text("no database\n" * 100)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    assert told in refused(capsys, given, "--storage", storage)
+    after = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    assert after == before
+
+
+def test_every_study_has_a_page_of_its_own(
+    place: CacheLocations, charts: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("ünï", "ïnü", "plain", "plain-"):
+        made(place, name)
+        assert main(["report", name]) == 0
+    pages = {path.name for path in tmp_path.glob("*.html")}
+    assert len(pages) == 4
+    assert "plain.html" in pages

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.check import Check, attempt
-from autotune.core.processors import affinity_count
+from autotune.core.processors import affinity_count, integer_of
 from autotune.targets.examining import Apart
 
 if TYPE_CHECKING:
@@ -23,9 +23,17 @@ def examine() -> Iterator[Check]:
     with Apart() as apart:
         yield attempt("processor", lambda: apart(processor))
         yield attempt("threads", lambda: apart(threads))
-        yield attempt("Numba", lambda: apart(compiler), remedy=_INSTALL)
-        yield attempt("threading layer", lambda: apart(layer))
+        yield attempt("Numba", lambda: apart(compiler), remedy=_remedy())
+        yield attempt("threading layer", lambda: apart(layer), remedy=_remedy())
         yield attempt("BLAS", lambda: apart(blas))
+
+
+def _remedy() -> str:
+    """What to do where Numba does not start: a variable keeps it from that, or it is broken."""
+    given = os.environ.get(_LIMITS[0])
+    if given and integer_of(given) < 1:
+        return f"{_LIMITS[0]} is {given}: set it to 1 or more, or unset it"
+    return _INSTALL
 
 
 def processor() -> Check:

@@ -55,7 +55,8 @@ def examine() -> Iterator[Check]:
             yield attempt("context", lambda: apart(context), remedy=_SEE)
             yield _monitor()
     if os.environ.get("AUTOTUNE_GPUS"):
-        yield attempt("AUTOTUNE_GPUS", _described)
+        remedy = "name files that describe GPUs, or unset AUTOTUNE_GPUS"
+        yield attempt("AUTOTUNE_GPUS", _described, remedy=remedy)
 
 
 def examine_numba() -> Iterator[Check]:

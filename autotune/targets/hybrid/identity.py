@@ -33,7 +33,7 @@ def read_gpus(count: int | None) -> tuple[Device, int, bool]:
     there = int(driver.cuDeviceGetCount()[1])
     count = count or there
     if count > there:
-        raise InputError(f"devices must be at most {there}, the GPUs that are here, got {count}")
+        raise InputError(f"gpus must be at most {there}, the GPUs that are here, got {count}")
     check_alike([first, *(read_gpu(each) for each in range(1, count))])
     handles = [driver.cuDeviceGet(each)[1] for each in range(count)]
     reach = all(

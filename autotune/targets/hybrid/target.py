@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar
 
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError
@@ -12,7 +12,7 @@ from autotune.core.suggestions import must_be
 from autotune.targets.base import Option, Placement, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from autotune.core.check import Check
     from autotune.core.configuration import Candidate
@@ -34,14 +34,14 @@ class HybridTarget(Target):
     """Emitted programs whose host threads drive the streams of one or more GPUs.
 
     Args:
-        devices: GPUs to use, the driver's first ones; None takes all that this process may use.
+        gpus: GPUs to use, the driver's first ones; None takes all that this process may use.
         operands: where the operands of the tuned kernel are; one of `PLACEMENTS`.
 
     Attributes:
         operands: the same.
 
     Raises:
-        InputError: `devices` is less than 1, or `operands` is unknown.
+        InputError: `gpus` is less than 1, or `operands` is unknown.
     """
 
     name: ClassVar[str] = "hybrid"
@@ -70,12 +70,6 @@ class HybridTarget(Target):
         )
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Self:
-        """The target with some of its options."""
-        cls.check_options(options)
-        return cls(options.get("gpus"), options.get("operands", "host"))
-
-    @classmethod
     def placement(cls, fingerprint: DeviceFingerprint) -> Placement:
         """So many GPUs, with the operands where they were."""
         fields = fingerprint.fields
@@ -93,12 +87,12 @@ class HybridTarget(Target):
         """GPUs that are not here can be described."""
         return True
 
-    def __init__(self, devices: int | None = None, operands: str = "host") -> None:
-        if devices is not None and devices < 1:
-            raise InputError(f"devices must be at least 1, got {devices}")
+    def __init__(self, gpus: int | None = None, operands: str = "host") -> None:
+        if gpus is not None and gpus < 1:
+            raise InputError(f"gpus must be at least 1, got {gpus}")
         if operands not in PLACEMENTS:
             raise InputError(must_be("operands", operands, PLACEMENTS))
-        self._devices = devices
+        self._gpus = gpus
         self.operands = operands
 
     def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:
@@ -111,7 +105,7 @@ class HybridTarget(Target):
                 f"layout must be nn on target hybrid, got {problem.label}: transpose the operands"
             )
         if name is None:
-            gpu, count, reach = read_gpus(self._devices)
+            gpu, count, reach = read_gpus(self._gpus)
             return device_of(gpu, count, self.operands, reach=reach)
         if str(name).strip().isdecimal():
             raise InputError(
@@ -121,7 +115,7 @@ class HybridTarget(Target):
         from autotune.targets.cuda.target import CudaTarget
 
         described = CudaTarget().device(None, name)
-        return device_of(described, self._devices or 1, self.operands, reach=True)
+        return device_of(described, self._gpus or 1, self.operands, reach=True)
 
     def evaluator(self, work: Work, beside: Evaluator | None = None) -> Evaluator:
         """One process that owns the GPUs, whatever else is open beside it."""

@@ -1,0 +1,29 @@
+"""Writing a file so that what it held before is lost only once the new content is whole."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file, which is replaced as a whole or not at all.
+
+    A device or a pipe cannot be replaced, nor what lies in a folder that may not be changed; a
+    link is not meant to be. They are written to.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    in_place = path.is_symlink() or (path.exists() and not path.is_file())
+    if in_place or (path.exists() and not os.access(path.parent, os.W_OK | os.X_OK)):
+        path.write_bytes(content)
+        return
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".autotune.") as folder:
+        temporary = Path(folder, "content")
+        temporary.write_bytes(content)
+        if path.exists():
+            shutil.copymode(path, temporary)
+        temporary.replace(path)
