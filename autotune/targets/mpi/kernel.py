@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,21 +21,9 @@ if TYPE_CHECKING:
     from autotune.targets.mpi.loading import Plan
 
 
-@dataclass(slots=True, eq=False)
-class _Calls:
-    """The calls of a kernel by this rank.
-
-    Attributes:
-        comm: the kernel's ranks.
-        count: how many there were.
-    """
-
-    comm: Intracomm
-    count: int = 0
-
-
-_unfreed: set[_Calls] = set()
-"""Of kernels that have not been freed: the others may come to wait for this rank."""
+_unfreed: dict[int, Intracomm] = {}
+"""The ranks of kernels that have not been freed, by identity: others may come to wait for this
+one."""
 
 
 class DistributedKernel:
@@ -58,9 +45,9 @@ class DistributedKernel:
         self._comm = comm
         self._plan = plan
         self._distributed = distributed
-        self._calls = _Calls(comm)
+        self._calls = 0
         self._limit_s = patience_s()
-        _unfreed.add(self._calls)
+        _unfreed[id(comm)] = comm
 
     @property
     def blocks(self) -> tuple[Block, Block, Block]:
@@ -107,7 +94,7 @@ class DistributedKernel:
 
     def free(self) -> None:
         """Give communicators and datatypes back."""
-        _unfreed.discard(self._calls)
+        _unfreed.pop(id(self._comm), None)
         self._plan.free()
         self._comm.Free()
 
@@ -159,9 +146,8 @@ class DistributedKernel:
         mine = np.array([bool(fault), of_alpha, ~of_alpha, of_beta, ~of_beta], "int64")
         largest = np.empty_like(mine)
         request = self._comm.Iallreduce(mine, largest, MPI.MAX)
-        if not request.Test():
-            wait(self._comm, request, self._waiting())
-        self._calls.count += 1
+        wait(self._comm, request, self._waiting)
+        self._calls += 1
         same = largest[1] == ~largest[2] and largest[3] == ~largest[4]
         if largest[0] or not same:
             for rank, told in enumerate(self._comm.allgather(fault)):
@@ -170,9 +156,8 @@ class DistributedKernel:
             check_same(self._comm, alpha=alpha, beta=beta)
 
     def _waiting(self) -> Waiting:
-        count = self._calls.count
-        name = f"call {count + 1} of the kernel for {self._problem.label}"
-        return Waiting(name, count, self._limit_s, ends=is_set())
+        name = f"call {self._calls + 1} of the kernel for {self._problem.label}"
+        return Waiting(name, self._limit_s, ends=is_set())
 
 
 def _number(name: str, value: Any) -> float:
@@ -193,8 +178,8 @@ def _leave() -> None:
         return
     error = getattr(sys, "last_value", None)  # what nobody caught
     told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-    for calls in _unfreed:
-        say_gone(calls.comm, calls.count, "its program is at an end" if error is None else told)
+    for comm in _unfreed.values():
+        say_gone(comm, "its program is at an end" if error is None else told)
 
 
 def _packed(array: Any) -> Any:
