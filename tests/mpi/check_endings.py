@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from autotune import Gemm, load
 from autotune.core.errors import OperandError
@@ -54,7 +55,7 @@ def attached(rank: int, deed: str, timeout_s: float = FOR_EVER_S) -> None:
         ranks.call(Evaluate(program, "ieee", None, 0.01), timeout_s)
 
 
-def kernel() -> DistributedKernel:
+def kernel(*, distributed: bool = False) -> DistributedKernel:
     """A kernel of all ranks, without a record."""
     from mpi4py import MPI
 
@@ -69,7 +70,7 @@ def kernel() -> DistributedKernel:
         module: Any = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     plan = module.gemm(comm, PROBLEM.m, PROBLEM.n, PROBLEM.k)
-    return DistributedKernel(PROBLEM, comm, plan, distributed=False)
+    return DistributedKernel(PROBLEM, comm, plan, distributed=distributed)
 
 
 def call(multiply: DistributedKernel) -> None:
@@ -225,6 +226,32 @@ def all_wait() -> None:
     print("done", flush=True)
 
 
+class Odd:
+    """No array: it breaks where one asks what it is."""
+
+    @property
+    def dtype(self) -> str:
+        raise ZeroDivisionError("nobody knows")
+
+    shape = dtype
+
+
+def one_is_refused() -> None:
+    """What only one rank passes, and whatever it is, is refused by all, and they go on."""
+    multiply = kernel(distributed=True)
+    a, b, _ = (np.ones(block.shape) for block in multiply.blocks)
+    for given, kind, told in (
+        ([[1.0, 2.0], [3.0]], OperandError, "rank 1: a of rank 1 must be its block"),
+        (None, OperandError, "rank 1: a of rank 1 must be its block"),
+        (Odd(), ZeroDivisionError, "nobody knows"),
+    ):
+        with pytest.raises(kind if RANK == 1 else OperandError, match=told):
+            multiply(a if RANK == 0 else given, b)
+        multiply(a, b)
+    multiply.free()
+    print("done", flush=True)
+
+
 def all_raise() -> None:
     multiply = kernel()
     try:
@@ -251,6 +278,7 @@ SCENARIOS = {
     "rank 1 ends a wait early": ends_early,
     "rank 0 is late for a roll": late_for_a_roll,
     "all wait": all_wait,
+    "rank 1 is refused": one_is_refused,
     "all raise": all_raise,
 }
 

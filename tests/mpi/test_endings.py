@@ -168,7 +168,9 @@ def test_a_rank_that_is_busy_is_named_and_waited_for(shared_cache: Path, tmp_pat
     assert ended.processes == []
 
 
-@pytest.mark.parametrize("scenario", ["rank 0 is late for a roll", "all wait"])
+@pytest.mark.parametrize(
+    "scenario", ["rank 0 is late for a roll", "all wait", "rank 1 is refused"]
+)
 def test_nobody_is_ended_where_all_ranks_come(scenario: str, shared_cache: Path) -> None:
     ended = run([(*ENDINGS, scenario)] * 2, shared_cache)
     assert ended.code == 0, ended.printed

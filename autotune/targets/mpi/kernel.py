@@ -67,15 +67,15 @@ class DistributedKernel:
         stream: Any = None,
     ) -> Any:
         """See `autotune.targets.Kernel` and `MpiKernel`."""
-        fault = ""
+        fault: Exception | None = None
         c: Any = None
         try:
             alpha, beta = _number("alpha", alpha), _number("beta", beta)
             if stream is not None:
                 raise OperandError(f"an mpi kernel takes no stream, got {stream!r:.80}")
             c = self._check(a, b, out, beta)
-        except OperandError as error:
-            fault, alpha, beta = str(error), 0.0, 0.0
+        except Exception as error:  # whatever it is, the others wait for this rank
+            fault, alpha, beta = error, 0.0, 0.0
         self._agree(fault, alpha, beta)
         if self._distributed:
             self._multiply_blocks(a, b, c, alpha, beta)
@@ -122,7 +122,9 @@ class DistributedKernel:
             out = np.empty(shapes[2], dtype)
         for name, block, shape in zip(("a", "b", "out"), (a, b, out), shapes, strict=True):
             if not isinstance(block, np.ndarray) or block.dtype != dtype or block.shape != shape:
-                got = f"{getattr(block, 'dtype', type(block).__name__)} {np.shape(block)}"
+                got = type(block).__name__
+                if hasattr(block, "shape"):
+                    got = f"{getattr(block, 'dtype', got)} {block.shape}"
                 raise OperandError(
                     f"{name} of rank {self._comm.rank} must be its block (see Kernel.blocks), "
                     f"{dtype} {shape}, got {got}"
@@ -133,11 +135,12 @@ class DistributedKernel:
         check_apart(out, "b", b)
         return out
 
-    def _agree(self, fault: str, alpha: float, beta: float) -> None:
+    def _agree(self, fault: Exception | None, alpha: float, beta: float) -> None:
         """Raise on every rank what is at fault on any.
 
         Raises:
             OperandError: an operand does not fit, or the ranks differ in alpha or beta.
+            Exception: whatever else is at fault on this rank.
         """
         from mpi4py import MPI
 
@@ -150,7 +153,10 @@ class DistributedKernel:
         self._calls += 1
         same = largest[1] == ~largest[2] and largest[3] == ~largest[4]
         if largest[0] or not same:
-            for rank, told in enumerate(self._comm.allgather(fault)):
+            everybodys = self._comm.allgather(_told(fault))
+            if fault is not None and not isinstance(fault, OperandError):
+                raise fault
+            for rank, told in enumerate(everybodys):
                 if told:
                     raise OperandError(f"rank {rank}: {told}")
             check_same(self._comm, alpha=alpha, beta=beta)
@@ -165,6 +171,14 @@ def _number(name: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise OperandError(f"{name} must be a number, got {value!r:.40}") from error
+
+
+def _told(fault: Exception | None) -> str:
+    if fault is None:
+        return ""
+    if isinstance(fault, OperandError):
+        return str(fault)
+    return f"{type(fault).__name__}: {fault}"
 
 
 @atexit.register
