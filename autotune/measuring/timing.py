@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from autotune.core.statistics import median, median_interval
 from autotune.measuring.messages import Series
@@ -18,7 +19,7 @@ MIN_SPAN_S = 0.01
 """The least time a series spans: neighbouring calls agree more than they would a moment later."""
 
 MIN_CALLS = 5
-"""Timed calls behind any median, unless the deadline comes first."""
+"""Samples behind any median, unless the deadline comes first."""
 
 Clock = Callable[[], int]
 """Nanoseconds from a fixed point."""
@@ -31,6 +32,47 @@ def timed(call: Callable[[], object], clock: Clock = time.perf_counter_ns) -> fl
     return (clock() - start) / 1e9
 
 
+@dataclass(slots=True)
+class Stop:
+    """When a series has samples enough.
+
+    That is once the 95% confidence interval of the median is narrower than `interval` times the
+    median, or `enough` (both after `MIN_SPAN_S` at the earliest), or after `budget_s` seconds and
+    at least `MIN_CALLS` samples, or after `deadline_s` seconds and at least one sample.
+
+    Attributes:
+        budget_s: seconds to spend.
+        interval: relative width of the confidence interval that is narrow enough.
+        deadline_s: seconds after which even `MIN_CALLS` do not matter.
+        enough: whether the interval with this lower end, in seconds, says enough.
+        growth: how many times the samples of one look at the interval the next one needs.
+    """
+
+    budget_s: float
+    interval: float
+    deadline_s: float
+    enough: Callable[[float], bool] = never
+    growth: float = 1.0
+    _next_look: int = MIN_CALLS + 1  # the fewest samples that can give a 95% interval
+
+    def done(self, samples: Sequence[float], spent_s: float) -> bool:
+        """Whether the series ends here.
+
+        Args:
+            samples: all so far, in seconds.
+            spent_s: seconds they took, by whatever clock the limits are.
+        """
+        if spent_s >= self.deadline_s:
+            return True
+        if spent_s >= self.budget_s and len(samples) >= MIN_CALLS:
+            return True
+        if len(samples) < self._next_look or spent_s < min(MIN_SPAN_S, self.budget_s):
+            return False
+        self._next_look = math.ceil(self.growth * len(samples))
+        low, high = median_interval(samples)
+        return high - low <= self.interval * median(samples) or self.enough(low)
+
+
 def time_calls(
     call: Callable[[], object],
     *,
@@ -41,26 +83,24 @@ def time_calls(
     enough: Callable[[float], bool] = never,
     clock: Clock = time.perf_counter_ns,
 ) -> Series:
-    """Time a call that has been warmed up.
+    """Time a call that has been warmed up, until `Stop` says that it is enough.
 
-    Stops once the 95% confidence interval of the median is narrower than `interval` times the
-    median, or `enough` (both after `MIN_SPAN_S` at the earliest), or after `budget_s` seconds and
-    at least `MIN_CALLS` calls, or after `deadline_s` seconds and at least one call. What the clock
-    hardly sees is timed again, twice as often.
+    What the clock hardly sees is timed again, twice as often.
 
     Args:
         call: what to time.
         expected_s: about how long it takes.
-        budget_s: seconds to spend.
-        interval: relative width of the confidence interval that is narrow enough.
-        deadline_s: seconds after which even `MIN_CALLS` do not matter.
-        enough: whether the interval with this lower end, in seconds, says enough.
+        budget_s: as in `Stop`.
+        interval: as in `Stop`.
+        deadline_s: as in `Stop`.
+        enough: as in `Stop`.
         clock: the clock, in nanoseconds.
     """
     batch = max(1, math.ceil(BATCH_S / max(expected_s, 1e-9)))
     samples: list[float] = []
     start = clock()
-    next_look = MIN_CALLS + 1  # the fewest samples that can give a 95% interval
+    # Sorting at every sample would cost more than short calls do.
+    stop = Stop(budget_s, interval, deadline_s, enough, growth=1.2)
     while True:
         before = clock()
         for _ in range(batch):
@@ -74,12 +114,6 @@ def time_calls(
             samples.clear()
             continue
         samples.append(span_s / batch)
-        if elapsed_s >= deadline_s or (elapsed_s >= budget_s and len(samples) >= MIN_CALLS):
+        if stop.done(samples, elapsed_s):
             break
-        if len(samples) >= next_look and elapsed_s >= min(MIN_SPAN_S, budget_s):
-            low, high = median_interval(samples)
-            if high - low <= interval * median(samples) or enough(low):
-                break
-            # Sorting at every sample would cost more than short calls do.
-            next_look = math.ceil(1.2 * len(samples))
     return Series(median(samples), median_interval(samples), len(samples) * batch)

@@ -9,10 +9,12 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from autotune import Gemm, load
 from autotune.core.errors import OperandError
@@ -23,6 +25,7 @@ from autotune.measuring.messages import Evaluate
 from autotune.targets.mpi.kernel import DistributedKernel
 from autotune.targets.mpi.messages import MpiProgram, Setup
 from autotune.targets.mpi.patience import VARIABLE
+from autotune.targets.mpi.ranks import meeting
 from autotune.targets.mpi.ranks.attached import AttachedRanks, attach
 
 RANK = int(os.environ["PMI_RANK"])
@@ -52,7 +55,7 @@ def attached(rank: int, deed: str, timeout_s: float = FOR_EVER_S) -> None:
         ranks.call(Evaluate(program, "ieee", None, 0.01), timeout_s)
 
 
-def kernel() -> DistributedKernel:
+def kernel(*, distributed: bool = False) -> DistributedKernel:
     """A kernel of all ranks, without a record."""
     from mpi4py import MPI
 
@@ -67,7 +70,7 @@ def kernel() -> DistributedKernel:
         module: Any = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     plan = module.gemm(comm, PROBLEM.m, PROBLEM.n, PROBLEM.k)
-    return DistributedKernel(PROBLEM, comm, plan, distributed=False)
+    return DistributedKernel(PROBLEM, comm, plan, distributed=distributed)
 
 
 def call(multiply: DistributedKernel) -> None:
@@ -166,6 +169,89 @@ def comes_late() -> None:
     print("done", flush=True)
 
 
+class Until:
+    """An operation that is complete once something is true."""
+
+    def __init__(self, true: Callable[[], object]) -> None:
+        self.Test = true
+
+
+def ends_early() -> None:
+    """Rank 0 hears of the end of rank 1 in the wait before the one that rank 1 does not make."""
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+
+    def waiting() -> meeting.Waiting:
+        return meeting.Waiting("the first wait", FOR_EVER_S, ends=False)
+
+    if RANK == 1:
+        meeting.wait(comm, Until(lambda: True), waiting)  # type: ignore[arg-type]
+        meeting.say_gone(comm, "it has had enough")
+        time.sleep(FOR_EVER_S)
+    while not comm.iprobe(1, meeting._tag(comm)):
+        time.sleep(0.01)
+    heard = Until(lambda: not comm.iprobe(1, meeting._tag(comm)))
+    meeting.wait(comm, heard, waiting)  # type: ignore[arg-type]
+    meeting.meet(comm, "the second wait")
+
+
+def late_for_a_roll() -> None:
+    """Rank 0 comes when rank 1 has called the roll; that is not about the next wait."""
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    if RANK == 1:
+        meeting._send(comm, ("waits", 0, ""))
+    else:
+        while not comm.iprobe(1, meeting._tag(comm)):
+            time.sleep(0.01)
+    meeting.meet(comm, "the first wait")
+    if RANK == 1:
+        time.sleep(7.0)  # more than a rank that calls the roll waits for answers
+    meeting.meet(comm, "the second wait", patience=FOR_EVER_S)
+    print("done", flush=True)
+
+
+def all_wait() -> None:
+    """All are there, and what they wait for takes its time."""
+    from mpi4py import MPI
+
+    def waiting() -> meeting.Waiting:
+        return meeting.Waiting("the wait", 0.1, ends=True)
+
+    end = time.monotonic() + 3.0
+    under_way = Until(lambda: time.monotonic() > end)
+    meeting.wait(MPI.COMM_WORLD, under_way, waiting)  # type: ignore[arg-type]
+    print("done", flush=True)
+
+
+class Odd:
+    """No array: it breaks where one asks what it is."""
+
+    @property
+    def dtype(self) -> str:
+        raise ZeroDivisionError("nobody knows")
+
+    shape = dtype
+
+
+def one_is_refused() -> None:
+    """What only one rank passes, and whatever it is, is refused by all, and they go on."""
+    multiply = kernel(distributed=True)
+    a, b, _ = (np.ones(block.shape) for block in multiply.blocks)
+    for given, kind, told in (
+        ([[1.0, 2.0], [3.0]], OperandError, "rank 1: a of rank 1 must be its block"),
+        (None, OperandError, "rank 1: a of rank 1 must be its block"),
+        (Odd(), ZeroDivisionError, "nobody knows"),
+    ):
+        with pytest.raises(kind if RANK == 1 else OperandError, match=told):
+            multiply(a if RANK == 0 else given, b)
+        multiply(a, b)
+    multiply.free()
+    print("done", flush=True)
+
+
 def all_raise() -> None:
     multiply = kernel()
     try:
@@ -189,6 +275,10 @@ SCENARIOS = {
     "rank 1 stopped between calls": stopped_between_calls,
     "only rank 0 calls": calls_on_one_rank,
     "rank 1 comes late": comes_late,
+    "rank 1 ends a wait early": ends_early,
+    "rank 0 is late for a roll": late_for_a_roll,
+    "all wait": all_wait,
+    "rank 1 is refused": one_is_refused,
     "all raise": all_raise,
 }
 

@@ -70,6 +70,7 @@ CASES = {
             "rank 1 raises between calls": "rank 1 of 2 has ended (ValueError: no such file)",
             "rank 1 ends between calls": "rank 1 of 2 has ended (its program is at an end)",
             "rank 1 stopped between calls": "within 3 s (rank 1 is stopped), and every rank must",
+            "rank 1 ends a wait early": "rank 1 of 2 has ended (it has had enough)",
             "only rank 0 calls": "rank 1 of 2 did not make call 1 of the kernel",
         }.items()
     },
@@ -164,6 +165,16 @@ def test_a_rank_that_is_busy_is_named_and_waited_for(shared_cache: Path, tmp_pat
     (line,) = named.read_text().splitlines()
     assert "rank 1 of 2 did not make call 1 of the kernel" in line
     assert "the others go on waiting; set AUTOTUNE_MPI_TIMEOUT" in line
+    assert ended.processes == []
+
+
+@pytest.mark.parametrize(
+    "scenario", ["rank 0 is late for a roll", "all wait", "rank 1 is refused"]
+)
+def test_nobody_is_ended_where_all_ranks_come(scenario: str, shared_cache: Path) -> None:
+    ended = run([(*ENDINGS, scenario)] * 2, shared_cache)
+    assert ended.code == 0, ended.printed
+    assert ended.printed.replace("\n", "") == "donedone"
     assert ended.processes == []
 
 

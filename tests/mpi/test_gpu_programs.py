@@ -155,13 +155,12 @@ def test_without_a_gpu_the_target_says_so() -> None:
 
 
 def test_the_mpi_library_is_found_among_what_is_loaded() -> None:
-    maps = [
-        "7f00-7f01 r-xp 00000000 08:01 12 /usr/lib/libmpi.so.40.30.4",
-        "7f00-7f01 r-xp 00000000 08:01 12 /usr/lib/libmpi_cxx.so.40",
-        "7f02-7f03 r-xp 00000000 08:01 13 /opt/my libs/libmpich.so.12",
-        "7f04-7f05 rw-p 00000000 00:00 0",
-    ]
-    assert loaded_mpi(maps) == ["/opt/my libs/libmpich.so.12", "/usr/lib/libmpi.so.40.30.4"]
+    paths = {
+        "/usr/lib/libmpi.so.40.30.4",
+        "/usr/lib/libmpi_cxx.so.40",
+        "/opt/my libs/libmpich.so.12",
+    }
+    assert loaded_mpi(paths) == ["/opt/my libs/libmpich.so.12", "/usr/lib/libmpi.so.40.30.4"]
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
+import pytest
 from mpiexec import run_ranks
+from numpy.typing import NDArray
+
+from autotune.measuring.racing import never
+from autotune.measuring.timing import MIN_SPAN_S
+from autotune.targets.mpi.ranks.timing import time_together
 
 SCRIPT = """
 import json, time
@@ -20,6 +27,36 @@ told = comm.gather((seconds, series.median_s, len(calls)))
 if comm.rank == 0:
     print(json.dumps(told))
 """
+
+
+class OneRank:
+    """A communicator of one rank, before a clock that its calls move on."""
+
+    def Barrier(self) -> None:
+        pass
+
+    def Allreduce(self, mine: NDArray[Any], most: NDArray[Any], op: object) -> None:
+        most[...] = mine
+
+
+def test_steady_short_calls_still_span_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+
+    def call() -> None:
+        nonlocal now_s
+        now_s += 2.0**-13
+
+    monkeypatch.setattr("time.perf_counter", lambda: now_s)
+    series = time_together(
+        OneRank(),  # type: ignore[arg-type]
+        call,
+        budget_s=0.3,
+        interval=0.02,
+        deadline_s=10.0,
+        enough=never,
+    )
+    assert series.median_s == 2.0**-13
+    assert now_s >= MIN_SPAN_S
 
 
 def test_all_ranks_are_told_the_same_time_of_the_slowest() -> None:

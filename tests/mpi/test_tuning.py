@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from autotune.runtime.loading import load
 from autotune.store import TuningCache
 from autotune.targets.base import Work
 from autotune.targets.mpi.identity import parse_library
+from autotune.targets.mpi.ranks.world import World
 from autotune.targets.mpi.target import MpiTarget
 from autotune.tuning.tuner import tune
 
@@ -48,6 +50,25 @@ def test_distributed_operands_are_measured_where_they_are(own_cache: Path) -> No
         refused = evaluator.evaluate(Candidate("master_worker", worker), None)
         assert refused.outcome is Outcome.REJECTED
         assert "the master holds the operands" in refused.reason
+
+
+def test_ranks_that_are_lost_between_trials_cost_none(own_cache: Path) -> None:
+    ranks = World(2)
+    target = MpiTarget(2, "root", ranks)
+    problem = Gemm(60, 50, 40, dtype="float64")
+    families, programs = load_families(target="mpi"), ProgramCache(own_cache / "programs")
+    candidate = Candidate("rows", Configuration({"threads": 1, "rows": 2}))
+    work = Work(problem, families, target.device(problem), programs, BRIEF)
+    with target.evaluator(work) as evaluator:
+        assert evaluator.evaluate(candidate, None).outcome is Outcome.OK
+        lost = ranks.pid
+        assert lost is not None
+        os.kill(lost, signal.SIGKILL)
+        os.waitid(os.P_PID, lost, os.WEXITED | os.WNOWAIT)
+        for _ in range(2):
+            measured = evaluator.evaluate(candidate, None)
+            assert measured.outcome is Outcome.OK, measured
+        assert ranks.pid != lost
 
 
 def test_ranks_and_placement_belong_to_the_identity() -> None:

@@ -22,6 +22,8 @@ from autotune.measuring.evaluator import Effort
 from autotune.measuring.messages import Evaluate, Evaluated
 from autotune.measuring.processes import Failure, FailureKind
 from autotune.operations.problem import Gemm
+from autotune.targets.mpi.gpu.gpus import takes_gpu_memory
+from autotune.targets.mpi.mapped_files import mapped_files
 from autotune.targets.mpi.messages import MeasureNetwork, MpiProgram, Network, Refused, Setup
 from autotune.targets.mpi.mpiexec import find_mpiexec
 from autotune.targets.mpi.ranks.leftovers import SEGMENTS, mapped, sweep, unlink
@@ -299,6 +301,20 @@ def test_started_ranks_have_left_no_names(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def maps(pid: int) -> str:
     return Path(f"/proc/{pid}/maps").read_text()
+
+
+def test_files_may_have_names_that_are_no_text(tmp_path: Path) -> None:
+    segment = Path(SEGMENTS) / f"mpich_shm_test_{os.getpid()}_beside"
+    odd, plain = tmp_path / os.fsdecode(b"caf\xe9"), tmp_path / "with a space"
+    with contextlib.ExitStack() as opened:
+        opened.callback(unlink, [segment])
+        for path in (odd, plain, segment):
+            path.write_bytes(b"\0" * 4096)
+            file = opened.enter_context(path.open("r+b"))
+            opened.enter_context(mmap.mmap(file.fileno(), 0))
+        assert {str(odd), str(plain), str(segment)} <= mapped_files("self")
+        assert segment in mapped(["self"])
+        assert isinstance(takes_gpu_memory(), bool)
 
 
 def test_segments_of_ranks_killed_at_their_start_are_swept() -> None:

@@ -33,6 +33,7 @@ from autotune.measuring.messages import Series
 from autotune.measuring.pool import WorkerPool
 from autotune.measuring.processes import Failure, FailureKind
 from autotune.measuring.rounds import MIN_ROUNDS, conclude, hold_rounds, take_turns
+from autotune.measuring.timing import MIN_CALLS
 from autotune.operations.cases import cases_of
 from autotune.operations.guarded import GUARD_BYTES
 from autotune.operations.problem import GEMM, Gemm
@@ -55,7 +56,6 @@ from autotune.targets.cuda.measure.support import pack_signs
 from autotune.targets.cuda.measure.timing import (
     GRAPH_BELOW_S,
     GRAPH_LAUNCHES,
-    MIN_SAMPLES,
     batch_launches,
     steady_s,
     time_batches,
@@ -314,7 +314,7 @@ def test_unsteady_batches_are_timed_until_the_budget_is_spent() -> None:
 
 def test_slow_launches_are_repeated_whatever_the_budget() -> None:
     device = FakeDevice([0.4])
-    assert run(device, expected_s=0.4).calls == device.count == MIN_SAMPLES
+    assert run(device, expected_s=0.4).calls == device.count == MIN_CALLS
 
 
 def test_very_slow_launches_stop_at_the_deadline() -> None:

@@ -165,21 +165,11 @@ class MpiBackend:
 
     def ask(self, request: Request, timeout_s: float, run: Deadline) -> Any:
         """The ranks' reply, or a `Failure`; those that have not heard of the problem are told."""
-        if not self._is_set_up:
-            # Operands and references of a large problem take their time.
-            begun_s = run.elapsed_s
-            reply = self._ranks.call(self._whole_setup(), START_TIMEOUT_S, run)
-            if isinstance(reply, Failure):
-                return reply
-            self._is_set_up = True
-            self._setup_s = run.elapsed_s - begun_s
-        try:
-            reply = self._ranks.call(request, timeout_s, run)
-        except OutOfTimeError:
+        reply = self._asked(request, timeout_s, run)
+        if isinstance(reply, Refused):
+            # Ranks that were lost between two requests have been started anew, without a word.
             self._is_set_up = False
-            raise
-        if isinstance(reply, Failure):
-            self._is_set_up = False
+            reply = self._asked(request, timeout_s, run)
         if isinstance(reply, Refused):
             return Failure(FailureKind.RAISED, reply.reason)
         return reply
@@ -201,6 +191,25 @@ class MpiBackend:
         """End the ranks and the compiler."""
         self._compilers.close()
         self._ranks.close()
+
+    def _asked(self, request: Request, timeout_s: float, run: Deadline) -> Any:
+        """As `ask`; ranks refuse what comes before they have heard of the problem."""
+        if not self._is_set_up:
+            # Operands and references of a large problem take their time.
+            begun_s = run.elapsed_s
+            reply = self._ranks.call(self._whole_setup(), START_TIMEOUT_S, run)
+            if isinstance(reply, Failure):
+                return reply
+            self._is_set_up = True
+            self._setup_s = run.elapsed_s - begun_s
+        try:
+            reply = self._ranks.call(request, timeout_s, run)
+        except OutOfTimeError:
+            self._is_set_up = False
+            raise
+        if isinstance(reply, Failure):
+            self._is_set_up = False
+        return reply
 
     def _whole_setup(self) -> Setup:
         """With what one GPU multiplies with alone, where ranks have one each."""

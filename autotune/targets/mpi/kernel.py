@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,21 +21,9 @@ if TYPE_CHECKING:
     from autotune.targets.mpi.loading import Plan
 
 
-@dataclass(slots=True, eq=False)
-class _Calls:
-    """The calls of a kernel by this rank.
-
-    Attributes:
-        comm: the kernel's ranks.
-        count: how many there were.
-    """
-
-    comm: Intracomm
-    count: int = 0
-
-
-_unfreed: set[_Calls] = set()
-"""Of kernels that have not been freed: the others may come to wait for this rank."""
+_unfreed: dict[int, Intracomm] = {}
+"""The ranks of kernels that have not been freed, by identity: others may come to wait for this
+one."""
 
 
 class DistributedKernel:
@@ -58,9 +45,9 @@ class DistributedKernel:
         self._comm = comm
         self._plan = plan
         self._distributed = distributed
-        self._calls = _Calls(comm)
+        self._calls = 0
         self._limit_s = patience_s()
-        _unfreed.add(self._calls)
+        _unfreed[id(comm)] = comm
 
     @property
     def blocks(self) -> tuple[Block, Block, Block]:
@@ -80,15 +67,15 @@ class DistributedKernel:
         stream: Any = None,
     ) -> Any:
         """See `autotune.targets.Kernel` and `MpiKernel`."""
-        fault = ""
+        fault: Exception | None = None
         c: Any = None
         try:
             alpha, beta = _number("alpha", alpha), _number("beta", beta)
             if stream is not None:
                 raise OperandError(f"an mpi kernel takes no stream, got {stream!r:.80}")
             c = self._check(a, b, out, beta)
-        except OperandError as error:
-            fault, alpha, beta = str(error), 0.0, 0.0
+        except Exception as error:  # whatever it is, the others wait for this rank
+            fault, alpha, beta = error, 0.0, 0.0
         self._agree(fault, alpha, beta)
         if self._distributed:
             self._multiply_blocks(a, b, c, alpha, beta)
@@ -107,7 +94,7 @@ class DistributedKernel:
 
     def free(self) -> None:
         """Give communicators and datatypes back."""
-        _unfreed.discard(self._calls)
+        _unfreed.pop(id(self._comm), None)
         self._plan.free()
         self._comm.Free()
 
@@ -135,7 +122,9 @@ class DistributedKernel:
             out = np.empty(shapes[2], dtype)
         for name, block, shape in zip(("a", "b", "out"), (a, b, out), shapes, strict=True):
             if not isinstance(block, np.ndarray) or block.dtype != dtype or block.shape != shape:
-                got = f"{getattr(block, 'dtype', type(block).__name__)} {np.shape(block)}"
+                got = type(block).__name__
+                if hasattr(block, "shape"):
+                    got = f"{getattr(block, 'dtype', got)} {block.shape}"
                 raise OperandError(
                     f"{name} of rank {self._comm.rank} must be its block (see Kernel.blocks), "
                     f"{dtype} {shape}, got {got}"
@@ -146,11 +135,12 @@ class DistributedKernel:
         check_apart(out, "b", b)
         return out
 
-    def _agree(self, fault: str, alpha: float, beta: float) -> None:
+    def _agree(self, fault: Exception | None, alpha: float, beta: float) -> None:
         """Raise on every rank what is at fault on any.
 
         Raises:
             OperandError: an operand does not fit, or the ranks differ in alpha or beta.
+            Exception: whatever else is at fault on this rank.
         """
         from mpi4py import MPI
 
@@ -159,20 +149,21 @@ class DistributedKernel:
         mine = np.array([bool(fault), of_alpha, ~of_alpha, of_beta, ~of_beta], "int64")
         largest = np.empty_like(mine)
         request = self._comm.Iallreduce(mine, largest, MPI.MAX)
-        if not request.Test():
-            wait(self._comm, request, self._waiting())
-        self._calls.count += 1
+        wait(self._comm, request, self._waiting)
+        self._calls += 1
         same = largest[1] == ~largest[2] and largest[3] == ~largest[4]
         if largest[0] or not same:
-            for rank, told in enumerate(self._comm.allgather(fault)):
+            everybodys = self._comm.allgather(_told(fault))
+            if fault is not None and not isinstance(fault, OperandError):
+                raise fault
+            for rank, told in enumerate(everybodys):
                 if told:
                     raise OperandError(f"rank {rank}: {told}")
             check_same(self._comm, alpha=alpha, beta=beta)
 
     def _waiting(self) -> Waiting:
-        count = self._calls.count
-        name = f"call {count + 1} of the kernel for {self._problem.label}"
-        return Waiting(name, count, self._limit_s, ends=is_set())
+        name = f"call {self._calls + 1} of the kernel for {self._problem.label}"
+        return Waiting(name, self._limit_s, ends=is_set())
 
 
 def _number(name: str, value: Any) -> float:
@@ -180,6 +171,14 @@ def _number(name: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise OperandError(f"{name} must be a number, got {value!r:.40}") from error
+
+
+def _told(fault: Exception | None) -> str:
+    if fault is None:
+        return ""
+    if isinstance(fault, OperandError):
+        return str(fault)
+    return f"{type(fault).__name__}: {fault}"
 
 
 @atexit.register
@@ -193,8 +192,8 @@ def _leave() -> None:
         return
     error = getattr(sys, "last_value", None)  # what nobody caught
     told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-    for calls in _unfreed:
-        say_gone(calls.comm, calls.count, "its program is at an end" if error is None else told)
+    for comm in _unfreed.values():
+        say_gone(comm, "its program is at an end" if error is None else told)
 
 
 def _packed(array: Any) -> Any:

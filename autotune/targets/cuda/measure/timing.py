@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from autotune.core.statistics import median, median_interval
 from autotune.measuring.messages import Series
 from autotune.measuring.racing import never
+from autotune.measuring.timing import Stop
 from autotune.targets.cuda.device.identity import load_driver
 from autotune.targets.cuda.driver.interface import driver
 from autotune.targets.cuda.driver.owned import call
@@ -32,12 +33,6 @@ GRAPH_LAUNCHES = 20
 
 BATCH_S = 1e-3
 """What a batch takes, at least: events cost some microseconds, which must not count."""
-
-MIN_SPAN_S = 0.01
-"""The least time a series spans: neighbouring launches agree more than they would later."""
-
-MIN_SAMPLES = 5
-"""Samples behind any median, unless the deadline comes first."""
 
 _CHUNK_S = 0.005
 _CHUNK_SAMPLES = 32
@@ -84,21 +79,18 @@ def time_batches(
     deadline_s: float = math.inf,
     enough: Callable[[float], bool] = never,
 ) -> Series:
-    """Time batches until the median is known.
-
-    Stops once the 95% confidence interval of the median is narrower than `interval` times the
-    median, or `enough` (both after `MIN_SPAN_S` at the earliest), or after `budget_s` seconds and
-    at least `MIN_SAMPLES` samples, or after `deadline_s` seconds and at least one sample.
+    """Time batches until `Stop` says that it is enough, by the time on the device.
 
     Args:
         sample: times so many batches: seconds per launch of each.
         launches: launches in a batch.
         expected_s: about how long one launch takes.
-        budget_s: seconds to spend on the device.
-        interval: relative width of the confidence interval that is narrow enough.
-        deadline_s: seconds on the device after which even `MIN_SAMPLES` do not matter.
-        enough: whether the interval with this lower end, in seconds, says enough.
+        budget_s: as in `Stop`.
+        interval: as in `Stop`.
+        deadline_s: as in `Stop`.
+        enough: as in `Stop`.
     """
+    stop = Stop(budget_s, interval, deadline_s, enough)
     samples: list[float] = []
     spent_s = 0.0
     chunk = max(1, min(_CHUNK_SAMPLES, round(_CHUNK_S / (launches * max(expected_s, 1e-9)))))
@@ -106,12 +98,8 @@ def time_batches(
         fresh = sample(chunk)
         samples += fresh
         spent_s += launches * sum(fresh)
-        if spent_s >= deadline_s or (spent_s >= budget_s and len(samples) >= MIN_SAMPLES):
+        if stop.done(samples, spent_s):
             break
-        if len(samples) > MIN_SAMPLES and spent_s >= min(MIN_SPAN_S, budget_s):
-            low, high = median_interval(samples)
-            if high - low <= interval * median(samples) or enough(low):
-                break
     return Series(median(samples), median_interval(samples), len(samples) * launches)
 
 

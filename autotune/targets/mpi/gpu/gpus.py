@@ -8,15 +8,15 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.core.errors import InputError, MissingDependencyError
+from autotune.targets.mpi.mapped_files import mapped_files
 from autotune.targets.mpi.messages import GpuSet
 from autotune.targets.mpi.patience import patience_s
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
     from mpi4py.MPI import Intracomm
 
@@ -133,16 +133,15 @@ def expected_gpus(ranks: int, gpu: Device) -> GpuSet:
 
 def takes_gpu_memory() -> bool:
     """Whether the MPI library, which is loaded and started, says that it is CUDA-aware."""
-    for path in loaded_mpi(Path("/proc/self/maps").read_text().splitlines()):
+    for path in loaded_mpi(mapped_files("self")):
         query = getattr(ctypes.CDLL(path), "MPIX_Query_cuda_support", None)
         if query is not None:
             return bool(query())
     return False
 
 
-def loaded_mpi(maps: Sequence[str]) -> list[str]:
-    """Paths of MPI libraries among the lines of ``/proc/self/maps``."""
-    paths = {line.split(maxsplit=5)[-1] for line in maps if "/" in line}
+def loaded_mpi(paths: Iterable[str]) -> list[str]:
+    """Those of some paths that are MPI libraries."""
     return sorted(path for path in paths if re.search(r"/libmpi(ch)?\.so[.\d]*$", path))
 
 

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.targets.mpi.mapped_files import mapped_files
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -37,8 +39,7 @@ def mapped(processes: Iterable[int | str]) -> set[Path]:
     found = set()
     for process in processes:
         with contextlib.suppress(OSError):
-            for line in Path(f"/proc/{process}/maps").read_text().splitlines():
-                path = Path(line.split(maxsplit=5)[-1])
+            for path in map(Path, mapped_files(process)):
                 if path.parent == Path(SEGMENTS) and path.name.startswith(PREFIXES):
                     found.add(path)
     return {path for path in found if path.exists()}

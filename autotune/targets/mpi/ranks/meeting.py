@@ -1,12 +1,14 @@
 """Waiting for other ranks with an end: what is waited for, and who does not come.
 
 The wait itself is a non-blocking collective operation that is looked at now and then. Only when it
-takes too long do ranks send messages: a roll is called, and who waits for the same answers.
+takes too long do ranks send messages: a roll is called, and who waits for the same answers. Waits
+of a communicator are numbered, since what a rank sends may be read when it waits for another one.
 What is blocking comes after, when every rank is known to be there.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import time
@@ -19,6 +21,8 @@ from autotune.targets.mpi.ranks.launched import local_ranks
 from autotune.targets.mpi.ranks.leftovers import mapped, unlink
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mpi4py.MPI import Intracomm, Request
 
 _TAG_BELOW_MAXIMUM = 7
@@ -38,32 +42,36 @@ class Waiting:
 
     Attributes:
         name: for people, as in "rank 3 of 4 did not make {name}".
-        count: how many such waits came before on this communicator.
         limit_s: seconds after which those who do not come are named.
         ends: whether all ranks are ended then; if not, they go on waiting.
     """
 
     name: str
-    count: int
     limit_s: float
     ends: bool
 
 
 @dataclass(slots=True)
-class _Roll:
-    """Who answers.
+class _Waits:
+    """The waits of a communicator, which all its ranks make in the same order.
 
     Attributes:
-        present: ranks that wait for the same.
-        gone: what ranks that have ended said last, by rank.
-        called_s: when this rank called, in its own time; None before.
-        named: whether those who do not come have been named.
+        made: how many this rank has made.
+        under_way: which wait other ranks have said they are in, counted from 0, by rank.
+        gone: how many waits ranks that have ended have made, and what they said last, by rank.
     """
 
-    present: set[int] = field(default_factory=set)
-    gone: dict[int, str] = field(default_factory=dict)
-    called_s: float | None = None
-    named: bool = False
+    made: int = 0
+    under_way: dict[int, int] = field(default_factory=dict)
+    gone: dict[int, tuple[int, str]] = field(default_factory=dict)
+
+    def present(self) -> set[int]:
+        """Other ranks that make the wait that this rank is in, or have made it."""
+        return {rank for rank, number in self.under_way.items() if number >= self.made}
+
+    def ended(self) -> dict[int, str]:
+        """Ranks that will not make it, and why, by rank."""
+        return {rank: reason for rank, (made, reason) in self.gone.items() if made <= self.made}
 
 
 _sent: list[Any] = []
@@ -82,7 +90,7 @@ def meet(comm: Intracomm, name: str, *, patience: float = 1.0) -> None:
         InputError: the environment variable for the time limit is not a number.
     """
     limit_s = patience * patience_s()
-    wait(comm, comm.Ibarrier(), Waiting(name, 0, limit_s, ends=True))
+    wait(comm, comm.Ibarrier(), lambda: Waiting(name, limit_s, ends=True))
 
 
 def check_same(comm: Intracomm, **arguments: object) -> None:
@@ -109,7 +117,7 @@ def share_error(comm: Intracomm, error: AutotuneError | None) -> None:
             raise each
 
 
-def wait(comm: Intracomm, request: Request, waiting: Waiting) -> None:
+def wait(comm: Intracomm, request: Request, waiting: Callable[[], Waiting]) -> None:
     """Wait until a non-blocking collective operation is complete.
 
     Where it takes too long, one rank prints a line that names those who have not begun it, and
@@ -118,25 +126,26 @@ def wait(comm: Intracomm, request: Request, waiting: Waiting) -> None:
     Args:
         comm: the ranks.
         request: the operation.
-        waiting: what it is for.
+        waiting: what it is for; asked only where it takes a while.
     """
+    waits = _waits(comm)
     started = time.perf_counter()
     while not request.Test():
         if time.perf_counter() - started > _SPIN_S:
-            _wait_long(comm, request, waiting)
-            return
+            _wait_long(comm, request, waiting(), waits)
+            break
         os.sched_yield()
+    waits.made += 1
 
 
-def say_gone(comm: Intracomm, count: int, reason: str) -> None:
+def say_gone(comm: Intracomm, reason: str) -> None:
     """Tell the others that this rank ends and will not take part in any further wait.
 
     Args:
         comm: the ranks.
-        count: how many waits it took part in.
         reason: why it ends.
     """
-    _send(comm, ("gone", count, reason))
+    _send(comm, ("gone", _waits(comm).made, reason))
 
 
 def end_all(comm: Intracomm, line: str) -> NoReturn:
@@ -147,50 +156,56 @@ def end_all(comm: Intracomm, line: str) -> NoReturn:
     raise SystemExit(1)
 
 
-def _wait_long(comm: Intracomm, request: Request, waiting: Waiting) -> None:
-    waited, roll = OwnTime(), _Roll({comm.rank})
+def _wait_long(comm: Intracomm, request: Request, waiting: Waiting, waits: _Waits) -> None:
+    waited, named = OwnTime(), False
+    called_s: float | None = None
     grace_s = min(5.0, max(1.0, waiting.limit_s / 4))
     while not request.Test():
         seconds = waited.look()
-        _hear(comm, waiting, roll)
-        called = seconds > waiting.limit_s or len(roll.present) > 1 or roll.gone
-        if called and roll.called_s is None:
-            roll.called_s = seconds
-            _send(comm, ("waits", waiting.count, ""))
-        if roll.called_s is not None and not roll.named:
+        _hear(comm, waits)
+        present = waits.present()
+        if called_s is None and (seconds > waiting.limit_s or present or waits.ended()):
+            called_s = seconds
+            _send(comm, ("waits", waits.made, ""))
+        if called_s is not None and not named:
             # The first of those who wait speaks; the others only if it does not get to.
-            place = sum(rank < comm.rank for rank in roll.present)
-            if seconds > roll.called_s + grace_s * (1 + 2 * place):
-                roll.named = True
-                _report(comm, waiting, roll)
+            place = sum(rank < comm.rank for rank in present)
+            if seconds > called_s + grace_s * (1 + 2 * place):
+                named = _report(comm, waiting, waits)
+                called_s = seconds
         time.sleep(min(_NAP_S, _NAP_SHARE * seconds))
 
 
-def _hear(comm: Intracomm, waiting: Waiting, roll: _Roll) -> None:
+def _hear(comm: Intracomm, waits: _Waits) -> None:
     """Take in what others have sent."""
     from mpi4py import MPI
 
     status = MPI.Status()
     while comm.iprobe(MPI.ANY_SOURCE, _tag(comm), status):
-        kind, count, reason = comm.recv(None, status.source, _tag(comm))
-        if kind == "waits" and count == waiting.count:
-            roll.present.add(status.source)
-        if kind == "gone" and count <= waiting.count:
-            roll.gone[status.source] = reason
+        kind, number, reason = comm.recv(None, status.source, _tag(comm))
+        if kind == "waits":
+            waits.under_way[status.source] = number
+        else:
+            waits.gone[status.source] = number, reason
 
 
-def _report(comm: Intracomm, waiting: Waiting, roll: _Roll) -> None:
-    if roll.gone:
-        rank, reason = min(roll.gone.items())
+def _report(comm: Intracomm, waiting: Waiting, waits: _Waits) -> bool:
+    """Say who does not come, and end all ranks if that is to be; whether there was any to name."""
+    ended = waits.ended()
+    if ended:
+        rank, reason = min(ended.items())
         end_all(
             comm,
             f"rank {rank} of {comm.size} has ended ({reason}) and does not make {waiting.name}, "
             "for which others wait: every rank must; all of them are ended",
         )
-    absent = [rank for rank in range(comm.size) if rank not in roll.present]
-    line = f"{_named(absent)} of {comm.size} did not make {waiting.name} within "
+    absent = sorted(set(range(comm.size)) - waits.present() - {comm.rank})
+    # Where all have come, the operation is under way, and only who is stopped keeps it there.
+    stopped = _stopped(comm, absent or list(range(comm.size)))
+    if not absent and not stopped:
+        return False
+    line = f"{_named(absent or stopped)} of {comm.size} did not make {waiting.name} within "
     line += f"{waiting.limit_s:g} s"
-    stopped = _stopped(comm, absent)
     if stopped:
         line += f" ({_named(stopped)} is stopped)"
     if waiting.ends or stopped:
@@ -201,12 +216,11 @@ def _report(comm: Intracomm, waiting: Waiting, roll: _Roll) -> None:
         file=sys.stderr,
         flush=True,
     )
+    return True
 
 
 def _named(ranks: list[int]) -> str:
     """Some of a communicator's ranks, the first few by number."""
-    if not ranks:
-        return "some ranks"
     more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:8]))}{more}"
 
@@ -225,6 +239,23 @@ def _send(comm: Intracomm, message: Any) -> None:
     for rank in range(comm.size):
         if rank != comm.rank:
             _sent.append(comm.isend(message, rank, _tag(comm)))
+
+
+def _waits(comm: Intracomm) -> _Waits:
+    """Those of a communicator, whoever made this handle of it; a duplicate has its own."""
+    waits = comm.Get_attr(_key())
+    if not isinstance(waits, _Waits):
+        waits = _Waits()
+        comm.Set_attr(_key(), waits)
+    return waits
+
+
+@functools.cache
+def _key() -> int:
+    """What communicators keep their waits under."""
+    from mpi4py import MPI
+
+    return MPI.Comm.Create_keyval()
 
 
 def _tag(comm: Intracomm) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import resource
 import signal
 import socket
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import AutotuneError
+from autotune.core.processors import affinity_count
 from autotune.targets.mpi.gpu.gpus import describe_gpus
 from autotune.targets.mpi.identity import parse_library
 from autotune.targets.mpi.messages import FAULT, RankSet, Request
@@ -42,7 +42,7 @@ def describe(comm: Intracomm, *, gpus: bool = False) -> RankSet:
     from mpi4py import MPI
 
     host = MPI.Get_processor_name()
-    cores = dict(comm.allgather((host, len(os.sched_getaffinity(0)))))
+    cores = dict(comm.allgather((host, affinity_count())))
     library, version, transport = parse_library(MPI.Get_library_version())
     return RankSet(
         comm.size,

@@ -10,7 +10,7 @@ import numpy as np
 
 from autotune.core.statistics import median, median_interval
 from autotune.measuring.messages import Series
-from autotune.measuring.timing import MIN_CALLS
+from autotune.measuring.timing import Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,26 +49,22 @@ def time_together(
     deadline_s: float,
     enough: Callable[[float], bool],
 ) -> Series:
-    """Time a call that has been warmed up; see `autotune.measuring.timing.time_calls`.
+    """Time a call that has been warmed up, until `Stop` says that it is enough.
 
-    When to stop follows from the times alone, which all ranks have alike: none needs to be told.
+    That follows from the times alone, which all ranks have alike: none needs to be told.
 
     Args:
         comm: the ranks.
         call: what to time, on this rank.
-        budget_s: seconds to spend.
-        interval: relative width of the confidence interval that is narrow enough.
-        deadline_s: seconds after which even `MIN_CALLS` do not matter.
-        enough: whether the interval with this lower end, in seconds, says enough.
+        budget_s: as in `Stop`.
+        interval: as in `Stop`.
+        deadline_s: as in `Stop`.
+        enough: as in `Stop`.
     """
+    stop = Stop(budget_s, interval, deadline_s, enough)
     samples: list[float] = []
     while True:
         samples.append(timed_together(comm, call))
-        spent_s = sum(samples)
-        if spent_s >= deadline_s or (spent_s >= budget_s and len(samples) >= MIN_CALLS):
+        if stop.done(samples, sum(samples)):
             break
-        if len(samples) > MIN_CALLS:
-            low, high = median_interval(samples)
-            if high - low <= interval * median(samples) or enough(low):
-                break
     return Series(median(samples), median_interval(samples), len(samples))
