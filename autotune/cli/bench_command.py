@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.cli.environment import check_threads
-from autotune.cli.options import check_seed, common
+from autotune.cli.options import common
 from autotune.cli.problems import (
     DEFAULT_SHAPE,
     operation_argument,
@@ -21,6 +21,7 @@ from autotune.cli.scope import Scope
 from autotune.cli.style import ratio
 from autotune.cli.table import table
 from autotune.cli.targets import placed_target, target_options
+from autotune.core import arguments
 from autotune.core.errors import InputError, NotTunedError
 from autotune.core.interrupt import asked_to_stop
 from autotune.families.offers import refusal
@@ -80,7 +81,7 @@ def run(args: argparse.Namespace) -> CommandResult:
     """Check that every problem can be measured, then measure them."""
     from autotune.families.languages import language_of
 
-    check_seed(args.seed)
+    arguments.seed(args.seed)
     check_threads()
     scope = Scope.of(args, args.family)
     is_gpu_ladder = args.ladder and language_of(scope.target).launched

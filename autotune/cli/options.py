@@ -24,26 +24,6 @@ def common() -> argparse.ArgumentParser:
     return parser
 
 
-def check_workers(workers: int | None) -> None:
-    """Refuse a number of processes that does nothing.
-
-    Raises:
-        InputError: it is less than one.
-    """
-    if workers is not None and workers < 1:
-        raise InputError(f"workers must be at least 1, got {workers}")
-
-
-def check_seed(seed: int) -> None:
-    """Refuse what seeds nothing.
-
-    Raises:
-        InputError: it is negative, or too large.
-    """
-    if not 0 <= seed < 2**63:
-        raise InputError(f"a seed must be a whole number, 0 <= seed < 2**63, got {shown(seed)}")
-
-
 _PATHS = ("cache", "file", "studies")
 """Arguments that are text and may be a path: such may have bytes that are no text."""
 

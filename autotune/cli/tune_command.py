@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.cli.environment import check_threads
-from autotune.cli.options import check_workers, common
+from autotune.cli.options import common
 from autotune.cli.outputs import attempted, check_outputs
 from autotune.cli.problems import operation_argument, problem_options, problems, shapes_text
 from autotune.cli.result import CommandResult
 from autotune.cli.scope import Scope
 from autotune.cli.targets import joined_target, target_options
 from autotune.cli.tuned import document, summary, winner
+from autotune.core import arguments
 from autotune.core.errors import InputError
 from autotune.store import export_records
 
@@ -91,7 +92,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> CommandResult:
     """Tune every problem asked for."""
-    check_workers(args.workers)
+    arguments.workers(args.workers)
     check_threads()
     if args.preset is not None or args.shapes is not None:
         from autotune.cli.tune_preset import run_named

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.core.errors import AutotuneError, InputError
+from autotune.core import arguments
+from autotune.core.errors import AutotuneError
 from autotune.core.processors import usable_processors
 from autotune.measuring.pool import WorkerPool
 from autotune.measuring.processes import Failure
@@ -108,9 +109,8 @@ def replay(
         MissingDependencyError: a sampler needs a package that is not installed.
         AutotuneError: a sampler failed; the message says how.
     """
-    for name, value in (("trials", trials), ("seeds", seeds), ("workers", workers)):
-        if value is not None and value < 1:
-            raise InputError(f"{name} must be at least 1, got {value}")
+    trials, seeds = arguments.whole("trials", trials), arguments.whole("seeds", seeds)
+    workers = arguments.workers(workers)
     # Before any work: a sampler may not exist, a prior may say too little.
     for sampler in samplers:
         make_sampler(sampler, recorded.space)

@@ -166,15 +166,21 @@ def test_what_was_meant_is_said(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["bench", "--seed", "-1"], "0 <= seed < 2**63, got -1"),
+        (["bench", "--seed", "-1"], "seed must be a whole number >= 0, got -1"),
         (
             ["bench", "--ladder", "--seed", str(2**63)],
-            "0 <= seed < 2**63, got 9223372036854775808",
+            "seed must be a whole number < 2^63, got 9223372036854775808",
         ),
-        (["tune", "--workers", "0"], "workers must be at least 1, got 0"),
-        (["sweep", "--workers", "-1"], "workers must be at least 1, got -1"),
-        (["tune", "--preset", "cpu", "--workers", "0"], "workers must be at least 1, got 0"),
-        (["tune", "--shapes", "none", "--workers", "-2"], "workers must be at least 1, got -2"),
+        (["tune", "--workers", "0"], "workers must be a whole number >= 1, got 0"),
+        (["sweep", "--workers", "-1"], "workers must be a whole number >= 1, got -1"),
+        (
+            ["tune", "--preset", "cpu", "--workers", "0"],
+            "workers must be a whole number >= 1, got 0",
+        ),
+        (
+            ["tune", "--shapes", "none", "--workers", "-2"],
+            "workers must be a whole number >= 1, got -2",
+        ),
         (["tune", "--workers", "1.5"], "--workers: invalid int value: '1.5'"),
         (["tune", "--gpus", "0"], "gpus must be at least 1, got 0"),
         (["space", "--operation", "gemv"], "one of your own needs --families DIR"),

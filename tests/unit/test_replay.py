@@ -112,9 +112,10 @@ def test_the_budget_is_at_most_the_space() -> None:
     ("changes", "error", "message"),
     [
         ({"samplers": ["nope"]}, UnknownNameError, "no sampler 'nope'"),
-        ({"trials": 0}, InputError, "trials must be at least 1, got 0"),
-        ({"seeds": 0}, InputError, "seeds must be at least 1, got 0"),
-        ({"workers": 0}, InputError, "workers must be at least 1, got 0"),
+        ({"trials": 0}, InputError, "trials must be a whole number >= 1, got 0"),
+        ({"seeds": 0}, InputError, "seeds must be a whole number >= 1, got 0"),
+        ({"workers": "x"}, InputError, "workers must be a whole number >= 1, got 'x'"),
+        ({"workers": 0}, InputError, "workers must be a whole number >= 1, got 0"),
     ],
 )
 def test_what_cannot_be_used_is_said_before_any_work(
