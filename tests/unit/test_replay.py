@@ -167,7 +167,7 @@ def test_the_table_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["missing.json"], "cannot read missing.json: No such file or directory"),
         (["--study", "nobody"], "no measurements of study 'nobody'"),
         (["FILE", "--sampler", "nope"], "no sampler 'nope'"),
-        (["FILE", "--trials", "0"], "trials must be at least 1"),
+        (["FILE", "--trials", "0"], "trials must be a whole number >= 1"),
         (["FILE", "--prior", "nowhere.json"], "cannot read nowhere.json"),
         (["FILE", "--seeds", "1", "--sampler", "random", "--csv", "/no/where"], "cannot write"),
         (
