@@ -43,6 +43,11 @@ class GpuDistributedKernel(DistributedKernel):
         self._ordinal = take_gpu(comm).ordinal
         self._given: list[DeviceMatrix] = []
 
+    def free(self) -> None:
+        """Give communicators, datatypes, code and memory back."""
+        super().free()
+        self._gpu.close()
+
     def _check_blocks(self, a: Any, b: Any, out: Any, beta: float) -> Any:
         in_a, in_b, in_c = (block.shape for block in self.blocks)
         given = [self._matrix("a", a, in_a), self._matrix("b", b, in_b)]
