@@ -17,7 +17,7 @@ from autotune.measuring.evaluator import Effort
 from autotune.measuring.messages import Vendor
 from autotune.operations.problem import Gemm
 from autotune.targets.mpi import gpu_kernel, load, loading
-from autotune.targets.mpi.gpu import cuda
+from autotune.targets.mpi.gpu import cuda, gpus
 from autotune.targets.mpi.gpu.rank import GpuRank
 from autotune.targets.mpi.messages import GpuProduct, MpiProgram, Setup
 from autotune.targets.mpi.ranks import rig
@@ -33,9 +33,13 @@ class Comm:
 
     def __init__(self, other: Any = None) -> None:
         self.other = other
-        self.freed = False
+        self.freed = self.gathered = False
+
+    def Split_type(self, kind: int) -> Comm:
+        return Comm()
 
     def allgather(self, mine: Any) -> list[Any]:
+        self.gathered = True
         return [self.other, mine]
 
     def Free(self) -> None:
@@ -74,6 +78,19 @@ def test_ranks_take_gpus_together_before_what_may_go_wrong_on_one(
     with pytest.raises(CacheError, match="no space"):
         loading.load_program(PROGRAM, Full(), comm)  # type: ignore[arg-type]
     assert taken == [comm]
+
+
+def test_a_gpu_that_the_driver_refuses_is_told_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(ordinal: int) -> None:
+        raise LaunchError("out of memory")
+
+    monkeypatch.setattr(gpus, "count_gpus", lambda: 2)
+    monkeypatch.setattr(gpus, "_taken", None)
+    monkeypatch.setattr(cuda, "Gpu", refuse)
+    comm = Comm((None, "node", "0000:01:00.0"))
+    with pytest.raises(LaunchError, match="out of memory"):
+        gpus.take_gpu(comm)  # type: ignore[arg-type]
+    assert comm.gathered
 
 
 @pytest.mark.parametrize("what", ["program", "vendor"])
@@ -126,9 +143,8 @@ def test_kernels_of_ranks_are_loaded_on_all_or_on_none(monkeypatch: pytest.Monke
     assert loaded.closed
 
 
-def test_a_freed_kernel_leaves_no_code_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_freed_kernel_leaves_no_code_behind() -> None:
     comm, machine, freed = Comm(), SlowMachine(), []
-    monkeypatch.setattr(gpu_kernel, "take_gpu", lambda _: SimpleNamespace(ordinal=0))
     plan = SimpleNamespace(free=lambda: freed.append("plan"))
     gpu = GpuRank(machine)
     kernel = gpu_kernel.GpuDistributedKernel(

@@ -93,7 +93,7 @@ class MpiRig:
 
     @contextlib.contextmanager
     def vendor(self, vendor: Vendor) -> Iterator[ClockedBench]:
-        """The baseline on rank 0; the other ranks go back to sleep."""
+        """The baseline on rank 0; the other ranks, once they have their GPUs, go back to sleep."""
         alone = self.setup.alone
         check, interval = self.checks.get(self.large), self.setup.effort.interval
         if alone is not None:
