@@ -95,6 +95,7 @@ def main() -> None:
                     wrong += [f"{name} {found} {gemm.label}: {text}" for text in each]
                 plan.free()
                 plans += 1
+            gpu.close()
     if comm.rank == 0:
         print(json.dumps({"plans": plans, "families": sorted(families), "wrong": wrong}))
 

@@ -64,6 +64,7 @@ class SlowMachine:
         self.compute = Stream()
         self.transfer = Stream()
         self.ordinal = 0
+        self.closed = False
         self._events: list[Event] = []
         self._group: list[Callable[[], list[MPI.Request]]] = []
 
@@ -108,6 +109,11 @@ class SlowMachine:
             assert self.is_past(event), "an event that has not come to pass is used again"
             event.reused = True
         self._events.clear()
+
+    def close(self) -> None:
+        assert not self.compute.work, "code is still in use"
+        assert not self.transfer.work, "memory is still in use"
+        self.closed = True
 
     def expose(self, matrix: DeviceMatrix) -> NDArray[Any]:
         assert matrix.contiguous

@@ -11,7 +11,6 @@ from autotune.targets.cuda.arrays.libraries import library_of
 from autotune.targets.cuda.arrays.operands import check_place
 from autotune.targets.cuda.driver.streams import finish
 from autotune.targets.cuda.machine.matrix import check_apart
-from autotune.targets.mpi.gpu.gpus import take_gpu
 from autotune.targets.mpi.kernel import DistributedKernel
 
 if TYPE_CHECKING:
@@ -40,8 +39,13 @@ class GpuDistributedKernel(DistributedKernel):
     ) -> None:
         super().__init__(problem, comm, plan, distributed=distributed)
         self._gpu = gpu
-        self._ordinal = take_gpu(comm).ordinal
+        self._ordinal = gpu.machine.ordinal
         self._given: list[DeviceMatrix] = []
+
+    def free(self) -> None:
+        """Give communicators, datatypes, code and memory back."""
+        super().free()
+        self._gpu.close()
 
     def _check_blocks(self, a: Any, b: Any, out: Any, beta: float) -> Any:
         in_a, in_b, in_c = (block.shape for block in self.blocks)

@@ -16,7 +16,7 @@ from autotune.targets.kernel import ProductKernel
 from autotune.targets.lookup import look_up
 from autotune.targets.mpi.gpu_kernel import GpuDistributedKernel
 from autotune.targets.mpi.kernel import DistributedKernel
-from autotune.targets.mpi.loading import MakePlan, load_product, load_program
+from autotune.targets.mpi.loading import load_product, load_program
 from autotune.targets.mpi.local import choose_gpu_local, mpi_program
 from autotune.targets.mpi.ranks.meeting import check_same, meet, share_error
 from autotune.targets.mpi.ranks.ranks import Together, describe
@@ -29,9 +29,11 @@ if TYPE_CHECKING:
     from autotune.targets.base import Target
     from autotune.targets.kernel import Request
     from autotune.targets.mpi.gpu.rank import GpuRank
+    from autotune.targets.mpi.loading import MakePlan
     from autotune.targets.mpi.messages import MpiProgram, RankSet
 
 _T = TypeVar("_T")
+_Loaded = TypeVar("_Loaded", "MakePlan", "GpuRank")
 
 COMPILING = 5.0
 """How often the usual time ranks wait for each other where each compiles a kernel."""
@@ -108,7 +110,7 @@ def load_distributed(
                 return found.candidate, found.match, program
 
             candidate, matched, program = _of_rank_0(own, find)
-            make_plan = _load_program(program, programs, own)
+            make_plan = _on_all(own, lambda: load_program(program, programs, own))
             plan = make_plan(own, gemm.m, gemm.n, gemm.k)
     except AutotuneError:  # on every rank
         own.Free()
@@ -140,7 +142,9 @@ def tuned_product(comm: Any, m: int, n: int, k: int, dtype: str) -> Iterator[Gpu
     describe(comm, gpus=True)
     programs = ProgramCache.of(CacheLocations.at(None))
     product = _of_rank_0(comm, lambda: choose_gpu_local(Gemm(m, n, k, dtype), programs))
-    yield load_product(product, programs, comm)
+    gpu = _on_all(comm, lambda: load_product(product, programs, comm))
+    yield gpu
+    gpu.close()
 
 
 def _of_rank_0(comm: Any, look: Callable[[], _T]) -> _T:
@@ -159,14 +163,19 @@ def _of_rank_0(comm: Any, look: Callable[[], _T]) -> _T:
     return found
 
 
-def _load_program(program: MpiProgram, programs: ProgramCache, comm: Any) -> MakePlan:
-    """The program on this rank; what keeps any rank from loading it is raised on all of them."""
-    error, make_plan = None, None
+def _on_all(comm: Any, load: Callable[[], _Loaded]) -> _Loaded:
+    """What every rank loads; what keeps any rank from loading it is raised on all of them."""
+    error, loaded = None, None
     try:
-        make_plan = load_program(program, programs, comm)
+        loaded = load()
     except AutotuneError as refused:
         error = refused
     meet(comm, "the compilation of load", patience=COMPILING)
-    share_error(comm, error)
-    assert make_plan is not None
-    return make_plan
+    try:
+        share_error(comm, error)
+    except AutotuneError:
+        if loaded is not None:
+            loaded.close()
+        raise
+    assert loaded is not None
+    return loaded

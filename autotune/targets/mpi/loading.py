@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.families.modules import load_module
 from autotune.targets.cpu.kernel import CpuKernel
+from autotune.targets.mpi.gpu.gpus import take_gpu
 from autotune.targets.mpi.gpu.rank import GpuRank
 from autotune.targets.mpi.messages import GpuProduct
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from autotune.families.program_cache import ProgramCache
     from autotune.operations.references import Matrix
+    from autotune.targets.mpi.gpu.cuda import Gpu
     from autotune.targets.mpi.messages import MpiProgram
 
 
@@ -57,6 +59,11 @@ class MakePlan:
         """Make one."""
         return self._entry(comm, m, n, k, *self._local)
 
+    def close(self) -> None:
+        """Give back what plans multiply with; they must have been freed first."""
+        if self.gpu is not None:
+            self.gpu.close()
+
 
 def load_program(program: MpiProgram, programs: ProgramCache, comm: Intracomm) -> MakePlan:
     """Load a program on this rank.
@@ -67,14 +74,19 @@ def load_program(program: MpiProgram, programs: ProgramCache, comm: Intracomm) -
         comm: the ranks, all of which load it.
 
     Raises:
-        CompileError: the program, or the kernel that it multiplies with, does not import.
+        InputError: it is for GPUs, and the ranks do not have one each; on every rank.
+        CompileError: the program, or the kernel that it multiplies with, does not import; this
+            and what follows on this rank alone: ask the others before doing anything together.
         CacheError: the program cache cannot be written.
-        InputError: it is for GPUs, and the ranks do not have one each.
+        LaunchError: the driver refuses a binary.
     """
+    # Together, and so before anything that can go wrong on some ranks only.
+    taken = take_gpu(comm) if isinstance(program.local, GpuProduct) else None
     module = load_module(programs.write(program.source, program.family))
     entry: Callable[..., Plan] = getattr(module, program.source.entry)
     if isinstance(program.local, GpuProduct):
-        gpu = load_product(program.local, programs, comm)
+        assert taken is not None
+        gpu = _gpu_rank(taken, program.local, programs)
         return MakePlan(gpu, entry, (gpu,))
     local: tuple[Any, ...] = ()
     if program.local is not None:
@@ -92,11 +104,15 @@ def load_product(product: GpuProduct, programs: ProgramCache, comm: Intracomm) -
         comm: the ranks.
 
     Raises:
-        InputError: the ranks do not have a GPU each, or other families than rank 0.
-        MissingDependencyError: a package or the driver is missing.
-        LaunchError: the driver refuses a binary.
+        InputError: the ranks do not have a GPU each, on every rank; or this one has other
+            families than rank 0, as for `load_program`.
+        MissingDependencyError: a package or the driver is missing; on every rank.
+        LaunchError: the driver refuses a binary, as for `load_program`.
     """
-    from autotune.targets.mpi.gpu.cuda import CudaMachine
-    from autotune.targets.mpi.gpu.gpus import take_gpu
+    return _gpu_rank(take_gpu(comm), product, programs)
 
-    return GpuRank(CudaMachine(take_gpu(comm), product, programs))
+
+def _gpu_rank(gpu: Gpu, product: GpuProduct, programs: ProgramCache) -> GpuRank:
+    from autotune.targets.mpi.gpu.cuda import CudaMachine
+
+    return GpuRank(CudaMachine(gpu, product, programs))

@@ -11,6 +11,7 @@ from autotune.families.launch import LaunchStep
 from autotune.families.rendering import Source
 from autotune.targets.cuda.device.identity import read_gpu
 from autotune.targets.cuda.driver.bindings import BindingsDriver
+from autotune.targets.cuda.driver.context import activated
 from autotune.targets.cuda.driver.interface import driver
 from autotune.targets.cuda.machine.machine import GpuMachine
 from autotune.targets.cuda.machine.products import Products
@@ -86,9 +87,15 @@ class CudaMachine(GpuMachine):
         self.compute, self.transfer = (
             self.stream(gpu.ordinal, urgent=urgent) for urgent in (False, True)
         )
-        module = self._driver.load(product.accumulate)
-        self._accumulate = module.runner([LaunchStep("accumulate", _BLOCKS, _BLOCK)])
+        self._module = self._driver.load(product.accumulate)
+        self._accumulate = self._module.runner([LaunchStep("accumulate", _BLOCKS, _BLOCK)])
         self._pack = struct.Struct(f"PqPqqq{DTYPES[dtype].accumulated.letter}").pack
+
+    def close(self) -> None:
+        """Free everything; plans must have been freed first."""
+        super().close()
+        with activated(self.ordinal):
+            self._module.unload()
 
     def expose(self, matrix: DeviceMatrix) -> object:
         """See `Machine.expose`."""

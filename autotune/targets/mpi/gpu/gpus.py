@@ -10,7 +10,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from autotune.core.errors import InputError, MissingDependencyError
+from autotune.core.errors import AutotuneError, InputError, MissingDependencyError
 from autotune.targets.mpi.mapped_files import mapped_files
 from autotune.targets.mpi.messages import GpuSet
 from autotune.targets.mpi.patience import patience_s
@@ -68,6 +68,7 @@ def take_gpu(comm: Intracomm) -> Gpu:
     Raises:
         InputError: there are fewer GPUs than ranks on a node; on every rank.
         MissingDependencyError: a package or the driver is missing; on every rank.
+        LaunchError: the driver refuses a GPU; on every rank.
     """
     global _taken
     from mpi4py import MPI
@@ -77,7 +78,7 @@ def take_gpu(comm: Intracomm) -> Gpu:
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     place, neighbours = node.rank, node.size
     node.Free()
-    error: Exception | None = None
+    error: AutotuneError | None = None
     if _taken is None:
         try:
             visible = count_gpus()
@@ -85,7 +86,7 @@ def take_gpu(comm: Intracomm) -> Gpu:
             if visible < neighbours and visible > 1:
                 raise InputError(too_few(neighbours, visible))
             _taken = Gpu(place % visible)
-        except (InputError, MissingDependencyError) as refused:
+        except AutotuneError as refused:
             error = refused
     mine = (MPI.Get_processor_name(), "" if _taken is None else _taken.bus)
     told = comm.allgather((error, *mine))

@@ -44,6 +44,10 @@ class Machine(Enqueues, Protocol):
         """Whether an event has come to pass."""
         ...
 
+    def close(self) -> None:
+        """Unload code and free pinned memory."""
+        ...
+
     def expose(self, matrix: DeviceMatrix) -> object:
         """A contiguous matrix as a CUDA-aware MPI takes it."""
         ...

@@ -162,6 +162,16 @@ class GpuRank:
         self.order.forget()
         self.machine.reuse_events()
 
+    def close(self) -> None:
+        """Give code and pinned memory back, once everything has been done.
+
+        Plans must have been freed first. What `empty` gave lives on for as long as it is held.
+        """
+        self.synchronize()
+        for pinned in (self._free, self._lent, self._kept):
+            pinned.clear()
+        self.machine.close()
+
     def _enqueue(self, target: DeviceMatrix, source: DeviceMatrix) -> None:
         if target.size:
             stream = self.machine.transfer

@@ -7,7 +7,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import threadpoolctl
@@ -24,7 +24,7 @@ from autotune.operations.problem import Gemm
 from autotune.operations.verification import ProductCheck
 from autotune.targets.cpu.baseline import numpy_blas, numpy_vendor
 from autotune.targets.mpi.loading import MakePlan, load_product, load_program
-from autotune.targets.mpi.messages import GpuProduct, MpiProgram, Setup
+from autotune.targets.mpi.messages import MpiProgram, Setup
 from autotune.targets.mpi.ranks.operands import PlacedCheck
 from autotune.targets.mpi.ranks.timing import time_together, timed_together
 
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
     from autotune.measuring.messages import Program
+    from autotune.targets.mpi.gpu.rank import GpuRank
+
+_Resource = TypeVar("_Resource", "MakePlan", "GpuRank")
 
 CASES = affordable(Gemm(1, 1, 1), RANK_PRODUCTS, padded=False)
 
@@ -84,27 +87,25 @@ class MpiRig:
             NotLoadedError: it cannot be loaded, on any of them.
         """
         assert isinstance(program, MpiProgram)
-        error, make_plan = "", None
-        try:
-            make_plan = load_program(program, self._programs, self.comm)
-        except AutotuneError as refused:
-            error = str(refused)
-        errors = [text for text in self.comm.allgather(error) if text]
-        if errors or make_plan is None:
-            raise NotLoadedError(errors[0])
+        make_plan = self._on_all(lambda: load_program(program, self._programs, self.comm))
         yield _Loaded(self, make_plan)
+        make_plan.close()  # not after an error, as below
 
     @contextlib.contextmanager
     def vendor(self, vendor: Vendor) -> Iterator[ClockedBench]:
-        """The baseline on rank 0; the other ranks go back to sleep."""
+        """The baseline on rank 0; the other ranks, once they have their GPUs, go back to sleep."""
         alone = self.setup.alone
-        multiply = None if alone is None else self._one_gpu(alone)
         check, interval = self.checks.get(self.large), self.setup.effort.interval
+        if alone is not None:
+            gpu = self._on_all(lambda: load_product(alone, self._programs, self.comm))
+            if check is None:
+                yield _QuietBench()
+            else:
+                yield ClockedBench(check, _on_gpu(gpu, check), interval)
+            gpu.close()
+            return
         if check is None:
             yield _QuietBench()
-            return
-        if multiply is not None:
-            yield ClockedBench(check, multiply, interval)
             return
         call = functools.partial(np.matmul, check.a, check.b, out=check.c)
         with threadpoolctl.threadpool_limits(limits=vendor.threads, user_api="blas"):
@@ -136,20 +137,35 @@ class MpiRig:
             return Evaluated(Measurement(Outcome.COMPILE_FAILED, reason=str(error)))
         return None
 
-    def _one_gpu(self, product: GpuProduct) -> Callable[[], object] | None:
-        """The whole product on rank 0's GPU; every rank takes part in opening theirs."""
-        gpu = load_product(product, self._programs, self.comm)
-        check = self.checks.get(self.large)
-        if check is None:
-            return None
-        a, b, c = map(gpu.upload, (check.a, check.b, check.c))
+    def _on_all(self, load: Callable[[], _Resource]) -> _Resource:
+        """What every rank loads.
 
-        def multiply() -> None:
-            gpu(a, b, c)
-            gpu.synchronize()
+        Raises:
+            NotLoadedError: it cannot be loaded, on any of them.
+        """
+        error, loaded = "", None
+        try:
+            loaded = load()
+        except AutotuneError as refused:
+            error = str(refused) or type(refused).__name__
+        errors = [text for text in self.comm.allgather(error) if text]
+        if errors or loaded is None:
+            if loaded is not None:
+                loaded.close()
+            raise NotLoadedError(errors[0])
+        return loaded
 
-        multiply()
-        return multiply
+
+def _on_gpu(gpu: GpuRank, check: ProductCheck) -> Callable[[], object]:
+    """The whole product on one GPU, operands in its memory."""
+    a, b, c = map(gpu.upload, (check.a, check.b, check.c))
+
+    def multiply() -> None:
+        gpu(a, b, c)
+        gpu.synchronize()
+
+    multiply()
+    return multiply
 
 
 class _Loaded:
