@@ -52,7 +52,7 @@ else:
 refused(OperandError, "same alpha: rank 0 passes 1.0, rank 1 passes 2.0", lambda: (
     kernel(a if root else None, b if root else None, alpha=1.0 + comm.rank)
 ))  # fmt: skip
-refused(OperandError, "rank 1: alpha must be a number, got 'x'", lambda: (
+refused(OperandError, "rank 1: alpha must be a real number, got 'x'", lambda: (
     kernel(a if root else None, b if root else None, alpha=1.0 if root else "x")  # type: ignore
 ))  # fmt: skip
 refused(OperandError, "same beta: rank 0 passes nan, rank 1 passes 0.0", lambda: (

@@ -310,6 +310,7 @@ def test_calls_on_the_first_gpu(
         ((Placed(a), Placed(b), None, 1.0, 1.0), "beta = 1.0 scales what out holds"),
         ((Placed(a), Placed(b), None, 1.0, 0.0, 3), "has streams of its own, got 3"),
         ((Placed(a), Placed(b), Placed(a[:, 4:])), "out overlaps a in memory"),
+        ((Placed(a), Placed(b), None, "2"), "alpha must be a real number, got '2'"),
     ):
         with pytest.raises(OperandError, match=message):
             kernel(*wrong)

@@ -13,6 +13,7 @@ import numpy as np
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError
 from autotune.core.grid import Block
+from autotune.operations.calls import real
 from autotune.targets.cuda.arrays.operands import DeviceArray, check_place
 from autotune.targets.cuda.machine.matrix import DeviceMatrix, check_apart
 from autotune.targets.host_operands import check_operands, element_strides
@@ -103,6 +104,7 @@ class HybridCall:
             raise OperandError(
                 f"a hybrid kernel has streams of its own, got {stream!r:.80}: leave it out"
             )
+        alpha, beta = real("alpha", alpha), real("beta", beta)
         with self._lock:
             if self._operands == "host":
                 c = check_operands(self._problem, (a, b), out, {"beta": beta})

@@ -10,6 +10,7 @@ import numpy as np
 
 from autotune.core.errors import OperandError
 from autotune.core.grid import Block
+from autotune.operations.calls import real
 from autotune.targets.host_operands import check_apart, check_operands
 from autotune.targets.mpi.patience import is_set, patience_s
 from autotune.targets.mpi.ranks.meeting import Waiting, check_same, say_gone, wait
@@ -70,7 +71,7 @@ class DistributedKernel:
         fault: Exception | None = None
         c: Any = None
         try:
-            alpha, beta = _number("alpha", alpha), _number("beta", beta)
+            alpha, beta = real("alpha", alpha), real("beta", beta)
             if stream is not None:
                 raise OperandError(f"an mpi kernel takes no stream, got {stream!r:.80}")
             c = self._check(a, b, out, beta)
@@ -164,13 +165,6 @@ class DistributedKernel:
     def _waiting(self) -> Waiting:
         name = f"call {self._calls + 1} of the kernel for {self._problem.label}"
         return Waiting(name, self._limit_s, ends=is_set())
-
-
-def _number(name: str, value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise OperandError(f"{name} must be a number, got {value!r:.40}") from error
 
 
 def _told(fault: Exception | None) -> str:

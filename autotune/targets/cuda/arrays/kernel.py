@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError
-from autotune.operations.calls import check_call, check_unread
+from autotune.operations.calls import check_call, check_unread, real
 from autotune.operations.problem import MatrixOperation
 from autotune.targets.cuda.arrays.libraries import library_of, stream_handle
 from autotune.targets.cuda.arrays.operands import check_place, overlap
@@ -80,7 +80,8 @@ class DeviceKernel:
             look(each.name.lower(), array, each)
             for each, array in zip(wanted, inputs, strict=True)
         ]
-        values = {**dict(self._defined.scalars), **scalars}
+        given = {name: real(name, each) for name, each in scalars.items()}
+        values = {**dict(self._defined.scalars), **given}
         if out is None:
             check_unread(self._defined, values)
             own = None if stream is None else handle
@@ -266,6 +267,8 @@ class DeviceProduct(DeviceKernel):
         b, ldb, _ = at_b
         c, ldc, _ = at_c
         launch = self._launches.get(device) or self._load(device)
+        if not type(alpha) is type(beta) is float:  # texts, too, could be packed
+            alpha, beta = real("alpha", alpha), real("beta", beta)
         try:
             launch(a, lda, b, ldb, c, ldc, alpha, beta, stream)
         except (struct.error, OverflowError) as error:
