@@ -1,6 +1,6 @@
 """gemm for cpu: family skinny, float64, layout nn.
 
-template: gemm/cpu/skinny.py.j2, digest e0cae3abaaedf86b
+template: gemm/cpu/skinny.py.j2, digest c6084368926f05ea
 configuration: {"schedule": "guided", "side": "columns", "threads": 2, "ty": 4, "vector": 256,
     "vectors": 2}
 """
@@ -14,7 +14,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "14a46643f39e19cb"
+PROGRAM = "cdefe638678e3f08"
 REAL = types.float64
 ITEMSIZE = 8
 # Threads that share the work.
@@ -552,7 +552,10 @@ MASK_WORDS = 16
 
 @intrinsic
 def leave(typing_context, processor):
-    """Allow the calling thread all of the process's processors but one, so that it moves."""
+    """Allow the calling thread all of the process's processors but one, so that it moves.
+
+    A thread that may use others, too, stays as it is: those of the first one are not all there are.
+    """
 
     def codegen(context, builder, signature, arguments):
         processor = builder.zext(arguments[0], INT64)
@@ -561,13 +564,19 @@ def leave(typing_context, processor):
         write = get_or_insert_function(builder.module, kind, "sched_setaffinity")
         whose = get_or_insert_function(builder.module, ir.FunctionType(INT32, []), "getpid")
         # Where the system's sets are larger, it refuses these, as it does one that is empty.
-        mask = alloca_once(builder, INT64, MASK_WORDS, zfill=True)
+        mask, own = (alloca_once(builder, INT64, MASK_WORDS, zfill=True) for _ in range(2))
         builder.call(read, [builder.call(whose, []), INT64(8 * MASK_WORDS), mask])
-        index = builder.and_(builder.lshr(processor, INT64(6)), INT64(MASK_WORDS - 1))
-        word = builder.gep(mask, [index])
-        bit = builder.shl(INT64(1), builder.and_(processor, INT64(63)))
-        builder.store(builder.and_(builder.load(word), builder.not_(bit)), word)
-        builder.call(write, [INT32(0), INT64(8 * MASK_WORDS), mask])
+        builder.call(read, [INT32(0), INT64(8 * MASK_WORDS), own])
+        others = INT64(0)
+        for i in range(MASK_WORDS):
+            of_first, of_own = (builder.load(builder.gep(each, [INT64(i)])) for each in (mask, own))
+            others = builder.or_(others, builder.and_(of_own, builder.not_(of_first)))
+        with builder.if_then(builder.icmp_unsigned("==", others, INT64(0))):
+            index = builder.and_(builder.lshr(processor, INT64(6)), INT64(MASK_WORDS - 1))
+            word = builder.gep(mask, [index])
+            bit = builder.shl(INT64(1), builder.and_(processor, INT64(63)))
+            builder.store(builder.and_(builder.load(word), builder.not_(bit)), word)
+            builder.call(write, [INT32(0), INT64(8 * MASK_WORDS), mask])
         return context.get_dummy_value()
 
     return types.void(types.int32), codegen

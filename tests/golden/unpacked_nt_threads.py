@@ -1,6 +1,6 @@
 """gemm for cpu: family unpacked, float32, layout nt.
 
-template: gemm/cpu/unpacked.py.j2, digest c85bf698ba4f6a1a
+template: gemm/cpu/unpacked.py.j2, digest bfd72bd0286e98ef
 configuration: {"schedule": "guided", "threads": 2, "ty": 8, "vector": 512, "vectors": 2}
 """
 
@@ -13,7 +13,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "9e97cc942b4b62a5"
+PROGRAM = "e034b7ec53a3d638"
 REAL = types.float32
 ITEMSIZE = 4
 # Threads that share the work.
@@ -555,7 +555,10 @@ MASK_WORDS = 16
 
 @intrinsic
 def leave(typing_context, processor):
-    """Allow the calling thread all of the process's processors but one, so that it moves."""
+    """Allow the calling thread all of the process's processors but one, so that it moves.
+
+    A thread that may use others, too, stays as it is: those of the first one are not all there are.
+    """
 
     def codegen(context, builder, signature, arguments):
         processor = builder.zext(arguments[0], INT64)
@@ -564,13 +567,19 @@ def leave(typing_context, processor):
         write = get_or_insert_function(builder.module, kind, "sched_setaffinity")
         whose = get_or_insert_function(builder.module, ir.FunctionType(INT32, []), "getpid")
         # Where the system's sets are larger, it refuses these, as it does one that is empty.
-        mask = alloca_once(builder, INT64, MASK_WORDS, zfill=True)
+        mask, own = (alloca_once(builder, INT64, MASK_WORDS, zfill=True) for _ in range(2))
         builder.call(read, [builder.call(whose, []), INT64(8 * MASK_WORDS), mask])
-        index = builder.and_(builder.lshr(processor, INT64(6)), INT64(MASK_WORDS - 1))
-        word = builder.gep(mask, [index])
-        bit = builder.shl(INT64(1), builder.and_(processor, INT64(63)))
-        builder.store(builder.and_(builder.load(word), builder.not_(bit)), word)
-        builder.call(write, [INT32(0), INT64(8 * MASK_WORDS), mask])
+        builder.call(read, [INT32(0), INT64(8 * MASK_WORDS), own])
+        others = INT64(0)
+        for i in range(MASK_WORDS):
+            of_first, of_own = (builder.load(builder.gep(each, [INT64(i)])) for each in (mask, own))
+            others = builder.or_(others, builder.and_(of_own, builder.not_(of_first)))
+        with builder.if_then(builder.icmp_unsigned("==", others, INT64(0))):
+            index = builder.and_(builder.lshr(processor, INT64(6)), INT64(MASK_WORDS - 1))
+            word = builder.gep(mask, [index])
+            bit = builder.shl(INT64(1), builder.and_(processor, INT64(63)))
+            builder.store(builder.and_(builder.load(word), builder.not_(bit)), word)
+            builder.call(write, [INT32(0), INT64(8 * MASK_WORDS), mask])
         return context.get_dummy_value()
 
     return types.void(types.int32), codegen
