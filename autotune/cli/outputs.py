@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 
 from autotune.core.errors import AutotuneError, InputError
 from autotune.core.paths import CacheLocations, data_dir
+from autotune.core.writing import DATABASE
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-_STORED = {b"SQLite format 3": "is an SQLite database", b'{"op_code":': "is a study's journal"}
+_STORED = {DATABASE: "is an SQLite database", b'{"op_code":': "is a study's journal"}
 """How files begin that others than this command write to, and what they are."""
 
 _BESIDE = ("-wal", "-shm", "-journal")

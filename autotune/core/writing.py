@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
 from pathlib import Path
+
+DATABASE = b"SQLite format 3"
+"""How an SQLite database begins: a cache, or studies."""
+
+
+def check_lines(path: Path) -> None:
+    """Refuse a file that lines must not be added to.
+
+    Raises:
+        OSError: it is a database, or cannot be read.
+    """
+    if path.is_file():
+        with path.open("rb") as file:
+            if file.read(len(DATABASE)) == DATABASE:
+                raise FileExistsError(errno.EEXIST, "it is an SQLite database")
 
 
 def write_file(path: Path, content: bytes) -> None:

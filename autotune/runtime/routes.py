@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.core.writing import check_lines
+
 if TYPE_CHECKING:
     from autotune.operations.problem import Problem
     from autotune.targets.kernel import Kernel
@@ -75,6 +77,7 @@ def _listen(given: str) -> None:
             handler = logging.StreamHandler(sys.stderr)
         else:
             path = Path(given).expanduser().absolute()
+            check_lines(path)
             # Lines are appended at once and whole, so that processes may share a file.
             handler = logging.FileHandler(path, encoding="utf-8")
     except OSError as error:  # a program must not end for its log

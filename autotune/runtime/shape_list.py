@@ -21,6 +21,7 @@ from typing import Any
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError
 from autotune.core.suggestions import must_be
+from autotune.core.writing import check_lines
 from autotune.families.catalog import find_operation
 from autotune.operations.operation import Operation
 from autotune.operations.problem import MatrixOperation, Problem
@@ -69,10 +70,11 @@ def append(path: Path, used: Iterable[UsedShape]) -> None:
     """Add lines to a list, all or none, whoever else does the same.
 
     Raises:
-        OSError: the file cannot be written.
+        OSError: the file cannot be written, or is a database.
     """
     import fcntl  # late: lists are read on systems without it, too
 
+    check_lines(path)
     text = "".join(f"{strict_json.line(each.document())}\n" for each in used).encode()
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:

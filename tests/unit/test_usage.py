@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from records import record
 from textbook_family import tune_textbook
 
 from autotune import Gemm, load, matmul
+from autotune.runtime import routes
 from autotune.runtime.multiplying import forget
 from autotune.runtime.shape_list import read_shapes
 from autotune.runtime.usage import VARIABLE
+from autotune.store import TuningCache
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -143,6 +146,18 @@ def test_a_list_that_cannot_be_written_ends_no_program(tmp_path: Path) -> None:
         del os.environ[VARIABLE]
     assert done.returncode == 0
     assert done.stderr.count("shapes are not recorded") == 1
+
+
+def test_no_line_is_added_to_a_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = TuningCache(tmp_path / "tuning.sqlite")
+    cache.add(record())
+    before = cache.path.read_bytes()
+    for variable in (VARIABLE, routes.VARIABLE):
+        monkeypatch.setenv(variable, str(cache.path))
+        done = run("use(2)")
+        assert "cannot be written (it is an SQLite database)" in done.stderr
+        monkeypatch.delenv(variable)
+    assert cache.path.read_bytes() == before
 
 
 def test_calls_of_what_computes_meanwhile_are_counted_too(listed: Path) -> None:
