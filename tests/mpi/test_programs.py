@@ -104,7 +104,7 @@ def test_a_plan_needs_its_ranks(tmp_path: Path) -> None:
     program.write_text(render(family, {"rows": 3, "threads": 1}, dtype="float64").text)
     done = run_ranks(2, str(program))
     assert done.returncode != 0
-    assert "the grid takes 3 ranks, the communicator has 2" in done.stderr
+    assert "the grid takes 3 ranks, and there are 2" in done.stderr
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES))
