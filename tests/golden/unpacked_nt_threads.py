@@ -1,6 +1,6 @@
 """gemm for cpu: family unpacked, float32, layout nt.
 
-template: gemm/cpu/unpacked.py.j2, digest bfd72bd0286e98ef
+template: gemm/cpu/unpacked.py.j2, digest 1d8b839129c03e13
 configuration: {"schedule": "guided", "threads": 2, "ty": 8, "vector": 512, "vectors": 2}
 """
 
@@ -13,7 +13,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "e034b7ec53a3d638"
+PROGRAM = "e15b6d19a9b6ad02"
 REAL = types.float32
 ITEMSIZE = 4
 # Threads that share the work.

@@ -232,7 +232,9 @@ def test_threads_of_a_cpu_kernel_are_what_the_file_says(tmp_path: Path) -> None:
 
 def test_threads_that_are_none_are_refused(tmp_path: Path) -> None:
     before = 'threads = "teams * 2"'
-    with pytest.raises(FamilyError, match=r"threads = 'M' uses 'M'; .* are: acc_itemsize, itemsize, teams"):
+    with pytest.raises(
+        FamilyError, match=r"threads = 'M' uses 'M'; .* are: acc_itemsize, itemsize, teams"
+    ):
         read_plain(tmp_path, CPU.replace(before, 'threads = "M"'))
     family = read_plain(tmp_path, CPU.replace(before, 'threads = "teams - 1"'))
     with pytest.raises(SpaceError, match=r"threads of family 'plain' .* teams - 1 is 0"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+import mmap
 import os
 import subprocess
 import sys
@@ -10,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +20,7 @@ from cpu_machines import AVX2, AVX512, NEON, SINGLE, effective_restrictions
 from gemm_calls import GemmCall, drawn, multiply
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from autotune.core.configuration import Configuration
 from autotune.core.limits import CpuLimits
@@ -127,6 +131,44 @@ def test_nan_and_infinity_stay_where_they_belong(program: Program, compiled: Com
     a[18, 10], b[10, 39], b[9, 0] = np.nan, np.inf, -np.inf
     call = GemmCall(19, 11, 40, padding_a=3, padding_b=3)
     multiply(compiled(program), program.layout, a, b, call, (8, 64, 0))
+
+
+def at_the_end(matrix: NDArray[Any], padding: int) -> NDArray[Any]:
+    """A copy whose last element is the last one before memory that nobody may touch."""
+    rows, columns = matrix.shape
+    ld, item = columns + padding, matrix.itemsize
+    used = ((rows - 1) * ld + columns) * item
+    pages = -(-used // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = np.frombuffer(mmap.mmap(-1, pages + mmap.PAGESIZE), np.uint8)
+    behind = ctypes.c_void_p(memory.ctypes.data + pages)
+    assert ctypes.CDLL(None).mprotect(behind, ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+    flat = memory[pages - used : pages].view(matrix.dtype)
+    flat.fill(np.nan)
+    copied = np.lib.stride_tricks.as_strided(flat, matrix.shape, (ld * item, item))
+    copied[...] = matrix
+    return copied
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=str)
+@pytest.mark.parametrize("sizes", [(700, 16, 5), (3, 300, 5), (1, 1, 1), (70, 33, 64), (9, 2, 37)])
+@pytest.mark.parametrize("padding", [0, 3])
+def test_operands_may_end_where_memory_does(
+    program: Program, sizes: tuple[int, int, int], padding: int, compiled: Compile
+) -> None:
+    m, n, k = sizes
+    rng = np.random.default_rng(n)
+    a, b = (rng.integers(-4, 5, shape).astype(program.dtype) for shape in ((m, n), (n, k)))
+    held_a, held_b = (
+        at_the_end(each.T if stored == "t" else each, padding)
+        for each, stored in zip((a, b), program.layout, strict=True)
+    )
+    c = np.full((m, k), np.nan, program.dtype)
+    lda, ldb = (each.strides[0] // each.itemsize for each in (held_a, held_b))
+    compiled(program).gemm(
+        *(m, n, k, 1.0, held_a.ctypes.data, lda, held_b.ctypes.data, ldb, 0.0),
+        *(c.ctypes.data, k, 128, 256, 0),
+    )
+    np.testing.assert_array_equal(c, a @ b)
 
 
 SECOND_PROCESS = """
