@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -48,6 +49,9 @@ _MOST = 0.75
 
 _TRIED = 4
 """Calls of a program that are looked at for that."""
+
+_MOVED = 8
+"""Calls that are moved to near ones where no call of any program is valid as it is."""
 
 _USUAL = ((2048, 2048, 2048), (1, 4096, 4096), (4096, 4096, 1), (8, 4096, 4096), (64, 64, 64))
 """Rows, reduction and columns of problems, for one of which a preset is meant."""
@@ -119,8 +123,12 @@ class Predictor:
         ranked = self._ranked(problem)
         if ranked is None:
             return
-        for choice in self._valid_choices(ranked.chooser, problem):
-            entry, candidate, seconds, spread = choice
+        choices = self._valid_choices(ranked.chooser, problem)
+        first = next(choices, None)
+        if first is None:  # of the calls that are kept, which are not all of these programs
+            choices = self._moved_choices(ranked.chooser, problem)
+        begun = () if first is None else (first,)
+        for entry, candidate, seconds, spread in itertools.chain(begun, choices):
             yield Prediction(candidate, entry, ranked.portfolio, seconds, spread, ranked.whose)
 
     def by_limits(self, problem: Problem, default: str) -> Candidate | None:
@@ -166,6 +174,17 @@ class Predictor:
         for choice in chooser.ranked(Sizes.of(problem)):
             if self._fits.valid(choice.candidate, problem):
                 yield choice
+
+    def _moved_choices(self, chooser: Chooser, problem: Gemm) -> Iterator[Choice]:
+        """The same programs, called in the way that is nearest to one that is not valid."""
+        fitting = self._fits.at(problem)
+        for choice in itertools.islice(chooser.ranked(Sizes.of(problem)), _MOVED):
+            moved = fitting.fitted(choice.candidate)
+            if moved is None:
+                continue
+            changed = set(moved.configuration.items() - choice.candidate.configuration.items())
+            if {name for name, _ in changed} <= {*self._families[moved.family].runtime_parameters}:
+                yield choice._replace(candidate=moved)
 
     def _fitting(self, problem: Gemm) -> Iterator[Portfolio]:
         """Portfolios of problems like this, of the device itself or the most similar ones.

@@ -117,6 +117,23 @@ def test_a_set_for_wider_vectors_is_none_for_narrower() -> None:
     assert own.choose(problem) is not None
 
 
+def test_where_no_call_is_valid_the_nearest_of_the_same_program_serves() -> None:
+    device = processor(AVX512)
+    whole = portfolio_of(device)
+    deep = [e for e in whole.entries if e.family == "goto" and e.configuration["sn"] == 1024]
+    alone = dataclasses.replace(whole, entries=tuple(deep))
+    problem = Gemm(300, 467, 3600)  # panels of 1024 steps repeat those of 512
+    chosen = Predictor([alone], FAMILIES, device).choose(problem)
+    assert chosen is not None
+    entry, found = chosen.entry.configuration, chosen.candidate.configuration
+    assert FAMILIES["goto"].space(problem, device.limits).rejection(found) is None
+    assert found["sn"] == 512
+    runtime = FAMILIES["goto"].runtime_parameters
+    assert [v for k, v in found.items() if k not in runtime] == [
+        v for k, v in entry.items() if k not in runtime
+    ]
+
+
 @pytest.mark.parametrize(("most", "expected"), [(1, 1), (2, 2), (5, 4), (64, 64), (1000, 128)])
 def test_all_threads_are_as_many_as_a_family_divides_work_among(most: int, expected: int) -> None:
     limits = dataclasses.replace(AVX512, max_threads=most)
