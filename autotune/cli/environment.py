@@ -10,6 +10,7 @@ from autotune.core.check import Check, attempt
 from autotune.core.errors import InputError
 from autotune.core.printable import shown
 from autotune.core.suggestions import did_you_mean
+from autotune.core.switches import is_on
 
 PREFIX = "AUTOTUNE_"
 
@@ -73,11 +74,7 @@ def _choices() -> Check:
         InputError: one is none.
     """
     for name in ("AUTOTUNE_BACKGROUND", "AUTOTUNE_TUNE"):
-        told = os.environ.get(name) or "1"
-        if told not in ("0", "1"):
-            raise InputError(
-                f"{name} must be 0 or 1, got {shown(told)}: set it to one of them, or unset it"
-            )
+        is_on(name)
     given = [name for name in VARIABLES if os.environ.get(name)]
     return Check.ok("variables", f"{', '.join(given)} set" if given else "none set")
 

@@ -300,12 +300,13 @@ class Programs:
         # Where the tile itself is chosen at the call, a step is as dear as the tile is large.
         counted[1:4] *= self.volume
         counted[4] *= self.area
+        every = counted[1] + counted[2]
         near, far = self._chip.beyond(sizes)
-        np.multiply(counted[1] + counted[2], near, out=counted[17])
-        np.multiply(counted[1] + counted[2], far, out=counted[18])
+        np.multiply(every, near, out=counted[17])
+        np.multiply(every, far, out=counted[18])
         unaligned = sizes.unaligned
         if any(unaligned):
-            steps = (counted[1] + counted[2]) * self.as_they_are
+            steps = every * self.as_they_are
             copied_bytes = (unaligned[0] * m * n + unaligned[1] * n * k) * itemsize
             counted[11] = steps if unaligned[0] else 0.0
             counted[12] = steps if unaligned[1] else 0.0

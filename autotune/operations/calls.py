@@ -56,6 +56,11 @@ def check_unread(operation: Operation, scalars: Mapping[str, float]) -> None:
     raise OperandError(f"{operation.name} reads what out holds: pass out=")
 
 
+def out_overlaps(name: str) -> OperandError:
+    """What to say of an output that shares an element with an input."""
+    return OperandError(f"out overlaps {name} in memory: pass a separate array as out")
+
+
 def number(name: str, value: Any, wanted: str = "a number") -> Any:
     """A scalar as the number that it is: one of Python, or of whatever else multiplies.
 

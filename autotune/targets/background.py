@@ -15,7 +15,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.core.errors import AutotuneError, CompileError, InputError
+from autotune.core.errors import AutotuneError, CompileError
+from autotune.core.switches import is_on
 from autotune.measuring.processes import Failure, WorkerProcess
 
 VARIABLE = "AUTOTUNE_BACKGROUND"
@@ -39,12 +40,7 @@ def is_wanted(asked: bool | None) -> bool:
     Raises:
         InputError: the variable is neither 0 nor 1.
     """
-    if asked is not None:
-        return asked
-    told = os.environ.get(VARIABLE) or "1"
-    if told not in ("0", "1"):
-        raise InputError(f"{VARIABLE} must be 0 or 1, got {told!r}")
-    return told == "1"
+    return is_on(VARIABLE) if asked is None else asked
 
 
 class Workers:
@@ -171,6 +167,11 @@ class Background:
             return None
 
 
+def failure_text(error: Exception) -> str:
+    """What an error says, and what kind it is where it is none of ours."""
+    return str(error) if isinstance(error, AutotuneError) else f"{type(error).__name__}: {error}"
+
+
 def _tell(told: Told, failure: str) -> None:
     """Have somebody hear of an end; whatever comes of it, others wait for the thread."""
     try:
@@ -183,10 +184,8 @@ def _done(job: Job, workers: Workers) -> str:
     """Why a job failed; empty where it did not."""
     try:
         job.compile(workers)
-    except AutotuneError as error:
-        failure = str(error)
-    except Exception as error:  # of compilers and drivers: the program must not miss its thread
-        failure = f"{type(error).__name__}: {error}"
+    except Exception as error:  # of compilers and drivers, too: others wait for the thread
+        failure = failure_text(error)
     else:
         return ""
     if threading.main_thread().is_alive():  # or the program ends, and its workers with it

@@ -8,7 +8,7 @@ import numpy as np
 
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError
-from autotune.operations.calls import check_unread
+from autotune.operations.calls import check_unread, out_overlaps
 from autotune.operations.parts import plain_strides
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def check_apart(out: NDArray[Any], name: str, given: NDArray[Any]) -> None:
         OperandError: it does.
     """
     if np.may_share_memory(out, given) and _overlaps(out, given):
-        raise OperandError(f"out overlaps {name} in memory: pass a separate array as out")
+        raise out_overlaps(name)
 
 
 def _overlaps(x: NDArray[Any], y: NDArray[Any]) -> bool:

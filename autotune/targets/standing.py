@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune.core.errors import AutotuneError
-from autotune.targets.background import Background, background
+from autotune.targets.background import Background, background, failure_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,10 +58,8 @@ class Standing:
         if not failure:
             try:
                 self._now = self._make()
-            except AutotuneError as error:
-                failure = str(error)
-            except Exception as error:  # of loaders and drivers: the other one goes on computing
-                failure = f"{type(error).__name__}: {error}"
+            except Exception as error:  # of loaders and drivers, too: the other one goes on
+                failure = failure_text(error)
         self._asked = None
         if failure:
             self._tell(

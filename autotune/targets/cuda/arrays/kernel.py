@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError
-from autotune.operations.calls import check_call, check_unread, real
+from autotune.operations.calls import check_call, check_unread, out_overlaps, real
 from autotune.operations.problem import MatrixOperation
 from autotune.targets.cuda.arrays.libraries import library_of, stream_handle
 from autotune.targets.cuda.arrays.operands import check_place, overlap
@@ -97,9 +97,7 @@ class DeviceKernel:
             )
         for place in places:
             if place.meets(at_out):
-                raise OperandError(
-                    f"out overlaps {place.name} in memory: pass a separate array as out"
-                )
+                raise out_overlaps(place.name)
         places.insert(self._position, at_out)
         others = self._order(described, handle, device, explicit=stream is not None)
         self._launch(places, values, handle, device)
@@ -278,7 +276,7 @@ class DeviceProduct(DeviceKernel):
         if self._out_itemsize != self._itemsize or overlap(
             at_c, self._c_shape, at_x, shape, self._itemsize
         ):
-            raise OperandError(f"out overlaps {name} in memory: pass a separate array as out")
+            raise out_overlaps(name)
 
 
 @dataclass(frozen=True, slots=True)

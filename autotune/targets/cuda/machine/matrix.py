@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from autotune.core.errors import OperandError
+from autotune.operations.calls import out_overlaps
 from autotune.targets.cuda.arrays.operands import overlap
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def check_apart(out: DeviceMatrix, **given: DeviceMatrix) -> None:
     for name, each in given.items():
         near = out.device == each.device and out.size and each.size
         if near and overlap(*out._place, *each._place, out.dtype.itemsize):
-            raise OperandError(f"out overlaps {name} in memory: pass a separate array as out")
+            raise out_overlaps(name)
 
 
 def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
