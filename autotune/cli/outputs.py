@@ -84,8 +84,6 @@ def attempted(path: Path | None, write: Callable[[Path], None]) -> AutotuneError
         return None
     try:
         write(path)
-    except OSError as error:
-        return AutotuneError(f"cannot write {path}: {error.strerror or error}")
     except AutotuneError as error:
         return error
     return None

@@ -15,7 +15,7 @@ from autotune.cli.records import counted
 from autotune.cli.result import CommandResult
 from autotune.cli.table import table
 from autotune.core.errors import InputError
-from autotune.core.writing import write_file
+from autotune.core.writing import deliver
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,7 +125,7 @@ def run(args: argparse.Namespace) -> CommandResult:
         documents,
         _text(rows, args.seeds),
         failure=attempted(
-            args.csv, lambda path: write_file(path, _csv_text(documents).encode("utf-8"))
+            args.csv, lambda path: deliver(path, _csv_text(documents).encode("utf-8"))
         ),
     )
 

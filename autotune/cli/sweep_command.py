@@ -16,7 +16,7 @@ from autotune.cli.scope import Scope
 from autotune.cli.targets import joined_target, target_options
 from autotune.core import arguments
 from autotune.core.errors import InputError
-from autotune.core.writing import write_file
+from autotune.core.writing import deliver
 
 if TYPE_CHECKING:
     from autotune.operations.problem import Problem
@@ -173,4 +173,4 @@ def _write(path: Path, result: SweepResult) -> None:
         text = sweeps.write_csv((each.candidate, each.measurement) for each in result.measured)
     else:
         text = json.dumps(document(result), indent=1) + "\n"
-    write_file(path, text.encode())
+    deliver(path, text.encode())

@@ -8,6 +8,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from autotune.core.errors import AutotuneError
+
 DATABASE = b"SQLite format 3"
 """How an SQLite database begins: a cache, or studies."""
 
@@ -43,3 +45,15 @@ def write_file(path: Path, content: bytes) -> None:
         if path.exists():
             shutil.copymode(path, temporary)
         temporary.replace(path)
+
+
+def deliver(path: Path, content: bytes, failure: type[AutotuneError] = AutotuneError) -> None:
+    """Write a file that somebody asked for; see `write_file`.
+
+    Raises:
+        AutotuneError: it cannot be written; of the kind that `failure` says.
+    """
+    try:
+        write_file(path, content)
+    except OSError as error:
+        raise failure(f"cannot write {path}: {error.strerror or error}") from error

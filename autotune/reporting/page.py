@@ -7,10 +7,9 @@ from datetime import UTC, datetime
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from autotune.core.errors import AutotuneError
 from autotune.core.printable import printable
 from autotune.core.version import __version__
-from autotune.core.writing import write_file
+from autotune.core.writing import deliver
 from autotune.reporting import running, runtime, spaces, surroundings, winning
 from autotune.reporting.amounts import Measure
 from autotune.reporting.explore import explored
@@ -97,10 +96,7 @@ def write_page(path: Path, studies: Sequence[Study], extra_families: tuple[Path,
     """
     script = runtime.bundle()
     content = render(page_of(studies, extra_families), script).encode("utf-8", "replace")
-    try:
-        write_file(path, content)
-    except OSError as error:
-        raise AutotuneError(f"cannot write {path}: {error.strerror or error}") from error
+    deliver(path, content)
     return len(content)
 
 

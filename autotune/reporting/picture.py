@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
-from autotune.core.errors import AutotuneError, InputError
-from autotune.core.writing import write_file
+from autotune.core.errors import InputError
+from autotune.core.writing import deliver
 from autotune.reporting import charts, facts, space_charts
 from autotune.reporting.amounts import Measure
 from autotune.reporting.runtime import converter
@@ -72,7 +72,4 @@ def write_picture(path: Path, studies: Sequence[Study]) -> None:
         content: bytes = converter().vegalite_to_svg(spec).encode()
     else:
         content = converter().vegalite_to_png(spec, scale=_SCALE)
-    try:
-        write_file(path, content)
-    except OSError as error:
-        raise AutotuneError(f"cannot write {path}: {error.strerror or error}") from error
+    deliver(path, content)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autotune.core.errors import CacheError, InputError
-from autotune.core.writing import write_file
+from autotune.core.writing import deliver
 from autotune.model.portfolio import Portfolio
 from autotune.store import checks, strict_json
 from autotune.store.portfolio import portfolio_document, read_portfolio
@@ -50,10 +50,7 @@ def export_records(stored: Iterable[Stored], file: Path) -> None:
         CacheError: the file cannot be written.
     """
     text = "".join(f"{line}\n" for line in export_lines(stored))
-    try:
-        write_file(file, text.encode())
-    except OSError as error:
-        raise CacheError(f"cannot write {file}: {error.strerror or error}") from error
+    deliver(file, text.encode(), CacheError)
 
 
 def import_records(file: Path) -> list[Stored]:

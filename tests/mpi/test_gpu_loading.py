@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -98,8 +99,7 @@ def test_what_another_rank_cannot_load_is_given_back(
     what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     loaded = Loaded()
-    monkeypatch.setattr(rig, "load_program", lambda *_: loaded)
-    monkeypatch.setattr(rig, "load_product", lambda *_: loaded)
+    load_by(monkeypatch, lambda *_: loaded)
     with contextlib.ExitStack() as opened, pytest.raises(rig.NotLoadedError, match="no space"):
         opened.enter_context(opening(what, a_rig(tmp_path, Comm("no space"))))
     assert loaded.closed
@@ -112,8 +112,7 @@ def test_what_one_rank_cannot_load_none_loads(
     def refuse(*_: object) -> None:
         raise LaunchError("out of memory")
 
-    monkeypatch.setattr(rig, "load_program", refuse)
-    monkeypatch.setattr(rig, "load_product", refuse)
+    load_by(monkeypatch, refuse)
     with contextlib.ExitStack() as opened, pytest.raises(rig.NotLoadedError, match="of memory"):
         opened.enter_context(opening(what, a_rig(tmp_path, Comm(""))))
 
@@ -123,11 +122,15 @@ def test_candidates_leave_no_code_behind(
     what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     loaded = Loaded()
-    monkeypatch.setattr(rig, "load_program", lambda *_: loaded)
-    monkeypatch.setattr(rig, "load_product", lambda *_: loaded)
+    load_by(monkeypatch, lambda *_: loaded)
     with opening(what, a_rig(tmp_path, Comm(""))):
         assert not loaded.closed
     assert loaded.closed
+
+
+def load_by(monkeypatch: pytest.MonkeyPatch, loads: Callable[..., object]) -> None:
+    for name in ("load_program", "load_product"):
+        monkeypatch.setattr(rig, name, loads)
 
 
 def opening(what: str, on: rig.MpiRig) -> contextlib.AbstractContextManager[object]:
