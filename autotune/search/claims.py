@@ -101,10 +101,9 @@ class Ledger:
         return [number for number, held in self.rows.items() if held == row and number != but]
 
     def _end(self, trial: FrozenTrial, row: int) -> None:
-        reason = None if OUTCOME in trial.user_attrs else trial.user_attrs.get(REASON)
-        if trial.state is TrialState.FAIL and reason == INTERRUPTED:
+        if _never_ran(trial, INTERRUPTED):
             return
-        if trial.state is TrialState.FAIL and reason == ORPHANED:
+        if is_orphan(trial):
             # The worker's death may have been this configuration's doing: one more chance.
             self._orphans[row] += 1
             if self._orphans[row] < 2:
@@ -165,6 +164,11 @@ def claim(
         time.sleep(_POLL_S)
 
 
+def is_orphan(trial: FrozenTrial) -> bool:
+    """Whether a trial was ended because its worker was gone."""
+    return _never_ran(trial, ORPHANED)
+
+
 def withdraw(study: optuna.Study, trial: FrozenTrial) -> None:
     """Give up whatever `trial` claims: there is nothing left for it."""
     write_note(study, trial, CLAIM, None)
@@ -187,6 +191,12 @@ def reclaim_orphans(study: optuna.Study, heartbeats: Mapping[str, float]) -> int
 def fail(study: optuna.Study, trial: optuna.Trial | FrozenTrial, reason: str) -> bool:
     """End a RUNNING trial that was not measured; False when somebody else has ended it."""
     return end_as_failed(study, trial, REASON, reason)
+
+
+def _never_ran(trial: FrozenTrial, reason: str) -> bool:
+    """Whether a trial was ended for that reason, and not with a measurement."""
+    attrs = trial.user_attrs
+    return trial.state is TrialState.FAIL and OUTCOME not in attrs and attrs.get(REASON) == reason
 
 
 def _orphaned(trial: FrozenTrial, heartbeats: Mapping[str, float]) -> bool:

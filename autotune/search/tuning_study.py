@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from autotune.core.errors import CacheError, SpaceError, StudyError
 from autotune.core.measurement import Measurement, Outcome
-from autotune.search.claims import INTERRUPTED, fail, reclaim_orphans
+from autotune.search.claims import INTERRUPTED, fail, is_orphan, reclaim_orphans
 from autotune.search.feasible import FeasibleSampler, SpaceExhaustedError
 from autotune.search.interrupts import deferred_interrupt
 from autotune.search.owner import Owner
@@ -192,6 +192,28 @@ class TuningStudy(Generic[PointT]):
                     raise
                 return False
             return True
+
+    @property
+    def lost(self) -> dict[PointT, datetime]:
+        """What is to be proposed again since its worker died, and when that one had begun it."""
+        self._sampler.refresh(self.optuna)
+        ledger = self._sampler.ledger
+        return {
+            self._point(row): trial.datetime_start.astimezone()
+            for trial in ledger.trials
+            if (row := ledger.rows.get(trial.number)) is not None
+            and row not in ledger.visited
+            and trial.datetime_start is not None
+            and is_orphan(trial)
+        }
+
+    def recover(self, candidate: PointT, measurement: Measurement) -> None:
+        """Tell what a lost worker measured and had no time to tell; visited ones are skipped."""
+        if self.enqueue([candidate]) and (proposal := self.ask()) is not None:
+            if proposal.candidate == candidate:
+                self.tell(proposal, measurement)
+            else:  # another worker has just taken it
+                self.release(proposal)
 
     def release(self, proposal: Proposal[PointT]) -> None:
         """Give up a proposal without a measurement; it may be proposed again."""

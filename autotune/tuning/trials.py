@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -166,6 +167,7 @@ class Workplace:
             ) as evaluator,
         ):
             opened.note_run({"sampler": sampler, "seed": seed, **self.surroundings})
+            self._recover(opened)
             yield opened, evaluator
 
     @property
@@ -197,6 +199,17 @@ class Workplace:
         return predictor_of(
             sources, self.problem.operation, self.target.name, self.families, self.device
         )
+
+    def _recover(self, opened: TuningStudy[Candidate]) -> None:
+        """Tell what workers that were killed had stored and had no time to tell the study."""
+        if not (lost := opened.lost):
+            return
+        for each in self.store.measurements(
+            opened.name, self.device.fingerprint.digest, self.problem, self.target.name
+        ):
+            begun = lost.get(each.candidate)
+            if begun is not None and datetime.fromisoformat(each.created) >= begun:
+                opened.recover(each.candidate, each.measurement)
 
     def _priors(self) -> list[Prior]:
         families = {name: self.families[name] for name in self.union.spaces}

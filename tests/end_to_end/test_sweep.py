@@ -155,6 +155,52 @@ def test_a_killed_sweep_goes_on_where_it_was(whole: SweepResult, tmp_path: Path)
     assert len(after) == whole.size
 
 
+KILLED_BEFORE_IT_TELLS = """
+import os, signal, sys
+from autotune.cli import main
+from autotune.search import TuningStudy
+
+tell = TuningStudy.tell
+
+
+def killed(self, proposal, measurement):
+    if proposal.number == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return tell(self, proposal, measurement)
+
+
+TuningStudy.tell = killed
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("racing", [(), ("--racing",)])
+def test_what_was_stored_and_not_told_is_told_by_the_next(
+    whole: SweepResult, tmp_path: Path, racing: tuple[str, ...]
+) -> None:
+    command = ["sweep", *OPTIONS, *racing, "--cache", str(tmp_path)]
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED_BEFORE_IT_TELLS, *command], capture_output=True, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    store = TuningCache(tmp_path / "tuning.sqlite")
+    before = store.measurements()
+    assert len(before) == 3
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune", *command, "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    [document] = json.loads(done.stdout)
+    assert document["complete"]
+    after = store.measurements()
+    assert after[:3] == before
+    assert len(after) == whole.size
+    assert len({each.candidate for each in after}) == whole.size
+
+
 def test_an_interrupted_sweep_keeps_a_part(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "autotune", "sweep", *OPTIONS, "--cache", str(tmp_path)]
     process = subprocess.Popen(
