@@ -17,14 +17,16 @@ from autotune.core.configuration import Candidate, Configuration
 from autotune.core.device import Device
 from autotune.core.errors import CompileError, FamilyError
 from autotune.core.limits import CpuLimits
-from autotune.core.measurement import Measurement, Outcome
+from autotune.core.measurement import Outcome
 from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.evaluator import Effort
+from autotune.measuring.racing import PROBE_RATIO
 from autotune.measuring.timing import MIN_CALLS, time_calls, timed
 from autotune.operations.problem import Gemm
 from autotune.targets.cpu import CpuEvaluator, CpuKernel, load_kernel
 from autotune.targets.cpu.identity import read_cpu
+from autotune.targets.cpu.rig import PROBE_BEST_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -418,19 +420,13 @@ def test_a_hopeless_candidate_is_not_run_at_full_size(programs: ProgramCache) ->
     problem = Gemm(600, 600, 600, threads=1)  # rows of no power of two, which caches keep
     slow = Candidate("loops", Configuration({"order": "kji", "threads": 1}))
 
-    def evaluated(best_s: float | None) -> Measurement:
-        with CpuEvaluator(
-            problem, families, read_cpu(), programs, effort=QUICK, workers=1
-        ) as evaluator:
-            return evaluator.evaluate(slow, best_s=best_s)
-
-    honest = evaluated(None)
-    assert honest.ok
-    assert honest.median_s is not None
-    best_s = honest.median_s / 100  # as of something that is worth its time
-    measurement = evaluated(best_s)
+    best_s = 1.1 * PROBE_BEST_S  # the product has 0.2 s of work for a core, one element at a time
+    with CpuEvaluator(
+        problem, families, read_cpu(), programs, effort=QUICK, workers=1
+    ) as evaluator:
+        measurement = evaluator.evaluate(slow, best_s=best_s)
     assert measurement.outcome is Outcome.ABANDONED
     assert "sizes divided by" in measurement.reason
     assert measurement.median_s is not None
-    assert measurement.median_s > 8 * best_s
+    assert measurement.median_s > PROBE_RATIO * best_s
     assert measurement.error is not None
