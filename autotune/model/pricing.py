@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.model.terms import LESS, MORE, SECTOR_BYTES, TERMS, UNIT, Programs
+from autotune.model.terms import (
+    BETWEEN_WORDS,
+    BY_WORDS,
+    LESS,
+    MORE,
+    SECTOR_BYTES,
+    TERMS,
+    UNIT,
+    Programs,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,18 +73,25 @@ class Priced:
         bytes_of_c = of["bytes of C"] + of["bytes of parts"] * programs.written
         full = of["steps of full waves"] * resident + of["steps in a row"]
         last = of["steps of the last wave"]
-        unaligned = [
-            of[f"steps, rows of {each} unaligned"] * programs.as_they_are for each in "AB"
+        by_words, between_words = (
+            [of[f"steps, rows of {each} {how}"] * programs.as_they_are for each in "AB"]
+            for how in ("unaligned", "between words")
+        )
+        slower = [
+            {0: none, BY_WORDS: words, BETWEEN_WORDS: words + more}
+            for none, words, more in zip(
+                np.zeros((2, len(units))), by_words, between_words, strict=True
+            )
         ]
         copied = of["bytes copied"] * programs.copied
         self._of_calls, self._of_steps = {}, {}
-        for a, b in itertools.product((False, True), repeat=2):
-            slow = a * unaligned[0] + b * unaligned[1]
+        for a, b in itertools.product((0, BY_WORDS, BETWEEN_WORDS), repeat=2):
+            slow = slower[0][a] + slower[1][b]
             self._of_calls[a, b] = np.array(
                 [
-                    fixed + (a or b) * of["copies"] * programs.copied,
-                    of["bytes of A"] + a * copied,
-                    of["bytes of B"] + b * copied,
+                    fixed + bool(a or b) * of["copies"] * programs.copied,
+                    of["bytes of A"] + bool(a) * copied,
+                    of["bytes of B"] + bool(b) * copied,
                     bytes_of_c,
                 ]
             )

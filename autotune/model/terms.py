@@ -48,6 +48,8 @@ TERMS = (
     "sectors in vain",
     "steps, an operand beyond the near cache",
     "steps, all beyond the far cache",
+    "steps, rows of A between words",
+    "steps, rows of B between words",
 )
 """What is counted, in the order of the prices."""
 
@@ -56,6 +58,9 @@ FIRST_TERMS = 16
 
 VECTOR_BYTES = 16
 """Rows whose length is no multiple of it cannot be read in whole vectors."""
+
+WORD_BYTES = 4
+"""Rows whose length is no multiple of it begin between words, which are what is copied."""
 
 SECTOR_BYTES = 32
 """What a GPU's memory and caches deliver at a time, from a multiple of it on."""
@@ -97,10 +102,13 @@ class Sizes:
         return a * self.itemsize, b * self.itemsize
 
     @property
-    def unaligned(self) -> tuple[bool, bool]:
-        """Whether the rows of A, and of B, as they are stored, are no whole vectors."""
+    def unaligned(self) -> tuple[int, int]:
+        """How ill the rows of A, and of B, lie as they are stored.
+
+        0 are whole vectors, `BY_WORDS` no whole vectors but words, `BETWEEN_WORDS` not even those.
+        """
         a, b = self.row_bytes
-        return a % VECTOR_BYTES != 0, b % VECTOR_BYTES != 0
+        return _ill(a), _ill(b)
 
     @property
     def row_kinds(self) -> tuple[int, int]:
@@ -133,6 +141,16 @@ class Chip:
         a, b, c = sizes.m * sizes.n, sizes.n * sizes.k, sizes.m * sizes.k
         largest, every = max(a, b) * sizes.itemsize, (a + b + c) * sizes.itemsize
         return _beyond(largest, self.near), _beyond(every, self.far)
+
+
+BY_WORDS, BETWEEN_WORDS = 1, 2
+"""How ill rows lie, see `Sizes.unaligned`."""
+
+
+def _ill(row_bytes: int) -> int:
+    if row_bytes % VECTOR_BYTES == 0:
+        return 0
+    return BETWEEN_WORDS if row_bytes % WORD_BYTES else BY_WORDS
 
 
 def _beyond(count: int, cache: int) -> float:
@@ -304,17 +322,20 @@ class Programs:
         near, far = self._chip.beyond(sizes)
         np.multiply(every, near, out=counted[17])
         np.multiply(every, far, out=counted[18])
-        unaligned = sizes.unaligned
-        if any(unaligned):
+        a, b = sizes.unaligned
+        if a or b:
             steps = every * self.as_they_are
-            copied_bytes = (unaligned[0] * m * n + unaligned[1] * n * k) * itemsize
-            counted[11] = steps if unaligned[0] else 0.0
-            counted[12] = steps if unaligned[1] else 0.0
+            copied_bytes = (bool(a) * m * n + bool(b) * n * k) * itemsize
+            counted[11] = steps if a else 0.0
+            counted[12] = steps if b else 0.0
             counted[14] = self.copied
             np.multiply(self.copied, copied_bytes, out=counted[15])
+            counted[19] = steps if a == BETWEEN_WORDS else 0.0
+            counted[20] = steps if b == BETWEEN_WORDS else 0.0
         else:
             counted[11:13] = 0.0
             counted[14:16] = 0.0
+            counted[19:21] = 0.0
         counted[13] = self.in_block
         return counted
 

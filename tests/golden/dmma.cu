@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family dmma, float64, layout nn.
  *
- * template: gemm/cuda/dmma.cu.j2, digest 90fbaa048fa9cfb4
+ * template: gemm/cuda/dmma.cu.j2, digest f3561c8949dbd275
  * configuration: {"fragments": 2, "min_blocks": 1, "mma_k": 8, "mma_m": 16, "sk": 64, "sm": 128,
  *     "sn": 16, "stages": 4, "warp_k": 32, "warp_m": 32}
  * launch: grid (tiles, 1, splits), block (256, 1, 1), 98304 bytes of dynamic shared memory
@@ -201,36 +201,43 @@ __device__ constexpr int threads_across(int positions) {
   return a;
 }
 
+// Elements of a copy where rows are not aligned to 16 bytes.
+constexpr int NARROW = 1;
+
 // Copies tiles of ROWS x COLUMNS elements of an operand as it is stored, with zeros for what lies
 // beyond its rows and columns. The next tile is SN further along the columns if STEPS_ACROSS, else
-// along the rows. Rows must be aligned to 16 bytes, unless ANY: then elements are copied one by one
-// where they are not.
+// along the rows. Rows must be aligned to 16 bytes, unless ANY.
 template <int ROWS, int COLUMNS, int RUN, bool STEPS_ACROSS, bool ANY>
 struct TileLoader {
   const T* from;
   int ld;
   int row, column;    // the thread's place in the tile
   int rows, columns;  // of the operand, from that place on
-  bool wide;
+  int width;          // elements of a copy
 
   __device__ __forceinline__ TileLoader(const T* operand, int ld, int first_row, int end_row,
                                         int first_column, int end_column)
-      : ld(ld), wide(!ANY || rows_aligned<VECTOR>(operand, ld)) {
+      : ld(ld), width(width_of(operand, ld)) {
     constexpr int ACROSS = threads_across(COLUMNS / VECTOR);
-    constexpr int SINGLE = threads_across(COLUMNS);
+    constexpr int NARROW_ACROSS = threads_across(COLUMNS / NARROW);
     const int thread = threadIdx.x;
-    row = wide ? thread / ACROSS : thread / SINGLE;
-    column = wide ? thread % ACROSS * VECTOR : thread % SINGLE;
+    row = width == NARROW ? thread / NARROW_ACROSS : thread / ACROSS;
+    column = width == NARROW ? thread % NARROW_ACROSS * NARROW : thread % ACROSS * VECTOR;
     from = operand + static_cast<long long>(first_row + row) * ld + first_column + column;
     rows = end_row - first_row - row;
     columns = end_column - first_column - column;
   }
 
+  __device__ __forceinline__ static int width_of(const T* operand, int ld) {
+    if (!ANY || rows_aligned<VECTOR>(operand, ld)) return VECTOR;
+    return NARROW;
+  }
+
   __device__ __forceinline__ void start(T* tile) const {
-    if (wide) {
+    if (!ANY || width == VECTOR) {
       copy<VECTOR>(tile);
     } else {
-      copy<1>(tile);
+      copy<NARROW>(tile);
     }
   }
 
@@ -239,10 +246,10 @@ struct TileLoader {
     constexpr int ACROSS = threads_across(COLUMNS / WIDTH);
     constexpr int DOWN = THREADS / ACROSS;
     const int stride = recomputed(ld);
-#pragma unroll WIDTH == 1 ? 1 : COLUMNS
+#pragma unroll WIDTH == NARROW ? 1 : COLUMNS
     for (int across = 0; across < COLUMNS; across += ACROSS * WIDTH) {
       const int given = min(max(columns - across, 0), WIDTH) * static_cast<int>(sizeof(T));
-#pragma unroll WIDTH == 1 ? 4 : ROWS
+#pragma unroll WIDTH == NARROW ? 4 : ROWS
       for (int down = 0; down < ROWS; down += DOWN) {
         if (ROWS % DOWN != 0 && row + down >= ROWS) continue;
         T* to = tile + swizzled<COLUMNS, RUN>(row + down, column + across);

@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family mma, float16, layout nn.
  *
- * template: gemm/cuda/mma.cu.j2, digest d5632d6d7d04d9e2
+ * template: gemm/cuda/mma.cu.j2, digest a98bf018eb86ecc2
  * configuration: {"fragments": 2, "min_blocks": 1, "sk": 128, "sm": 128, "sn": 32, "stages": 4,
  *     "warp_k": 64, "warp_m": 64}
  * launch: grid (tiles, 1, splits), block (128, 1, 1), 65536 bytes of dynamic shared memory
@@ -100,14 +100,22 @@ __device__ __forceinline__ bool rows_aligned(const Element* first, int leading_d
 
 // --- Asynchronous copies ---
 
-// Copies 16 bytes, past the L1 cache: nothing is read twice by one block. Behind the first `given`
-// of them, zeros are written and nothing is read.
+// Copies BYTES bytes, 4, 8 or 16. Behind the first `given` of them, zeros are written and nothing
+// is read.
+template <int BYTES>
 __device__ __forceinline__ void copy_async(void* to, const void* from, int given) {
   const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-               :
-               : "r"(shared), "l"(from), "r"(given)
-               : "memory");
+  if constexpr (BYTES == 16) {  // past the L1 cache: nothing is read twice by one block
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"(shared), "l"(from), "r"(given)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                 :
+                 : "r"(shared), "l"(from), "n"(BYTES), "r"(given)
+                 : "memory");
+  }
 }
 
 // Ends the group of copies that were issued since the last one.
@@ -192,36 +200,45 @@ __device__ constexpr int threads_across(int positions) {
   return a;
 }
 
+// Elements of a copy where rows are not aligned to 16 bytes.
+constexpr int NARROW = 2;
+
 // Copies tiles of ROWS x COLUMNS elements of an operand as it is stored, with zeros for what lies
 // beyond its rows and columns. The next tile is SN further along the columns if STEPS_ACROSS, else
-// along the rows. Rows must be aligned to 16 bytes, unless ANY: then elements are copied one by one
-// where they are not.
+// along the rows. Rows must be aligned to 16 bytes, unless ANY.
 template <int ROWS, int COLUMNS, int RUN, bool STEPS_ACROSS, bool ANY>
 struct TileLoader {
   const Operand* from;
   int ld;
   int row, column;    // the thread's place in the tile
   int rows, columns;  // of the operand, from that place on
-  bool wide;
+  int width;          // elements of a copy; 1 where rows begin between words
 
   __device__ __forceinline__ TileLoader(const Operand* operand, int ld, int first_row, int end_row,
                                         int first_column, int end_column)
-      : ld(ld), wide(!ANY || rows_aligned<VECTOR>(operand, ld)) {
+      : ld(ld), width(width_of(operand, ld)) {
     constexpr int ACROSS = threads_across(COLUMNS / VECTOR);
-    constexpr int SINGLE = threads_across(COLUMNS);
+    constexpr int NARROW_ACROSS = threads_across(COLUMNS / NARROW);
     const int thread = threadIdx.x;
-    row = wide ? thread / ACROSS : thread / SINGLE;
-    column = wide ? thread % ACROSS * VECTOR : thread % SINGLE;
+    row = width == NARROW ? thread / NARROW_ACROSS : thread / ACROSS;
+    column = width == NARROW ? thread % NARROW_ACROSS * NARROW : thread % ACROSS * VECTOR;
     from = operand + static_cast<long long>(first_row + row) * ld + first_column + column;
     rows = end_row - first_row - row;
     columns = end_column - first_column - column;
   }
 
+  __device__ __forceinline__ static int width_of(const Operand* operand, int ld) {
+    if (!ANY || rows_aligned<VECTOR>(operand, ld)) return VECTOR;
+    return rows_aligned<NARROW>(operand, ld) ? NARROW : 1;
+  }
+
   __device__ __forceinline__ void start(Operand* tile) const {
-    if (wide) {
+    if (!ANY || width == VECTOR) {
       copy<VECTOR>(tile);
+    } else if (width == NARROW) {
+      copy<NARROW>(tile);
     } else {
-      copy_singly(tile);
+      copy_shifted(tile);
     }
   }
 
@@ -230,44 +247,70 @@ struct TileLoader {
     constexpr int ACROSS = threads_across(COLUMNS / WIDTH);
     constexpr int DOWN = THREADS / ACROSS;
     const int stride = recomputed(ld);
-#pragma unroll
+#pragma unroll WIDTH == NARROW ? 1 : COLUMNS
     for (int across = 0; across < COLUMNS; across += ACROSS * WIDTH) {
       const int given = min(max(columns - across, 0), WIDTH) * static_cast<int>(sizeof(Operand));
-#pragma unroll
+#pragma unroll WIDTH == NARROW ? 4 : ROWS
       for (int down = 0; down < ROWS; down += DOWN) {
         if (ROWS % DOWN != 0 && row + down >= ROWS) continue;
         Operand* to = tile + swizzled<COLUMNS, RUN>(row + down, column + across);
         const Operand* here = from + static_cast<long long>(down) * stride + across;
-        copy_async(to, here, down < rows ? given : 0);
+        copy_async<WIDTH * sizeof(Operand)>(to, here, down < rows ? given : 0);
       }
     }
   }
 
-  // Elements one by one, which is less than asynchronous copies can move: by way of registers, some
-  // at a time.
-  __device__ __forceinline__ void copy_singly(Operand* tile) const {
-    constexpr int ACROSS = threads_across(COLUMNS);
+  // Rows that begin between words, where asynchronous copies cannot: a thread's chunks of 16 bytes
+  // come as words, by way of registers, and their elements move down by one where they must.
+  __device__ __forceinline__ void copy_shifted(Operand* tile) const {
+    constexpr int ACROSS = threads_across(COLUMNS / VECTOR);
     constexpr int DOWN = THREADS / ACROSS;
-    constexpr int AT_ONCE = ROWS / DOWN < 16 ? (ROWS + DOWN - 1) / DOWN : 16;
+    constexpr int AT_ONCE = ROWS / DOWN < 4 ? (ROWS + DOWN - 1) / DOWN : 4;
+    constexpr int WORDS = VECTOR / 2;
     const int stride = recomputed(ld);
 #pragma unroll 1
-    for (int across = 0; across < COLUMNS; across += ACROSS) {
+    for (int across = 0; across < COLUMNS; across += ACROSS * VECTOR) {
 #pragma unroll 1
       for (int first = 0; first < ROWS; first += AT_ONCE * DOWN) {
-        Operand held[AT_ONCE];
+        const Operand* here = from + static_cast<long long>(first) * stride + across;
+        unsigned word[AT_ONCE][WORDS + 1];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
           const int down = first + i * DOWN;
-          const bool inside = row + down < ROWS && down < rows && across < columns;
-          held[i] = inside ? from[static_cast<long long>(down) * stride + across] : Operand(0.0f);
+          const bool inside = row + down < ROWS && down < rows;
+          const Operand* chunk = here + static_cast<long long>(i * DOWN) * stride;
+          const int behind = within_word(chunk);
+          const int left = inside ? columns - across + behind : 0;
+#pragma unroll
+          for (int w = 0; w <= WORDS; ++w) {
+            word[i][w] = read_word(chunk - behind + 2 * w, w < WORDS + behind ? left - 2 * w : 0);
+          }
         }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
           const int down = row + first + i * DOWN;
-          if (down < ROWS) tile[swizzled<COLUMNS, RUN>(down, column + across)] = held[i];
+          const int behind = within_word(here + static_cast<long long>(i * DOWN) * stride);
+          Vector<WORDS, unsigned> moved;
+#pragma unroll
+          for (int w = 0; w < WORDS; ++w) {
+            moved.element[w] = __funnelshift_r(word[i][w], word[i][w + 1], 16 * behind);
+          }
+          Operand* to = tile + swizzled<COLUMNS, RUN>(down, column + across);
+          if (down < ROWS) *reinterpret_cast<Vector<WORDS, unsigned>*>(to) = moved;
         }
       }
     }
+  }
+
+  // How many elements behind the start of a word one is, 0 or 1.
+  __device__ __forceinline__ static int within_word(const Operand* element) {
+    return reinterpret_cast<unsigned long long>(element) / sizeof(Operand) % 2;
+  }
+
+  // A word of the operand, where so many elements are `left` from its start on; zeros for others.
+  __device__ __forceinline__ static unsigned read_word(const Operand* word, int left) {
+    if (left > 1) return *reinterpret_cast<const unsigned*>(word);
+    return left == 1 ? *reinterpret_cast<const unsigned short*>(word) : 0;
   }
 
   __device__ __forceinline__ void advance() {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 import numpy as np
 import pytest
@@ -104,6 +105,31 @@ def test_rows_shorter_than_a_sector_share_it(itemsize: int, data: st.DataObject)
     assert in_vain[0] == pytest.approx(touched - run * itemsize / SECTOR_BYTES, abs=1e-12)
     wider = np.array([(row + 1) * itemsize])
     assert sectors_in_vain(wider, row * itemsize) == 0  # a whole row, and no more
+
+
+@pytest.mark.parametrize(
+    ("sizes", "unaligned", "between"),
+    [
+        (Sizes(9, 64, 64, 2), {}, {}),
+        (Sizes(9, 66, 63, 2), {"A", "B"}, {"B"}),
+        (Sizes(9, 65, 60, 2, "nt"), {"A", "B"}, {"A", "B"}),
+        (Sizes(9, 65, 63, 4), {"A", "B"}, {}),  # whole words, however odd
+        (Sizes(65, 2, 63, 2, "tt"), {"A", "B"}, {"A"}),
+    ],
+)
+def test_steps_are_dearer_the_worse_rows_lie(
+    sizes: Sizes, unaligned: Collection[str], between: Collection[str]
+) -> None:
+    units = [Unit((16, 16, 16)), Unit((16, 16, 16), copied=True)]
+    counted = Programs.of(units, 1, Chip(6)).count(sizes)
+    terms = {name: row.tolist() for name, row in zip(TERMS, counted, strict=True)}
+    every = terms["steps of full waves"][0] + terms["steps of the last wave"][0]
+    for operand in "AB":
+        found = terms[f"steps, rows of {operand} unaligned"]
+        assert found == [every * (operand in unaligned), 0]
+        found = terms[f"steps, rows of {operand} between words"]
+        assert found == [every * (operand in between), 0]
+    assert terms["copies"] == [0, bool(unaligned)]
 
 
 @given(st.integers(1, 10_000), st.integers(1, 10_000))
