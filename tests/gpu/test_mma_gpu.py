@@ -46,7 +46,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> ProgramCache:
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("kind", PROBLEMS)
-@pytest.mark.parametrize("sizes", [(512, 4096, 512), (511, 1023, 515)])
+@pytest.mark.parametrize("sizes", [(512, 4096, 512), (511, 1023, 515), (510, 1022, 514)])
 def test_configurations_are_right_at_every_shape_and_cublas_is(
     sizes: tuple[int, int, int], kind: str, layout: str, gpu: Device, programs: ProgramCache
 ) -> None:
