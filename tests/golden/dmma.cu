@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family dmma, float64, layout nn.
  *
- * template: gemm/cuda/dmma.cu.j2, digest f3561c8949dbd275
+ * template: gemm/cuda/dmma.cu.j2, digest 64c4de5264ba5b88
  * configuration: {"fragments": 2, "min_blocks": 1, "mma_k": 8, "mma_m": 16, "sk": 64, "sm": 128,
  *     "sn": 16, "stages": 4, "warp_k": 32, "warp_m": 32}
  * launch: grid (tiles, 1, splits), block (256, 1, 1), 98304 bytes of dynamic shared memory
@@ -213,28 +213,23 @@ struct TileLoader {
   int ld;
   int row, column;    // the thread's place in the tile
   int rows, columns;  // of the operand, from that place on
-  int width;          // elements of a copy
+  bool wide;
 
   __device__ __forceinline__ TileLoader(const T* operand, int ld, int first_row, int end_row,
                                         int first_column, int end_column)
-      : ld(ld), width(width_of(operand, ld)) {
+      : ld(ld), wide(!ANY || rows_aligned<VECTOR>(operand, ld)) {
     constexpr int ACROSS = threads_across(COLUMNS / VECTOR);
     constexpr int NARROW_ACROSS = threads_across(COLUMNS / NARROW);
     const int thread = threadIdx.x;
-    row = width == NARROW ? thread / NARROW_ACROSS : thread / ACROSS;
-    column = width == NARROW ? thread % NARROW_ACROSS * NARROW : thread % ACROSS * VECTOR;
+    row = wide ? thread / ACROSS : thread / NARROW_ACROSS;
+    column = wide ? thread % ACROSS * VECTOR : thread % NARROW_ACROSS * NARROW;
     from = operand + static_cast<long long>(first_row + row) * ld + first_column + column;
     rows = end_row - first_row - row;
     columns = end_column - first_column - column;
   }
 
-  __device__ __forceinline__ static int width_of(const T* operand, int ld) {
-    if (!ANY || rows_aligned<VECTOR>(operand, ld)) return VECTOR;
-    return NARROW;
-  }
-
   __device__ __forceinline__ void start(T* tile) const {
-    if (!ANY || width == VECTOR) {
+    if (wide) {
       copy<VECTOR>(tile);
     } else {
       copy<NARROW>(tile);

@@ -1,7 +1,7 @@
 /*
  * gated for cuda: family mma, bfloat16, layout nn.
  *
- * template: gemm/cuda/mma.cu.j2, digest a98bf018eb86ecc2
+ * template: gemm/cuda/mma.cu.j2, digest 37cbe75fb4d72620
  * configuration: {"fragments": 2, "min_blocks": 1, "sk": 128, "sm": 128, "sn": 32, "stages": 4,
  *     "warp_k": 64, "warp_m": 64}
  * launch: grid (tiles, 1, splits), block (128, 1, 1), 65536 bytes of dynamic shared memory
@@ -244,8 +244,8 @@ struct TileLoader {
     constexpr int ACROSS = threads_across(COLUMNS / VECTOR);
     constexpr int NARROW_ACROSS = threads_across(COLUMNS / NARROW);
     const int thread = threadIdx.x;
-    row = width == NARROW ? thread / NARROW_ACROSS : thread / ACROSS;
-    column = width == NARROW ? thread % NARROW_ACROSS * NARROW : thread % ACROSS * VECTOR;
+    row = width != NARROW ? thread / ACROSS : thread / NARROW_ACROSS;
+    column = width != NARROW ? thread % ACROSS * VECTOR : thread % NARROW_ACROSS * NARROW;
     from = operand + static_cast<long long>(first_row + row) * ld + first_column + column;
     rows = end_row - first_row - row;
     columns = end_column - first_column - column;

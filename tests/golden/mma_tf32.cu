@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family mma_tf32, float32, layout nn.
  *
- * template: gemm/cuda/mma_tf32.cu.j2, digest c19be5a8a66defa4
+ * template: gemm/cuda/mma_tf32.cu.j2, digest 00f9d735ddc8bc02
  * configuration: {"fragments": 1, "min_blocks": 1, "sk": 128, "sm": 128, "sn": 16, "stages": 4,
  *     "warp_k": 32, "warp_m": 64}
  * launch: grid (tiles, 1, splits), block (256, 1, 1), 65536 bytes of dynamic shared memory
@@ -212,28 +212,23 @@ struct TileLoader {
   int ld;
   int row, column;    // the thread's place in the tile
   int rows, columns;  // of the operand, from that place on
-  int width;          // elements of a copy
+  bool wide;
 
   __device__ __forceinline__ TileLoader(const T* operand, int ld, int first_row, int end_row,
                                         int first_column, int end_column)
-      : ld(ld), width(width_of(operand, ld)) {
+      : ld(ld), wide(!ANY || rows_aligned<VECTOR>(operand, ld)) {
     constexpr int ACROSS = threads_across(COLUMNS / VECTOR);
     constexpr int NARROW_ACROSS = threads_across(COLUMNS / NARROW);
     const int thread = threadIdx.x;
-    row = width == NARROW ? thread / NARROW_ACROSS : thread / ACROSS;
-    column = width == NARROW ? thread % NARROW_ACROSS * NARROW : thread % ACROSS * VECTOR;
+    row = wide ? thread / ACROSS : thread / NARROW_ACROSS;
+    column = wide ? thread % ACROSS * VECTOR : thread % NARROW_ACROSS * NARROW;
     from = operand + static_cast<long long>(first_row + row) * ld + first_column + column;
     rows = end_row - first_row - row;
     columns = end_column - first_column - column;
   }
 
-  __device__ __forceinline__ static int width_of(const T* operand, int ld) {
-    if (!ANY || rows_aligned<VECTOR>(operand, ld)) return VECTOR;
-    return NARROW;
-  }
-
   __device__ __forceinline__ void start(T* tile) const {
-    if (!ANY || width == VECTOR) {
+    if (wide) {
       copy<VECTOR>(tile);
     } else {
       copy<NARROW>(tile);

@@ -1,11 +1,11 @@
 /*
  * gemm for cuda: family outer, float32, layout nn.
  *
- * template: gemm/cuda/outer.cu.j2, digest 790e1012d404d233
+ * template: gemm/cuda/outer.cu.j2, digest 365fde7e4c6ba621
  * configuration: {"min_blocks": 2, "sn": 8, "ty": 2, "warps": 8, "wide": 4}
- * launch: grid (blocks, 1, 1), block (256, 1, 1), no dynamic shared memory
+ * launch: grid (ceildiv(K, strip), ceildiv(M, rows), 1), block (256, 1, 1), no dynamic shared
+ *     memory
  *   strip = across * 4
- *   blocks = ceildiv(K, strip) * ceildiv(M, rows)
  */
 
 using T = float;
@@ -220,16 +220,13 @@ __device__ __forceinline__ void fill(int n, int k, T alpha, const T* a, int lda,
   }
 }
 
-// A block of THREADS threads for each `rows` rows of each strip of columns; neighbours have the
-// same rows.
+// Blocks of THREADS threads: along x for the columns of C, along y for its rows.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
     int m, int n, int k, float alpha, const float* __restrict__ a, int lda,
     const float* __restrict__ b, int ldb, float beta, float* __restrict__ c, int ldc, int across,
     int rows) {
-  const int strip = across * WIDE;
-  const unsigned strips = (k - 1) / strip + 1;
-  const int first_column = blockIdx.x % strips * strip;
-  const int first_row = blockIdx.x / strips * rows;
+  const int first_column = blockIdx.x * across * WIDE;
+  const int first_row = blockIdx.y * rows;
   const int end = min(first_row + rows, m);
   if (rows_aligned<VECTOR>(c, ldc) && k % VECTOR == 0) {
     fill<true>(n, k, alpha, a, lda, b, ldb, beta, c, ldc, first_row, end, first_column, across);

@@ -1,10 +1,11 @@
 /*
  * gemm for cuda: family skinny, float32, layout nn.
  *
- * template: gemm/cuda/skinny.cu.j2, digest 95afe746904edca7
+ * template: gemm/cuda/skinny.cu.j2, digest 7bd9726ae6a381ea
  * configuration: {"few": 4, "held": 4, "loads": 8, "min_blocks": 2, "side": "rows", "warps": 8,
  *     "wide": 4}
- * launch: grid (tiles, 1, splits), block (256, 1, 1), 8192 bytes of dynamic shared memory
+ * launch: grid (ceildiv(short, 4), strips, splits), block (256, 1, 1), 8192 bytes of dynamic shared
+ *     memory
  *   workspace: ticket_bytes + part_bytes bytes, of which the first ticket_bytes are zero
  *   strip = across * 4
  *   short = ('rows' == 'rows') * M + ('rows' == 'columns') * K
@@ -407,12 +408,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
     int m, int n, int k, float alpha, const float* __restrict__ a, int lda,
     const float* __restrict__ b, int ldb, float beta, float* __restrict__ c, int ldc,
     float* __restrict__ workspace, int across, int splits) {
-  // The block's tile: its rows and columns of C. Neighbouring blocks stream the same part of B.
+  // The block's tile: its rows and columns of C.
   const int strip = across * WIDE;
-  const unsigned tile = blockIdx.x;
-  const unsigned side_by_side = (m - 1) / FEW + 1;
-  const int first_few = tile % side_by_side * FEW;
-  const int first_output = tile / side_by_side * strip;
+  const int first_few = blockIdx.x * FEW;
+  const int first_output = blockIdx.y * strip;
 
   // Its part of the reduction, which starts where vectors do.
   const int part = blockIdx.z;
@@ -447,7 +446,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
     result.store(f, output, sum);
   };
   unsigned* tickets = reinterpret_cast<unsigned*>(workspace);
-  T* parts = reinterpret_cast<T*>(tickets + (gridDim.x + 3) / 4 * 4) +
+  const int tile = blockIdx.y * gridDim.x + blockIdx.x;
+  const int tiles = gridDim.x * gridDim.y;
+  T* parts = reinterpret_cast<T*>(tickets + (tiles + 3) / 4 * 4) +
              static_cast<long long>(tile) * splits * FEW * strip;
   sum_over_threads(acc, vectors, across, down, x, y, [&](int f, int output, T sum) {
     if (splits == 1) {

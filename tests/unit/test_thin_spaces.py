@@ -26,14 +26,8 @@ PROBLEMS = {
         Gemm(8, 16384, 777),
         Gemm(16, 65536, 16),
         Gemm(9001, 40, 5),
-        Gemm(40_000_000, 40, 1),
     ],
-    "outer": [
-        Gemm(4096, 1, 4096),
-        Gemm(1000, 13, 70),
-        Gemm(33, 32, 16384),
-        Gemm(100_000_000, 7, 4),
-    ],
+    "outer": [Gemm(4096, 1, 4096), Gemm(1000, 13, 70), Gemm(33, 32, 16384)],
 }
 CASES = [(name, problem) for name, problems in PROBLEMS.items() for problem in problems]
 
