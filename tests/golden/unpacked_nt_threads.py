@@ -1,6 +1,6 @@
 """gemm for cpu: family unpacked, float32, layout nt.
 
-template: gemm/cpu/unpacked.py.j2, digest 1d8b839129c03e13
+template: gemm/cpu/unpacked.py.j2, digest 286e94979b531ef0
 configuration: {"schedule": "guided", "threads": 2, "ty": 8, "vector": 512, "vectors": 2}
 """
 
@@ -13,7 +13,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "e15b6d19a9b6ad02"
+PROGRAM = "97de992b3b21acd1"
 REAL = types.float32
 ITEMSIZE = 4
 # Threads that share the work.
@@ -454,7 +454,7 @@ def multiply_tiles(empty, count, n, alpha, a, a_row, a_step, b, ldb, beta, c, ld
 
 @njit(**CALLED)
 def multiply_rest(empty, count, n, there, alpha, a, a_row, a_step, b, ldb, beta, c, ldc):
-    """The same in tiles one vector wide, of whose columns `there` are there."""
+    """The same in tiles of whose columns `there` are there."""
     rows = rows_of(empty)
     for _ in range(count):
         tile, a_here, b_here = empty, a, b
@@ -485,12 +485,19 @@ def multiply_blocks(
         while j < right:
             b, c, i = ahead(pointer(b_address), j), ahead(pointer(c_address), j), top
             whole = j + TX <= right
+            # What is left takes as many vectors as a tile has, or few enough to be taken singly.
+            wide = right - j > TX - LANES
             count = (bottom - i) // 8
             if count > 0:
                 a_rows, c_rows = ahead(a, i * a_row), ahead(c, i * ldc)
                 if whole:
                     multiply_tiles(
                         zeros(8, 2), count, n, alpha,
+                        a_rows, a_row, a_step, b, ldb, beta, c_rows, ldc,
+                    )
+                elif wide:
+                    multiply_rest(
+                        zeros(8, 2), count, n, right - j, alpha,
                         a_rows, a_row, a_step, b, ldb, beta, c_rows, ldc,
                     )
                 else:
@@ -507,6 +514,11 @@ def multiply_blocks(
                         zeros(4, 2), count, n, alpha,
                         a_rows, a_row, a_step, b, ldb, beta, c_rows, ldc,
                     )
+                elif wide:
+                    multiply_rest(
+                        zeros(4, 2), count, n, right - j, alpha,
+                        a_rows, a_row, a_step, b, ldb, beta, c_rows, ldc,
+                    )
                 else:
                     multiply_rest(
                         zeros(4, 1), count, n, right - j, alpha,
@@ -519,6 +531,11 @@ def multiply_blocks(
                 if whole:
                     multiply_tiles(
                         zeros(2, 2), count, n, alpha,
+                        a_rows, a_row, a_step, b, ldb, beta, c_rows, ldc,
+                    )
+                elif wide:
+                    multiply_rest(
+                        zeros(2, 2), count, n, right - j, alpha,
                         a_rows, a_row, a_step, b, ldb, beta, c_rows, ldc,
                     )
                 else:
@@ -535,12 +552,17 @@ def multiply_blocks(
                         zeros(1, 2), count, n, alpha,
                         a_rows, a_row, a_step, b, ldb, beta, c_rows, ldc,
                     )
+                elif wide:
+                    multiply_rest(
+                        zeros(1, 2), count, n, right - j, alpha,
+                        a_rows, a_row, a_step, b, ldb, beta, c_rows, ldc,
+                    )
                 else:
                     multiply_rest(
                         zeros(1, 1), count, n, right - j, alpha,
                         a_rows, a_row, a_step, b, ldb, beta, c_rows, ldc,
                     )
-            j += TX if whole else LANES
+            j += TX if wide else LANES
 
 
 # ---- Processors
