@@ -1,6 +1,6 @@
 """gemm for cpu: family skinny, float32, layout nn.
 
-template: gemm/cpu/skinny.py.j2, digest 718e05b2f514e69a
+template: gemm/cpu/skinny.py.j2, digest c6084368926f05ea
 configuration: {"schedule": "static", "side": "rows", "threads": 1, "ty": 8, "vector": 512,
     "vectors": 2}
 """
@@ -14,7 +14,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "7117d3c8cb53383e"
+PROGRAM = "7fb830b80b9639e0"
 REAL = types.float32
 ITEMSIZE = 4
 OPTIONS = {"nogil": True, "error_model": "numpy"}
@@ -422,65 +422,6 @@ def add_tiles(empty, x, x_few, x_step, depth, w, ldw, there, fresh, sums, lds):
         store(tile, target, lds, rows, wide)
 
 
-@intrinsic
-def add_steps(typing_context, tile, x, x_few, x_step, w, ldw, columns):
-    """tile + the products of as many reduction steps as it has vectors, each step in its own.
-
-    Of a row of W only `columns` elements are there, which are a vector at most.
-    """
-
-    def codegen(context, builder, signature, arguments):
-        value, x, x_few, x_step, w, ldw, columns = arguments
-        mask = first_lanes(builder, columns, 0)
-        for j in range(tile.vectors):
-            row = load_lanes(builder, vector_pointer(builder, w, builder.mul(INT64(j), ldw)), mask)
-            start = builder.gep(x, [builder.mul(INT64(j), x_step)])
-            for i, element in enumerate(whole_column(builder, tile, start, x_few)):
-                factor = splat(builder, builder.load(element), VECTOR)
-                total = fma(builder, factor, row, builder.extract_value(value, (i, j)))
-                value = builder.insert_value(value, total, (i, j))
-        return value
-
-    kinds = (POINTER, types.int64, types.int64, POINTER, types.int64, types.int64)
-    return tile(tile, *kinds), codegen
-
-
-@intrinsic
-def sum_of_vectors(typing_context, tile):
-    """What the vectors of each row of a tile add up to, in their order: a tile of one vector."""
-    single = Tile(tile.rows, 1)
-
-    def codegen(context, builder, signature, arguments):
-        def vector_at(i, _):
-            total = builder.extract_value(arguments[0], (i, 0))
-            for j in range(1, tile.vectors):
-                total = builder.fadd(total, builder.extract_value(arguments[0], (i, j)))
-            return total
-
-        return build(builder, single, vector_at)
-
-    return single(tile), codegen
-
-
-@njit(**CALLED)
-def add_narrow(empty, x, x_few, x_step, depth, w, ldw, columns, sums, lds):
-    """sums[rows x columns] = X[rows x depth] @ W[depth x columns], columns a vector at most.
-
-    Steps in a row would wait for each other's sums: as many as `empty` has vectors have their own.
-    """
-    steps = vectors_of(empty)
-    tile = empty
-    together = depth // steps * steps
-    for _ in range(0, together, steps):
-        tile = add_steps(tile, x, x_few, x_step, w, ldw, columns)
-        x, w = ahead(x, steps * x_step), ahead(w, steps * ldw)
-    total = sum_of_vectors(tile)
-    for _ in range(together, depth):
-        total = add_within(total, x, x_few, w, columns)
-        x, w = ahead(x, x_step), ahead(w, ldw)
-    store(total, sums, lds, rows_of(empty), LANES)
-
-
 @njit(**CALLED)
 def add_panels(few, x, x_few, x_step, first, last, w, ldw, left, right, step, sums, lds):
     """sums[few x (left..right)] = X @ W, of reduction steps first..last, `step` at a time.
@@ -525,40 +466,6 @@ def add_panels(few, x, x_few, x_step, first, last, w, ldw, left, right, step, su
 
 
 @njit(**CALLED)
-def add_at_once(few, x, x_few, x_step, first, last, w, ldw, columns, sums, lds):
-    """The same of all reduction steps first..last at once, where W has a vector's columns at most."""
-    w_here, i = ahead(w, first * ldw), 0
-    while few - i >= 8:
-        add_narrow(
-            zeros(8, 2),
-            ahead(x, i * x_few + first * x_step), x_few, x_step, last - first,
-            w_here, ldw, columns, ahead(sums, i * lds), lds,
-        )
-        i += 8
-    if few - i >= 4:
-        add_narrow(
-            zeros(4, 4),
-            ahead(x, i * x_few + first * x_step), x_few, x_step, last - first,
-            w_here, ldw, columns, ahead(sums, i * lds), lds,
-        )
-        i += 4
-    if few - i >= 2:
-        add_narrow(
-            zeros(2, 4),
-            ahead(x, i * x_few + first * x_step), x_few, x_step, last - first,
-            w_here, ldw, columns, ahead(sums, i * lds), lds,
-        )
-        i += 2
-    if few - i >= 1:
-        add_narrow(
-            zeros(1, 4),
-            ahead(x, i * x_few + first * x_step), x_few, x_step, last - first,
-            w_here, ldw, columns, ahead(sums, i * lds), lds,
-        )
-        i += 1
-
-
-@njit(**CALLED)
 def write_sums(few, first, last, alpha, sums, lds, parts, between, beta, c, ldc):
     """C = alpha * (the sums of all parts, in their order) + beta * C, in places first..last."""
     for i in range(few):
@@ -591,14 +498,10 @@ def multiply_segments(
     for task in range(first, last):
         left, part = task // parts * segment, task % parts
         right = smaller(left + segment, long)
-        begin, end = part * depth, smaller((part + 1) * depth, n)
-        of_part = ahead(sums, part * between)
-        if long <= LANES:
-            add_at_once(few, x, x_few, x_step, begin, end, w, ldw, long, of_part, lds)
-        else:
-            add_panels(
-                few, x, x_few, x_step, begin, end, w, ldw, left, right, step, of_part, lds
-            )
+        add_panels(
+            few, x, x_few, x_step, part * depth, smaller((part + 1) * depth, n), w, ldw,
+            left, right, step, ahead(sums, part * between), lds,
+        )
         if parts == 1:
             write_sums(few, left, right, alpha, sums, lds, 1, 0, beta, pointer(c_address), ldc)
 

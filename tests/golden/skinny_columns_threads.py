@@ -1,6 +1,6 @@
 """gemm for cpu: family skinny, float64, layout nn.
 
-template: gemm/cpu/skinny.py.j2, digest 718e05b2f514e69a
+template: gemm/cpu/skinny.py.j2, digest c6084368926f05ea
 configuration: {"schedule": "guided", "side": "columns", "threads": 2, "ty": 4, "vector": 256,
     "vectors": 2}
 """
@@ -14,7 +14,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "5eac90abc8fbae9d"
+PROGRAM = "cdefe638678e3f08"
 REAL = types.float64
 ITEMSIZE = 8
 # Threads that share the work.
@@ -520,9 +520,10 @@ def multiply_segments(
     for task in range(first, last):
         left, part = task // parts * segment, task % parts
         right = smaller(left + segment, long)
-        begin, end = part * depth, smaller((part + 1) * depth, n)
-        of_part = ahead(sums, part * between)
-        add_panels(few, x, x_few, begin, end, w, ldw, left, right, step, of_part, lds)
+        add_panels(
+            few, x, x_few, part * depth, smaller((part + 1) * depth, n), w, ldw,
+            left, right, step, ahead(sums, part * between), lds,
+        )
         if parts == 1:
             write_sums(few, left, right, alpha, sums, lds, 1, 0, beta, pointer(c_address), ldc)
 

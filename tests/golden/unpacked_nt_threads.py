@@ -1,6 +1,6 @@
 """gemm for cpu: family unpacked, float32, layout nt.
 
-template: gemm/cpu/unpacked.py.j2, digest 286e94979b531ef0
+template: gemm/cpu/unpacked.py.j2, digest 2b9fc29629e06bfa
 configuration: {"schedule": "guided", "threads": 2, "ty": 8, "vector": 512, "vectors": 2}
 """
 
@@ -13,7 +13,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "97de992b3b21acd1"
+PROGRAM = "677df2ba62cc8f4a"
 REAL = types.float32
 ITEMSIZE = 4
 # Threads that share the work.
@@ -399,6 +399,61 @@ def write_tile(tile, alpha, beta, c, ldc, rows, columns):
     store(tile, c, ldc, rows, columns)
 
 
+@intrinsic
+def add_steps(typing_context, tile, a, a_row, a_step, b, ldb, columns):
+    """tile + the products of as many reduction steps as it has vectors, each step in its own.
+
+    Of a row of B only `columns` elements are there, which are a vector at most.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        value, a, a_row, a_step, b, ldb, columns = arguments
+        mask = first_lanes(builder, columns, 0)
+        for j in range(tile.vectors):
+            row = load_lanes(builder, vector_pointer(builder, b, builder.mul(INT64(j), ldb)), mask)
+            start = builder.gep(a, [builder.mul(INT64(j), a_step)])
+            for i, element in enumerate(whole_column(builder, tile, start, a_row)):
+                factor = splat(builder, builder.load(element), VECTOR)
+                total = fma(builder, factor, row, builder.extract_value(value, (i, j)))
+                value = builder.insert_value(value, total, (i, j))
+        return value
+
+    kinds = (POINTER, types.int64, types.int64, POINTER, types.int64, types.int64)
+    return tile(tile, *kinds), codegen
+
+
+@intrinsic
+def sum_of_vectors(typing_context, tile):
+    """What the vectors of each row of a tile add up to, in their order: a tile of one vector."""
+    single = Tile(tile.rows, 1)
+
+    def codegen(context, builder, signature, arguments):
+        def vector_at(i, _):
+            total = builder.extract_value(arguments[0], (i, 0))
+            for j in range(1, tile.vectors):
+                total = builder.fadd(total, builder.extract_value(arguments[0], (i, j)))
+            return total
+
+        return build(builder, single, vector_at)
+
+    return single(tile), codegen
+
+
+@njit(**INLINE)
+def product_by_steps(empty, a, a_row, a_step, depth, b, ldb, columns):
+    """A[rows x depth] @ B[depth x columns], columns a vector at most."""
+    steps = vectors_of(empty)
+    tile, together = empty, depth // steps * steps
+    for _ in range(0, together, steps):
+        tile = add_steps(tile, a, a_row, a_step, b, ldb, columns)
+        a, b = ahead(a, steps * a_step), ahead(b, steps * ldb)
+    total = sum_of_vectors(tile)
+    for _ in range(together, depth):
+        total = add_within(total, a, a_row, b, columns)
+        a, b = ahead(a, a_step), ahead(b, ldb)
+    return total
+
+
 @njit(**INLINE)
 def smaller(x, y):
     """The smaller of two integers: Numba's own takes long to compile."""
@@ -465,6 +520,16 @@ def multiply_rest(empty, count, n, there, alpha, a, a_row, a_step, b, ldb, beta,
         a, c = ahead(a, rows * a_row), ahead(c, rows * ldc)
 
 
+@njit(**CALLED)
+def multiply_narrow(empty, count, n, there, alpha, a, a_row, a_step, b, ldb, beta, c, ldc):
+    """The same in tiles of so few rows, one vector wide, that several steps are taken at a time."""
+    rows = rows_of(empty)
+    for _ in range(count):
+        total = product_by_steps(empty, a, a_row, a_step, n, b, ldb, there)
+        write_tile(total, alpha, beta, c, ldc, rows, there)
+        a, c = ahead(a, rows * a_row), ahead(c, rows * ldc)
+
+
 @by_name(
     types.void(
         *[types.int64] * 7, REAL, *[types.int64] * 5, REAL,
@@ -485,8 +550,8 @@ def multiply_blocks(
         while j < right:
             b, c, i = ahead(pointer(b_address), j), ahead(pointer(c_address), j), top
             whole = j + TX <= right
-            # What is left takes as many vectors as a tile has, or few enough to be taken singly.
-            wide = right - j > TX - LANES
+            # What is left takes most of a tile's vectors, or few enough to be taken singly.
+            wide = right - j > 1 * LANES
             count = (bottom - i) // 8
             if count > 0:
                 a_rows, c_rows = ahead(a, i * a_row), ahead(c, i * ldc)
@@ -520,8 +585,8 @@ def multiply_blocks(
                         a_rows, a_row, a_step, b, ldb, beta, c_rows, ldc,
                     )
                 else:
-                    multiply_rest(
-                        zeros(4, 1), count, n, right - j, alpha,
+                    multiply_narrow(
+                        zeros(4, 2), count, n, right - j, alpha,
                         a_rows, a_row, a_step, b, ldb, beta, c_rows, ldc,
                     )
                 i += count * 4
@@ -539,8 +604,8 @@ def multiply_blocks(
                         a_rows, a_row, a_step, b, ldb, beta, c_rows, ldc,
                     )
                 else:
-                    multiply_rest(
-                        zeros(2, 1), count, n, right - j, alpha,
+                    multiply_narrow(
+                        zeros(2, 4), count, n, right - j, alpha,
                         a_rows, a_row, a_step, b, ldb, beta, c_rows, ldc,
                     )
                 i += count * 2
@@ -558,8 +623,8 @@ def multiply_blocks(
                         a_rows, a_row, a_step, b, ldb, beta, c_rows, ldc,
                     )
                 else:
-                    multiply_rest(
-                        zeros(1, 1), count, n, right - j, alpha,
+                    multiply_narrow(
+                        zeros(1, 4), count, n, right - j, alpha,
                         a_rows, a_row, a_step, b, ldb, beta, c_rows, ldc,
                     )
             j += TX if wide else LANES

@@ -247,7 +247,10 @@ SHAPES = (
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_every_problem_has_a_space_of_searchable_size(dtype: str, limits: CpuLimits) -> None:
     for m, n, k in SHAPES:
-        assert 1 <= FAMILY.space(Gemm(m, n, k, dtype=dtype), limits).size <= 50_000
+        problem = Gemm(m, n, k, dtype=dtype)
+        # Few rows times few columns are another family's, on one thread.
+        is_small = 1 < k <= limits.vector_bits // 8 // problem.itemsize and m <= min(2 * k, 8)
+        assert (not is_small) <= FAMILY.space(problem, limits).size <= 50_000
 
 
 def test_every_restriction_restricts_something() -> None:
