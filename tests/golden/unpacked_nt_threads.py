@@ -1,6 +1,6 @@
 """gemm for cpu: family unpacked, float32, layout nt.
 
-template: gemm/cpu/unpacked.py.j2, digest 2b9fc29629e06bfa
+template: gemm/cpu/unpacked.py.j2, digest 698ba495bfe9996d
 configuration: {"schedule": "guided", "threads": 2, "ty": 8, "vector": 512, "vectors": 2}
 """
 
@@ -13,7 +13,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "677df2ba62cc8f4a"
+PROGRAM = "2f109af961a2f3b4"
 REAL = types.float32
 ITEMSIZE = 4
 # Threads that share the work.
@@ -550,8 +550,7 @@ def multiply_blocks(
         while j < right:
             b, c, i = ahead(pointer(b_address), j), ahead(pointer(c_address), j), top
             whole = j + TX <= right
-            # What is left takes most of a tile's vectors, or few enough to be taken singly.
-            wide = right - j > 1 * LANES
+            wide = right - j > TX - LANES
             count = (bottom - i) // 8
             if count > 0:
                 a_rows, c_rows = ahead(a, i * a_row), ahead(c, i * ldc)
