@@ -19,7 +19,9 @@ from autotune.core.errors import InputError
 from autotune.operations.problem import Gemm
 from autotune.store import BaselineRecord, EffortRecord, TuningRecord, strict_json, superseded
 
-TEXT = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1, max_size=20)
+TURNS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # of direction
+PRINTABLE = st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"], exclude_characters=TURNS)
+TEXT = st.text(PRINTABLE, min_size=1, max_size=20)
 WHOLE = st.integers(-(2**63), 2**63 - 1)
 SCALARS = st.one_of(st.booleans(), WHOLE, st.floats(allow_nan=False, allow_infinity=False), TEXT)
 SECONDS = st.floats(1e-12, 1e6)
