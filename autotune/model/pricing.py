@@ -73,30 +73,26 @@ class Priced:
         bytes_of_c = of["bytes of C"] + of["bytes of parts"] * programs.written
         full = of["steps of full waves"] * resident + of["steps in a row"]
         last = of["steps of the last wave"]
-        by_words, between_words = (
+        (words_a, words_b), (more_a, more_b) = (
             [of[f"steps, rows of {each} {how}"] * programs.as_they_are for each in "AB"]
             for how in ("unaligned", "between words")
         )
-        slower = [
-            {0: none, BY_WORDS: words, BETWEEN_WORDS: words + more}
-            for none, words, more in zip(
-                np.zeros((2, len(units))), by_words, between_words, strict=True
-            )
-        ]
         copied = of["bytes copied"] * programs.copied
         self._of_calls, self._of_steps = {}, {}
-        for a, b in itertools.product((0, BY_WORDS, BETWEEN_WORDS), repeat=2):
-            slow = slower[0][a] + slower[1][b]
-            self._of_calls[a, b] = np.array(
+        for ill in itertools.product((0, BY_WORDS, BETWEEN_WORDS), repeat=2):
+            a, b = map(bool, ill)
+            slow = a * words_a + (ill[0] == BETWEEN_WORDS) * more_a
+            slow = slow + (b * words_b + (ill[1] == BETWEEN_WORDS) * more_b)
+            self._of_calls[ill] = np.array(
                 [
-                    fixed + bool(a or b) * of["copies"] * programs.copied,
-                    of["bytes of A"] + bool(a) * copied,
-                    of["bytes of B"] + bool(b) * copied,
+                    fixed + (a or b) * of["copies"] * programs.copied,
+                    of["bytes of A"] + a * copied,
+                    of["bytes of B"] + b * copied,
                     bytes_of_c,
                 ]
             )
             steps = np.array([full + slow * resident, last + slow, of["steps in a row"]])
-            self._of_steps[a, b] = steps * programs.volume
+            self._of_steps[ill] = steps * programs.volume
         # Of full waves, of the last one, and of any.
         in_waves = np.array([resident, np.ones(len(units)), np.zeros(len(units))])
         self._of_near, self._of_far = (

@@ -126,6 +126,15 @@ def test_a_sweep_without_racing_times_to_the_end_what_another_abandoned(
     assert entries.size == whole.size
 
 
+def gone_on(command: list[str]) -> dict[str, Any]:
+    """What the same command says that is let run to its end, by which all has been measured."""
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    [document] = json.loads(done.stdout)
+    assert document["complete"]
+    return dict(document)
+
+
 def test_a_killed_sweep_goes_on_where_it_was(whole: SweepResult, tmp_path: Path) -> None:
     output = tmp_path / "sweep.json"
     command = [sys.executable, "-m", "autotune", "sweep", *OPTIONS, "--cache", str(tmp_path)]
@@ -142,11 +151,8 @@ def test_a_killed_sweep_goes_on_where_it_was(whole: SweepResult, tmp_path: Path)
     before = store.measurements()
     if len(before) < whole.size:
         assert not output.exists()
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    [document] = json.loads(done.stdout)
+    document = gone_on(command)
     assert document == json.loads(output.read_text())
-    assert document["complete"]
     measured = [each["configuration"] for each in document["measurements"]]
     assert measured == [dict(each.candidate.configuration) for each in whole.measured]
     # What had been measured was not measured again.
@@ -186,15 +192,7 @@ def test_what_was_stored_and_not_told_is_told_by_the_next(
     store = TuningCache(tmp_path / "tuning.sqlite")
     before = store.measurements()
     assert len(before) == 3
-    done = subprocess.run(
-        [sys.executable, "-m", "autotune", *command, "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    [document] = json.loads(done.stdout)
-    assert document["complete"]
+    gone_on([sys.executable, "-m", "autotune", *command])
     after = store.measurements()
     assert after[:3] == before
     assert len(after) == whole.size
