@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family dmma, float64, layout nn.
  *
- * template: gemm/cuda/dmma.cu.j2, digest 64c4de5264ba5b88
+ * template: gemm/cuda/dmma.cu.j2, digest 4abc3b2b162c4d40
  * configuration: {"fragments": 2, "min_blocks": 1, "mma_k": 8, "mma_m": 16, "sk": 64, "sm": 128,
  *     "sn": 16, "stages": 4, "warp_k": 32, "warp_m": 32}
  * launch: grid (tiles, 1, splits), block (256, 1, 1), 98304 bytes of dynamic shared memory
@@ -119,6 +119,34 @@ __device__ __forceinline__ void copy_async(void* to, const void* from, int given
   }
 }
 
+// Copies BYTES bytes, or writes zeros and reads nothing where those are `outside`. That is a predicate;
+// a number of bytes takes five more instructions.
+template <int BYTES>
+__device__ __forceinline__ void copy_async_unless(bool outside, void* to, const void* from) {
+  const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  if constexpr (BYTES == 16) {
+    asm volatile(
+        "{\n"
+        ".reg .pred outside;\n"
+        "setp.ne.s32 outside, %2, 0;\n"
+        "cp.async.cg.shared.global [%0], [%1], 16, outside;\n"
+        "}\n"
+        :
+        : "r"(shared), "l"(from), "r"(static_cast<int>(outside))
+        : "memory");
+  } else {
+    asm volatile(
+        "{\n"
+        ".reg .pred outside;\n"
+        "setp.ne.s32 outside, %3, 0;\n"
+        "cp.async.ca.shared.global [%0], [%1], %2, outside;\n"
+        "}\n"
+        :
+        : "r"(shared), "l"(from), "n"(BYTES), "r"(static_cast<int>(outside))
+        : "memory");
+  }
+}
+
 // Ends the group of copies that were issued since the last one.
 __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;" : : : "memory");
@@ -176,12 +204,40 @@ struct Tiles {
 static_assert(sizeof(Tiles) == 98304, "shared memory as predicted");
 extern __shared__ __align__(128) unsigned char shared_memory[];
 
-__device__ __forceinline__ constexpr int a_at(int row, int step) {
-  return swizzled<SN, 2>(row, step);
+// The same number, of which the compiler knows nothing: it stays in a register, and is not computed
+// again wherever it is needed.
+__device__ __forceinline__ int kept(int value) {
+  asm("" : "+r"(value));
+  return value;
 }
-__device__ __forceinline__ constexpr int b_at(int step, int column) {
-  return swizzled<SK, 2>(step, column);
-}
+
+// Where a lane finds its parts of blocks in a tile whose rows have COLUMNS elements. Blocks lie EACH
+// elements apart along the rows, and down them as far as rows are permuted alike, every 8 / RUN.
+template <int COLUMNS, int RUN, int EACH>
+struct Blocks {
+  // Chunks are permuted within so many elements; blocks further on lie as those did.
+  static constexpr int REPEAT = COLUMNS < 8 * VECTOR ? COLUMNS : 8 * VECTOR;
+  static constexpr int KINDS = REPEAT / EACH;
+  int first[KINDS];  // bytes from the start of the tile
+
+  // For a lane whose part of the first block is at (row, column).
+  __device__ __forceinline__ Blocks(int row, int column) {
+#pragma unroll
+    for (int i = 0; i < KINDS; ++i) {
+      const int element = swizzled<COLUMNS, RUN>(row, column + i * EACH);
+      first[i] = kept(element * static_cast<int>(sizeof(T)));
+    }
+  }
+
+  // Its part of the block `along` the rows, so many rows further `down`.
+  __device__ __forceinline__ const T* of(const T* tile, int along, int down) const {
+    const char* block = reinterpret_cast<const char*>(tile) + first[along % KINDS];
+    return reinterpret_cast<const T*>(block) + along / KINDS * REPEAT + down * COLUMNS;
+  }
+};
+
+using BlocksA = Blocks<SN, 2, 4>;
+using BlocksB = Blocks<SK, 2, 8>;
 
 // The same number, of which the compiler knows nothing: what follows from it is computed where it
 // is needed, at the price of an instruction, not kept in registers all through the kernel.
@@ -204,14 +260,20 @@ __device__ constexpr int threads_across(int positions) {
 // Elements of a copy where rows are not aligned to 16 bytes.
 constexpr int NARROW = 1;
 
+// Whether the rows of an operand are whole vectors of 16 bytes.
+__device__ __forceinline__ bool rows_whole(const T* operand, int ld, int columns) {
+  return rows_aligned<VECTOR>(operand, ld) && columns % VECTOR == 0;
+}
+
 // Copies tiles of ROWS x COLUMNS elements of an operand as it is stored, with zeros for what lies
 // beyond its rows and columns. The next tile is SN further along the columns if STEPS_ACROSS, else
-// along the rows. Rows must be aligned to 16 bytes, unless ANY.
+// along the rows. Rows must be whole vectors, unless ANY.
 template <int ROWS, int COLUMNS, int RUN, bool STEPS_ACROSS, bool ANY>
 struct TileLoader {
   const T* from;
   int ld;
   int row, column;    // the thread's place in the tile
+  int place;          // the same as an element of the tile
   int rows, columns;  // of the operand, from that place on
   bool wide;
 
@@ -223,6 +285,7 @@ struct TileLoader {
     const int thread = threadIdx.x;
     row = wide ? thread / ACROSS : thread / NARROW_ACROSS;
     column = wide ? thread % ACROSS * VECTOR : thread % NARROW_ACROSS * NARROW;
+    place = kept(swizzled<COLUMNS, RUN>(row, column));
     from = operand + static_cast<long long>(first_row + row) * ld + first_column + column;
     rows = end_row - first_row - row;
     columns = end_column - first_column - column;
@@ -240,16 +303,26 @@ struct TileLoader {
   __device__ __forceinline__ void copy(T* tile) const {
     constexpr int ACROSS = threads_across(COLUMNS / WIDTH);
     constexpr int DOWN = THREADS / ACROSS;
+    // Whether rows end between copies, and whether all of a thread's places are permuted alike.
+    constexpr bool WHOLE = !ANY || WIDTH == NARROW;
+    constexpr bool ALIKE = DOWN % (8 / RUN) == 0 &&
+                           (ACROSS * WIDTH == COLUMNS || ACROSS * WIDTH % (8 * VECTOR) == 0);
     const int stride = recomputed(ld);
 #pragma unroll WIDTH == NARROW ? 1 : COLUMNS
     for (int across = 0; across < COLUMNS; across += ACROSS * WIDTH) {
-      const int given = min(max(columns - across, 0), WIDTH) * static_cast<int>(sizeof(T));
 #pragma unroll WIDTH == NARROW ? 4 : ROWS
       for (int down = 0; down < ROWS; down += DOWN) {
         if (ROWS % DOWN != 0 && row + down >= ROWS) continue;
-        T* to = tile + swizzled<COLUMNS, RUN>(row + down, column + across);
+        T* to = tile + (ALIKE ? place + down * COLUMNS + across
+                                : swizzled<COLUMNS, RUN>(row + down, column + across));
         const T* here = from + static_cast<long long>(down) * stride + across;
-        copy_async<WIDTH * sizeof(T)>(to, here, down < rows ? given : 0);
+        if constexpr (WHOLE) {
+          const bool outside = across >= columns || down >= rows;
+          copy_async_unless<WIDTH * sizeof(T)>(outside, to, here);
+        } else {
+          const int given = down < rows ? min(max(columns - across, 0), WIDTH) : 0;
+          copy_async<WIDTH * sizeof(T)>(to, here, given * static_cast<int>(sizeof(T)));
+        }
       }
     }
   }
@@ -297,24 +370,36 @@ __device__ __forceinline__ void mma(T (&upper)[2],
       : "d"(a_upper[0]), "d"(a_lower[0]), "d"(a_upper[1]), "d"(a_lower[1]), "d"(b[0]), "d"(b[1]));
 }
 
+// Where a lane finds its parts of a warp's blocks in tiles of A and of B.
+struct Parts {
+  BlocksA a;
+  BlocksB b;
+
+  __device__ __forceinline__ explicit Parts(Place place)
+      : Parts(place.row, place.column, threadIdx.x % 32) {}
+
+  __device__ __forceinline__ Parts(int row, int column, int lane)
+      : a(row + lane / 4, lane % 4), b(lane % 4, column + lane / 4) {}
+};
+
 // Blocks of a warp's rows of A and columns of B, MMA_K reduction steps of them.
 struct Fragments {
   Register a[ROW_BLOCKS][STEP_BLOCKS];
   Register b[COLUMN_BLOCKS][STEP_BLOCKS];
 
   // Reads them from tiles of A and B, from a reduction step on.
-  __device__ __forceinline__ void read(const T* as, const T* bs, Place place, int step) {
-    const int lane = threadIdx.x % 32;
+  __device__ __forceinline__ void read(const T* as, const T* bs, const Parts& parts,
+                                       int step) {
 #pragma unroll
     for (int s = 0; s < STEP_BLOCKS; ++s) {
-      const int own = step + s * BLOCK_STEPS + lane % 4;
+      const int block = step / BLOCK_STEPS + s;
 #pragma unroll
       for (int i = 0; i < ROW_BLOCKS; ++i) {
-        a[i][s] = as[a_at(place.row + 8 * i + lane / 4, own)];
+        a[i][s] = *parts.a.of(as, block, 8 * i);
       }
 #pragma unroll
       for (int j = 0; j < COLUMN_BLOCKS; ++j) {
-        b[j][s] = bs[b_at(own, place.column + 8 * j + lane / 4)];
+        b[j][s] = *parts.b.of(bs, j, block * BLOCK_STEPS);
       }
     }
   }
@@ -354,9 +439,10 @@ __device__ __forceinline__ void multiply_tiles(Accumulators& acc, A a, B b, int 
   wait_for_copies<STAGES - 2>();
   __syncthreads();
 
+  const Parts parts(place);
   // Fragments of the next steps are read while the current ones are multiplied.
   Fragments fragments[FRAGMENTS];
-  fragments[0].read(tiles.a[0], tiles.b[0], place, 0);
+  fragments[0].read(tiles.a[0], tiles.b[0], parts, 0);
   int stage = 0;
   int filled = STAGES - 1;
   for (int tile = 0; tile < count; ++tile) {
@@ -373,7 +459,7 @@ __device__ __forceinline__ void multiply_tiles(Accumulators& acc, A a, B b, int 
         b.advance();
       }
       if (phase + 1 < PHASES) {
-        fragments[(phase + 1) % FRAGMENTS].read(tiles.a[stage], tiles.b[stage], place,
+        fragments[(phase + 1) % FRAGMENTS].read(tiles.a[stage], tiles.b[stage], parts,
                                                 (phase + 1) * MMA_K);
       } else {  // the first steps of the next tile; after the last tile nobody looks at them
         commit_copies();
@@ -381,7 +467,7 @@ __device__ __forceinline__ void multiply_tiles(Accumulators& acc, A a, B b, int 
         __syncthreads();
         stage = stage + 1 == STAGES ? 0 : stage + 1;
         filled = filled + 1 == STAGES ? 0 : filled + 1;
-        fragments[0].read(tiles.a[stage], tiles.b[stage], place, 0);
+        fragments[0].read(tiles.a[stage], tiles.b[stage], parts, 0);
       }
       fragments[phase % FRAGMENTS].multiply(acc);
     }
@@ -404,7 +490,7 @@ __device__ __forceinline__ void accumulate(Accumulators& acc, const Product& pro
   if (begin >= end) return;
   const auto [m, n, k, a, lda, b, ldb] = product;
   const int count = (end - begin + SN - 1) / SN;
-  if (rows_aligned<VECTOR>(a, lda) && rows_aligned<VECTOR>(b, ldb)) {
+  if (rows_whole(a, lda, n) && rows_whole(b, ldb, k)) {
     multiply_tiles(acc, LoaderA<false>(a, lda, row, m, begin, end),
                    LoaderB<false>(b, ldb, begin, end, column, k), count, place);
   } else {

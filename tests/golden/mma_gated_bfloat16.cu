@@ -1,7 +1,7 @@
 /*
  * gated for cuda: family mma, bfloat16, layout nn.
  *
- * template: gemm/cuda/mma.cu.j2, digest 37cbe75fb4d72620
+ * template: gemm/cuda/mma.cu.j2, digest 0ddbeba322ac95f6
  * configuration: {"fragments": 2, "min_blocks": 1, "sk": 128, "sm": 128, "sn": 32, "stages": 4,
  *     "warp_k": 64, "warp_m": 64}
  * launch: grid (tiles, 1, splits), block (128, 1, 1), 65536 bytes of dynamic shared memory
@@ -118,6 +118,34 @@ __device__ __forceinline__ void copy_async(void* to, const void* from, int given
   }
 }
 
+// Copies BYTES bytes, or writes zeros and reads nothing where those are `outside`. That is a predicate;
+// a number of bytes takes five more instructions.
+template <int BYTES>
+__device__ __forceinline__ void copy_async_unless(bool outside, void* to, const void* from) {
+  const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  if constexpr (BYTES == 16) {
+    asm volatile(
+        "{\n"
+        ".reg .pred outside;\n"
+        "setp.ne.s32 outside, %2, 0;\n"
+        "cp.async.cg.shared.global [%0], [%1], 16, outside;\n"
+        "}\n"
+        :
+        : "r"(shared), "l"(from), "r"(static_cast<int>(outside))
+        : "memory");
+  } else {
+    asm volatile(
+        "{\n"
+        ".reg .pred outside;\n"
+        "setp.ne.s32 outside, %3, 0;\n"
+        "cp.async.ca.shared.global [%0], [%1], %2, outside;\n"
+        "}\n"
+        :
+        : "r"(shared), "l"(from), "n"(BYTES), "r"(static_cast<int>(outside))
+        : "memory");
+  }
+}
+
 // Ends the group of copies that were issued since the last one.
 __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;" : : : "memory");
@@ -199,12 +227,40 @@ struct Tiles {
 static_assert(sizeof(Tiles) == 65536, "shared memory as predicted");
 extern __shared__ __align__(128) unsigned char shared_memory[];
 
-__device__ __forceinline__ constexpr int a_at(int row, int step) {
-  return swizzled<SN, 1>(row, step);
+// The same number, of which the compiler knows nothing: it stays in a register, and is not computed
+// again wherever it is needed.
+__device__ __forceinline__ int kept(int value) {
+  asm("" : "+r"(value));
+  return value;
 }
-__device__ __forceinline__ constexpr int b_at(int step, int column) {
-  return swizzled<SK, 1>(step, column);
-}
+
+// Where a lane finds its parts of blocks in a tile whose rows have COLUMNS elements. Blocks lie EACH
+// elements apart along the rows, and down them as far as rows are permuted alike, every 8 / RUN.
+template <int COLUMNS, int RUN, int EACH>
+struct Blocks {
+  // Chunks are permuted within so many elements; blocks further on lie as those did.
+  static constexpr int REPEAT = COLUMNS < 8 * VECTOR ? COLUMNS : 8 * VECTOR;
+  static constexpr int KINDS = REPEAT / EACH;
+  int first[KINDS];  // bytes from the start of the tile
+
+  // For a lane whose part of the first block is at (row, column).
+  __device__ __forceinline__ Blocks(int row, int column) {
+#pragma unroll
+    for (int i = 0; i < KINDS; ++i) {
+      const int element = swizzled<COLUMNS, RUN>(row, column + i * EACH);
+      first[i] = kept(element * static_cast<int>(sizeof(Operand)));
+    }
+  }
+
+  // Its part of the block `along` the rows, so many rows further `down`.
+  __device__ __forceinline__ const Operand* of(const Operand* tile, int along, int down) const {
+    const char* block = reinterpret_cast<const char*>(tile) + first[along % KINDS];
+    return reinterpret_cast<const Operand*>(block) + along / KINDS * REPEAT + down * COLUMNS;
+  }
+};
+
+using BlocksA = Blocks<SN, 1, 16>;
+using BlocksB = Blocks<SK, 1, 16>;
 
 // The same number, of which the compiler knows nothing: what follows from it is computed where it
 // is needed, at the price of an instruction, not kept in registers all through the kernel.
@@ -227,33 +283,40 @@ __device__ constexpr int threads_across(int positions) {
 // Elements of a copy where rows are not aligned to 16 bytes.
 constexpr int NARROW = 2;
 
+// Whether the rows of an operand are whole vectors of 16 bytes.
+__device__ __forceinline__ bool rows_whole(const Operand* operand, int ld, int columns) {
+  return rows_aligned<VECTOR>(operand, ld) && columns % VECTOR == 0;
+}
+
 // Copies tiles of ROWS x COLUMNS elements of an operand as it is stored, with zeros for what lies
 // beyond its rows and columns. The next tile is SN further along the columns if STEPS_ACROSS, else
-// along the rows. Rows must be aligned to 16 bytes, unless ANY.
+// along the rows. Rows must be whole vectors, unless ANY.
 template <int ROWS, int COLUMNS, int RUN, bool STEPS_ACROSS, bool ANY>
 struct TileLoader {
   const Operand* from;
   int ld;
   int row, column;    // the thread's place in the tile
+  int place;          // the same as an element of the tile
   int rows, columns;  // of the operand, from that place on
-  int width;          // elements of a copy; 1 where rows begin between words
+  int width;          // elements of a copy; 1 where rows are no whole words
 
   __device__ __forceinline__ TileLoader(const Operand* operand, int ld, int first_row, int end_row,
                                         int first_column, int end_column)
-      : ld(ld), width(width_of(operand, ld)) {
+      : ld(ld), width(width_of(operand, ld, end_column)) {
     constexpr int ACROSS = threads_across(COLUMNS / VECTOR);
     constexpr int NARROW_ACROSS = threads_across(COLUMNS / NARROW);
     const int thread = threadIdx.x;
     row = width != NARROW ? thread / ACROSS : thread / NARROW_ACROSS;
     column = width != NARROW ? thread % ACROSS * VECTOR : thread % NARROW_ACROSS * NARROW;
+    place = kept(swizzled<COLUMNS, RUN>(row, column));
     from = operand + static_cast<long long>(first_row + row) * ld + first_column + column;
     rows = end_row - first_row - row;
     columns = end_column - first_column - column;
   }
 
-  __device__ __forceinline__ static int width_of(const Operand* operand, int ld) {
+  __device__ __forceinline__ static int width_of(const Operand* operand, int ld, int columns) {
     if (!ANY || rows_aligned<VECTOR>(operand, ld)) return VECTOR;
-    return rows_aligned<NARROW>(operand, ld) ? NARROW : 1;
+    return rows_aligned<NARROW>(operand, ld) && columns % NARROW == 0 ? NARROW : 1;
   }
 
   __device__ __forceinline__ void start(Operand* tile) const {
@@ -270,21 +333,31 @@ struct TileLoader {
   __device__ __forceinline__ void copy(Operand* tile) const {
     constexpr int ACROSS = threads_across(COLUMNS / WIDTH);
     constexpr int DOWN = THREADS / ACROSS;
+    // Whether rows end between copies, and whether all of a thread's places are permuted alike.
+    constexpr bool WHOLE = !ANY || WIDTH == NARROW;
+    constexpr bool ALIKE = DOWN % (8 / RUN) == 0 &&
+                           (ACROSS * WIDTH == COLUMNS || ACROSS * WIDTH % (8 * VECTOR) == 0);
     const int stride = recomputed(ld);
 #pragma unroll WIDTH == NARROW ? 1 : COLUMNS
     for (int across = 0; across < COLUMNS; across += ACROSS * WIDTH) {
-      const int given = min(max(columns - across, 0), WIDTH) * static_cast<int>(sizeof(Operand));
 #pragma unroll WIDTH == NARROW ? 4 : ROWS
       for (int down = 0; down < ROWS; down += DOWN) {
         if (ROWS % DOWN != 0 && row + down >= ROWS) continue;
-        Operand* to = tile + swizzled<COLUMNS, RUN>(row + down, column + across);
+        Operand* to = tile + (ALIKE ? place + down * COLUMNS + across
+                                : swizzled<COLUMNS, RUN>(row + down, column + across));
         const Operand* here = from + static_cast<long long>(down) * stride + across;
-        copy_async<WIDTH * sizeof(Operand)>(to, here, down < rows ? given : 0);
+        if constexpr (WHOLE) {
+          const bool outside = across >= columns || down >= rows;
+          copy_async_unless<WIDTH * sizeof(Operand)>(outside, to, here);
+        } else {
+          const int given = down < rows ? min(max(columns - across, 0), WIDTH) : 0;
+          copy_async<WIDTH * sizeof(Operand)>(to, here, given * static_cast<int>(sizeof(Operand)));
+        }
       }
     }
   }
 
-  // Rows that begin between words, where asynchronous copies cannot: a thread's chunks of 16 bytes
+  // Rows that begin or end between words, where asynchronous copies cannot: a thread's chunks of 16 bytes
   // come as words, by way of registers, and their elements move down by one where they must.
   __device__ __forceinline__ void copy_shifted(Operand* tile) const {
     constexpr int ACROSS = threads_across(COLUMNS / VECTOR);
@@ -399,27 +472,35 @@ __device__ __forceinline__ void read_matrices(Register& first, Register& second,
   }
 }
 
+// Where a lane finds its parts of a warp's blocks in tiles of A and of B.
+// Of 16 x 16 elements a lane points at a row of one of four matrices, which lie two by two.
+struct Parts {
+  BlocksA a;
+  BlocksB b;
+
+  __device__ __forceinline__ explicit Parts(Place place)
+      : Parts(place.row, place.column, threadIdx.x % 32) {}
+
+  __device__ __forceinline__ Parts(int row, int column, int lane)
+      : a(row + lane % 16, lane / 16 * 8), b(lane % 16, column + lane / 16 * 8) {}
+};
+
 // Blocks of a warp's rows of A and columns of B, MMA_K reduction steps of them.
 struct Fragments {
   Register a[ROW_BLOCKS][STEP_BLOCKS];
   Register b[COLUMN_BLOCKS][STEP_BLOCKS];
 
   // Reads them from tiles of A and B, from a reduction step on.
-  __device__ __forceinline__ void read(const Operand* as, const Operand* bs, Place place, int step) {
-    const int lane = threadIdx.x % 32;
-    // Of 16 x 16 elements a lane points at a row of one of four matrices, which lie two by two.
-    const int low = lane % 8;
-    const int second = lane / 8 % 2 * 8;
-    const int third = lane / 16 * 8;
+  __device__ __forceinline__ void read(const Operand* as, const Operand* bs, const Parts& parts,
+                                       int step) {
 #pragma unroll
     for (int i = 0; i < ROW_BLOCKS; i += 2) {
       read_matrices<false>(a[i][0], a[i + 1][0], a[i][1], a[i + 1][1],
-                           as + a_at(place.row + 8 * i + second + low, step + third));
+                           parts.a.of(as, step / MMA_K, 8 * i));
     }
 #pragma unroll
     for (int j = 0; j < COLUMN_BLOCKS; j += 2) {
-      read_matrices<true>(b[j][0], b[j][1], b[j + 1][0], b[j + 1][1],
-                          bs + b_at(step + second + low, place.column + 8 * j + third));
+      read_matrices<true>(b[j][0], b[j][1], b[j + 1][0], b[j + 1][1], parts.b.of(bs, j / 2, step));
     }
   }
 
@@ -458,9 +539,10 @@ __device__ __forceinline__ void multiply_tiles(Accumulators& acc, A a, B b, int 
   wait_for_copies<STAGES - 2>();
   __syncthreads();
 
+  const Parts parts(place);
   // Fragments of the next steps are read while the current ones are multiplied.
   Fragments fragments[FRAGMENTS];
-  fragments[0].read(tiles.a[0], tiles.b[0], place, 0);
+  fragments[0].read(tiles.a[0], tiles.b[0], parts, 0);
   int stage = 0;
   int filled = STAGES - 1;
   for (int tile = 0; tile < count; ++tile) {
@@ -477,7 +559,7 @@ __device__ __forceinline__ void multiply_tiles(Accumulators& acc, A a, B b, int 
         b.advance();
       }
       if (phase + 1 < PHASES) {
-        fragments[(phase + 1) % FRAGMENTS].read(tiles.a[stage], tiles.b[stage], place,
+        fragments[(phase + 1) % FRAGMENTS].read(tiles.a[stage], tiles.b[stage], parts,
                                                 (phase + 1) * MMA_K);
       } else {  // the first steps of the next tile; after the last tile nobody looks at them
         commit_copies();
@@ -485,7 +567,7 @@ __device__ __forceinline__ void multiply_tiles(Accumulators& acc, A a, B b, int 
         __syncthreads();
         stage = stage + 1 == STAGES ? 0 : stage + 1;
         filled = filled + 1 == STAGES ? 0 : filled + 1;
-        fragments[0].read(tiles.a[stage], tiles.b[stage], place, 0);
+        fragments[0].read(tiles.a[stage], tiles.b[stage], parts, 0);
       }
       fragments[phase % FRAGMENTS].multiply(acc);
     }
@@ -508,7 +590,7 @@ __device__ __forceinline__ void accumulate(Accumulators& acc, const Product& pro
   if (begin >= end) return;
   const auto [m, n, k, a, lda, b, ldb] = product;
   const int count = (end - begin + SN - 1) / SN;
-  if (rows_aligned<VECTOR>(a, lda) && rows_aligned<VECTOR>(b, ldb)) {
+  if (rows_whole(a, lda, n) && rows_whole(b, ldb, k)) {
     multiply_tiles(acc, LoaderA<false>(a, lda, row, m, begin, end),
                    LoaderB<false>(b, ldb, begin, end, column, k), count, place);
   } else {

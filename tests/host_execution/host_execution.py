@@ -28,6 +28,9 @@ _DYNAMIC_SHARED = re.compile(
     r"extern\s+__shared__\s+(?:__align__\(\d+\)\s+)?([\w ]+?)\s+(\w+)\s*\[\s*\]\s*;"
 )
 _ASM = re.compile(r'asm(?: volatile)?\(\s*((?:"[^"]*"\s*)+)((?::[^;]*)?)\);')
+_PREDICATED = re.compile(
+    r"\{\s*\.reg \.pred (\w+);\s*setp\.ne\.s32 \1, (%\d+), 0;\s*(.*?);\s*\}"
+)  # an instruction whose last operand is whether a number is not zero
 _OPERAND = re.compile(r'"([=+]?)\w"\(((?:[^()]|\([^()]*\))*)\)')
 _KERNEL = re.compile(r'extern "C" __global__ [^;{]*?\b(\w+)\(([^)]*)\)\s*\{', re.DOTALL)
 _KINDS: dict[str, Any] = {
@@ -119,11 +122,17 @@ def _host_source(text: str) -> str:
 
 def _carried_out(statement: re.Match[str]) -> str:
     """A call of what carries out an asm statement: see ptx_on_host.h."""
-    code = "".join(re.findall(r'"([^"]*)"', statement[1])).strip().rstrip(";")
+    code = "".join(re.findall(r'"([^"]*)"', statement[1])).replace(r"\n", " ").strip().rstrip(";")
     if not code:
         return statement[0]  # no instruction: the host's compiler takes it
-    name, _, rest = code.partition(" ")
     operands = _OPERAND.findall(statement[2])
+    predicated = _PREDICATED.fullmatch(code)
+    if predicated:
+        predicate, number, code = predicated.groups()
+        code = re.sub(rf"\b{predicate}\b", number, code)
+        place = int(number[1:])
+        operands[place] = ("", f"ptx::Predicate{{{operands[place][1]}}}")
+    name, _, rest = code.partition(" ")
 
     def given(text: str, written: bool) -> str:
         number = re.fullmatch(r"\[?%(\d+)\]?", text)

@@ -85,6 +85,7 @@ def test_whoever_adds_the_parts_and_whenever_the_bits_are_the_same(
         ((64, 60, 64), (1, 0, 0), (0, 0, 0)),  # A's rows are not aligned, B's are
         ((40, 61, 37), (3, 0, 1), (0, 3, 1)),  # nothing is aligned
         ((65, 33, 33), (7, 7, 7), (0, 0, 0)),  # a tile and a row, step, column more
+        ((33, 61, 35), (1, 1, 0), (0, 0, 0)),  # rows of words, ends within one
     ],
 )
 def test_operands_of_any_alignment(
@@ -105,9 +106,11 @@ def test_operands_of_any_alignment(
 
 PLACES = """
 extern "C" __global__ void __launch_bounds__(1) places(int* as, int* bs) {
+  const Tiles& tiles = *reinterpret_cast<const Tiles*>(shared_memory);
   for (int lane = 0; lane < 32; ++lane) {
-    as[lane] = a_at(8 + lane / 4, 4 + lane % 4);
-    bs[lane] = b_at(4 + lane % 4, 8 + lane / 4);
+    const Parts parts(WARP_M, WARP_K, lane);
+    as[lane] = parts.a.of(tiles.a[0], 1, 8) - tiles.a[0];
+    bs[lane] = parts.b.of(tiles.b[0], 1, 8) - tiles.b[0];
   }
 }
 """
