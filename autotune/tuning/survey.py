@@ -348,7 +348,8 @@ class Survey:
                     evaluator = self._place.evaluator(usual, self._host)
                     self._asked.append(_Asked(layout, evaluator, calls))
                     evaluator.deadline = deadline
-                    evaluator.prepare(list(calls.values()))
+                    with suppress(OutOfTimeError):  # what has been measured stands
+                        evaluator.prepare(list(calls.values()))
         return sum(len(each.calls) for each in self._asked)
 
     def _collect(self) -> None:

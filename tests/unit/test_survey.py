@@ -16,7 +16,7 @@ import pytest
 import autotune
 from autotune.core.configuration import Candidate
 from autotune.core.deadline import Deadline
-from autotune.core.errors import InputError
+from autotune.core.errors import InputError, OutOfTimeError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.paths import CacheLocations
 from autotune.families.catalog import load_families
@@ -324,16 +324,10 @@ class CompilingOnly:
         return Measurement(Outcome.REJECTED, reason="this is no GPU")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_every_program_for_few_rows_is_compiled_ahead_in_a_valid_call(
-    dtype: str, tmp_path: Path
-) -> None:
-    target: Any = CompilingOnly(make_target("cuda"))
+def thin_kernels_on_an_h200(target: Any, folder: Path) -> Place:
     families = load_families(target="cuda", operation="gemm")
-    shapes = [(1, 4096, 4096), (4096, 4096, 1), (8, 2048, 12288), (5000, 3000, 3)]
-    problems = [Gemm(*shape, dtype=dtype) for shape in shapes]
-    cache = CacheLocations.at(tmp_path / "cache").create()
-    place = Place(
+    cache = CacheLocations.at(folder / "cache").create()
+    return Place(
         target,
         target.device(None, "h200"),
         {"skinny": families["skinny"]},
@@ -342,12 +336,22 @@ def test_every_program_for_few_rows_is_compiled_ahead_in_a_valid_call(
         workers=1,
         seed=0,
     )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_every_program_for_few_rows_is_compiled_ahead_in_a_valid_call(
+    dtype: str, tmp_path: Path
+) -> None:
+    target: Any = CompilingOnly(make_target("cuda"))
+    shapes = [(1, 4096, 4096), (4096, 4096, 1), (8, 2048, 12288), (5000, 3000, 3)]
+    problems = [Gemm(*shape, dtype=dtype) for shape in shapes]
+    place = thin_kernels_on_an_h200(target, tmp_path)
     survey = Survey(place, target, problems, "ahead")
     known = worth_knowing(problems, target, place.device, place.families, place.seed)
     survey.hold(Deadline(60), lambda: target.tried)
     ahead = [each for each in target.asked if each[0] not in problems]
     assert len(known) > 15
-    skinny = families["skinny"]
+    skinny = place.families["skinny"]
     assert {program_of(skinny, each.configuration) for _, each in ahead} == {
         program_of(skinny, each.configuration) for each in known
     }
@@ -416,24 +420,41 @@ class _Slow(contextlib.AbstractContextManager["_Slow"]):
 
 
 def test_other_layouts_are_compiled_for_while_the_plain_one_is_measured(tmp_path: Path) -> None:
-    families = load_families(target="cuda", operation="gemm")
     target: Any = SlowCompilers(make_target("cuda"))
-    target.family = families["skinny"]
     plain = [Gemm(1, 4096, 4096 + number) for number in range(4)]
     others = [Gemm(1, 4096, 2048, layout="nt"), Gemm(2, 4096, 2048, layout="tn")]
-    cache = CacheLocations.at(tmp_path / "cache").create()
-    place = Place(
-        target,
-        target.device(None, "h200"),
-        {"skinny": families["skinny"]},
-        TuningCache(cache.database),
-        ProgramCache(cache.programs),
-        workers=1,
-        seed=0,
-    )
+    place = thin_kernels_on_an_h200(target, tmp_path)
+    target.family = place.families["skinny"]
     survey = Survey(place, target, [*others, *plain], "ahead")
     survey.hold(Deadline(60), lambda: set(target.visited) >= {*plain, *others})
     assert list(target.visited)[: len(plain)] == plain
     assert all(target.visited[each] for each in others)
     timed = [each for each in survey.book.programs if each.timed]
     assert {each.key.layout for each in timed} == {"nn", "nt", "tn"}
+
+
+class Overtaken(SlowCompilers):
+    """The same, where time runs out whenever something is to be compiled ahead of further turns."""
+
+    def evaluator(self, work: Any, beside: Any = None) -> Any:
+        return _Overtaken(self, work.problem)
+
+
+class _Overtaken(_Slow):
+    def prepare(self, candidates: list[Candidate]) -> None:
+        super().prepare(candidates)
+        compilers = self._compilers
+        if compilers.visited and self._problem not in compilers.visited:
+            raise OutOfTimeError("the run is over: nothing more is asked of a worker")
+
+
+def test_time_that_is_over_while_compilers_are_asked_ends_a_survey_with_what_it_has(
+    tmp_path: Path,
+) -> None:
+    target: Any = Overtaken(make_target("cuda"))
+    problems = [Gemm(1, 4096, 4096 + number) for number in range(3)]
+    place = thin_kernels_on_an_h200(target, tmp_path)
+    target.family = place.families["skinny"]
+    survey = Survey(place, target, [*problems, Gemm(1, 4096, 2048, layout="nt")], "ahead")
+    survey.hold(Deadline(60), lambda: len(survey.book.programs) > 0 and len(target.asked) > 400)
+    assert len([each for each in survey.book.programs if each.timed]) > 5
