@@ -434,7 +434,7 @@ def test_other_layouts_are_compiled_for_while_the_plain_one_is_measured(tmp_path
 
 
 class Overtaken(SlowCompilers):
-    """The same, where time runs out whenever something is to be compiled ahead of further turns."""
+    """The same, where time is over whenever something is to be compiled for further turns."""
 
     def evaluator(self, work: Any, beside: Any = None) -> Any:
         return _Overtaken(self, work.problem)
