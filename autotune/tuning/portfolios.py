@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -201,8 +201,9 @@ def _stored(
     if not built.entries:
         return None
     entries = built.entries
-    if own is not None:  # other shapes keep what served them
-        entries = _joined(entries, survey.taken)
+    # Other shapes keep what served them: no lot has problems of every kind.
+    if before is not None and (own is not None or before.fingerprint == device.fingerprint):
+        entries = _joined(entries, survey.at_prices_of_now(before.entries))
     survey.complete(entries, stopped)
     architecture = getattr(device.limits, "architecture", "")
     kept: dict[str, bytes] = {}
@@ -234,7 +235,7 @@ def _stored(
     return portfolio
 
 
-def _joined(chosen: Sequence[Entry], before: Sequence[Entry]) -> tuple[Entry, ...]:
+def _joined(chosen: Sequence[Entry], before: Iterable[Entry]) -> tuple[Entry, ...]:
     """What was chosen now, and what was there before as far as there is room."""
     now = {each.key for each in chosen}
     return (*chosen, *(each for each in before if each.key not in now))[:LARGEST]

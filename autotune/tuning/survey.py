@@ -280,6 +280,18 @@ class Survey:
                 each.evaluator.close()
             self._asked = []
 
+    def at_prices_of_now(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """Of programs of an earlier portfolio those that it began with; new prices where timed."""
+        began_with = {each.key for each in self.taken}
+        for each in entries:
+            if each.key in began_with:
+                candidate = Candidate(each.family, each.configuration)
+                program = self.book.program(candidate, each.layout)
+                if program is not None and program.timed:
+                    yield program.entry(self._place.families[each.family])
+                else:
+                    yield each
+
     def complete(self, wanted: Sequence[Entry], stopped: Callable[[], bool]) -> None:
         """Try once more what is wanted and was tried by earlier runs alone: binaries are kept."""
         for each in wanted:

@@ -142,11 +142,22 @@ def test_a_survey_stores_a_portfolio_that_serves_other_shapes(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("toy")
-def test_the_next_survey_keeps_what_it_cannot_try(tmp_path: Path) -> None:
+def test_the_next_survey_keeps_what_the_one_before_chose(tmp_path: Path) -> None:
     place = place_in(tmp_path / "cache")
     (first,) = survey_device(place, PLAN, Deadline(60), never, study="one")
+    # A program that may be good for shapes that the lot has not: there it is slow.
+    chosen = first.portfolio.entries
+    family = place.families[chosen[0].family]
+    space = family.space(Gemm(32, 32, 32), place.device.limits)
+    others = (replace(chosen[0], configuration=space[row]) for row in range(space.size))
+    other = next(each for each in others if each.key not in {one.key for one in chosen})
+    slow = replace(other, prices=tuple(9 * price for price in other.prices), binary=None)
+    place.store.put_portfolio(replace(first.portfolio, entries=(*chosen, slow)), ())
     (second,) = survey_device(place, PLAN, Deadline(60), never, study="two")
-    assert second.portfolio.entries
+    found = {each.key: each for each in second.portfolio.entries}
+    assert {each.key for each in (*chosen, slow)} == set(found)
+    assert len(found) == len(second.portfolio.entries)
+    assert found[slow.key].prices != slow.prices  # it was tried
     # One that has no time at all leaves the portfolio as it is.
     assert list(survey_device(place, PLAN, Deadline(0), never, study="three")) == []
     assert place.store.portfolios("gemm", "toy") == [second.portfolio]
