@@ -14,12 +14,14 @@ import pytest
 from tuned_suspect import PROBLEM, store, tuned
 
 from autotune.core.errors import InputError, NotTunedError, OperandError, UnknownNameError
+from autotune.core.paths import CacheLocations, data_dir
 from autotune.core.toml_table import Table
 from autotune.families import modules, templating
 from autotune.operations.problem import Gemm
 from autotune.runtime.loading import Kernel, load
 from autotune.runtime.multiplying import forget, kernel_for, matmul
-from autotune.store import BaselineRecord, MatchQuality, TuningRecord
+from autotune.store import BaselineRecord, MatchQuality, TuningCache, TuningRecord
+from autotune.store.shipped import read_portfolios, shipped_binary
 from autotune.targets.cpu.target import CpuTarget
 from autotune.targets.lookup import binary_of, look_up
 from autotune.targets.registry import make_target
@@ -208,8 +210,15 @@ def test_matmul_does_without_a_cache_that_is_damaged(
 def test_a_layout_without_programs_of_its_own_takes_the_plain_ones(
     layout: str, tmp_path: Path
 ) -> None:
-    # The H200's shipped portfolio of float64 has programs of the plain layout alone.
-    for shape in ((4096, 4096, 4096), (304, 2000, 512)):
+    # Of the H200's shipped portfolio of float64 the programs of the plain layout alone.
+    (file,) = data_dir("cache").glob("cuda-nvidia-h200-*/gemm.portfolio.jsonl")
+    (shipped,) = (each for each in read_portfolios(file) if each.dtype == "float64")
+    entries = tuple(each for each in shipped.entries if each.layout == "nn")
+    assert all(each.binary for each in entries)
+    binaries = [shipped_binary(each.binary, file.parent) or b"" for each in entries if each.binary]
+    own = TuningCache(CacheLocations.at(tmp_path).create().database)
+    own.put_portfolio(replace(shipped, entries=entries), binaries)
+    for shape in ((4000, 4000, 4000), (304, 2000, 512)):
         plain, turned = (
             look_up(
                 Gemm(*shape, dtype="float64", layout=each),
