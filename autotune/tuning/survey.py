@@ -165,7 +165,6 @@ class Survey:
     Attributes:
         book: what has been learned.
         binaries: of the programs that were tried, where any are kept.
-        taken: programs of an earlier portfolio that it began with.
     """
 
     def __init__(
@@ -184,7 +183,7 @@ class Survey:
         dtype = problems[0].dtype
         self.book = PriceBook(place.families, dtype, place.device.limits)
         self.binaries: dict[Key, Binary] = {}
-        self.taken: list[Entry] = []
+        self._began_with: set[Key] = set()
         self._waiting: dict[Candidate, None] = {}
         self._pool: list[Candidate] = []
         self._visits = 0
@@ -213,7 +212,7 @@ class Survey:
             if family is not None and family.digest == entry.family_digest:
                 if entry.key not in self._recalled:
                     self.book.take(entry)
-                self.taken.append(entry)
+                self._began_with.add(entry.key)
                 limits = self._place.device.limits
                 wider = on_all_threads(family, entry.configuration, limits)
                 for configuration in (entry.configuration, wider):
@@ -282,9 +281,8 @@ class Survey:
 
     def at_prices_of_now(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """Of programs of an earlier portfolio those that it began with; new prices where timed."""
-        began_with = {each.key for each in self.taken}
         for each in entries:
-            if each.key in began_with:
+            if each.key in self._began_with:
                 candidate = Candidate(each.family, each.configuration)
                 program = self.book.program(candidate, each.layout)
                 if program is not None and program.timed:

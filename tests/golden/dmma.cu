@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family dmma, float64, layout nn.
  *
- * template: gemm/cuda/dmma.cu.j2, digest 4abc3b2b162c4d40
+ * template: gemm/cuda/dmma.cu.j2, digest b20cb46f3036f1ad
  * configuration: {"fragments": 2, "min_blocks": 1, "mma_k": 8, "mma_m": 16, "sk": 64, "sm": 128,
  *     "sn": 16, "stages": 4, "warp_k": 32, "warp_m": 32}
  * launch: grid (tiles, 1, splits), block (256, 1, 1), 98304 bytes of dynamic shared memory
@@ -101,30 +101,11 @@ __device__ __forceinline__ bool rows_aligned(const Element* first, int leading_d
 
 // --- Asynchronous copies ---
 
-// Copies BYTES bytes, 4, 8 or 16. Behind the first `given` of them, zeros are written and nothing
-// is read.
+// Copies BYTES bytes, 4, 8 or 16, or writes zeros and reads nothing where those are `outside`.
 template <int BYTES>
-__device__ __forceinline__ void copy_async(void* to, const void* from, int given) {
+__device__ __forceinline__ void copy_async(bool outside, void* to, const void* from) {
   const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
   if constexpr (BYTES == 16) {  // past the L1 cache: nothing is read twice by one block
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                 :
-                 : "r"(shared), "l"(from), "r"(given)
-                 : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
-                 :
-                 : "r"(shared), "l"(from), "n"(BYTES), "r"(given)
-                 : "memory");
-  }
-}
-
-// Copies BYTES bytes, or writes zeros and reads nothing where those are `outside`. That is a predicate;
-// a number of bytes takes five more instructions.
-template <int BYTES>
-__device__ __forceinline__ void copy_async_unless(bool outside, void* to, const void* from) {
-  const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  if constexpr (BYTES == 16) {
     asm volatile(
         "{\n"
         ".reg .pred outside;\n"
@@ -145,6 +126,16 @@ __device__ __forceinline__ void copy_async_unless(bool outside, void* to, const 
         : "r"(shared), "l"(from), "n"(BYTES), "r"(static_cast<int>(outside))
         : "memory");
   }
+}
+
+// Copies 16 bytes. Behind the first `given` of them, zeros are written and nothing is read. That is no
+// predicate but a number, which takes five more instructions.
+__device__ __forceinline__ void copy_async_given(int given, void* to, const void* from) {
+  const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(shared), "l"(from), "r"(given)
+               : "memory");
 }
 
 // Ends the group of copies that were issued since the last one.
@@ -318,10 +309,10 @@ struct TileLoader {
         const T* here = from + static_cast<long long>(down) * stride + across;
         if constexpr (WHOLE) {
           const bool outside = across >= columns || down >= rows;
-          copy_async_unless<WIDTH * sizeof(T)>(outside, to, here);
+          copy_async<WIDTH * sizeof(T)>(outside, to, here);
         } else {
           const int given = down < rows ? min(max(columns - across, 0), WIDTH) : 0;
-          copy_async<WIDTH * sizeof(T)>(to, here, given * static_cast<int>(sizeof(T)));
+          copy_async_given(given * static_cast<int>(sizeof(T)), to, here);
         }
       }
     }

@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family mma_tf32, float32, layout nn.
  *
- * template: gemm/cuda/mma_tf32.cu.j2, digest 5216918d1dce89b4
+ * template: gemm/cuda/mma_tf32.cu.j2, digest f9213f6794590243
  * configuration: {"fragments": 1, "min_blocks": 1, "sk": 128, "sm": 128, "sn": 16, "stages": 4,
  *     "warp_k": 32, "warp_m": 64}
  * launch: grid (tiles, 1, splits), block (256, 1, 1), 65536 bytes of dynamic shared memory
@@ -100,30 +100,11 @@ __device__ __forceinline__ bool rows_aligned(const Element* first, int leading_d
 
 // --- Asynchronous copies ---
 
-// Copies BYTES bytes, 4, 8 or 16. Behind the first `given` of them, zeros are written and nothing
-// is read.
+// Copies BYTES bytes, 4, 8 or 16, or writes zeros and reads nothing where those are `outside`.
 template <int BYTES>
-__device__ __forceinline__ void copy_async(void* to, const void* from, int given) {
+__device__ __forceinline__ void copy_async(bool outside, void* to, const void* from) {
   const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
   if constexpr (BYTES == 16) {  // past the L1 cache: nothing is read twice by one block
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                 :
-                 : "r"(shared), "l"(from), "r"(given)
-                 : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
-                 :
-                 : "r"(shared), "l"(from), "n"(BYTES), "r"(given)
-                 : "memory");
-  }
-}
-
-// Copies BYTES bytes, or writes zeros and reads nothing where those are `outside`. That is a predicate;
-// a number of bytes takes five more instructions.
-template <int BYTES>
-__device__ __forceinline__ void copy_async_unless(bool outside, void* to, const void* from) {
-  const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  if constexpr (BYTES == 16) {
     asm volatile(
         "{\n"
         ".reg .pred outside;\n"
@@ -144,6 +125,16 @@ __device__ __forceinline__ void copy_async_unless(bool outside, void* to, const 
         : "r"(shared), "l"(from), "n"(BYTES), "r"(static_cast<int>(outside))
         : "memory");
   }
+}
+
+// Copies 16 bytes. Behind the first `given` of them, zeros are written and nothing is read. That is no
+// predicate but a number, which takes five more instructions.
+__device__ __forceinline__ void copy_async_given(int given, void* to, const void* from) {
+  const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(shared), "l"(from), "r"(given)
+               : "memory");
 }
 
 // Ends the group of copies that were issued since the last one.
@@ -317,10 +308,10 @@ struct TileLoader {
         const T* here = from + static_cast<long long>(down) * stride + across;
         if constexpr (WHOLE) {
           const bool outside = across >= columns || down >= rows;
-          copy_async_unless<WIDTH * sizeof(T)>(outside, to, here);
+          copy_async<WIDTH * sizeof(T)>(outside, to, here);
         } else {
           const int given = down < rows ? min(max(columns - across, 0), WIDTH) : 0;
-          copy_async<WIDTH * sizeof(T)>(to, here, given * static_cast<int>(sizeof(T)));
+          copy_async_given(given * static_cast<int>(sizeof(T)), to, here);
         }
       }
     }
