@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family streamed, float32, layout nn.
  *
- * template: gemm/cuda/streamed.cu.j2, digest ea47ebdc585d3105
+ * template: gemm/cuda/streamed.cu.j2, digest 089d5ad7e551c41c
  * configuration: {"bounds": "launch", "lane_order": "z", "lanes_m": 4, "load_run": 8,
  *     "min_blocks": 1, "order": "row-serpentine", "sk": 128, "sm": 128, "sn": 16, "stages": 3,
  *     "transpose_through": "copies", "tx": 8, "ty": 8, "unaligned": "whole"}
@@ -585,7 +585,8 @@ struct Piece {
 };
 
 // A block's pieces: the tile that it starts and leaves to others to finish, which may be empty,
-// comes first, so that nobody waits for it; then tiles of its own; then those that it finishes.
+// comes first, so that nobody waits for it; then tiles of its own; the one that another block has
+// started comes last, so that its start is there by then.
 __device__ __forceinline__ int count_pieces(const Shares& shares, int block) {
   return 1 + shares.waves +
          (shares.start(block + 1) / shares.steps - shares.start(block) / shares.steps);
@@ -603,7 +604,7 @@ __device__ __forceinline__ Piece piece_at(const Shares& shares, int block, int n
   if (number <= shares.waves) {
     return {(number - 1) * static_cast<int>(gridDim.x) + block, 0, steps};
   }
-  const int tile = start / steps + number - 1 - shares.waves;
+  const int tile = end / steps - (number - shares.waves);
   return {before + tile, max(start - tile * steps, 0), steps};
 }
 

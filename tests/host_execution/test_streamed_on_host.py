@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gemm_on_host import Case, launch_kernels, relative_error
-from host_execution import AVAILABLE, guarded
+from host_execution import AVAILABLE, HostProgram, guarded
 
 from autotune.core.configuration import Value
 from autotune.core.dtypes import DTYPES
 from autotune.families.catalog import load_families
+from autotune.families.rendering import render
 from autotune.targets.cuda.device.known_gpus import find_gpu
 
 pytestmark = [
@@ -73,3 +74,48 @@ def test_equal_calls_give_equal_bits(folder: Path) -> None:
         launch_kernels(FAMILY, small(), case, limits, operands, folder)
         results.add(bytes(np.ascontiguousarray(operands["c"]).data))
     assert len(results) == 1
+
+
+PIECES = """
+extern "C" __global__ void list_pieces(int m, int n, int k, int most, int* listed) {
+  const Shares shares(m, n, k);
+  const int count = count_pieces(shares, blockIdx.x);
+  for (int number = 0; number < count && number < most; ++number) {
+    const Piece piece = piece_at(shares, blockIdx.x, number);
+    int* row = listed + (blockIdx.x * most + number) * 3;
+    row[0] = piece.tile;
+    row[1] = piece.begin;
+    row[2] = piece.end;
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_block_waits_longer_than_its_share_takes(seed: int, folder: Path) -> None:
+    """Where a step takes as long everywhere, all are done after the largest share."""
+    rng = np.random.default_rng(seed)
+    blocks = int(rng.integers(1, 140))
+    m, k = 32 * int(rng.integers(1, 30)), 64 * int(rng.integers(1, 30))
+    n = 8 * int(rng.integers(1, 40))
+    tiles, steps = m // 32 * (k // 64), n // 8
+    blocks = min(blocks, tiles * steps)
+    most = tiles * steps // blocks + 3
+    listed = np.zeros((blocks, most, 3), np.int32)
+    program = HostProgram(render(FAMILY, small()).text + PIECES, folder)
+    program.launch("list_pieces", (blocks, 1, 1), (1, 1, 1), (m, n, k, most, listed))
+
+    pieces = [[(t, b, e) for t, b, e in own.tolist() if b < e] for own in listed]
+    dealt_out = sorted(piece for own in pieces for piece in own)
+    covered = [(tile, step) for tile, begin, end in dealt_out for step in range(begin, end)]
+    assert covered == [(tile, step) for tile in range(tiles) for step in range(steps)]
+    there: dict[int, int] = {}  # when all of a tile that its last block waits for is there
+    for own in pieces:  # of lower numbers first: nobody waits for a higher one
+        now = 0
+        for tile, begin, end in own:
+            now += end - begin
+            if end < steps:
+                there[tile] = max(there.get(tile, 0), now)
+            elif begin > 0:
+                now = max(now, there[tile])
+        assert now <= -(-tiles * steps // blocks)
