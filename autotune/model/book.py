@@ -310,7 +310,7 @@ def volumes(
         # Waiting for memory takes as long however large the tile is.
         if name.startswith("steps") and not name.endswith("cache"):
             found[row] = (rows * columns + loads * (rows + columns)) * steps
-    for name in ("units", "sum in a block"):
+    for name in ("units", "sum in a block", "units, rows of C unaligned"):
         found[TERMS.index(name)] = rows * columns
     return found
 
@@ -380,6 +380,7 @@ _MANY_PLACES = {
     "copies": 2e-6,
     "bytes copied": 6e-13,
     "sectors in vain": 1e-9,
+    "units, rows of C unaligned": 2e-10,
 }
 
 _ONE_PLACE = {

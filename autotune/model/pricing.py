@@ -108,7 +108,10 @@ class Priced:
             for operand in range(2)
         ]
         unit, wave = of["units"] * programs.area, of["waves"]
-        self._of_units = np.array([unit * resident + wave, unit, wave])
+        ragged = of["units, rows of C unaligned"] * programs.area * programs.into_rows
+        # Where the rows of C are whole vectors, and where they are not.
+        units_of = unit, unit + ragged
+        self._of_units = [np.array([each * resident + wave, each, wave]) for each in units_of]
 
         count = len(programs.even)
         self._even = slice(len(units) - count, None) if count else None
@@ -118,7 +121,7 @@ class Priced:
             self._per_slot[even] /= self._parts
             self._per_place[even] /= self._parts
             self._per_share, self._least = MORE / shares[self.order][even], np.ones(count)
-            self._of_tile, self._of_pass = unit[even], wave[even]
+            self._of_tile, self._of_pass = [each[even] for each in units_of], wave[even]
             self._of_parts = of["bytes of parts"][even] * programs.tile_elements
 
     def seconds(self, sizes: Sizes) -> Column:
@@ -134,7 +137,7 @@ class Priced:
         even = self._even
         if even is not None:
             further = found[even]
-            further += self._share_out(units[even], steps[even], itemsize)
+            further += self._share_out(units[even], steps[even], sizes)
         waves = np.empty_like(tiles)
         full, last, begun = waves[0], waves[1], waves[2]
         np.floor(units * self._per_slot, full)
@@ -149,20 +152,20 @@ class Priced:
         if near or far:
             of_steps += near * self._of_near + far * self._of_far
         of_steps *= steps
-        of_steps += self._of_units
+        of_steps += self._of_units[sizes.c_unaligned]
         waves *= of_steps
         found += full
         found += last
         found += begun
         return found
 
-    def _share_out(self, units: Column, steps: Column, itemsize: int) -> Column:
+    def _share_out(self, units: Column, steps: Column, sizes: Sizes) -> Column:
         """Give those units that a device holds equal shares of the steps of all tiles.
 
         Args:
             units: tiles; afterwards those units.
             steps: of a tile; afterwards of a unit.
-            itemsize: bytes of an element.
+            sizes: of the problem.
 
         Returns:
             Seconds for the tiles that units go through beside their first one, and for the parts
@@ -179,10 +182,10 @@ class Priced:
         every /= blocks
         np.ceil(every, steps)
         of_tile = np.ceil(blocks * self._per_place[self._even])
-        of_tile *= self._of_tile
+        of_tile *= self._of_tile[sizes.c_unaligned]
         of_tile += self._of_pass
         tiles *= of_tile
         blocks *= self._of_parts
-        blocks *= itemsize
+        blocks *= sizes.itemsize
         tiles += blocks
         return tiles

@@ -50,6 +50,7 @@ TERMS = (
     "steps, all beyond the far cache",
     "steps, rows of A between words",
     "steps, rows of B between words",
+    "units, rows of C unaligned",
 )
 """What is counted, in the order of the prices."""
 
@@ -109,6 +110,11 @@ class Sizes:
         """
         a, b = self.row_bytes
         return _ill(a), _ill(b)
+
+    @property
+    def c_unaligned(self) -> bool:
+        """Whether the rows of C are no whole vectors."""
+        return self.k * self.itemsize % VECTOR_BYTES != 0
 
     @property
     def row_kinds(self) -> tuple[int, int]:
@@ -206,6 +212,8 @@ class Programs:
         in_block: parts that a unit adds up.
         written: parts of C that are written before they are added up.
         as_they_are: 0 where operands with unaligned rows are copied first, else 1.
+        into_rows: 1 where the units of a GPU store rows of C, 0 where they store parts for another
+            kernel; a CPU's stores need no alignment.
         tiles: rows, columns and steps of a unit's tile, shape (3, programs).
         even: the programs whose units have equal shares.
         tile_elements: of C, of a tile of those.
@@ -234,6 +242,7 @@ class Programs:
         self.written = np.where(divided & (share == 0), parts, 0.0)
         self.copied, self.as_they_are = copied, 1.0 - copied
         self._in_sectors = places > 1
+        self.into_rows = self._in_sectors * (1.0 - self.by_kernel)
         self.even = np.flatnonzero(share)
         self._share, self.tile_elements = share[self.even], (rows * columns)[self.even]
         self._counted = np.empty((len(TERMS), len(parts)))
@@ -336,6 +345,7 @@ class Programs:
             counted[11:13] = 0.0
             counted[14:16] = 0.0
             counted[19:21] = 0.0
+        np.multiply(counted[4], self.into_rows * sizes.c_unaligned, out=counted[21])
         counted[13] = self.in_block
         return counted
 

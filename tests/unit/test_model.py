@@ -132,6 +132,21 @@ def test_steps_are_dearer_the_worse_rows_lie(
     assert terms["copies"] == [0, bool(unaligned)]
 
 
+@pytest.mark.parametrize(("columns", "ragged"), [(64, False), (66, True), (63, True)])
+@pytest.mark.parametrize("places", [1, 6])
+def test_tiles_are_dearer_where_rows_of_c_are_no_whole_vectors(
+    columns: int, ragged: bool, places: int
+) -> None:
+    tile = (16, 16, 16)
+    units = [Unit(tile), Unit(tile, 4), Unit(tile, 4, in_block=True), Unit(tile, share=4)]
+    counted = Programs.of(units, 1, Chip(places)).count(Sizes(90, 512, columns, 4))
+    terms = {name: row.tolist() for name, row in zip(TERMS, counted, strict=True)}
+    stores = ragged and places > 1  # a CPU's stores need no alignment
+    expected = [stores * count for count in terms["units"]]
+    expected[1] = 0.0  # another kernel's parts have rows of their own
+    assert terms["units, rows of C unaligned"] == expected
+
+
 @given(st.integers(1, 10_000), st.integers(1, 10_000))
 def test_rows_of_a_kind_have_the_same_sectors(run: int, row: int) -> None:
     runs = 2 * np.array([run])

@@ -50,8 +50,12 @@ def test_what_is_not_a_portfolio_is_refused(
         read_portfolio(document)
 
 
-@pytest.mark.parametrize(("target", "part"), [("cuda", 3e-10), ("cpu", 0.0)])
-def test_terms_that_came_later_cost_part_of_what_is_usual(target: str, part: float) -> None:
+@pytest.mark.parametrize(
+    ("target", "sectors", "ragged"), [("cuda", 3e-10, 6e-11), ("cpu", 0.0, 0.0)]
+)
+def test_terms_that_came_later_cost_part_of_what_is_usual(
+    target: str, sectors: float, ragged: float
+) -> None:
     known = TERMS.index("sectors in vain")
     document = portfolio_document(PORTFOLIO) | {"target": target, "terms": list(TERMS[:known])}
     prices = [*document["families"].values(), *(each["prices"] for each in document["entries"])]
@@ -61,7 +65,7 @@ def test_terms_that_came_later_cost_part_of_what_is_usual(target: str, part: flo
     found = [*read.families.values(), *(each.prices for each in read.entries)]
     for each in found:
         # Of caches and words between rows nothing is usual.
-        assert each[known:] == pytest.approx([part, 0.0, 0.0, 0.0, 0.0])
+        assert each[known:] == pytest.approx([sectors, 0.0, 0.0, 0.0, 0.0, ragged])
     assert read.entries[0].prices[:known] == PORTFOLIO.entries[0].prices[:known]
 
 
