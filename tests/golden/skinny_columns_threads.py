@@ -1,6 +1,6 @@
 """gemm for cpu: family skinny, float64, layout nn.
 
-template: gemm/cpu/skinny.py.j2, digest af5061ba9c0d10a0
+template: gemm/cpu/skinny.py.j2, digest 5dbe9e7746fbf9a9
 configuration: {"schedule": "guided", "side": "columns", "threads": 2, "ty": 4, "vector": 256,
     "vectors": 2}
 """
@@ -14,7 +14,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "3d3e74c66231bdf5"
+PROGRAM = "037ca52fc7450c7e"
 REAL = types.float64
 ITEMSIZE = 8
 # Threads that share the work.
@@ -357,7 +357,7 @@ NEAR = 2**14
 
 
 def dots_of(width):
-    """The function that adds products of rows to a tile, `width` elements of each: LANES or half."""
+    """The function that adds products of rows to a tile, `width` elements of each."""
 
     @intrinsic
     def add(typing_context, tile, x, x_stride, y, y_stride, there, count):
