@@ -1,6 +1,6 @@
 """gemm for cpu: family skinny, float64, layout nn.
 
-template: gemm/cpu/skinny.py.j2, digest 5dbe9e7746fbf9a9
+template: gemm/cpu/skinny.py.j2, digest dc1452f132a14132
 configuration: {"schedule": "guided", "side": "columns", "threads": 2, "ty": 4, "vector": 256,
     "vectors": 2}
 """
@@ -14,7 +14,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "037ca52fc7450c7e"
+PROGRAM = "890b46d6b555d4c0"
 REAL = types.float64
 ITEMSIZE = 8
 # Threads that share the work.
@@ -543,11 +543,43 @@ def multiply_panels(few, x, x_few, first, last, w, ldw, left, right, step, alpha
         beta = REAL(1)  # further panels are added
 
 
+@intrinsic
+def load_squares(typing_context, tile, start, stride, columns):
+    """LANES rows of a matrix of few columns, in squares as high as `tile` beside each other."""
+
+    def codegen(context, builder, signature, arguments):
+        _, start, stride, columns = arguments
+        # Loads are no wider than a square: wider ones would often lie in two cache lines.
+        mask = first_lanes(builder, columns, 0, tile.rows)
+
+        def row(i):
+            return load_lanes(builder, builder.gep(start, [builder.mul(INT64(i), stride)]), mask)
+
+        def vector_at(i, j):
+            rows = [row(below) for below in range(i, LANES, tile.rows)]
+            while len(rows) > 1:
+                pairs = zip(rows[::2], rows[1::2], strict=True)
+                rows = [joined(builder, left, right) for left, right in pairs]
+            return rows[0]
+
+        return build(builder, tile, vector_at)
+
+    return tile(tile, POINTER, types.int64, types.int64), codegen
+
+
 @by_name(types.void(*[types.int64] * 6))
 def turn(rows, columns, source_address, lds, target_address, ldt):
     """target[rows x columns] = S^T of an S that is columns x rows, by squares of vectors."""
     source, target = pointer(source_address), pointer(target_address)
-    for j in range(0, columns, LANES):
+    whole = columns // LANES * LANES
+    # Few rows fit smaller squares, of whose elements fewer are missing.
+    if rows <= 4:
+        for j in range(0, whole, LANES):
+            squares = load_squares(zeros(4, 1), ahead(source, j * lds), lds, rows)
+            store(transpose(squares), ahead(target, j), ldt, rows, LANES)
+    else:
+        whole = 0
+    for j in range(whole, columns, LANES):
         for i in range(0, rows, LANES):
             square = load(zeros(LANES, 1), ahead(source, j * lds + i), lds, columns - j, rows - i)
             store(transpose(square), ahead(target, i * ldt + j), ldt, rows - i, LANES)

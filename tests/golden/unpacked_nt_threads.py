@@ -1,6 +1,6 @@
 """gemm for cpu: family unpacked, float32, layout nt.
 
-template: gemm/cpu/unpacked.py.j2, digest c8ffb27ea6c7e70e
+template: gemm/cpu/unpacked.py.j2, digest e3e3bbe39a8cea5b
 configuration: {"schedule": "guided", "threads": 2, "ty": 8, "vector": 512, "vectors": 2}
 """
 
@@ -13,7 +13,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "d43c6be175876ec6"
+PROGRAM = "9fcc0578d2b692cf"
 REAL = types.float32
 ITEMSIZE = 4
 # Threads that share the work.
@@ -511,7 +511,7 @@ def turn(rows, columns, source_address, lds, target_address, ldt):
     """target[rows x columns] = S^T of an S that is columns x rows, by squares of vectors."""
     source, target = pointer(source_address), pointer(target_address)
     whole = columns // LANES * LANES
-    # Where all rows fit smaller squares, the elements that a square does not have are fewer.
+    # Few rows fit smaller squares, of whose elements fewer are missing.
     if rows <= 4:
         for j in range(0, whole, LANES):
             squares = load_squares(zeros(4, 1), ahead(source, j * lds), lds, rows)
