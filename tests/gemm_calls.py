@@ -14,7 +14,10 @@ GUARD = 7.0
 
 @dataclass(frozen=True, slots=True)
 class GemmCall:
-    """A product: sizes, scalars, and columns of NaN beyond the rows of the stored operands."""
+    """A product: sizes, scalars, and columns of NaN beyond the rows of the stored operands.
+
+    Rows of C have `padding_c` guard values between them, or none.
+    """
 
     m: int
     n: int
@@ -23,6 +26,7 @@ class GemmCall:
     beta: float = 0.0
     padding_a: int = 0
     padding_b: int = 0
+    padding_c: int = 5
 
 
 def stored(matrix: NDArray[np.floating], transposed: bool, padding: int) -> NDArray[np.floating]:
@@ -58,8 +62,9 @@ def multiply(
     stored_a = stored(a, layout[0] == "t", call.padding_a)
     stored_b = stored(b, layout[1] == "t", call.padding_b)
     untouched = stored_a.copy(), stored_b.copy()
-    frame = np.full((m + 2, k + 5), GUARD, a.dtype)
-    c = frame[1:-1, 2 : k + 2]
+    frame = np.full((m + 2, k + call.padding_c), GUARD, a.dtype)
+    left = min(2, call.padding_c)
+    c = frame[1:-1, left : left + k]
     c[:] = np.nan if call.beta == 0 else np.random.default_rng(m).standard_normal(c.shape)
     before = np.zeros(c.shape) if call.beta == 0 else c.astype(np.float64)
     module.gemm(

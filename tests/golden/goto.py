@@ -1,6 +1,6 @@
 """gemm for cpu: family goto, float32, layout nn.
 
-template: gemm/cpu/goto.py.j2, digest 25d89db34d9bdfd2
+template: gemm/cpu/goto.py.j2, digest ff3fb8c25ba8c63b
 configuration: {"schedule": "static", "threads": 1, "tx": 32, "ty": 14, "vector": 512}
 """
 
@@ -13,7 +13,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "ef74468aec1d5005"
+PROGRAM = "7bf3a868496025d6"
 REAL = types.float32
 ITEMSIZE = 4
 OPTIONS = {"nogil": True, "error_model": "numpy"}
@@ -77,14 +77,14 @@ def fma(builder, x, y, z):
 def splat(builder, scalar, lanes):
     """A scalar in every lane of a vector of type `lanes`."""
     single = builder.insert_element(ir.Constant(lanes, ir.Undefined), scalar, INT32(0))
-    first = ir.Constant(ir.VectorType(INT32, LANES), None)
+    first = ir.Constant(ir.VectorType(INT32, lanes.count), None)
     return builder.shuffle_vector(single, single, first)
 
 
-def first_lanes(builder, count, j):
+def first_lanes(builder, count, j, width=LANES):
     """The mask of vector j in a row of which the first `count` elements are there."""
-    lanes = ir.VectorType(INT64, LANES)
-    numbers = ir.Constant(lanes, list(range(j * LANES, (j + 1) * LANES)))
+    lanes = ir.VectorType(INT64, width)
+    numbers = ir.Constant(lanes, list(range(j * width, (j + 1) * width)))
     return builder.icmp_signed("<", numbers, splat(builder, count, lanes))
 
 
@@ -95,9 +95,12 @@ def vector_pointer(builder, start, offset, j=0):
 
 
 def load_lanes(builder, place, mask):
-    """The vector at a place, of which the lanes in the mask are read; zeros in the others."""
-    zero, alignment = ir.Constant(VECTOR, None), INT32(ITEMSIZE)
-    return call(builder, f"llvm.masked.load.{SUFFIX}.p0", VECTOR, place, alignment, mask, zero)
+    """The vector at a place of which the lanes in the mask are read; zeros in the others."""
+    vector = ir.VectorType(ELEMENT, mask.type.count)
+    name = f"llvm.masked.load.v{vector.count}f{8 * ITEMSIZE}.p0"
+    place = builder.bitcast(place, vector.as_pointer())
+    zero, alignment = ir.Constant(vector, None), INT32(ITEMSIZE)
+    return call(builder, name, vector, place, alignment, mask, zero)
 
 
 def clamped(builder, i, rows):
@@ -245,7 +248,7 @@ def fetch(typing_context, start):
 
 @intrinsic
 def transpose(typing_context, tile):
-    """The transpose of a tile of LANES rows of one vector.
+    """The transposes of the squares that lie beside each other in a tile of one vector a row.
 
     Two rows that are `size` apart exchange blocks of `size` elements: the right ones of the upper
     row for the left ones of the lower row. Sizes 1, 2, 4, ... make that a transpose.
@@ -253,11 +256,11 @@ def transpose(typing_context, tile):
 
     def codegen(context, builder, signature, arguments):
         lanes = ir.VectorType(INT32, LANES)
-        rows = [builder.extract_value(arguments[0], (i, 0)) for i in range(LANES)]
-        for size in (2**step for step in range(LANES.bit_length() - 1)):
+        rows = [builder.extract_value(arguments[0], (i, 0)) for i in range(tile.rows)]
+        for size in (2**step for step in range(tile.rows.bit_length() - 1)):
             left = [(lane ^ size) | LANES if lane & size else lane for lane in range(LANES)]
             right = [lane | LANES if lane & size else lane ^ size for lane in range(LANES)]
-            for i in range(LANES):
+            for i in range(tile.rows):
                 if not i & size:
                     rows[i], rows[i + size] = (
                         builder.shuffle_vector(rows[i], rows[i + size], ir.Constant(lanes, blocks))

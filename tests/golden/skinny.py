@@ -1,6 +1,6 @@
 """gemm for cpu: family skinny, float32, layout nn.
 
-template: gemm/cpu/skinny.py.j2, digest c6084368926f05ea
+template: gemm/cpu/skinny.py.j2, digest dc1452f132a14132
 configuration: {"schedule": "static", "side": "rows", "threads": 1, "ty": 8, "vector": 512,
     "vectors": 2}
 """
@@ -14,7 +14,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "7fb830b80b9639e0"
+PROGRAM = "afba4c6f6a4c8a2e"
 REAL = types.float32
 ITEMSIZE = 4
 OPTIONS = {"nogil": True, "error_model": "numpy"}
@@ -78,14 +78,14 @@ def fma(builder, x, y, z):
 def splat(builder, scalar, lanes):
     """A scalar in every lane of a vector of type `lanes`."""
     single = builder.insert_element(ir.Constant(lanes, ir.Undefined), scalar, INT32(0))
-    first = ir.Constant(ir.VectorType(INT32, LANES), None)
+    first = ir.Constant(ir.VectorType(INT32, lanes.count), None)
     return builder.shuffle_vector(single, single, first)
 
 
-def first_lanes(builder, count, j):
+def first_lanes(builder, count, j, width=LANES):
     """The mask of vector j in a row of which the first `count` elements are there."""
-    lanes = ir.VectorType(INT64, LANES)
-    numbers = ir.Constant(lanes, list(range(j * LANES, (j + 1) * LANES)))
+    lanes = ir.VectorType(INT64, width)
+    numbers = ir.Constant(lanes, list(range(j * width, (j + 1) * width)))
     return builder.icmp_signed("<", numbers, splat(builder, count, lanes))
 
 
@@ -96,9 +96,12 @@ def vector_pointer(builder, start, offset, j=0):
 
 
 def load_lanes(builder, place, mask):
-    """The vector at a place, of which the lanes in the mask are read; zeros in the others."""
-    zero, alignment = ir.Constant(VECTOR, None), INT32(ITEMSIZE)
-    return call(builder, f"llvm.masked.load.{SUFFIX}.p0", VECTOR, place, alignment, mask, zero)
+    """The vector at a place of which the lanes in the mask are read; zeros in the others."""
+    vector = ir.VectorType(ELEMENT, mask.type.count)
+    name = f"llvm.masked.load.v{vector.count}f{8 * ITEMSIZE}.p0"
+    place = builder.bitcast(place, vector.as_pointer())
+    zero, alignment = ir.Constant(vector, None), INT32(ITEMSIZE)
+    return call(builder, name, vector, place, alignment, mask, zero)
 
 
 def clamped(builder, i, rows):
@@ -532,7 +535,8 @@ def gemm(
     parts = (n + depth - 1) // depth
     # A line more between rows of sums: they would fall into the same sets of the caches.
     lds = round_up(long, WIDE * LANES) + LINE // ITEMSIZE
-    buffer = allocate(LINE + few * parts * lds * ITEMSIZE)
+    between = few * lds
+    buffer = allocate(LINE + parts * between * ITEMSIZE)
     if buffer == 0:
         raise MemoryError("no memory for sums")
     sums = round_up(buffer, LINE)

@@ -1,6 +1,6 @@
 """gemm for cpu: family skinny, float64, layout nn.
 
-template: gemm/cpu/skinny.py.j2, digest c6084368926f05ea
+template: gemm/cpu/skinny.py.j2, digest dc1452f132a14132
 configuration: {"schedule": "guided", "side": "columns", "threads": 2, "ty": 4, "vector": 256,
     "vectors": 2}
 """
@@ -14,7 +14,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "cdefe638678e3f08"
+PROGRAM = "890b46d6b555d4c0"
 REAL = types.float64
 ITEMSIZE = 8
 # Threads that share the work.
@@ -82,14 +82,14 @@ def fma(builder, x, y, z):
 def splat(builder, scalar, lanes):
     """A scalar in every lane of a vector of type `lanes`."""
     single = builder.insert_element(ir.Constant(lanes, ir.Undefined), scalar, INT32(0))
-    first = ir.Constant(ir.VectorType(INT32, LANES), None)
+    first = ir.Constant(ir.VectorType(INT32, lanes.count), None)
     return builder.shuffle_vector(single, single, first)
 
 
-def first_lanes(builder, count, j):
+def first_lanes(builder, count, j, width=LANES):
     """The mask of vector j in a row of which the first `count` elements are there."""
-    lanes = ir.VectorType(INT64, LANES)
-    numbers = ir.Constant(lanes, list(range(j * LANES, (j + 1) * LANES)))
+    lanes = ir.VectorType(INT64, width)
+    numbers = ir.Constant(lanes, list(range(j * width, (j + 1) * width)))
     return builder.icmp_signed("<", numbers, splat(builder, count, lanes))
 
 
@@ -100,9 +100,18 @@ def vector_pointer(builder, start, offset, j=0):
 
 
 def load_lanes(builder, place, mask):
-    """The vector at a place, of which the lanes in the mask are read; zeros in the others."""
-    zero, alignment = ir.Constant(VECTOR, None), INT32(ITEMSIZE)
-    return call(builder, f"llvm.masked.load.{SUFFIX}.p0", VECTOR, place, alignment, mask, zero)
+    """The vector at a place of which the lanes in the mask are read; zeros in the others."""
+    vector = ir.VectorType(ELEMENT, mask.type.count)
+    name = f"llvm.masked.load.v{vector.count}f{8 * ITEMSIZE}.p0"
+    place = builder.bitcast(place, vector.as_pointer())
+    zero, alignment = ir.Constant(vector, None), INT32(ITEMSIZE)
+    return call(builder, name, vector, place, alignment, mask, zero)
+
+
+def joined(builder, left, right):
+    """One vector of the elements of two that are as long as each other."""
+    lanes = list(range(2 * left.type.count))
+    return builder.shuffle_vector(left, right, ir.Constant(ir.VectorType(INT32, len(lanes)), lanes))
 
 
 def clamped(builder, i, rows):
@@ -237,7 +246,7 @@ def add_scaled(typing_context, tile, factor, other):
 
 @intrinsic
 def transpose(typing_context, tile):
-    """The transpose of a tile of LANES rows of one vector.
+    """The transposes of the squares that lie beside each other in a tile of one vector a row.
 
     Two rows that are `size` apart exchange blocks of `size` elements: the right ones of the upper
     row for the left ones of the lower row. Sizes 1, 2, 4, ... make that a transpose.
@@ -245,11 +254,11 @@ def transpose(typing_context, tile):
 
     def codegen(context, builder, signature, arguments):
         lanes = ir.VectorType(INT32, LANES)
-        rows = [builder.extract_value(arguments[0], (i, 0)) for i in range(LANES)]
-        for size in (2**step for step in range(LANES.bit_length() - 1)):
+        rows = [builder.extract_value(arguments[0], (i, 0)) for i in range(tile.rows)]
+        for size in (2**step for step in range(tile.rows.bit_length() - 1)):
             left = [(lane ^ size) | LANES if lane & size else lane for lane in range(LANES)]
             right = [lane | LANES if lane & size else lane ^ size for lane in range(LANES)]
-            for i in range(LANES):
+            for i in range(tile.rows):
                 if not i & size:
                     rows[i], rows[i + size] = (
                         builder.shuffle_vector(rows[i], rows[i + size], ir.Constant(lanes, blocks))
@@ -283,6 +292,16 @@ def release(typing_context, address):
         return context.get_dummy_value()
 
     return types.void(types.int64), codegen
+
+
+@intrinsic
+def rows_of(typing_context, tile):
+    """How many rows a tile has, a constant."""
+
+    def codegen(context, builder, signature, arguments):
+        return INT64(tile.rows)
+
+    return types.int64(tile), codegen
 
 
 @intrinsic
@@ -333,211 +352,271 @@ WIDE = 8
 # Vectors of a row that count as a step: as many bytes of it are read as of a matrix stored the
 # other way.
 STRETCH = 8
+# Bytes of the matrix that stay in the level-1 cache while all rows of X pass by.
+NEAR = 2**14
 
 
-@intrinsic
-def add_dots(typing_context, tile, x, x_stride, y, y_stride, there, count):
-    """tile + x y, the products of a vector of each row of x with one of each row of y.
+def dots_of(width):
+    """The function that adds products of rows to a tile, `width` elements of each."""
 
-    Of y only `there` rows are there, the last is repeated; of the vectors only `count` elements.
-    """
+    @intrinsic
+    def add(typing_context, tile, x, x_stride, y, y_stride, there, count):
+        """tile + x y, the products of a vector of each row of x with one of each row of y.
 
-    def codegen(context, builder, signature, arguments):
-        value, x, x_stride, y, y_stride, there, count = arguments
-        mask = first_lanes(builder, count, 0)
+        Of y only `there` rows are there, the last is repeated; of a vector only `count` elements.
+        """
 
-        def vector(start, offset):
-            return load_lanes(builder, vector_pointer(builder, start, offset), mask)
+        def codegen(context, builder, signature, arguments):
+            value, x, x_stride, y, y_stride, there, count = arguments
+            mask = first_lanes(builder, count, 0, width)
 
-        row = [
-            vector(y, builder.mul(clamped(builder, j, there), y_stride))
-            for j in range(tile.vectors)
-        ]
-        for i in range(tile.rows):
-            factor = vector(x, builder.mul(INT64(i), x_stride))
-            for j in range(tile.vectors):
-                total = fma(builder, factor, row[j], builder.extract_value(value, (i, j)))
-                value = builder.insert_value(value, total, (i, j))
-        return value
+            def vector(start, offset):
+                part = load_lanes(builder, builder.gep(start, [offset]), mask)
+                if width == LANES:
+                    return part
+                return joined(builder, part, ir.Constant(part.type, None))
 
-    kinds = (POINTER, types.int64, POINTER, types.int64, types.int64, types.int64)
-    return tile(tile, *kinds), codegen
+            row = [
+                vector(y, builder.mul(clamped(builder, j, there), y_stride))
+                for j in range(tile.vectors)
+            ]
+            for i in range(tile.rows):
+                factor = vector(x, builder.mul(INT64(i), x_stride))
+                for j in range(tile.vectors):
+                    total = fma(builder, factor, row[j], builder.extract_value(value, (i, j)))
+                    value = builder.insert_value(value, total, (i, j))
+            return value
+
+        kinds = (POINTER, types.int64, POINTER, types.int64, types.int64, types.int64)
+        return tile(tile, *kinds), codegen
+
+    return add
 
 
-def halved(builder, left, right, blocks):
-    """The blocks of two vectors, each as the sum of its halves: first those of `left`."""
-    lanes = left.type.count
-    half = lanes // blocks // 2
-    starts = [block * 2 * half for block in range((1 if left is right else 2) * blocks)]
+add_dots = dots_of(LANES)
+# For the end of rows: half a vector lies in two cache lines less often than a whole one.
+add_half_dots = dots_of(LANES // 2)
 
-    def lower_or_upper(shift):
-        chosen = [start + shift + lane for start in starts for lane in range(half)]
-        mask = ir.Constant(ir.VectorType(INT32, len(chosen)), chosen)
+
+def halved(builder, left, right, size):
+    """The blocks of `size` elements of two vectors, each as the sum of its halves."""
+
+    def halves(shift):
+        starts = range(shift, 2 * LANES, size)
+        chosen = [start + lane for start in starts for lane in range(size // 2)]
+        mask = ir.Constant(ir.VectorType(INT32, LANES), chosen)
         return builder.shuffle_vector(left, right, mask)
 
-    return builder.fadd(lower_or_upper(0), lower_or_upper(half))
+    return builder.fadd(halves(0), halves(size // 2))
+
+
+def added_up(builder, vectors):
+    """A vector of totals: what the elements of each of LANES vectors add up to.
+
+    Blocks are halved until they are single elements; every step leaves half as many vectors.
+    """
+    size = LANES
+    while size > 1:
+        pairs = zip(vectors[::2], vectors[1::2], strict=True)
+        vectors = [halved(builder, left, right, size) for left, right in pairs]
+        size //= 2
+    return vectors[0]
 
 
 @intrinsic
-def add_totals(typing_context, tile, start, stride, fresh):
-    """Add what the elements of each vector of a tile add up to to a matrix, or begin it so."""
+def cleared(typing_context, tile):
+    """A tile of zeros as large as another one: constants, where that one was handed over."""
 
     def codegen(context, builder, signature, arguments):
-        value, start, stride, fresh = arguments
-        count = min(tile.vectors, LANES)
-        for i, j in ((i, j) for i in range(tile.rows) for j in range(0, tile.vectors, count)):
-            vectors = [builder.extract_value(value, (i, j + place)) for place in range(count)]
-            blocks = 1
-            while len(vectors) > 1:
-                pairs = zip(vectors[::2], vectors[1::2], strict=True)
-                vectors = [halved(builder, left, right, blocks) for left, right in pairs]
-                blocks *= 2
-            (totals,) = vectors
-            while totals.type.count > count:
-                totals = halved(builder, totals, totals, count)
-            place = builder.gep(start, [builder.add(builder.mul(INT64(i), stride), INT64(j))])
-            target = builder.bitcast(place, totals.type.as_pointer())
-            before = builder.load(target, align=ITEMSIZE)
-            totals = builder.select(fresh, totals, builder.fadd(before, totals))
-            builder.store(totals, target, align=ITEMSIZE)
-        return context.get_dummy_value()
+        return ir.Constant(tile.value, None)
 
-    return types.void(tile, POINTER, types.int64, types.boolean), codegen
+    return tile(tile), codegen
+
+
+@intrinsic
+def block_of_c(typing_context, tile):
+    """The totals of a tile's vectors, a block of C, as one row: its rows behind each other."""
+    block = Tile(1, -(-tile.rows * tile.vectors // LANES))
+    order = [(i, j) for j in range(tile.vectors) for i in range(tile.rows)]
+
+    def codegen(context, builder, signature, arguments):
+        vectors = [builder.extract_value(arguments[0], place) for place in order]
+        vectors += [ir.Constant(VECTOR, None)] * (block.vectors * LANES - len(vectors))
+
+        def vector_at(i, j):
+            return added_up(builder, vectors[j * LANES : (j + 1) * LANES])
+
+        return build(builder, block, vector_at)
+
+    return block(tile), codegen
+
+
+@intrinsic
+def divided(typing_context, block, tile):
+    """A tile's block of C with its rows below each other; behind their ends, anything."""
+    rows, columns = tile.vectors, tile.rows
+    result = Tile(rows, -(-columns // LANES))
+
+    def codegen(context, builder, signature, arguments):
+        def vector_at(i, j):
+            vector, lane = divmod(i * columns + j * LANES, LANES)
+            both = (vector, min(vector + 1, block.vectors - 1))
+            chosen = ir.Constant(ir.VectorType(INT32, LANES), list(range(lane, lane + LANES)))
+            parts = (builder.extract_value(arguments[0], (0, place)) for place in both)
+            return builder.shuffle_vector(*parts, chosen)
+
+        return build(builder, result, vector_at)
+
+    return result(block, tile), codegen
+
+
+@njit(**INLINE)
+def multiply_tile(empty, x, x_few, depth, w, ldw, there, alpha, beta, c, ldc):
+    """C = alpha * X @ W^T + beta * C in one tile, as large as `empty`, of `there` rows of W."""
+    few, tile, whole = rows_of(empty), cleared(empty), depth // LANES * LANES
+    for _ in range(0, whole, LANES):
+        tile = add_dots(tile, x, x_few, w, ldw, there, LANES)
+        x, w = ahead(x, LANES), ahead(w, LANES)
+    rest = depth - whole
+    if rest > LANES // 2:
+        tile = add_dots(tile, x, x_few, w, ldw, there, rest)
+    elif rest > 0:
+        tile = add_half_dots(tile, x, x_few, w, ldw, there, rest)
+    block = scale(block_of_c(tile), alpha)
+    if ldc == few:  # no gaps between the rows of C
+        write_tile(block, REAL(1), beta, c, 0, 1, there * few)
+    else:
+        write_tile(divided(block, empty), REAL(1), beta, c, ldc, there, few)
 
 
 @njit(**CALLED)
-def add_tiles(empty, x, x_few, depth, w, ldw, there, fresh, sums, lds):
-    """sums[rows x there] += X[rows x depth] @ W[there x depth]^T, tile by tile.
-
-    Tiles are as large as `empty`. The sums have room for WIDE columns; if they are fresh, they
-    begin with zero.
-    """
+def multiply_tiles(empty, x, x_few, depth, w, ldw, there, alpha, beta, c, ldc):
+    """C = alpha * X @ W^T + beta * C of `there` rows of W, in tiles as large as `empty`."""
     wide = vectors_of(empty)
-    whole = depth // LANES * LANES
-    for j in range(0, there, wide):
-        x_here, w_here, rows = x, ahead(w, j * ldw), there - j
-        tile = empty
-        if rows >= wide:
-            for _ in range(0, whole, LANES):
-                tile = add_dots(tile, x_here, x_few, w_here, ldw, wide, LANES)
-                x_here, w_here = ahead(x_here, LANES), ahead(w_here, LANES)
-        else:
-            for _ in range(0, whole, LANES):
-                tile = add_dots(tile, x_here, x_few, w_here, ldw, rows, LANES)
-                x_here, w_here = ahead(x_here, LANES), ahead(w_here, LANES)
-        if whole < depth:
-            tile = add_dots(tile, x_here, x_few, w_here, ldw, rows, depth - whole)
-        add_totals(tile, ahead(sums, j), lds, fresh)
+    for _ in range(there // wide):
+        multiply_tile(empty, x, x_few, depth, w, ldw, wide, alpha, beta, c, ldc)
+        w, c = ahead(w, wide * ldw), ahead(c, wide * ldc)
+    if there % wide > 0:
+        multiply_tile(empty, x, x_few, depth, w, ldw, there % wide, alpha, beta, c, ldc)
 
 
-@njit(**CALLED)
-def add_panels(few, x, x_few, first, last, w, ldw, left, right, step, sums, lds):
-    """sums[few x (left..right)] = X @ W^T, of reduction steps first..last.
+@njit(**INLINE)
+def multiply_panels(few, x, x_few, first, last, w, ldw, left, right, step, alpha, beta, c, ldc):
+    """C = alpha * X @ W^T + beta * C of rows left..right of W, in reduction steps first..last.
 
     Panels of `step` stretches are taken one after the other: those of X stay in the caches.
     """
     panel = step * STRETCH * LANES
     for p in range(first, last, panel):
         depth = smaller(panel, last - p)
-        for j in range(left, right, WIDE):
-            there = smaller(WIDE, right - j)
+        block = round_up(NEAR // (depth * ITEMSIZE) + 1, WIDE)
+        for j in range(left, right, block):
+            there = smaller(block, right - j)
             w_here, i = ahead(w, j * ldw + p), 0
             while few - i >= 4:
-                add_tiles(
+                multiply_tiles(
                     zeros(4, 2),
-                    ahead(x, i * x_few + p), x_few, depth,
-                    w_here, ldw, there, p == first, ahead(sums, i * lds + j), lds,
+                    ahead(x, i * x_few + p), x_few, depth, w_here, ldw, there,
+                    alpha, beta, ahead(c, j * ldc + i), ldc,
                 )
                 i += 4
+            if few - i >= 3:
+                multiply_tiles(
+                    zeros(3, 2),
+                    ahead(x, i * x_few + p), x_few, depth, w_here, ldw, there,
+                    alpha, beta, ahead(c, j * ldc + i), ldc,
+                )
+                i += 3
             if few - i >= 2:
-                add_tiles(
+                multiply_tiles(
                     zeros(2, 4),
-                    ahead(x, i * x_few + p), x_few, depth,
-                    w_here, ldw, there, p == first, ahead(sums, i * lds + j), lds,
+                    ahead(x, i * x_few + p), x_few, depth, w_here, ldw, there,
+                    alpha, beta, ahead(c, j * ldc + i), ldc,
                 )
                 i += 2
             if few - i >= 1:
-                add_tiles(
+                multiply_tiles(
                     zeros(1, 8),
-                    ahead(x, i * x_few + p), x_few, depth,
-                    w_here, ldw, there, p == first, ahead(sums, i * lds + j), lds,
+                    ahead(x, i * x_few + p), x_few, depth, w_here, ldw, there,
+                    alpha, beta, ahead(c, j * ldc + i), ldc,
                 )
-                i += 1
+        beta = REAL(1)  # further panels are added
+
+
+@intrinsic
+def load_squares(typing_context, tile, start, stride, columns):
+    """LANES rows of a matrix of few columns, in squares as high as `tile` beside each other."""
+
+    def codegen(context, builder, signature, arguments):
+        _, start, stride, columns = arguments
+        # Loads are no wider than a square: wider ones would often lie in two cache lines.
+        mask = first_lanes(builder, columns, 0, tile.rows)
+
+        def row(i):
+            return load_lanes(builder, builder.gep(start, [builder.mul(INT64(i), stride)]), mask)
+
+        def vector_at(i, j):
+            rows = [row(below) for below in range(i, LANES, tile.rows)]
+            while len(rows) > 1:
+                pairs = zip(rows[::2], rows[1::2], strict=True)
+                rows = [joined(builder, left, right) for left, right in pairs]
+            return rows[0]
+
+        return build(builder, tile, vector_at)
+
+    return tile(tile, POINTER, types.int64, types.int64), codegen
 
 
 @by_name(types.void(*[types.int64] * 6))
 def turn(rows, columns, source_address, lds, target_address, ldt):
     """target[rows x columns] = S^T of an S that is columns x rows, by squares of vectors."""
     source, target = pointer(source_address), pointer(target_address)
-    for j in range(0, columns, LANES):
+    whole = columns // LANES * LANES
+    # Few rows fit smaller squares, of whose elements fewer are missing.
+    if rows <= 4:
+        for j in range(0, whole, LANES):
+            squares = load_squares(zeros(4, 1), ahead(source, j * lds), lds, rows)
+            store(transpose(squares), ahead(target, j), ldt, rows, LANES)
+    else:
+        whole = 0
+    for j in range(whole, columns, LANES):
         for i in range(0, rows, LANES):
             square = load(zeros(LANES, 1), ahead(source, j * lds + i), lds, columns - j, rows - i)
             store(transpose(square), ahead(target, i * ldt + j), ldt, rows - i, LANES)
 
 
-@njit(**CALLED)
-def write_sums(few, first, last, alpha, sums, lds, parts, between, beta, c, ldc):
-    """C = alpha * (the sums of all parts, in their order) + beta * C, in places first..last."""
-    if few > 1 or ldc > 1:
-        for j in range(first, last, LANES):
-            for i in range(0, few, LANES):
-                here = ahead(sums, i * lds + j)
-                square = load(zeros(LANES, 1), here, lds, few - i, LANES)
-                for part in range(1, parts):
-                    other = load(square, ahead(here, part * between), lds, few - i, LANES)
-                    square = add_scaled(square, REAL(1), other)
-                target = ahead(c, j * ldc + i)
-                write_tile(transpose(square), alpha, beta, target, ldc, last - j, few - i)
-        return
-    # A single column without gaps is written as a row.
-    for i in range(few):
-        for j in range(first, last, LANES):
-            here = ahead(sums, i * lds + j)
-            row = load(zeros(1, 1), here, 0, 1, LANES)
-            for part in range(1, parts):
-                other = load(row, ahead(here, part * between), 0, 1, LANES)
-                row = add_scaled(row, REAL(1), other)
-            write_tile(row, alpha, beta, ahead(c, i * ldc + j), ldc, 1, last - j)
-
-
-@by_name(
-    types.void(
-        *[types.int64] * 13, REAL, *[types.int64] * 2, REAL,
-        *[types.int64] * 2,
-    )
-)
+@by_name(types.void(*[types.int64] * 13, REAL, REAL, *[types.int64] * 3))
 def multiply_segments(
     first, last, parts, few, n, long,
     x_address, x_few, w_address, ldw, segment, depth, step,
-    alpha, sums_address, lds, beta, c_address, ldc,
+    alpha, beta, c_address, ldc, between,
 ):
-    """The sums of tasks first..last-1: a segment of W's columns in a part of the reduction each.
+    """C = alpha * X @ W^T + beta * C in tasks first..last-1.
 
-    Where the reduction has one part, C = alpha * sums + beta * C follows at once.
+    A task is a segment of W's rows in a part of the reduction. Every part has a C of its own,
+    `between` elements behind the one before.
     """
-    x, w, sums = pointer(x_address), pointer(w_address), pointer(sums_address)
-    between = few * lds
+    x, w, c = pointer(x_address), pointer(w_address), pointer(c_address)
     for task in range(first, last):
         left, part = task // parts * segment, task % parts
-        right = smaller(left + segment, long)
-        add_panels(
+        multiply_panels(
             few, x, x_few, part * depth, smaller((part + 1) * depth, n), w, ldw,
-            left, right, step, ahead(sums, part * between), lds,
+            left, smaller(left + segment, long), step, alpha, beta, ahead(c, part * between), ldc,
         )
-        if parts == 1:
-            write_sums(few, left, right, alpha, sums, lds, 1, 0, beta, pointer(c_address), ldc)
 
 
-@by_name(
-    types.void(
-        *[types.int64] * 3, REAL, *[types.int64] * 3, REAL,
-        *[types.int64] * 2,
-    )
-)
-def add_parts(few, first, last, alpha, sums_address, lds, parts, beta, c_address, ldc):
-    """C from the sums of all parts, in places first..last of the long side."""
+@by_name(types.void(*[types.int64] * 3, REAL, *[types.int64] * 4, REAL, *[types.int64] * 2))
+def add_parts(few, first, last, alpha, sums_address, lds, parts, between, beta, c_address, ldc):
+    """C = alpha * (the sums of all parts, in their order) + beta * C, in places first..last."""
     sums, c = pointer(sums_address), pointer(c_address)
-    write_sums(few, first, last, alpha, sums, lds, parts, few * lds, beta, c, ldc)
+    for i in range(first, last):
+        for j in range(0, few, LANES):
+            here, columns = ahead(sums, i * lds + j), few - j
+            row = load(zeros(1, 1), here, 0, 1, columns)
+            for part in range(1, parts):
+                other = load(row, ahead(here, part * between), 0, 1, columns)
+                row = add_scaled(row, REAL(1), other)
+            write_tile(row, alpha, beta, ahead(c, i * ldc + j), ldc, 1, columns)
 
 
 # ---- Processors
@@ -644,7 +723,7 @@ def work(
     counter, count, chunk,
     parts, few, n, long,
     x, x_few, w, ldw, segment, depth, step,
-    alpha, sums, lds, beta, c, ldc,
+    alpha, beta, c, ldc, between,
 ):
     """A thread's tasks; see `multiply_segments`."""
     first, last = next_chunk(counter, count, chunk)
@@ -652,7 +731,7 @@ def work(
         multiply_segments(
             first, last, parts, few, n, long,
             x, x_few, w, ldw, segment, depth, step,
-            alpha, sums, lds, beta, c, ldc,
+            alpha, beta, c, ldc, between,
         )
         first, last = next_chunk(counter, count, chunk)
 
@@ -683,19 +762,22 @@ def gemm(
     segments = (long + segment - 1) // segment
     depth = even_block(n, (n + parts - 1) // parts, LANES)
     parts = (n + depth - 1) // depth
-    # A line more between rows of sums: they would fall into the same sets of the caches.
-    lds = round_up(long, WIDE * LANES) + LINE // ITEMSIZE
+    # Products of parts wait behind each other, m x k without gaps, until they are added.
+    between = m * k if parts > 1 else 0
     turned = round_up(n, LANES) + LINE // ITEMSIZE
-    buffer = allocate(LINE + few * (parts * lds + turned) * ITEMSIZE)
+    buffer = allocate(LINE + (few * turned + parts * between) * ITEMSIZE)
     if buffer == 0:
-        raise MemoryError("no memory for sums")
-    sums = round_up(buffer, LINE)
+        raise MemoryError("no memory for X")
     # Elements from one of the few rows of X to the next.
     x_few = ldx
+    rows = round_up(buffer, LINE)
     if few > 1 or ldx > 1:
-        rows = sums + few * parts * lds * ITEMSIZE
         turn(few, n, x, ldx, rows, turned)
         x, x_few = rows, turned
+    factor, kept, target, ldt = alpha, beta, c, ldc
+    if parts > 1:
+        factor, kept, ldt = REAL(1), REAL(0), k
+        target = rows + few * turned * ITEMSIZE
     count = segments * parts
     counter = new_counter()
     caller, processor = this_thread(), this_processor()
@@ -705,7 +787,7 @@ def gemm(
             counter, count, chunk,
             parts, few, n, long,
             x, x_few, w, ldw, segment, depth, sn,
-            alpha, sums, lds, beta, c, ldc,
+            factor, kept, target, ldt, between,
         )
     if parts > 1:
         # As many places for every thread, in whole lines.
@@ -713,5 +795,7 @@ def gemm(
         for thread in prange(THREADS):
             first, last = thread * share, smaller((thread + 1) * share, long)
             if first < last:
-                add_parts(few, first, last, alpha, sums, lds, parts, beta, c, ldc)
+                add_parts(
+                    few, first, last, alpha, target, ldt, parts, between, beta, c, ldc
+                )
     release(buffer)

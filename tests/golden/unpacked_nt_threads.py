@@ -1,6 +1,6 @@
 """gemm for cpu: family unpacked, float32, layout nt.
 
-template: gemm/cpu/unpacked.py.j2, digest 698ba495bfe9996d
+template: gemm/cpu/unpacked.py.j2, digest e3e3bbe39a8cea5b
 configuration: {"schedule": "guided", "threads": 2, "ty": 8, "vector": 512, "vectors": 2}
 """
 
@@ -13,7 +13,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "2f109af961a2f3b4"
+PROGRAM = "9fcc0578d2b692cf"
 REAL = types.float32
 ITEMSIZE = 4
 # Threads that share the work.
@@ -81,14 +81,14 @@ def fma(builder, x, y, z):
 def splat(builder, scalar, lanes):
     """A scalar in every lane of a vector of type `lanes`."""
     single = builder.insert_element(ir.Constant(lanes, ir.Undefined), scalar, INT32(0))
-    first = ir.Constant(ir.VectorType(INT32, LANES), None)
+    first = ir.Constant(ir.VectorType(INT32, lanes.count), None)
     return builder.shuffle_vector(single, single, first)
 
 
-def first_lanes(builder, count, j):
+def first_lanes(builder, count, j, width=LANES):
     """The mask of vector j in a row of which the first `count` elements are there."""
-    lanes = ir.VectorType(INT64, LANES)
-    numbers = ir.Constant(lanes, list(range(j * LANES, (j + 1) * LANES)))
+    lanes = ir.VectorType(INT64, width)
+    numbers = ir.Constant(lanes, list(range(j * width, (j + 1) * width)))
     return builder.icmp_signed("<", numbers, splat(builder, count, lanes))
 
 
@@ -99,9 +99,18 @@ def vector_pointer(builder, start, offset, j=0):
 
 
 def load_lanes(builder, place, mask):
-    """The vector at a place, of which the lanes in the mask are read; zeros in the others."""
-    zero, alignment = ir.Constant(VECTOR, None), INT32(ITEMSIZE)
-    return call(builder, f"llvm.masked.load.{SUFFIX}.p0", VECTOR, place, alignment, mask, zero)
+    """The vector at a place of which the lanes in the mask are read; zeros in the others."""
+    vector = ir.VectorType(ELEMENT, mask.type.count)
+    name = f"llvm.masked.load.v{vector.count}f{8 * ITEMSIZE}.p0"
+    place = builder.bitcast(place, vector.as_pointer())
+    zero, alignment = ir.Constant(vector, None), INT32(ITEMSIZE)
+    return call(builder, name, vector, place, alignment, mask, zero)
+
+
+def joined(builder, left, right):
+    """One vector of the elements of two that are as long as each other."""
+    lanes = list(range(2 * left.type.count))
+    return builder.shuffle_vector(left, right, ir.Constant(ir.VectorType(INT32, len(lanes)), lanes))
 
 
 def clamped(builder, i, rows):
@@ -249,7 +258,7 @@ def fetch(typing_context, start):
 
 @intrinsic
 def transpose(typing_context, tile):
-    """The transpose of a tile of LANES rows of one vector.
+    """The transposes of the squares that lie beside each other in a tile of one vector a row.
 
     Two rows that are `size` apart exchange blocks of `size` elements: the right ones of the upper
     row for the left ones of the lower row. Sizes 1, 2, 4, ... make that a transpose.
@@ -257,11 +266,11 @@ def transpose(typing_context, tile):
 
     def codegen(context, builder, signature, arguments):
         lanes = ir.VectorType(INT32, LANES)
-        rows = [builder.extract_value(arguments[0], (i, 0)) for i in range(LANES)]
-        for size in (2**step for step in range(LANES.bit_length() - 1)):
+        rows = [builder.extract_value(arguments[0], (i, 0)) for i in range(tile.rows)]
+        for size in (2**step for step in range(tile.rows.bit_length() - 1)):
             left = [(lane ^ size) | LANES if lane & size else lane for lane in range(LANES)]
             right = [lane | LANES if lane & size else lane ^ size for lane in range(LANES)]
-            for i in range(LANES):
+            for i in range(tile.rows):
                 if not i & size:
                     rows[i], rows[i + size] = (
                         builder.shuffle_vector(rows[i], rows[i + size], ir.Constant(lanes, blocks))
@@ -473,11 +482,47 @@ def even_block(total, most, multiple):
     return round_up((total + blocks - 1) // blocks, multiple)
 
 
+@intrinsic
+def load_squares(typing_context, tile, start, stride, columns):
+    """LANES rows of a matrix of few columns, in squares as high as `tile` beside each other."""
+
+    def codegen(context, builder, signature, arguments):
+        _, start, stride, columns = arguments
+        # Loads are no wider than a square: wider ones would often lie in two cache lines.
+        mask = first_lanes(builder, columns, 0, tile.rows)
+
+        def row(i):
+            return load_lanes(builder, builder.gep(start, [builder.mul(INT64(i), stride)]), mask)
+
+        def vector_at(i, j):
+            rows = [row(below) for below in range(i, LANES, tile.rows)]
+            while len(rows) > 1:
+                pairs = zip(rows[::2], rows[1::2], strict=True)
+                rows = [joined(builder, left, right) for left, right in pairs]
+            return rows[0]
+
+        return build(builder, tile, vector_at)
+
+    return tile(tile, POINTER, types.int64, types.int64), codegen
+
+
 @by_name(types.void(*[types.int64] * 6))
 def turn(rows, columns, source_address, lds, target_address, ldt):
     """target[rows x columns] = S^T of an S that is columns x rows, by squares of vectors."""
     source, target = pointer(source_address), pointer(target_address)
-    for j in range(0, columns, LANES):
+    whole = columns // LANES * LANES
+    # Few rows fit smaller squares, of whose elements fewer are missing.
+    if rows <= 4:
+        for j in range(0, whole, LANES):
+            squares = load_squares(zeros(4, 1), ahead(source, j * lds), lds, rows)
+            store(transpose(squares), ahead(target, j), ldt, rows, LANES)
+    elif rows <= 8:
+        for j in range(0, whole, LANES):
+            squares = load_squares(zeros(8, 1), ahead(source, j * lds), lds, rows)
+            store(transpose(squares), ahead(target, j), ldt, rows, LANES)
+    else:
+        whole = 0
+    for j in range(whole, columns, LANES):
         for i in range(0, rows, LANES):
             square = load(zeros(LANES, 1), ahead(source, j * lds + i), lds, columns - j, rows - i)
             store(transpose(square), ahead(target, i * ldt + j), ldt, rows - i, LANES)

@@ -104,6 +104,7 @@ def calls(draw: st.DrawFn, side: str | None = None) -> GemmCall:
         beta=draw(st.sampled_from((0.0, 1.0, 0.5))),
         padding_a=draw(st.integers(0, 9)),
         padding_b=draw(st.integers(0, 9)),
+        padding_c=draw(st.sampled_from((0, 5))),
     )
 
 
