@@ -1,6 +1,6 @@
 """gemm for cpu: family skinny, float64, layout nn.
 
-template: gemm/cpu/skinny.py.j2, digest dc1452f132a14132
+template: gemm/cpu/skinny.py.j2, digest 022332a319498ed7
 configuration: {"schedule": "guided", "side": "columns", "threads": 2, "ty": 4, "vector": 256,
     "vectors": 2}
 """
@@ -14,7 +14,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "890b46d6b555d4c0"
+PROGRAM = "b8c551540e8c4261"
 REAL = types.float64
 ITEMSIZE = 8
 # Threads that share the work.
@@ -504,9 +504,9 @@ def multiply_tiles(empty, x, x_few, depth, w, ldw, there, alpha, beta, c, ldc):
 def multiply_panels(few, x, x_few, first, last, w, ldw, left, right, step, alpha, beta, c, ldc):
     """C = alpha * X @ W^T + beta * C of rows left..right of W, in reduction steps first..last.
 
-    Panels of `step` stretches are taken one after the other: those of X stay in the caches.
+    Panels of X stay in the caches: `step` stretches, and more where its rows are fewer than WIDE.
     """
-    panel = step * STRETCH * LANES
+    panel = step * STRETCH * LANES * (WIDE // smaller(few, WIDE))
     for p in range(first, last, panel):
         depth = smaller(panel, last - p)
         block = round_up(NEAR // (depth * ITEMSIZE) + 1, WIDE)
