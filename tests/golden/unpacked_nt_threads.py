@@ -1,6 +1,6 @@
 """gemm for cpu: family unpacked, float32, layout nt.
 
-template: gemm/cpu/unpacked.py.j2, digest e3e3bbe39a8cea5b
+template: gemm/cpu/unpacked.py.j2, digest f1e14f55b1c47144
 configuration: {"schedule": "guided", "threads": 2, "ty": 8, "vector": 512, "vectors": 2}
 """
 
@@ -13,7 +13,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "9fcc0578d2b692cf"
+PROGRAM = "742f0fc907212449"
 REAL = types.float32
 ITEMSIZE = 4
 # Threads that share the work.
@@ -802,8 +802,12 @@ def work(
 def gemm(m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc, sm, sk, chunk):
     """C[m x k] = alpha * A[m x n] @ B[n x k] + beta * C, in blocks of about sm x sk."""
     a, b, c = np.int64(a_address), np.int64(b_address), np.int64(c_address)
-    height, width = even_block(m, sm, 8), even_block(k, sk, TX)
-    blocks = ((m + height - 1) // height) * ((k + width - 1) // width)
+    width = even_block(k, sk, TX)
+    across = (k + width - 1) // width
+    # As many blocks for every thread, lower ones where there are too few.
+    down = round_up((m + sm - 1) // sm * across, THREADS) // across
+    height = even_block(m, (m + down - 1) // down, 8)
+    blocks = (m + height - 1) // height * across
     # Elements of A from one row to the next, and from one reduction step to the next.
     a_row, a_step = lda, 1
     turned = round_up(k, LANES)
