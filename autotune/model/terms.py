@@ -114,7 +114,7 @@ class Sizes:
     @property
     def c_unaligned(self) -> bool:
         """Whether the rows of C are no whole vectors."""
-        return self.k * self.itemsize % VECTOR_BYTES != 0
+        return _ill(self.k * self.itemsize) > 0
 
     @property
     def row_kinds(self) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """gemm for cpu: family skinny, float32, layout nn.
 
-template: gemm/cpu/skinny.py.j2, digest 022332a319498ed7
+template: gemm/cpu/skinny.py.j2, digest dd32168addf1ca06
 configuration: {"schedule": "static", "side": "rows", "threads": 1, "ty": 8, "vector": 512,
     "vectors": 2}
 """
@@ -14,7 +14,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "b76b7a465e4bc20f"
+PROGRAM = "364bb1c8eb7e39d4"
 REAL = types.float32
 ITEMSIZE = 4
 OPTIONS = {"nogil": True, "error_model": "numpy"}

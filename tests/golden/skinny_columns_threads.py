@@ -1,6 +1,6 @@
 """gemm for cpu: family skinny, float64, layout nn.
 
-template: gemm/cpu/skinny.py.j2, digest 022332a319498ed7
+template: gemm/cpu/skinny.py.j2, digest dd32168addf1ca06
 configuration: {"schedule": "guided", "side": "columns", "threads": 2, "ty": 4, "vector": 256,
     "vectors": 2}
 """
@@ -14,7 +14,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "b8c551540e8c4261"
+PROGRAM = "f807e919619899af"
 REAL = types.float64
 ITEMSIZE = 8
 # Threads that share the work.

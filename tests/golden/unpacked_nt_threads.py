@@ -1,6 +1,6 @@
 """gemm for cpu: family unpacked, float32, layout nt.
 
-template: gemm/cpu/unpacked.py.j2, digest f1e14f55b1c47144
+template: gemm/cpu/unpacked.py.j2, digest 5ab0c15a2e3c146b
 configuration: {"schedule": "guided", "threads": 2, "ty": 8, "vector": 512, "vectors": 2}
 """
 
@@ -13,7 +13,7 @@ from numba.extending import intrinsic, models, register_model
 
 # ---- Element type, threads and compiler options
 # A name of what is emitted here: a digest of all that it depends on.
-PROGRAM = "742f0fc907212449"
+PROGRAM = "dac83d0390896707"
 REAL = types.float32
 ITEMSIZE = 4
 # Threads that share the work.
@@ -806,7 +806,8 @@ def gemm(m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc, s
     across = (k + width - 1) // width
     # As many blocks for every thread, lower ones where there are too few.
     down = round_up((m + sm - 1) // sm * across, THREADS) // across
-    height = even_block(m, (m + down - 1) // down, 8)
+    sm = (m + down - 1) // down
+    height = even_block(m, sm, 8)
     blocks = (m + height - 1) // height * across
     # Elements of A from one row to the next, and from one reduction step to the next.
     a_row, a_step = lda, 1
