@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family streamed, float32, layout nn.
  *
- * template: gemm/cuda/streamed.cu.j2, digest 089d5ad7e551c41c
+ * template: gemm/cuda/streamed.cu.j2, digest 2148000efb9f2060
  * configuration: {"bounds": "launch", "lane_order": "z", "lanes_m": 4, "load_run": 8,
  *     "min_blocks": 1, "order": "row-serpentine", "sk": 128, "sm": 128, "sn": 16, "stages": 3,
  *     "transpose_through": "copies", "tx": 8, "ty": 8, "unaligned": "whole"}
@@ -505,37 +505,107 @@ __device__ __forceinline__ Tile tile_at(unsigned number, int m, int k, unsigned 
 
 // --- Storing tiles ---
 
-// Row of the tile for the `i`-th accumulators of the threads that are `lane`-th along the rows.
-__device__ __forceinline__ int row_of_lane(int lane, int i) {
-  return lane / LANES_M * WARP_M + lane % LANES_M * VECTOR + row_of(i);
+// Rows of every thread's that are in shared memory at a time.
+constexpr int TOGETHER = 4;
+
+// What a warp has there: rows of its part of the tile, each behind room for a vector, so that there
+// is something to be read before the first one.
+constexpr int LINES = LANES_M * TOGETHER;
+constexpr int LINE = VECTOR + WARP_K;
+static_assert(WARPS * LINES * LINE * sizeof(T) <= sizeof(Tiles), "every warp's lines fit");
+
+// How many elements there are before `to` in its vector of memory.
+__device__ __forceinline__ int shift_of(const T* to) {
+  return reinterpret_cast<unsigned long long>(to) % sizeof(Vector<VECTOR>) / sizeof(T);
 }
 
-// Stores one row of accumulators after the other through shared memory, so that neighbouring
-// threads write neighbouring elements of C, however its rows lie.
+// The vector of which `own` has the last elements, and `before` the first `shift`.
+__device__ __forceinline__ Vector<VECTOR> shifted(const Vector<VECTOR>& before,
+                                                  const Vector<VECTOR>& own, int shift) {
+  T element[2 * VECTOR];
+#pragma unroll
+  for (int v = 0; v < VECTOR; ++v) {
+    element[v] = before.element[v];
+    element[VECTOR + v] = own.element[v];
+  }
+#pragma unroll
+  for (int by = VECTOR / 2; by > 0; by /= 2) {
+#pragma unroll
+    for (int v = 2 * VECTOR - 1; v >= by; --v) {
+      element[v] = shift & by ? element[v - by] : element[v];
+    }
+  }
+  Vector<VECTOR> found;
+#pragma unroll
+  for (int v = 0; v < VECTOR; ++v) found.element[v] = element[VECTOR + v];
+  return found;
+}
+
+// Stores rows of C that are no whole vectors: each warp its part of the tile, through shared memory,
+// so that neighbouring threads store neighbouring vectors of memory wherever rows begin in it.
 __device__ __forceinline__ void store_through_shared(const T (&acc)[TY][TX], const Output& output,
                                                      Tile tile, Place place, int m, int k) {
-  using Rows = T[SM / TY][SK];
-  static_assert(sizeof(Rows) <= sizeof(Tiles), "a row of every thread's fits");
-  Rows& rows = *reinterpret_cast<Rows*>(shared_memory);
-  const int lane = place.row / WARP_M * LANES_M + place.row % WARP_M / VECTOR;
+  using Lines = T[LINES][LINE];
+  const int lane = threadIdx.x % 32;
+  Lines& lines = reinterpret_cast<Lines*>(shared_memory)[threadIdx.x / 32];
+  const int first_row = tile.row + place.row / WARP_M * WARP_M;
+  const int first_column = tile.column + place.column / WARP_K * WARP_K;
+  const int columns = min(WARP_K, k - first_column);
+  __syncthreads();  // all have read their operands from there
 #pragma unroll
-  for (int i = 0; i < TY; ++i) {
-    __syncthreads();  // all are done with what was there before
+  for (int i = 0; i < TY; i += TOGETHER) {
+    // Lines are TOGETHER rows of the first threads, then those of the threads below.
+    const auto row_of_line = [&](int line) {
+      return first_row + row_of(i) + line / TOGETHER * VECTOR + line % TOGETHER;
+    };
+    __syncwarp();  // what is overwritten has been stored
 #pragma unroll
-    for (int j = 0; j < TX; j += VECTOR) {
-      Vector<VECTOR> chunk;
+    for (int row = 0; row < TOGETHER; ++row) {
+      T* const line = lines[place.row % WARP_M / VECTOR * TOGETHER + row];
 #pragma unroll
-      for (int v = 0; v < VECTOR; ++v) chunk.element[v] = output.alpha * acc[i][j + v];
-      *reinterpret_cast<Vector<VECTOR>*>(&rows[lane][place.column + column_of(j)]) = chunk;
+      for (int j = 0; j < TX; j += VECTOR) {
+        Vector<VECTOR> chunk;
+#pragma unroll
+        for (int v = 0; v < VECTOR; ++v) chunk.element[v] = output.alpha * acc[i + row][j + v];
+        *reinterpret_cast<Vector<VECTOR>*>(line + VECTOR + place.column % WARP_K + column_of(j)) =
+            chunk;
+      }
     }
-    __syncthreads();
-#pragma unroll 2
-    for (unsigned index = threadIdx.x; index < SM / TY * SK; index += THREADS) {
-      const int row = tile.row + row_of_lane(index / SK, i);
-      const int column = tile.column + index % SK;
-      if (row < m && column < k) {
-        T* element = output.at(row, column);
-        *element = output.finished(rows[index / SK][index % SK], *element);
+    __syncwarp();
+    // Vectors that lie in the row as a whole.
+#pragma unroll 1
+    for (int index = lane; index < LINES * (WARP_K / VECTOR); index += 32) {
+      const int line = index / (WARP_K / VECTOR);
+      const int row = row_of_line(line);
+      T* const to = output.at(row, first_column);
+      const int shift = shift_of(to);
+      const int column = index % (WARP_K / VECTOR) * VECTOR - shift;
+      if (row < m && column >= 0 && column + VECTOR <= columns) {
+        const auto* both = reinterpret_cast<const Vector<VECTOR>*>(&lines[line][column + shift]);
+        const Vector<VECTOR> product = shifted(both[0], both[1], shift);
+        Vector<VECTOR>* chunk = reinterpret_cast<Vector<VECTOR>*>(to + column);
+        Vector<VECTOR> value = {};
+        if (output.beta != T(0)) value = *chunk;
+#pragma unroll
+        for (int v = 0; v < VECTOR; ++v) {
+          value.element[v] = output.finished(product.element[v], value.element[v]);
+        }
+        *chunk = value;
+      }
+    }
+    // What a row has of the vector that it begins in, and of the one that it ends in.
+#pragma unroll 1
+    for (int index = lane; index < LINES * 2 * VECTOR; index += 32) {
+      const int line = index / (2 * VECTOR);
+      const int row = row_of_line(line);
+      T* const to = output.at(row, first_column);
+      const int shift = shift_of(to);
+      const bool end = index / VECTOR % 2 != 0;
+      const int chunk = end ? (columns + shift) / VECTOR * VECTOR : 0;
+      const int column = chunk + index % VECTOR - shift;
+      const bool wanted = end ? chunk > 0 || shift == 0 : shift > 0;
+      if (row < m && wanted && column >= 0 && column < columns) {
+        to[column] = output.finished(lines[line][VECTOR + column], to[column]);
       }
     }
   }
