@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family pipelined, float32, layout nn.
  *
- * template: gemm/cuda/pipelined.cu.j2, digest 36939417bdc481f2
+ * template: gemm/cuda/pipelined.cu.j2, digest 20cbcf33144b3ea7
  * configuration: {"bounds": "launch", "lane_order": "z", "lanes_m": 4, "load_run": 8,
  *     "min_blocks": 1, "order": "row-serpentine", "sk": 128, "sm": 128, "sn": 16, "stages": 3,
  *     "transpose_through": "copies", "tx": 8, "ty": 8, "unaligned": "whole"}
@@ -569,10 +569,10 @@ __device__ __forceinline__ void store_through_shared(const T (&acc)[TY][TX], con
     };
     __syncwarp();  // what is overwritten has been stored
 #pragma unroll
-    for (int row = 0; row < TOGETHER; ++row) {
-      T* const line = lines[place.row % WARP_M / VECTOR * TOGETHER + row];
+    for (int j = 0; j < TX; j += VECTOR) {
 #pragma unroll
-      for (int j = 0; j < TX; j += VECTOR) {
+      for (int row = 0; row < TOGETHER; ++row) {
+        T* const line = lines[place.row % WARP_M / VECTOR * TOGETHER + row];
         Vector<VECTOR> chunk;
 #pragma unroll
         for (int v = 0; v < VECTOR; ++v) chunk.element[v] = output.alpha * acc[i + row][j + v];
