@@ -201,9 +201,11 @@ def _stored(
     if not built.entries:
         return None
     entries = built.entries
-    # Other shapes keep what served them: no lot has problems of every kind.
-    if before is not None and (own is not None or before.fingerprint == device.fingerprint):
-        entries = _joined(entries, survey.at_prices_of_now(before.entries))
+    if before is not None:
+        # Other shapes keep what served them: no lot has problems of every kind. What a program
+        # took on another device is no price here, unless a program's own shapes are all there is.
+        elsewhere = own is None and before.fingerprint != device.fingerprint
+        entries = _joined(entries, survey.at_prices_of_now(before.entries, timed=elsewhere))
     survey.complete(entries, stopped)
     architecture = getattr(device.limits, "architecture", "")
     kept: dict[str, bytes] = {}

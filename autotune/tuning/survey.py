@@ -279,15 +279,20 @@ class Survey:
                 each.evaluator.close()
             self._asked = []
 
-    def at_prices_of_now(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        """Of programs of an earlier portfolio those that it began with; new prices where timed."""
+    def at_prices_of_now(self, entries: Iterable[Entry], *, timed: bool) -> Iterator[Entry]:
+        """Of programs of an earlier portfolio those that it began with; new prices where timed.
+
+        Args:
+            entries: the earlier portfolio's.
+            timed: whether only such are wanted.
+        """
         for each in entries:
             if each.key in self._began_with:
                 candidate = Candidate(each.family, each.configuration)
                 program = self.book.program(candidate, each.layout)
                 if program is not None and program.timed:
                     yield program.entry(self._place.families[each.family])
-                else:
+                elif not timed:
                     yield each
 
     def complete(self, wanted: Sequence[Entry], stopped: Callable[[], bool]) -> None:

@@ -165,6 +165,33 @@ def test_the_next_survey_keeps_what_the_one_before_chose(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("toy")
+def test_what_served_a_device_before_its_own_survey_stays_where_it_was_timed(tmp_path: Path) -> None:
+    """Programs of a device like it are kept at prices of this one, and at no others."""
+    place = place_in(tmp_path / "cache")
+    (first,) = survey_device(place, PLAN, Deadline(60), never, study="one")
+    chosen = first.portfolio.entries
+    family = place.families[chosen[0].family]
+    space = family.space(Gemm(32, 32, 32), place.device.limits)
+    others = (replace(chosen[0], configuration=space[row]) for row in range(space.size))
+    other = next(each for each in others if each.key not in {one.key for one in chosen})
+    dear = replace(other, prices=tuple(9 * price for price in other.prices), binary=None)
+    alike = replace(place.device.fingerprint, name="one like it")
+    place = replace(place, store=TuningCache(tmp_path / "other.sqlite"))
+    elsewhere = replace(first.portfolio, fingerprint=alike, entries=(*chosen, dear))
+    place.store.put_portfolio(elsewhere, ())
+    (second,) = survey_device(place, PLAN, Deadline(60), never, study="two")
+    assert second.portfolio.fingerprint == place.device.fingerprint
+    found = {each.key: each for each in second.portfolio.entries}
+    assert {each.key for each in (*chosen, dear)} == set(found)
+    assert found[dear.key].prices != dear.prices
+    # Nothing but what its prices were there is known of one that was not timed here.
+    survey = Survey(place, None, [Gemm(32, 32, 32)], "none")
+    survey.take(elsewhere)
+    assert [*survey.at_prices_of_now([dear], timed=True)] == []
+    assert [*survey.at_prices_of_now([dear], timed=False)] == [dear]
+
+
+@pytest.mark.usefixtures("toy")
 @pytest.mark.slow
 def test_a_survey_goes_on_with_what_it_has_measured(tmp_path: Path) -> None:
     place, visits = place_in(tmp_path / "cache"), []
