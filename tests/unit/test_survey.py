@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from autotune.core.paths import CacheLocations
 from autotune.families.catalog import load_families
 from autotune.families.planning import planner_of
 from autotune.families.program_cache import ProgramCache
-from autotune.model import program_of
+from autotune.model import Entry, program_of
 from autotune.operations.problem import Gemm, gemm_from_key
 from autotune.store import MatchQuality, TuningCache
 from autotune.targets.registry import make_target, rescan
@@ -69,6 +69,15 @@ def place_in(folder: Path) -> Place:
 
 def never() -> bool:
     return False
+
+
+def slow_beside(chosen: Sequence[Entry], place: Place) -> Entry:
+    """A program that is none of these, at nine times the prices of the first."""
+    family = place.families[chosen[0].family]
+    space = family.space(Gemm(32, 32, 32), place.device.limits)
+    others = (replace(chosen[0], configuration=space[row]) for row in range(space.size))
+    other = next(each for each in others if each.key not in {one.key for one in chosen})
+    return replace(other, prices=tuple(9 * price for price in other.prices), binary=None)
 
 
 def test_problems_are_drawn_within_bounds_and_again() -> None:
@@ -147,11 +156,7 @@ def test_the_next_survey_keeps_what_the_one_before_chose(tmp_path: Path) -> None
     (first,) = survey_device(place, PLAN, Deadline(60), never, study="one")
     # A program that may be good for shapes that the lot has not: there it is slow.
     chosen = first.portfolio.entries
-    family = place.families[chosen[0].family]
-    space = family.space(Gemm(32, 32, 32), place.device.limits)
-    others = (replace(chosen[0], configuration=space[row]) for row in range(space.size))
-    other = next(each for each in others if each.key not in {one.key for one in chosen})
-    slow = replace(other, prices=tuple(9 * price for price in other.prices), binary=None)
+    slow = slow_beside(chosen, place)
     place.store.put_portfolio(replace(first.portfolio, entries=(*chosen, slow)), ())
     (second,) = survey_device(place, PLAN, Deadline(60), never, study="two")
     found = {each.key: each for each in second.portfolio.entries}
@@ -165,16 +170,12 @@ def test_the_next_survey_keeps_what_the_one_before_chose(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("toy")
-def test_what_served_a_device_before_its_own_survey_stays_where_it_was_timed(tmp_path: Path) -> None:
+def test_what_served_before_a_first_survey_stays_where_it_was_timed(tmp_path: Path) -> None:
     """Programs of a device like it are kept at prices of this one, and at no others."""
     place = place_in(tmp_path / "cache")
     (first,) = survey_device(place, PLAN, Deadline(60), never, study="one")
     chosen = first.portfolio.entries
-    family = place.families[chosen[0].family]
-    space = family.space(Gemm(32, 32, 32), place.device.limits)
-    others = (replace(chosen[0], configuration=space[row]) for row in range(space.size))
-    other = next(each for each in others if each.key not in {one.key for one in chosen})
-    dear = replace(other, prices=tuple(9 * price for price in other.prices), binary=None)
+    dear = slow_beside(chosen, place)
     alike = replace(place.device.fingerprint, name="one like it")
     place = replace(place, store=TuningCache(tmp_path / "other.sqlite"))
     elsewhere = replace(first.portfolio, fingerprint=alike, entries=(*chosen, dear))
