@@ -99,15 +99,16 @@ def test_any_threads_and_parts_on_any_rows(
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 @pytest.mark.parametrize("side", ["rows", "columns"])
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("few", [1, 4])
-def test_rows_of_16_bits_begin_anywhere(
+def test_rows_begin_anywhere(
     dtype: str, side: str, layout: str, few: int, folder: Path
 ) -> None:
     """Leading dimensions and bases of every kind modulo 16 bytes, and NaN all around."""
     rng = np.random.default_rng(few)
+    vector = 16 // DTYPES[dtype].itemsize
     sizes = [(3, 520, 300), (2, 75, 37), (1, 2100, 21)]
     sizes += [(2, *rng.integers(1, 41, 2).tolist()) for _ in range(5)]
     for index, ((short, n, long), padding) in enumerate(
@@ -118,26 +119,28 @@ def test_rows_of_16_bits_begin_anywhere(
         stored_b = (n, k) if layout[1] == "n" else (k, n)
         # What is at a page's very end is guarded to the byte.
         ends = tuple(
-            -((rows - 1) * (columns + padding) + columns) % 8
+            -((rows - 1) * (columns + padding) + columns) % vector
             for rows, columns in (stored_a, stored_b)
         )
-        across, splits = ((4, 1), (8, 3), (32, 1), (16, 2))[index % 4]
+        across, splits = ((4, 1), (8, 3), (32, 1), (16, 2), (2, 1), (64, 2))[index % 6]
         for wide, bases in (
             (8, (0, 0)),
             (16, ends),
             (8, ends),
-            (8, rng.integers(1, 8, 2).tolist()),
+            (8, rng.integers(1, vector, 2).tolist()),
         ):
             case = Case(
                 *(m, n, k, dtype, layout),
                 paddings=(padding, padding, 1),
                 misaligned=(*bases, 0),
-                out_dtype="float32",
+                out_dtype="float32" if DTYPES[dtype].itemsize == 2 else None,
             )
             chosen = {"few": few, "wide": wide, "loads": 16, "held": 16}
-            configuration = small("skinny", side=side, across=across, splits=splits, **chosen)
+            how = {"across": max(few, across), "splits": splits}
+            configuration = small("skinny", side=side, **how, **chosen)
             error = relative_error(FAMILIES["skinny"], configuration, case, LIMITS, rng, folder)
-            assert error < 60 * DTYPES["float32"].unit_roundoff, (configuration, case)
+            sums = DTYPES[dtype].accumulated
+            assert error < 60 * sums.unit_roundoff, (configuration, case)
 
 
 @pytest.mark.sampled(4)
