@@ -1,16 +1,17 @@
 /*
  * gemm for cuda: family skinny, float32, layout nn.
  *
- * template: gemm/cuda/skinny.cu.j2, digest 7bd9726ae6a381ea
+ * template: gemm/cuda/skinny.cu.j2, digest a02a227db5b002fd
  * configuration: {"few": 4, "held": 4, "loads": 8, "min_blocks": 2, "side": "rows", "warps": 8,
  *     "wide": 4}
- * launch: grid (ceildiv(short, 4), strips, splits), block (256, 1, 1), 8192 bytes of dynamic shared
+ * launch: grid (ceildiv(short, 4), strips, splits), block (256, 1, 1), 9216 bytes of dynamic shared
  *     memory
  *   workspace: ticket_bytes + part_bytes bytes, of which the first ticket_bytes are zero
  *   strip = across * 4
  *   short = ('rows' == 'rows') * M + ('rows' == 'columns') * K
  *   long = ('rows' == 'rows') * K + ('rows' == 'columns') * M
- *   strips = ceildiv(long, strip)
+ *   overlap = (4 > 2 and strip > 4 and long % 4 > 0) * 4
+ *   strips = ceildiv(long, strip - overlap)
  *   tiles = strips * ceildiv(short, 4)
  *   ticket_bytes = (splits > 1) * ceildiv(tiles, 4) * 16
  *   part_bytes = (splits > 1) * tiles * splits * 4 * strip * 4
@@ -70,7 +71,7 @@ static_assert(LOADS >= WIDE,
               "where vectors lie along the reduction, a thread asks for one of each of its "
               "columns (rows) at least");
 
-constexpr int SHARED_BYTES = 8192;
+constexpr int SHARED_BYTES = 9216;
 static_assert(2 * PANEL * ITEMSIZE <= SHARED_BYTES, "shared memory as predicted");
 extern __shared__ __align__(16) unsigned char shared_memory[];
 
@@ -143,50 +144,72 @@ struct alignas(16) Chunk {
   T element[VECTOR];
 };
 
-// VECTOR elements: neighbours, which are read at once, or each `spacing` after the last, which are
-// read one by one. Those that are not among the first `left` elements are zero.
-template <bool VECTORS>
-__device__ __forceinline__ Chunk read_chunk(const T* from, int spacing, int left) {
-  Chunk chunk = {};
-  if constexpr (VECTORS) {
-    if (left > 0) chunk = *reinterpret_cast<const Chunk*>(from);
-  } else {
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v) {
-      if (v * spacing < left) chunk.element[v] = from[v * spacing];
-    }
-  }
-  return chunk;
+// How many elements an address lies behind a boundary of vectors.
+__device__ __forceinline__ int shift_of(const T* address) {
+  return reinterpret_cast<unsigned long long>(address) / sizeof(T) % VECTOR;
 }
 
+// Whether rows that are `apart` rows from each other lie behind boundaries alike.
+__device__ __forceinline__ bool lie_alike(int apart, int ld) {
+  return static_cast<unsigned>(apart) * static_cast<unsigned>(ld) % VECTOR == 0;
+}
+
+// More reduction steps than there are.
+constexpr int ALL = 0x7fffffff;
+
 // A thread's share of the operand. Threads lie `across` the outputs, and one below the other down
-// the reduction: thread `x` across and `y` down takes WIDE outputs of every (THREADS / across)-th
+// the reduction: thread `x` across and `y` down takes WIDE outputs of every (threads / across)-th
 // reduction step, from step `y` on.
-template <bool VECTORS>
+template <bool ALIGNED>
 struct Stream {
   const T* from;
   long long stride;  // from one of the thread's rows to the next
   int across;
   int step;          // reduction steps from one of the thread's rows to the next
-  int outputs;       // that are left from the thread's first one on
+  int outputs;       // that are left from the thread's first place on
   int steps;         // that are left from the thread's next one on
+  int before;        // elements of the thread's first share that lie before the operand
+  int singly;        // where so few steps are left, elements of the next share are read one by one
+  int rest;          // and of those after it
 
-  __device__ __forceinline__ Stream(const T* operand, int ld, int first_output, int outputs,
-                                    int first_step, int steps, int across, int down, int x, int y)
-      : across(across), step(down), steps(steps - y) {
-    first_output += VECTORS ? x * VECTOR : x;
-    from = operand + static_cast<long long>(first_step + y) * ld + first_output;
+  // `own` is the thread's first row where the block's strip begins. Its rows lie `shift` elements
+  // behind boundaries, if they lie `alike`. `behind` steps are those of others.
+  __device__ __forceinline__ Stream(const T* operand, const T* own, int ld, bool alike, int shift,
+                                    int outputs, int steps, int behind, int across, int down, int x)
+      : across(across), step(down), steps(steps), before(0), singly(0), rest(0) {
+    const int place = x * VECTOR - shift;
+    from = own + place;
     stride = static_cast<long long>(step) * ld;
-    this->outputs = outputs - first_output;
+    this->outputs = outputs - place;
+    if (ALIGNED) return;
+    // A vector reaches beyond the end of a row, and that of the operand, if few rows follow.
+    const bool ragged = (this->outputs & (across * VECTOR - 1)) < VECTOR;
+    rest = !alike ? ALL : ragged ? max(0, VECTOR - 1 - behind) : 0;
+    before = from < operand ? operand - from : 0;
+    singly = before > 0 ? ALL : rest;
   }
 
-  // Asks for the thread's next share.
+  // Asks for the thread's next share. Outputs that there are not get zeros, or what is beside.
   __device__ __forceinline__ void read(Chunk (&chunk)[CHUNKS]) {
 #pragma unroll
     for (int j = 0; j < CHUNKS; ++j) {
       const int ahead = j * across * VECTOR;
-      chunk[j] = read_chunk<VECTORS>(from + ahead, across, steps > 0 ? outputs - ahead : 0);
+      chunk[j] = {};
+      if (steps > singly && ahead < outputs) {
+        chunk[j] = *reinterpret_cast<const Chunk*>(from + ahead);
+      }
     }
+    if (!ALIGNED && 0 < steps && steps <= singly) {
+#pragma unroll
+      for (int i = 0; i < WIDE; ++i) {
+        const int place = i / VECTOR * across * VECTOR + i % VECTOR;
+        if (before <= place && place < outputs) {
+          chunk[i / VECTOR].element[i % VECTOR] = from[place];
+        }
+      }
+      before = 0;
+    }
+    singly = rest;
     from += stride;
     steps -= step;
   }
@@ -212,9 +235,10 @@ struct Stream {
   }
 };
 
-// Which output of the block a thread's i-th one is.
-__device__ __forceinline__ int output_of(int i, bool vectors, int across, int x) {
-  return vectors ? (i / VECTOR * across + x) * VECTOR + i % VECTOR : i * across + x;
+// Which output of the block a thread's i-th one is. Those before its strip stand at the strip's
+// end, which is left to the next one.
+__device__ __forceinline__ int output_of(int i, int across, int x, int shift) {
+  return ((i / VECTOR * across + x) * VECTOR + i % VECTOR - shift) & (across * WIDE - 1);
 }
 
 // --- The other operand ---
@@ -263,8 +287,8 @@ struct Factors {
 };
 
 // acc += the products of the thread's share of the part of the reduction.
-template <bool VECTORS>
-__device__ __forceinline__ void accumulate(T (&acc)[FEW][WIDE], Stream<VECTORS> stream,
+template <bool ALIGNED>
+__device__ __forceinline__ void accumulate(T (&acc)[FEW][WIDE], Stream<ALIGNED> stream,
                                            Factors factors, int steps, int y) {
   T* panel = reinterpret_cast<T*>(shared_memory);
   const int turn = DEPTH * stream.period();
@@ -309,10 +333,11 @@ constexpr int AT_ONCE = fitting(FEW);
 static_assert(AT_ONCE * THREADS * (WIDE + SUMS_PAD) * ITEMSIZE <= SHARED_BYTES, "room for sums");
 
 // Adds up what the threads that lie down the reduction have for the same element of C, in an order
-// that is always the same, and passes element and sum to `store(f, output, sum)`.
-template <typename Store>
-__device__ __forceinline__ void sum_over_threads(T (&acc)[FEW][WIDE], bool vectors, int across,
-                                                 int down, int x, int y, Store store) {
+// that is always the same, and passes element and sum to `store(f, output, sum)`. `output_of(i)` is
+// which output of the block a thread's i-th one is.
+template <typename Which, typename Store>
+__device__ __forceinline__ void sum_over_threads(T (&acc)[FEW][WIDE], int across, int down, int y,
+                                                 Which output_of, Store store) {
   T* sums = reinterpret_cast<T*>(shared_memory);
   const int outputs = across * WIDE;
   const int shift = log2_of(outputs);
@@ -329,7 +354,7 @@ __device__ __forceinline__ void sum_over_threads(T (&acc)[FEW][WIDE], bool vecto
     for (int f = 0; f < AT_ONCE; ++f) {
 #pragma unroll
       for (int i = 0; i < WIDE; ++i) {
-        sums[(f * down + y) * ld + output_of(i, vectors, across, x)] = acc[f][i];
+        sums[(f * down + y) * ld + output_of(i)] = acc[f][i];
       }
     }
     __syncthreads();
@@ -411,7 +436,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
   // The block's tile: its rows and columns of C.
   const int strip = across * WIDE;
   const int first_few = blockIdx.x * FEW;
-  const int first_output = blockIdx.y * strip;
+  // Where rows of B are no whole vectors, a tile leaves its last columns to the next one: of some
+  // rows it has no vectors with them.
+  const int overlap = k % VECTOR == 0 || strip == VECTOR ? 0 : VECTOR;
+  const int first_output = blockIdx.y * (strip - overlap);
 
   // Its part of the reduction, which starts where vectors do.
   const int part = blockIdx.z;
@@ -420,29 +448,36 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
   const int longer = vectors_in_all % splits;  // parts that have one vector more
   const int begin = (part * least + min(part, longer)) * VECTOR;
   const int end = min(begin + (least + (part < longer)) * VECTOR, n);
+  const int steps = end - begin;
 
   // The thread's place: `across` threads lie across the columns, `down` along the reduction.
   const int down = THREADS >> log2_of(across);
   const int x = threadIdx.x & (across - 1);
   const int y = threadIdx.x >> log2_of(across);
   const T* factors = a + static_cast<long long>(first_few) * lda + begin;
-  const Factors other(factors, lda, m - first_few, end - begin);
+  const Factors other(factors, lda, m - first_few, steps);
 
   T acc[FEW][WIDE] = {};
-  const bool vectors = rows_aligned<VECTOR>(b, ldb) && k % VECTOR == 0;
-  if (vectors) {
-    const Stream<true> stream(b, ldb, first_output, k, begin, end - begin, across, down, x, y);
-    accumulate(acc, stream, other, end - begin, y);
+  const bool aligned = rows_aligned<VECTOR>(b, ldb) && k % VECTOR == 0;
+  const T* own = b + static_cast<long long>(begin + y) * ldb + first_output;
+  const bool alike = overlap > 0 && lie_alike(down, ldb);
+  const int shift = alike ? shift_of(own) : 0;
+  const int left = k - first_output;
+  if (aligned) {
+    const Stream<true> stream(b, own, ldb, alike, shift, left, steps - y, n - end,
+                              across, down, x);
+    accumulate(acc, stream, other, steps, y);
   } else {
-    const Stream<false> stream(b, ldb, first_output, k, begin, end - begin, across, down, x, y);
-    accumulate(acc, stream, other, end - begin, y);
+    const Stream<false> stream(b, own, ldb, alike, shift, left, steps - y, n - end,
+                               across, down, x);
+    accumulate(acc, stream, other, steps, y);
   }
 
   const Output result = {alpha, beta, c, ldc};
   const auto store = [&](int f, int output, T sum) {
     f += first_few;
     output += first_output;
-    if (f >= m || output >= k) return;
+    if (f >= m || output >= k || output - first_output >= strip - overlap) return;
     result.store(f, output, sum);
   };
   unsigned* tickets = reinterpret_cast<unsigned*>(workspace);
@@ -450,7 +485,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
   const int tiles = gridDim.x * gridDim.y;
   T* parts = reinterpret_cast<T*>(tickets + (tiles + 3) / 4 * 4) +
              static_cast<long long>(tile) * splits * FEW * strip;
-  sum_over_threads(acc, vectors, across, down, x, y, [&](int f, int output, T sum) {
+  const auto own_output = [&](int i) { return output_of(i, across, x, shift); };
+  sum_over_threads(acc, across, down, y, own_output, [&](int f, int output, T sum) {
     if (splits == 1) {
       store(f, output, sum);
     } else {

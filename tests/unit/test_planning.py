@@ -204,6 +204,24 @@ def test_what_no_device_launches_is_refused(
         assert planner.plan(problem).steps
 
 
+@pytest.mark.parametrize(
+    ("shape", "through", "useful"),
+    [
+        ((174, 5953, 15872), "copies", False),  # B's rows are aligned, A's are read singly anyway
+        ((174, 5953, 15872), "registers", True),
+        ((174, 5952, 15871), "copies", True),
+        ((174, 5952, 15872), "registers", False),
+    ],
+)
+def test_operands_are_realigned_that_vectors_could_not_be_read_of(
+    shape: tuple[int, int, int], through: str, useful: bool
+) -> None:
+    family, problem = CUDA["pipelined"], Gemm(*shape)
+    changes: dict[str, Value] = {"realign": 1, "transpose_through": through}
+    values = {**family.default(Gemm(4096, 4096, 4096), LIMITS), **changes}
+    assert Planner(family, values, problem.dtype, LIMITS).valid(problem) is useful
+
+
 def test_sizes_that_kernels_cannot_count_are_refused() -> None:
     for sizes in ((1, 2**31 - 1, 1), (2**31, 1, 1), (1, 1, 2**40)):
         for family in CUDA.values():
