@@ -103,9 +103,7 @@ def test_any_threads_and_parts_on_any_rows(
 @pytest.mark.parametrize("side", ["rows", "columns"])
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("few", [1, 4])
-def test_rows_begin_anywhere(
-    dtype: str, side: str, layout: str, few: int, folder: Path
-) -> None:
+def test_rows_begin_anywhere(dtype: str, side: str, layout: str, few: int, folder: Path) -> None:
     """Leading dimensions and bases of every kind modulo 16 bytes, and NaN all around."""
     rng = np.random.default_rng(few)
     vector = 16 // DTYPES[dtype].itemsize
