@@ -24,9 +24,9 @@ CAUTION = 0.7
 """Of two programs with equal predictions the better known one is taken: a standard deviation of
 the prediction's logarithm counts as so much of it."""
 
-FAR = 8.0
+FAR = 32.0
 """How many times as many products as timed a prediction is taken for as it is: a matrix of few
-rows that no cache holds has an eighth of the products of the largest ones."""
+rows that no cache holds has a twentieth of the products of the largest ones."""
 
 
 @dataclass(frozen=True, slots=True)
