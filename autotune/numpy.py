@@ -14,7 +14,6 @@ Importing it is as cheap as importing NumPy.
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +21,7 @@ import numpy as np
 from autotune.core.errors import OperandError
 from autotune.runtime.arrays.base import Look
 from autotune.runtime.arrays.kinds import NUMPY
-from autotune.runtime.multiplying import on_forgetting
+from autotune.runtime.remembered import Remembered
 from autotune.runtime.serving import served, turning
 
 if TYPE_CHECKING:
@@ -30,14 +29,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["TunedArray", "dot", "matmul", "tuned"]
+    from autotune.targets.kernel import Kernel
 
-_SHAPES = 4096
-"""Kinds of operands whose product is remembered."""
+__all__ = ["TunedArray", "dot", "matmul", "tuned"]
 
 
 def matmul(a: ArrayLike, b: ArrayLike, out: Any = None, **options: Any) -> Any:
-    """`numpy.matmul` by a tuned kernel where one was measured.
+    """`numpy.matmul` by a kernel where one was measured to be faster.
 
     Two matrices that are plain arrays of one dtype are served; everything else is NumPy's, with
     its results and errors.
@@ -49,7 +47,7 @@ def matmul(a: ArrayLike, b: ArrayLike, out: Any = None, **options: Any) -> Any:
         options: `numpy.matmul`'s others; with any of them it is NumPy's.
     """
     if not options and type(a) is np.ndarray and type(b) is np.ndarray:
-        product = _product(NUMPY.look(a), NUMPY.look(b))
+        product = _PRODUCTS[NUMPY.look(a), NUMPY.look(b)]
         if product is not None:
             try:
                 return product(a, b, out)
@@ -112,13 +110,32 @@ def _tuned(result: Any) -> Any:
     return result.view(TunedArray) if type(result) is np.ndarray else result
 
 
-@functools.lru_cache(maxsize=_SHAPES)
-def _product(a: tuple[Any, ...], b: tuple[Any, ...]) -> Callable[..., NDArray[Any]] | None:
-    """The product of plain arrays that lie like these by a kernel; None is NumPy's."""
+def _made(a: tuple[Any, ...], b: tuple[Any, ...]) -> Callable[..., NDArray[Any]] | None:
+    """The product of plain arrays that lie like these; None is NumPy's for good."""
     found = served(NUMPY, Look(*a), Look(*b), "numpy matmul")
     if found is None:
         return None
-    return turning(found.kernel, found.problem.layout)
+    turns, layout = found.turns, found.problem.layout
+    if turns.winner is not None:
+        return turning(turns.winner.bound, layout)
+    if turns.is_librarys:
+        return None
+
+    def settled(winner: Kernel | None) -> None:
+        if winner is not None:
+            _PRODUCTS[a, b] = turning(winner.bound, layout)
+        elif not turns.counts:
+            _PRODUCTS[a, b] = None
+
+    def product(left: Any, right: Any, out: Any = None) -> Any:
+        return turns.call(
+            lambda kernel: turning(kernel.bound, layout)(left, right, out),
+            lambda: np.matmul(left, right, out=out),
+            left,
+        )
+
+    turns.hear(settled)
+    return product
 
 
-on_forgetting(_product.cache_clear)
+_PRODUCTS = Remembered(_made)

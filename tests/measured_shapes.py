@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from textbook_family import tune_textbook
 
-from autotune.runtime import routes
-from autotune.runtime.multiplying import forget
+from autotune.runtime import routes, turns
+from autotune.runtime.remembered import forget
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,17 +24,20 @@ MARK = 1000
 
 
 @contextlib.contextmanager
-def measured(factory: pytest.TempPathFactory, mark: int = 0) -> Iterator[Path]:
-    """While this is entered, the shapes have records of a family of textbook loops.
+def measured(
+    factory: pytest.TempPathFactory, mark: int = 0, library: str = "NumPy 2"
+) -> Iterator[Path]:
+    """While this is entered, the shapes have records of a family that was faster than a library.
 
-    Gives the file of the log.
+    Nothing else is measured in calls. Gives the file of the log.
     """
     cache, families, log = (factory.mktemp(name) for name in ("cache", "families", "log"))
-    tune_textbook(families, cache, SHAPES, mark)
+    tune_textbook(families, cache, SHAPES, mark, library)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AUTOTUNE_CACHE", str(cache))
         patch.setenv("AUTOTUNE_FAMILIES", str(families))
         patch.setenv("AUTOTUNE_BACKGROUND", "0")
+        patch.setenv(turns.VARIABLE, "0")
         patch.setenv(routes.VARIABLE, str(log / "log.txt"))
         forget()
         yield log / "log.txt"

@@ -14,7 +14,7 @@ from autotune.core.configuration import Candidate, Configuration
 from autotune.core.paths import CacheLocations
 from autotune.families.reading import read_family
 from autotune.operations.problem import LAYOUTS, Gemm
-from autotune.store import TuningCache
+from autotune.store import BaselineRecord, TuningCache
 from autotune.targets.cpu.identity import read_cpu
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ def tune_textbook(
     cache: Path,
     shapes: Iterable[tuple[int, int, int]] = ((4, 4, 4),),
     mark: int = 0,
+    library: str = "NumPy 2",
 ) -> None:
     """Write the family into a folder, and records that say that it is the fastest to a cache.
 
@@ -79,6 +80,7 @@ def tune_textbook(
         cache: where the records go.
         shapes: of the problems that have records.
         mark: what the family adds to every element of its results, so that they can be told.
+        library: what it was faster than.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "textbook.toml").write_text(FAMILY)
@@ -93,6 +95,7 @@ def tune_textbook(
             family_digest=family.digest,
             fingerprint=device.fingerprint,
             toolchain=dict(device.toolchain),
+            baseline=BaselineRecord(library, 1.5e-3, 1.2),
         )
         for shape, dtype, layout in itertools.product(shapes, ("float32", "float64"), LAYOUTS)
     ]

@@ -20,7 +20,8 @@ from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandTypeError
 from autotune.jax.foreign import Buffer, register
 from autotune.operations.problem import Gemm
-from autotune.runtime.multiplying import kernel_for, on_forgetting
+from autotune.runtime.multiplying import kernel_for
+from autotune.runtime.remembered import Remembered
 from autotune.runtime.serving import measured_kernel
 
 if TYPE_CHECKING:
@@ -138,22 +139,21 @@ def _compute(
     """What XLA calls. The kernel is found by the buffers: compiled programs may be kept."""
     a, b = inputs
     (c,) = outputs
-    kernel = _kernel(*c.shape, a.shape[layout[0] == "n"], c.dtype, layout, target)
+    kernel = _KERNELS[*c.shape, a.shape[layout[0] == "n"], c.dtype, layout, target]
     if stream is None:
         kernel(_host(a), _host(b), _host(c))
     else:
         kernel(_Device(a), _Device(b), _Device(c), stream=stream)
 
 
-@functools.lru_cache(maxsize=4096)
-def _kernel(m: int, k: int, n: int, dtype: str, layout: str, target: str) -> BoundKernel:
+def _made_kernel(m: int, k: int, n: int, dtype: str, layout: str, target: str) -> BoundKernel:
     kernel = kernel_for(Gemm(m, n, k, dtype, layout=layout), target)
     if kernel is None:  # a program that another process compiled and kept
         raise OperandTypeError(f"no kernel of target {target} multiplies elements of {dtype}")
     return kernel.bound
 
 
-on_forgetting(_kernel.cache_clear)
+_KERNELS = Remembered(_made_kernel)
 
 
 def _host(buffer: Buffer) -> NDArray[Any]:

@@ -87,3 +87,9 @@ def load(
     lasting = match in LASTING and is_wanted(background)
     request = Request(problem, match, device, cache, folders, fallback, lasting, again)
     return counted(make_target(target, options).load(request))
+
+
+def request_of(problem: Problem, target: str, *, match: str) -> Request:
+    """The request for a kernel of a problem that is compiled, if it must be, when it is loaded."""
+    again = functools.partial(load, problem, target, match=match)
+    return Request(problem, match, None, None, (), None, background=False, again=again)

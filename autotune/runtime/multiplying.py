@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from autotune.core.dtypes import DTYPES
-from autotune.core.errors import CacheError, InputError, OperandError, OperandTypeError
+from autotune.core.errors import InputError, OperandError, OperandTypeError
 from autotune.core.forking import LOADING
 from autotune.families.catalog import catalog
 from autotune.families.offers import refusal
@@ -19,15 +18,16 @@ from autotune.runtime.arrays.base import Library, Look
 from autotune.runtime.arrays.kinds import NUMPY, is_torchs, library_of, overrides_products
 from autotune.runtime.loading import load
 from autotune.runtime.products import (
-    BatchedProduct,
+    ChosenProduct,
     LibraryProduct,
     PreparedProduct,
     Product,
     staged,
 )
-from autotune.runtime.routes import tell, way_of
+from autotune.runtime.remembered import Remembered
+from autotune.runtime.routes import tell
+from autotune.runtime.serving import new_turns, turns_of
 from autotune.runtime.shapes import Products, Spread, products_of
-from autotune.targets import resident
 from autotune.targets.kernel import Kernel
 from autotune.targets.registry import home_of
 
@@ -36,13 +36,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from autotune.runtime.turns import Turns
+
 _NAME = "matmul"
 """What the log calls it."""
-
-_log = logging.getLogger(__name__)
-
-_SHAPES = 4096
-"""Kinds of operands that `matmul` remembers the product of, at a few kilobytes each."""
 
 
 def matmul(
@@ -52,13 +49,16 @@ def matmul(
     alpha: float = 1.0,
     beta: float = 0.0,
 ) -> Any:
-    """``alpha a @ b + beta out`` by the best kernel there is for these shapes on this machine.
+    """``alpha a @ b + beta out``, by a kernel where one is faster than the operands' library.
+
+    That is known from tuning, or found out in the first calls of a shape, in which the library
+    and a few kernels take turns (`autotune.runtime.turns`); until then the library computes.
 
     It takes what `numpy.matmul` takes, and `torch.matmul` for tensors: vectors, stacks of matrices
     that are broadcast, any strides, no elements at all, and the element types that the library
     promotes to others. What no kernel has (integers, complex numbers, sparse tensors, products
-    that gradients are wanted of, arrays of NumPy's subclasses) the library multiplies itself, and
-    so it does where the shapes were tuned and it was faster, or where the cache cannot be read.
+    that gradients are wanted of, arrays of NumPy's subclasses, stacks on a GPU) the library
+    multiplies itself.
 
     Args:
         a: A, ... x M x N or N, in the memory of the host or of a GPU: the product is computed
@@ -77,13 +77,15 @@ def matmul(
         OperandTypeError: there is no product of such elements; it is a TypeError as well.
     """
     if type(a) is np.ndarray and type(b) is np.ndarray:
-        product = _of_arrays(a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype)
+        product = _OF_ARRAYS[a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype]
         library: Library = NUMPY
     else:
         known = library_of(type(a))
         if known is None or library_of(type(b)) is not known:
             return _of_others(a, b, out, alpha, beta)
-        product, library = _of_one_library(known, known.look(a), known.look(b)), known
+        if known.keeps(a, b):
+            return known.multiply(a, b, out, alpha, beta)
+        product, library = _OF_LIBRARIES[known, known.look(a), known.look(b)], known
     try:
         return product(a, b, out, alpha, beta)
     except OperandError:
@@ -92,8 +94,7 @@ def matmul(
     return staged(library, product, (a, b), out, (alpha, beta))
 
 
-@functools.lru_cache(maxsize=_SHAPES)
-def _of_arrays(
+def _product_of_arrays(
     shape_a: tuple[int, ...],
     strides_a: tuple[int, ...],
     dtype_a: np.dtype[Any],
@@ -102,26 +103,38 @@ def _of_arrays(
     dtype_b: np.dtype[Any],
 ) -> Product:
     """The product of plain arrays of NumPy that lie like these."""
-    return _made(NUMPY, Look(shape_a, strides_a, dtype_a), Look(shape_b, strides_b, dtype_b))
+    key = (shape_a, strides_a, dtype_a, shape_b, strides_b, dtype_b)
+    a, b = Look(shape_a, strides_a, dtype_a), Look(shape_b, strides_b, dtype_b)
+    return _made(NUMPY, a, b, functools.partial(_OF_ARRAYS.__setitem__, key))
 
 
-@functools.lru_cache(maxsize=_SHAPES)
-def _of_one_library(library: Library, a: tuple[Any, ...], b: tuple[Any, ...]) -> Product:
+def _product_of_library(library: Library, a: tuple[Any, ...], b: tuple[Any, ...]) -> Product:
     """The product of arrays of one library, by their looks."""
-    return _made(library, Look(*a), Look(*b))
+    settle = functools.partial(_OF_LIBRARIES.__setitem__, (library, a, b))
+    return _made(library, Look(*a), Look(*b), settle)
 
 
-def _made(library: Library, a: Look, b: Look) -> Product:
+_OF_ARRAYS = Remembered(_product_of_arrays)
+_OF_LIBRARIES = Remembered(_product_of_library)
+
+
+def _made(library: Library, a: Look, b: Look, settle: Callable[[Product], None]) -> Product:
     """The product of operands that look like these.
+
+    Args:
+        library: of both.
+        a: how A lies.
+        b: how B lies.
+        settle: takes what takes its place, once it is known what is fastest.
 
     Raises:
         OperandError: there is none.
     """
     with LOADING:
-        return _chosen(library, a, b)
+        return _chosen(library, a, b, settle)
 
 
-def _chosen(library: Library, a: Look, b: Look) -> Product:
+def _chosen(library: Library, a: Look, b: Look, settle: Callable[[Product], None]) -> Product:
     target = library.target(a, b)
     dtype = None if target is None else library.dtype(a, b)
     if target is None or dtype is None:
@@ -129,52 +142,54 @@ def _chosen(library: Library, a: Look, b: Look) -> Product:
         tell(_NAME, None, "", f"{kinds}: the library, since no kernel has such operands")
         return LibraryProduct(library)
     products = products_of(library.spread(a, dtype), library.spread(b, dtype))
-    m, n, k = products.sizes
-
-    def made() -> Product:
-        with LOADING:
-            return _by_kernels(library, products, dtype, target, a, b)
-
-    if products.stack and library.batches(a, m * n * k):
-        return BatchedProduct(library, made)
-    return made()
-
-
-def _by_kernels(
-    library: Library, products: Products, dtype: str, target: str, a: Look, b: Look
-) -> Product:
-    """Products by a kernel, or by the library where no family can serve them."""
     direct = library.is_direct(a)
-    single = direct and not products.stack
     if min(*products.sizes, *products.stack) < 1:
+        single = direct and not products.stack
         return PreparedProduct(library, products, dtype, None, single)
-    try:
-        kernel = _kernel_of(products, dtype, target)
-        if kernel is None:  # of what is stored transposed, perhaps
-            products = products.row_major()
-            kernel = _kernel_of(products, dtype, target)
-    except CacheError as error:  # programs must not end for what they can do without
-        _warn(str(error))
-        tell(_NAME, _problem_of(products, dtype), target, f"the library, since {error}")
+    may_round = dtype == "float32" and library is not NUMPY
+    m, n, k = products.sizes
+    batched = products.stack and library.batches(a, m * n * k)
+    if batched and not (may_round and target == _host()):
         return LibraryProduct(library)
+    if batched:  # kernels compute where the library would round
+        problem = _problem_of(products, dtype)
+        turns = new_turns(problem, target, library.name, timed=False)
+    else:
+        turns = _turns(library, products, dtype, target)
+    if turns is None:  # of what is stored transposed, perhaps
+        products = products.row_major()
+        turns = _turns(library, products, dtype, target)
+    if turns is None:
+        return LibraryProduct(library)
+
+    def prepared(kernel: Kernel) -> Product:
+        if direct and products.are_direct(a.shape, b.shape):
+            return kernel.bound
+        single = direct and not products.stack
+        return PreparedProduct(library, products, dtype, kernel.bound, single)
+
+    if turns.winner is not None:
+        return prepared(turns.winner)
+
+    if turns.is_librarys and not may_round:
+        return LibraryProduct(library)
+
+    def settled(winner: Kernel | None) -> None:
+        if winner is not None:
+            settle(prepared(winner))
+        elif turns.is_librarys and not may_round:
+            settle(LibraryProduct(library))
+
+    turns.hear(settled)
+    return ChosenProduct(library, turns, prepared, may_round)
+
+
+def _turns(library: Library, products: Products, dtype: str, target: str) -> Turns | None:
+    """Who computes some products; None leaves them to the library."""
     problem = _problem_of(products, dtype)
-    if kernel is None:
-        tell(_NAME, problem, target, "the library, since no family can serve it")
-        return LibraryProduct(library)
-    tell(_NAME, problem, target, way_of(kernel))
-    if direct and products.are_direct(a.shape, b.shape):
-        return kernel.bound
-    return PreparedProduct(library, products, dtype, kernel.bound, single)
-
-
-@functools.cache
-def _warn(reason: str) -> None:
-    """Say once, and not for every shape, why libraries compute."""
-    _log.warning("products are left to their libraries: %s", reason)
-
-
-def _kernel_of(products: Products, dtype: str, target: str) -> Kernel | None:
-    return kernel_for(_problem_of(products, dtype), target)
+    if products.stack:
+        return new_turns(problem, target, library.name)
+    return turns_of(problem, target, library.name, _NAME)
 
 
 def _problem_of(products: Products, dtype: str) -> Gemm:
@@ -182,15 +197,21 @@ def _problem_of(products: Products, dtype: str) -> Gemm:
     return Gemm(m, n, k, dtype, layout=products.layout)
 
 
-@functools.lru_cache(maxsize=_SHAPES)
 def kernel_for(problem: Gemm, target: str) -> Kernel | None:
     """The best kernel there is for a problem; None where no family can serve it."""
+    return _KERNELS[problem, target]
+
+
+def _made_kernel(problem: Gemm, target: str) -> Kernel | None:
     try:
         return load(problem, target, match="nearest", fallback="library")
     except InputError:
         if refusal(catalog(target), problem) is None:
             raise
         return None
+
+
+_KERNELS = Remembered(_made_kernel)
 
 
 def _of_others(a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
@@ -249,24 +270,3 @@ def _of_matrices(a: Any, b: Any, target: str) -> Product:
 @functools.cache
 def _host() -> str:
     return home_of(np.empty(0))
-
-
-def forget() -> None:
-    """Drop what `matmul` and look-ups hold, so that they see what was tuned or edited since."""
-    for clear in (_of_arrays.cache_clear, _of_one_library.cache_clear, kernel_for.cache_clear):
-        clear()
-    for clear in _CLEARING:
-        clear()
-    resident.forget()
-
-
-_CLEARING: list[Callable[[], None]] = []
-
-
-def on_forgetting(clear: Callable[[], None]) -> None:
-    """Have something else that was decided from kernels dropped by `forget`, too.
-
-    Args:
-        clear: drops it.
-    """
-    _CLEARING.append(clear)

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autotune.core.errors import OperandError
 from autotune.operations.calls import real
-from autotune.runtime.arrays.base import core_of, only, out_is_missing
+from autotune.runtime.arrays.base import core_of, is_usual, only, out_is_missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autotune.runtime.arrays.base import Library
     from autotune.runtime.shapes import Products
+    from autotune.runtime.turns import Turns
+    from autotune.targets.kernel import Kernel
 
 
 Product: TypeAlias = "Callable[[Any, Any, Any, Any, Any], Any]"
@@ -91,30 +93,36 @@ class LibraryProduct:
         return self.library.multiply(a, b, out, alpha, beta)
 
 
-class BatchedProduct:
-    """``product(a, b, out, alpha, beta)``: a stack that the library's own product serves better.
+@dataclass(frozen=True, slots=True)
+class ChosenProduct:
+    """``product(a, b, out, alpha, beta)``: by the library or by kernels, as `Turns` say.
 
-    Where the library is set to round what it multiplies, one by one is what serves.
+    Where the library is set to round what it multiplies, kernels compute.
 
-    Args:
+    Attributes:
         library: what the operands are of.
-        one_by_one: makes the product that serves then.
+        turns: of the usual calls, which scale nothing.
+        prepared: the product by a kernel.
+        may_round: whether the library can be set so, for elements like these.
     """
 
-    __slots__ = ("_library", "_made", "_one_by_one")
-
-    def __init__(self, library: Library, one_by_one: Callable[[], Product]) -> None:
-        self._library = library
-        self._one_by_one = one_by_one
-        self._made: Product | None = None
+    library: Library
+    turns: Turns
+    prepared: Callable[[Kernel], Product]
+    may_round: bool
 
     def __call__(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
-        """The product; errors are those of the two."""
-        if self._library.is_exact(a):
-            return self._library.multiply(a, b, out, alpha, beta)
-        if self._made is None:
-            self._made = self._one_by_one()
-        return self._made(a, b, out, alpha, beta)
+        """The product; errors are those of the library's and of kernels'."""
+        library, turns = self.library, self.turns
+        if self.may_round and not library.is_exact(a):
+            return self.prepared(turns.best())(a, b, out, alpha, beta)
+        if not turns.over and not is_usual(alpha, beta):
+            return library.multiply(a, b, out, alpha, beta)
+        return turns.call(
+            lambda kernel: self.prepared(kernel)(a, b, out, alpha, beta),
+            lambda: library.multiply(a, b, out, alpha, beta),
+            a,
+        )
 
 
 def staged(

@@ -41,6 +41,14 @@ def counted(kernel: Kernel) -> Kernel:
     return kernel
 
 
+def counter(problem: Problem, target: str) -> Callable[[], None] | None:
+    """What counts a use of a problem that a library may compute; None where nobody asks for it."""
+    given = os.environ.get(VARIABLE)
+    if not given:
+        return None
+    return _recorder(Path(given).expanduser().absolute()).count(problem, target).add
+
+
 class Count:
     """How often one problem was used on one target.
 

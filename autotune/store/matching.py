@@ -26,13 +26,15 @@ class MatchQuality(IntEnum):
     """Same device, problem, target, family files and toolchain."""
     STALE = 1
     """The same, but the family's files or the toolchain have changed since."""
-    PREDICTED = 2
+    MEASURED = 2
+    """The fastest of a few predictions in the calls of a program, with nothing changed since."""
+    PREDICTED = 3
     """Chosen by a model of the device, among the programs of its portfolio."""
-    NEAREST = 3
+    NEAREST = 4
     """Same device and kind of problem, other sizes."""
-    SIMILAR_DEVICE = 4
+    SIMILAR_DEVICE = 5
     """Another device of the same kind."""
-    DEFAULT = 5
+    DEFAULT = 6
     """No record fits."""
 
     def __str__(self) -> str:
@@ -210,8 +212,11 @@ def _rank(
     if other_sizes:
         reason = _join([*other_sizes, *changes])
         return _Ranked(MatchQuality.NEAREST, (distance,), reason, record)
-    quality = MatchQuality.STALE if changes else MatchQuality.EXACT
-    return _Ranked(quality, (), _join(changes), record)
+    if record.is_light:  # of what has changed since it says nothing
+        quality = MatchQuality.NEAREST if changes else MatchQuality.MEASURED
+    else:
+        quality = MatchQuality.STALE if changes else MatchQuality.EXACT
+    return _Ranked(quality, (distance,), _join(changes), record)
 
 
 def is_current(record: TuningRecord, device: Device, family_digests: Mapping[str, str]) -> bool:

@@ -46,9 +46,9 @@ def superseded(
     """
     records = list(records)
     order = preference(records)
-    by_key: dict[RecordKey, list[TuningRecord]] = {}
-    for record in records:
-        by_key.setdefault(record.key, []).append(record)
+    by_key: dict[tuple[RecordKey, bool], list[TuningRecord]] = {}
+    for record in records:  # times in calls are not held against those of finals
+        by_key.setdefault((record.key, record.is_light), []).append(record)
 
     def comes_before(better: TuningRecord, record: TuningRecord) -> bool:
         one, other = order(better), order(record)
@@ -62,7 +62,7 @@ def superseded(
         for record in records
         if any(
             comes_before(better, record) and fits_wherever(better, record)
-            for better in by_key[record.key]
+            for better in by_key[record.key, record.is_light]
         )
     ]
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 FORMAT = 1
 """Version of a record's JSON. Keys may be added within a version; the id never covers those."""
 
+IN_CALLS = "calls"
+"""The sampler of a light record: the calls of a program chose among a few predictions."""
+
 RecordKey: TypeAlias = tuple[str, str, str, str]
 """Fingerprint digest, operation, problem (one line of JSON), target: what a lookup asks for."""
 
@@ -159,6 +162,11 @@ class TuningRecord:
     def noisy(self) -> bool:
         """Whether the times are not to be relied on: something disturbed them, or they scatter."""
         return bool(self.noise) or self.spread > WIDE
+
+    @property
+    def is_light(self) -> bool:
+        """Whether it was measured in the calls of a program, in turns with the library."""
+        return self.effort.sampler == IN_CALLS
 
     @property
     def slower_than_library(self) -> bool:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from autotune.measuring.evaluator import Effort, Evaluator
     from autotune.operations.problem import Problem
     from autotune.targets.background import Job
+    from autotune.targets.clock import Clock
     from autotune.targets.exporting import Exportable, Exported
     from autotune.targets.kernel import BoundKernel, Kernel, Request
     from autotune.targets.reports import Forecast, Found, HostCalls, Model, Resources
@@ -270,6 +271,12 @@ class Target(ABC):
             tuned: makes the tuned kernel, for calls that the library has nothing for.
         """
         return None
+
+    def clock(self) -> Clock:
+        """A clock for single calls of a program."""
+        from autotune.targets.clock import HostClock
+
+        return HostClock()
 
     def export(self, exportable: Exportable, form: str) -> Exported:
         """Files with which programs run a kernel without this package.

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.core.forking import LOADING
 from autotune.operations.problem import MatrixOperation
 from autotune.store import MatchQuality
+from autotune.targets import lookup
 from autotune.targets.kernel import Kernel, ProductKernel
-from autotune.targets.lookup import binary_of, look_up, second_choice
+from autotune.targets.lookup import binary_of, look_up
 from autotune.targets.standing import Standing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from autotune.operations.problem import Problem
     from autotune.store import Match
@@ -35,19 +37,68 @@ def load_kernel(target: Target, request: Request, kind: type[Kernel] | None = No
         CacheError: the cache cannot be read.
     """
     with LOADING:
-        return _loaded(target, request, kind)
+        return _loaded(_looked_up(target, request), request, kind)
 
 
-def _loaded(target: Target, request: Request, kind: type[Kernel] | None) -> Kernel:
-    problem = request.problem
-    found = look_up(
-        problem,
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A kernel that may be the fastest for a problem, found and not yet loaded.
+
+    Attributes:
+        found: which one, and what speaks for it.
+        request: what it was found for.
+    """
+
+    found: Lookup
+    request: Request
+
+    @property
+    def job(self) -> Job | None:
+        """The compilation that its first call would wait for; None where there is none."""
+        with LOADING:
+            return _job(self.found, self.request.problem)
+
+    def load(self) -> Kernel:
+        """The kernel; it is compiled now unless it is here.
+
+        Raises:
+            CompileError: the compiler refuses it.
+        """
+        with LOADING:
+            return _loaded(self.found, self.request, None)
+
+
+def contenders(target: Target, request: Request, most: int) -> Sequence[Contender]:
+    """The kernels most likely to be the fastest for a request, the most promising first.
+
+    Args:
+        target: where to run.
+        request: what is asked for.
+        most: how many, at most.
+
+    Raises:
+        NotTunedError: nothing is good enough.
+        CacheError: the cache cannot be read.
+    """
+    with LOADING:
+        first = _looked_up(target, request)
+        found = lookup.contenders(request.problem, first, most)
+        return [Contender(each, request) for each in found]
+
+
+def _looked_up(target: Target, request: Request) -> Lookup:
+    return look_up(
+        request.problem,
         target,
         match=request.match,
         device=request.device,
         cache=request.cache,
         extra_families=request.extra_families,
     )
+
+
+def _loaded(found: Lookup, request: Request, kind: type[Kernel] | None) -> Kernel:
+    problem, target = request.problem, found.target
     record, reason, library = found.match.record, found.match.reason, ""
 
     def tuned() -> BoundKernel:
@@ -93,15 +144,12 @@ def _made(found: Lookup, problem: Problem) -> BoundKernel:
 
 
 def _standing(found: Lookup, problem: Problem, make: Callable[[], BoundKernel]) -> Standing | None:
-    """What computes while the kernel is compiled; None where it is here, or nothing can."""
+    """The library, in place of a kernel that is being compiled; None where it is here already."""
     job = _job(found, problem)
-    if job is None:
+    library = None if job is None else found.target.library(problem, make)
+    if job is None or library is None:
         return None
-    other = second_choice(problem, found, lambda each: _job(each, problem) is None)
-    if other is not None:
-        return Standing(job, _made(other, problem), str(other.candidate), make)
-    library = found.target.library(problem, make)
-    return None if library is None else Standing(job, library, "the library of its operands", make)
+    return Standing(job, library, "the library of its operands", make)
 
 
 def _job(found: Lookup, problem: Problem) -> Job | None:
@@ -115,5 +163,5 @@ def _job(found: Lookup, problem: Problem) -> Job | None:
 
 def _is_slower(match: Match) -> bool:
     """Whether the problem's own record says that the library is faster."""
-    own = match.quality in (MatchQuality.EXACT, MatchQuality.STALE)
+    own = match.quality <= MatchQuality.MEASURED
     return own and match.record is not None and match.record.slower_than_library

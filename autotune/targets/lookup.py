@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -31,7 +32,12 @@ if TYPE_CHECKING:
 _QUALITIES = {
     "exact": (MatchQuality.EXACT,),
     "stale": (MatchQuality.EXACT, MatchQuality.STALE),
-    "predicted": (MatchQuality.EXACT, MatchQuality.STALE, MatchQuality.PREDICTED),
+    "predicted": (
+        MatchQuality.EXACT,
+        MatchQuality.STALE,
+        MatchQuality.MEASURED,
+        MatchQuality.PREDICTED,
+    ),
     "nearest": tuple(MatchQuality),
 }
 
@@ -39,6 +45,9 @@ MATCHES = tuple(_QUALITIES)
 """What `load` may settle for: the problem's own record, one made by another toolchain or
 template, what a model of the device chose, or the best there is, down to a family's default
 configuration."""
+
+_LOOKED_THROUGH = 16
+"""Predictions, best first, that are looked through for a program."""
 
 LASTING = ("predicted", "nearest")
 """Those whose look-ups share what they read, and may ask a model."""
@@ -102,9 +111,13 @@ def look_up(
         enough = "stale" if found.quality is MatchQuality.STALE else "nearest"
         raise NotTunedError(not_tuned(invocation, shared.families, found.reason, enough))
     candidate = _candidate(problem, target, shared, fitting, found)
+    if found.quality is MatchQuality.MEASURED:  # its binary is the portfolio's
+        programs = itertools.islice(shared.predictor.favourites(problem), _LOOKED_THROUGH)
+        prediction = next((each for each in programs if each.candidate == candidate), None)
     if found.record is not None and (cap := _capped(problem, found.record.candidate, shared)):
         found = replace(found, reason="; ".join(filter(None, (found.reason, cap))))
-    return Lookup(target, shared, shared.families[candidate.family], candidate, found)
+    family = shared.families[candidate.family]
+    return Lookup(target, shared, family, candidate, found, prediction)
 
 
 def binary_of(problem: Problem, found: Lookup) -> Binary | None:
@@ -119,25 +132,31 @@ def binary_of(problem: Problem, found: Lookup) -> Binary | None:
     return _binary(problem, found)
 
 
-def second_choice(
-    problem: Problem, found: Lookup, ready: Callable[[Lookup], bool]
-) -> Lookup | None:
-    """The program that a model prefers of those that can be called now; None where there is none.
+def contenders(problem: Problem, found: Lookup, most: int) -> Iterator[Lookup]:
+    """The kernels that are most likely to be the fastest, each of another program.
 
     Args:
-        problem: what it is for.
-        found: by a model's choice, which cannot be called yet.
-        ready: whether another choice can.
+        problem: what they compute.
+        found: the first of them, as `look_up` gives it.
+        most: how many, at most.
     """
-    if found.prediction is None:
-        return None
+    yield found
+    programs = {_program(found)}
+    favourites = itertools.islice(found.shared.predictor.favourites(problem), _LOOKED_THROUGH)
+    for prediction in favourites:
+        if len(programs) == most:
+            return
+        other = _predicted(found.target, found.shared, prediction, found.match.reason)
+        if _program(other) not in programs:
+            programs.add(_program(other))
+            yield other
 
-    def chosen(prediction: Prediction) -> Lookup:
-        family = found.shared.families[prediction.candidate.family]
-        return found._replace(family=family, candidate=prediction.candidate, prediction=prediction)
 
-    choices = map(chosen, found.shared.predictor.favourites(problem))
-    return next(filter(ready, choices), None)
+def _program(found: Lookup) -> tuple[object, ...]:
+    """The family and the parameters that are compiled in."""
+    compiled = found.candidate.configuration.items()
+    runtime = found.family.runtime_parameters
+    return found.family.name, frozenset(each for each in compiled if each[0] not in runtime)
 
 
 def qualities(match: str) -> tuple[MatchQuality, ...]:

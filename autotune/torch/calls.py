@@ -1,4 +1,4 @@
-"""Products of plain tensors by kernels: which there are, and calling them."""
+"""Products of plain tensors: who computes them, and calling kernels."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import torch
 from autotune.core.errors import OperandError
 from autotune.runtime.arrays.base import Look
 from autotune.runtime.arrays.kinds import library_of
-from autotune.runtime.multiplying import on_forgetting
-from autotune.runtime.serving import served, turning
+from autotune.runtime.remembered import Remembered
+from autotune.runtime.serving import new_turns, served, turning
+from autotune.runtime.turns import Turns
 from autotune.targets.kernel import Launching
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from autotune.operations.problem import Gemm
     from autotune.runtime.serving import Served
+    from autotune.targets.kernel import BoundKernel, Kernel
 
     Call: TypeAlias = Callable[..., Any]
 
@@ -29,15 +31,12 @@ _raw_stream: Call | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 _ROW_LIMIT = 2**31
 """Elements between rows that kernels count no further than."""
 
-_SHAPES = 4096
-"""Kinds of operands whose product is remembered."""
-
 
 @dataclass(frozen=True, slots=True)
-class TensorProduct:
-    """A product of two matrices by a kernel.
+class TensorCalls:
+    """Calls of a kernel on tensors that lie alike.
 
-    Both calls raise OperandError where they cannot compute where the tensors lie.
+    Both raise OperandError where the kernel cannot compute where the tensors lie.
 
     Attributes:
         layout: which operands the kernel takes turned.
@@ -51,10 +50,78 @@ class TensorProduct:
     call: Call
 
 
+class TensorProduct:
+    """A product of two matrices by a kernel or by PyTorch, whichever is faster.
+
+    A product to which something is added is a contest of its own: PyTorch adds within its
+    product, a kernel's is read once more.
+
+    Args:
+        served: the problem, and who computes it.
+        calls_of: makes the calls of a kernel.
+    """
+
+    __slots__ = ("_added", "_calls", "_calls_of", "_served", "layout")
+
+    def __init__(self, served: Served, calls_of: Callable[[Kernel], TensorCalls]) -> None:
+        self.layout = served.problem.layout
+        self._served = served
+        self._calls_of = calls_of
+        self._calls: dict[int, TensorCalls] = {}
+        self._added: Turns | None = None
+
+    def compute(
+        self, ours: Callable[[TensorCalls], Any], theirs: Call, like: Any, *, added: bool = False
+    ) -> Any:
+        """The product.
+
+        Args:
+            ours: computes it by a kernel's calls.
+            theirs: computes it by PyTorch.
+            like: an operand.
+            added: whether something is added to it.
+        """
+        turns = self._served.turns
+        if added:
+            turns = self._added = self._added or self._turns_of_added()
+        try:
+            if turns.winner is not None:
+                return ours(self._of(turns.winner))
+            return turns.call(lambda kernel: ours(self._of(kernel)), theirs, like)
+        except OperandError:  # of an odd address, say, which PyTorch minds less
+            return theirs()
+
+    def by_kernel(
+        self, ours: Callable[[TensorCalls], Any], theirs: Call, like: Any, *, added: bool = False
+    ) -> Any:
+        """The product by a kernel, whichever is faster, if one takes the tensors."""
+        try:
+            return ours(self._of(self._served.turns.best()))
+        except OperandError:
+            return theirs()
+
+    def _of(self, kernel: Kernel) -> TensorCalls:
+        calls = self._calls.get(id(kernel))
+        if calls is None:  # the kernel stays with the turns
+            calls = self._calls[id(kernel)] = self._calls_of(kernel)
+        return calls
+
+    def _turns_of_added(self) -> Turns:
+        """Turns of the product with something added to it; PyTorch's where it is faster alone."""
+        turns = self._served.turns
+        if turns.over and turns.winner is None:
+            return turns
+        problem = self._served.problem
+        target = turns.target
+        made = new_turns(problem, target, torch.__version__)
+        assert made is not None  # there are kernels for the product
+        return made
+
+
 def product_of(
     a: Any, b: Any, caller: str, accepts: Callable[[Gemm], bool] | None = None
 ) -> TensorProduct | None:
-    """The product of two plain tensors by a kernel; None leaves it to PyTorch.
+    """The product of two plain tensors; None leaves it to PyTorch for good.
 
     Args:
         a: A.
@@ -62,7 +129,7 @@ def product_of(
         caller: the function that was called, for the log.
         accepts: which problems may be served; None takes all.
     """
-    return product_by_looks(
+    return _PRODUCTS[
         a.shape,
         a.stride(),
         a.dtype,
@@ -73,32 +140,33 @@ def product_of(
         b.device,
         caller,
         accepts,
-    )
+    ]
 
 
 def layer_of(rows: Any, weight: Any, caller: str) -> TensorProduct | None:
-    """The product of rows and a layer's weights, which are stored turned, by a kernel.
+    """The product of rows and a layer's weights, which are stored turned.
 
     Args:
         rows: A.
         weight: B as stored, K x N; its view as B need not be made for that.
         caller: the function that was called, for the log.
     """
-    return layer_by_looks(
-        caller,
+    shape, strides = weight.shape, weight.stride()
+    return _PRODUCTS[
         rows.shape,
         rows.stride(),
         rows.dtype,
         rows.device,
-        weight.shape,
-        weight.stride(),
+        shape[::-1],
+        strides[::-1],
         weight.dtype,
         weight.device,
-    )
+        caller,
+        None,
+    ]
 
 
-@functools.lru_cache(maxsize=_SHAPES)
-def product_by_looks(
+def _product_by_looks(
     shape_a: tuple[int, ...],
     strides_a: tuple[int, ...],
     dtype_a: torch.dtype,
@@ -110,34 +178,43 @@ def product_by_looks(
     caller: str,
     accepts: Callable[[Gemm], bool] | None = None,
 ) -> TensorProduct | None:
-    """The product of plain tensors that lie like these, by a kernel."""
+    """The product of plain tensors that lie like these."""
     tensors = library_of(torch.Tensor)
     assert tensors is not None
     # Whether gradients are wanted is not for kernels to know, which are called below all that.
     a = Look(shape_a, strides_a, dtype_a, (device_a, False, False))
     b = Look(shape_b, strides_b, dtype_b, (device_b, False, False))
     found = served(tensors, a, b, caller, accepts)
-    if found is None:
+    if found is None or (
+        found.turns.over and found.turns.winner is None and not found.turns.counts
+    ):
         return None
-    layout = found.problem.layout
-    if device_a.type == "cpu":
-        stored = _of_host(found)
-        return TensorProduct(layout, stored, turning(stored, layout))
-    launched = functools.partial(_launched, found, a, b)
-    return TensorProduct(layout, launched(found.kernel), launched(turning(found.kernel, layout)))
+    on_host = device_a.type == "cpu"
+    problem = found.problem
+    key = (
+        *(shape_a, strides_a, dtype_a, device_a),
+        *(shape_b, strides_b, dtype_b, device_b),
+        *(caller, accepts),
+    )
+
+    def settled(winner: Kernel | None) -> None:
+        if winner is None and not found.turns.counts:
+            _PRODUCTS[key] = None
+
+    def calls_of(kernel: Kernel) -> TensorCalls:
+        return _host_calls(problem, kernel.bound) if on_host else _launches(problem, kernel, a, b)
+
+    found.turns.hear(settled)
+    return TensorProduct(found, calls_of)
 
 
-@functools.lru_cache(maxsize=_SHAPES)
-def layer_by_looks(caller: str, *looks: Any) -> TensorProduct | None:
-    """The same of rows and of weights as they are stored."""
-    *rows, shape, strides, dtype, device = looks
-    return product_by_looks(*rows, shape[::-1], strides[::-1], dtype, device, caller)
+_PRODUCTS = Remembered(_product_by_looks)
 
 
-def _of_host(found: Served) -> Call:
+def _host_calls(problem: Gemm, kernel: BoundKernel) -> TensorCalls:
     """Calls of a kernel that takes NumPy's arrays."""
-    kernel, shape = found.kernel, found.problem.c_shape
-    dtype = getattr(torch, found.problem.dtype)
+    shape, layout = problem.c_shape, problem.layout
+    dtype = getattr(torch, problem.dtype)
     empty = torch.empty
 
     def of_stored(a: Any, b: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0) -> Any:
@@ -148,22 +225,28 @@ def _of_host(found: Served) -> Call:
         kernel(left, right, out.numpy(), alpha, beta)
         return out
 
-    return of_stored
+    return TensorCalls(layout, of_stored, turning(of_stored, layout))
 
 
-def _launched(found: Served, a: Look, b: Look, usual: Call) -> Call:
+def _launches(problem: Gemm, kernel: Kernel, a: Look, b: Look) -> TensorCalls:
+    """Calls of a kernel of a GPU."""
+    layout, bound = problem.layout, kernel.bound
+    launched = functools.partial(_launched, problem, bound, a, b)
+    return TensorCalls(layout, launched(bound), launched(turning(bound, layout)))
+
+
+def _launched(problem: Gemm, kernel: BoundKernel, a: Look, b: Look, usual: Call) -> Call:
     """Calls of a kernel of a GPU: where tensors lie alike, all that is new are their addresses.
 
     Args:
-        found: the kernel, and what it computes.
+        problem: what it computes.
+        kernel: the kernel.
         a: how A lies, as it is multiplied.
         b: how B lies.
         usual: the same calls, with a look at the operands in each.
     """
-    leading = [
-        _leading(each, stored) for each, stored in zip((a, b), found.problem.layout, strict=True)
-    ]
-    kernel, device = found.kernel, a.place[0]
+    leading = [_leading(each, stored) for each, stored in zip((a, b), problem.layout, strict=True)]
+    device = a.place[0]
     if _raw_stream is None or None in leading or not isinstance(kernel, Launching):
         return usual
     try:
@@ -171,7 +254,7 @@ def _launched(found: Served, a: Look, b: Look, usual: Call) -> Call:
     except OperandError:  # the usual calls say so as well
         return usual
     stream, number, empty = _raw_stream, device.index, torch.empty
-    shape, dtype = found.problem.c_shape, a.dtype
+    shape, dtype = problem.c_shape, a.dtype
     (lda, ldb), ldc = leading, shape[1]
 
     def call(a: Any, b: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0) -> Any:
@@ -194,7 +277,3 @@ def _leading(look: Look, stored: str) -> int | None:
     if rows == 1:
         return columns
     return leading if columns <= leading < _ROW_LIMIT else None
-
-
-on_forgetting(product_by_looks.cache_clear)
-on_forgetting(layer_by_looks.cache_clear)

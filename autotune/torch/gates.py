@@ -3,88 +3,105 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import torch
 
 from autotune.core.errors import MissingDependencyError
-from autotune.torch.calls import TensorProduct
 
-_DEVICES = ("CPU", "CUDA")
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from autotune.torch.calls import TensorCalls
+
+
+Compute: TypeAlias = "Callable[..., Any]"
+"""``compute(ours, theirs, like, added=False)``, as `TensorProduct.compute` has it."""
 
 
 class Keeper(Protocol):
     """Says what gates let through."""
 
-    def product(self, a: Any, b: Any) -> TensorProduct | None:
-        """What computes a product now; None lets PyTorch."""
-        ...
-
-    def compute(self, product: TensorProduct, a: Any, b: Any, out: Any, alpha: float) -> Any:
-        """``alpha a @ b``, in `out` or a new tensor; None where it cannot be, after all."""
+    def product(self, a: Any, b: Any) -> Compute | None:
+        """Who computes a product now; None lets PyTorch."""
         ...
 
 
-def install(keeper: Keeper) -> None:
-    """Set the gates up, unless they are.
+def install(keeper: Keeper, devices: Iterable[str]) -> None:
+    """Set up the gates of some devices, unless they are.
 
     They stay as long as the process: taking a kernel away from PyTorch's dispatcher, which other
     threads may be calling, is not safe. With nothing to let through they cost about 3 us.
 
+    Args:
+        keeper: says what they let through.
+        devices: kinds of devices.
+
     Raises:
         MissingDependencyError: PyTorch is older than 2.9 and does not give its kernels away.
     """
-    if _INSTALLED:
-        return
     if not hasattr(torch.library, "get_kernel"):
         raise MissingDependencyError(
             "the switch needs PyTorch 2.9 or newer, this is "
             f"{torch.__version__}: use autotune.torch.convert or linear instead"
         )
+    for device in sorted(set(devices) - _INSTALLED.keys()):
+        _INSTALLED[device] = _installed(keeper, device.upper())
+
+
+def _installed(keeper: Keeper, device: str) -> Any:
+    """The library of the gates of a device, as the dispatcher calls it."""
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():  # PyTorch warns of kernels that are replaced
         warnings.simplefilter("ignore", UserWarning)
-        for device in _DEVICES:
-            for name, gate in GATES.items():
-                try:
-                    original = torch.library.get_kernel(f"aten::{name}", device)
-                except RuntimeError:  # a build without such devices
-                    continue
-                made = gate(keeper, original.call_boxed)
-                library.impl(name, made, device, with_keyset=True)
-    _INSTALLED.append(library)
+        for name, gate in GATES.items():
+            try:
+                original = torch.library.get_kernel(f"aten::{name}", device)
+            except RuntimeError:  # a build without such devices
+                break
+            made = gate(keeper, original.call_boxed)
+            library.impl(name, made, device, with_keyset=True)
+    return library
 
 
-_INSTALLED: list[Any] = []
+_INSTALLED: dict[str, Any] = {}
 
 
 def _mm(keeper: Keeper, original: Any) -> Any:
     def mm(keys: Any, a: Any, b: Any) -> Any:
-        product = keeper.product(a, b)
-        made = None if product is None else keeper.compute(product, a, b, None, 1.0)
-        return original(keys, a, b) if made is None else made
+        compute = keeper.product(a, b)
+        if compute is None:
+            return original(keys, a, b)
+        return compute(lambda calls: calls.call(a, b), lambda: original(keys, a, b), a)
 
     return mm
 
 
 def _mm_out(keeper: Keeper, original: Any) -> Any:
     def mm_out(keys: Any, a: Any, b: Any, *, out: Any) -> Any:
-        product, made = keeper.product(a, b), None
-        if product is not None and _holds(out, a, b):
-            made = keeper.compute(product, a, b, out, 1.0)
-        return original(keys, a, b, out=out) if made is None else made
+        compute = keeper.product(a, b)
+        if compute is None or not _holds(out, a, b):
+            return original(keys, a, b, out=out)
+        return compute(
+            lambda calls: calls.call(a, b, out), lambda: original(keys, a, b, out=out), a
+        )
 
     return mm_out
 
 
 def _addmm(keeper: Keeper, original: Any) -> Any:
     def addmm(keys: Any, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-        product, made = keeper.product(a, b), None
-        if product is not None and _adds(c, a, b, alpha, beta):
-            made = keeper.compute(product, a, b, None, alpha)
-        if made is None:
+        def theirs() -> Any:
             return original(keys, c, a, b, beta=beta, alpha=alpha)
-        return made if beta == 0 else made.add_(c, alpha=beta)
+
+        def ours(calls: TensorCalls) -> Any:
+            made = calls.call(a, b, None, alpha)
+            return made if beta == 0 else made.add_(c, alpha=beta)
+
+        compute = keeper.product(a, b)
+        if compute is None or not _adds(c, a, b, alpha, beta):
+            return theirs()
+        return compute(ours, theirs, a, added=True)
 
     return addmm
 
@@ -93,12 +110,17 @@ def _addmm_out(keeper: Keeper, original: Any) -> Any:
     def addmm_out(
         keys: Any, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1, out: Any
     ) -> Any:
-        product, made = keeper.product(a, b), None
-        if product is not None and _adds(c, a, b, alpha, beta) and _holds(out, a, b, c):
-            made = keeper.compute(product, a, b, out, alpha)
-        if made is None:
+        def theirs() -> Any:
             return original(keys, c, a, b, beta=beta, alpha=alpha, out=out)
-        return made if beta == 0 else made.add_(c, alpha=beta)
+
+        def ours(calls: TensorCalls) -> Any:
+            made = calls.call(a, b, out, alpha)
+            return made if beta == 0 else made.add_(c, alpha=beta)
+
+        compute = keeper.product(a, b)
+        if compute is None or not _adds(c, a, b, alpha, beta) or not _holds(out, a, b, c):
+            return theirs()
+        return compute(ours, theirs, a, added=True)
 
     return addmm_out
 

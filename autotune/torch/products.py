@@ -6,40 +6,51 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from autotune.core.errors import OperandError
-from autotune.torch.calls import layer_of, product_of
+from autotune.targets.precision import torch_is_exact
+from autotune.torch.calls import TensorCalls, layer_of, product_of
 from autotune.torch.gates import adds_apart
 
 
 def plain_mm(a: Tensor, b: Tensor) -> Tensor:
     """The product of plain tensors, by a kernel or by PyTorch."""
     product = product_of(a, b, "torch mm")
-    if product is not None:
-        try:
-            return product.call(a, b)
-        except OperandError:  # of an odd address, say, which PyTorch minds less
-            pass
-    return torch.mm(a, b)
+    if product is None or not _is_exact(a):
+        return torch.mm(a, b)
+    made: Tensor = product.compute(lambda calls: calls.call(a, b), lambda: torch.mm(a, b), a)
+    return made
 
 
 def plain_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """The same of a linear layer, whose weights are stored transposed."""
-    if input.dim() >= 2 and weight.dim() == 2 and input.shape[-1] == weight.shape[1]:
-        rows = input if input.dim() == 2 else input.reshape(-1, weight.shape[1])
-        product = layer_of(rows, weight, "torch linear")
-        if product is not None and (bias is None or _is_usual(bias, weight)):
-            try:
-                if product.layout == "nt":
-                    made = product.of_stored(rows, weight)
-                else:
-                    made = product.call(rows, weight.t())
-            except OperandError:
-                pass
-            else:
-                if bias is not None:
-                    made.add_(bias)
-                return made if rows is input else made.view(*input.shape[:-1], -1)
-    return functional.linear(input, weight, bias)
+    fits = input.dim() >= 2 and weight.dim() == 2 and input.shape[-1] == weight.shape[1]
+    if not fits or (bias is not None and not _is_usual(bias, weight)) or not _is_exact(input):
+        return functional.linear(input, weight, bias)
+    rows = input if input.dim() == 2 else input.reshape(-1, weight.shape[1])
+    product = layer_of(rows, weight, "torch linear")
+    if product is None:
+        return functional.linear(input, weight, bias)
+
+    def ours(calls: TensorCalls) -> Tensor:
+        if calls.layout == "nt":
+            made = calls.of_stored(rows, weight)
+        else:
+            made = calls.call(rows, weight.t())
+        if bias is not None:
+            made.add_(bias)
+        result: Tensor = made if rows is input else made.view(*input.shape[:-1], -1)
+        return result
+
+    def theirs() -> Tensor:
+        result: Tensor = functional.linear(input, weight, bias)
+        return result
+
+    made: Tensor = product.compute(ours, theirs, rows, added=bias is not None)
+    return made
+
+
+def _is_exact(operand: Tensor) -> bool:
+    """Whether PyTorch's products are exact: it is left what it is set to round."""
+    return operand.dtype is not torch.float32 or torch_is_exact(torch, operand.device.type)
 
 
 def _is_usual(bias: Tensor, weight: Tensor) -> bool:

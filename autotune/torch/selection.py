@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from autotune.operations.problem import Gemm
 
 
+DEVICES = ("cuda", "cpu")
+"""Kinds of devices that kernels are for, as PyTorch calls them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """What the switch may give to kernels; of that, kernels get what was measured.
@@ -23,12 +27,14 @@ class Selection:
         predicate: says it of a problem as well; None takes all.
         dtypes: names of element types; None takes all.
         rounded: whether float32 goes to kernels, which do not round it, where PyTorch is set to.
+        devices: kinds of devices.
     """
 
     shapes: frozenset[tuple[int, int, int]] | None = None
     predicate: Callable[[Gemm], bool] | None = None
     dtypes: frozenset[str] | None = None
     rounded: bool = False
+    devices: frozenset[str] = frozenset(["cuda"])
 
     @classmethod
     def of(
@@ -37,16 +43,18 @@ class Selection:
         dtypes: Iterable[Any] | None,
         *,
         rounded: bool,
+        devices: Iterable[str],
     ) -> Self:
         """A selection as users say it: shapes or a predicate, and dtypes by name or PyTorch's.
 
         Raises:
-            InputError: a shape is not three sizes, or a dtype none that kernels have.
+            InputError: a shape is not three sizes, or a dtype or a device none that kernels have.
         """
         predicate = shapes if callable(shapes) else None
         listed = None if shapes is None or callable(shapes) else frozenset(map(_sizes, shapes))
         names = None if dtypes is None else frozenset(map(_name, dtypes))
-        return cls(listed, predicate, names, rounded)
+        kinds = (devices,) if isinstance(devices, str) else devices
+        return cls(listed, predicate, names, rounded, frozenset(map(_device, kinds)))
 
     def takes(self, problem: Gemm) -> bool:
         """Whether a problem is selected."""
@@ -64,6 +72,12 @@ def _sizes(shape: Any) -> tuple[int, int, int]:
             f"a shape must be three positive sizes (rows, reduction, columns), got {shape!r:.60}"
         )
     return sizes
+
+
+def _device(kind: Any) -> str:
+    if kind not in DEVICES:
+        raise InputError(must_be("a kind of device", str(kind), list(DEVICES)))
+    return str(kind)
 
 
 def _name(dtype: Any) -> str:

@@ -12,22 +12,23 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from autotune.core.errors import OperandError
 from autotune.runtime.routes import tell
 from autotune.targets.precision import torch_is_exact
 from autotune.torch.calls import product_of
 from autotune.torch.gates import install
-from autotune.torch.selection import Selection
+from autotune.torch.selection import DEVICES, Selection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from autotune.operations.problem import Gemm
-    from autotune.torch.calls import TensorProduct
+    from autotune.torch.gates import Compute
+
+    Accepts: TypeAlias = Callable[[Gemm], bool]
 
 _CALLER = "torch switch"
 
@@ -37,6 +38,7 @@ def enable(
     dtypes: Iterable[Any] | None = None,
     *,
     rounded: bool = False,
+    devices: Iterable[str] = ("cuda",),
 ) -> None:
     """Have PyTorch's products computed by tuned kernels, until `disable`.
 
@@ -46,12 +48,15 @@ def enable(
         dtypes: element types that are meant, PyTorch's or their names; None means all.
         rounded: whether float32 goes to kernels, which never round it, where PyTorch is set to
             round it to TF32 or bfloat16. If not, it is PyTorch's there.
+        devices: kinds of devices that are meant: "cuda", "cpu". The way through the switch takes
+            some 3 us of the host, which a small product on the CPU notices: that is for you to
+            choose.
 
     Raises:
         InputError: a shape or a dtype is none.
         MissingDependencyError: PyTorch is older than 2.9.
     """
-    selection = Selection.of(shapes, dtypes, rounded=rounded)
+    selection = Selection.of(shapes, dtypes, rounded=rounded, devices=devices)
     _SWITCH.add(selection)
     _ENABLED.append(selection)
 
@@ -69,13 +74,14 @@ def use_tuned(
     dtypes: Iterable[Any] | None = None,
     *,
     rounded: bool = False,
+    devices: Iterable[str] = ("cuda",),
 ) -> Iterator[None]:
     """A context in which products of PyTorch's are tuned kernels', in all threads.
 
     Arguments and errors are those of `enable`. Where several are on, in one thread or in many,
     what any of them selects is served.
     """
-    selection = Selection.of(shapes, dtypes, rounded=rounded)
+    selection = Selection.of(shapes, dtypes, rounded=rounded, devices=devices)
     _SWITCH.add(selection)
     try:
         yield
@@ -89,14 +95,13 @@ class _Switch:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._selections: list[Selection] = []
-        self._accepts: Callable[[Gemm], bool] | None = None
-        self._accepts_rounded: Callable[[Gemm], bool] | None = None
-        self._thread = threading.local()
+        self._accepts: dict[str, Accepts | None] = {}
+        self._accepts_rounded: dict[str, Accepts | None] = {}
 
     def add(self, selection: Selection) -> None:
         """Serve what is selected, too."""
         with self._lock:
-            install(self)
+            install(self, selection.devices)
             self._change([*self._selections, selection])
 
     def remove(self, selection: Selection) -> None:
@@ -106,48 +111,40 @@ class _Switch:
             rest.remove(selection)
             self._change(rest)
 
-    def product(self, a: Any, b: Any) -> TensorProduct | None:
-        """The product of two plain tensors by a kernel, if it is served now."""
-        accepts = self._accepts
-        if accepts is None or getattr(self._thread, "inside", False):
+    def product(self, a: Any, b: Any) -> Compute | None:
+        """Who computes a product of two plain tensors now; None lets PyTorch."""
+        accepts = self._accepts.get(a.device.type)
+        if accepts is None:
             return None
         found = product_of(a, b, _CALLER, accepts)
-        if found is None or a.dtype is not torch.float32:
-            return found
-        if torch_is_exact(torch, a.device.type):
-            return found
-        tell(_CALLER, None, "", "float32 is left to the library where it is set to round it")
-        accepts = self._accepts_rounded
-        return None if accepts is None else product_of(a, b, _CALLER, accepts)
-
-    def compute(self, product: TensorProduct, a: Any, b: Any, out: Any, alpha: float) -> Any:
-        """``alpha a @ b``, in `out` or a new tensor; None where it cannot be, after all.
-
-        What computes while a kernel is being compiled may be PyTorch: it is not served then.
-        """
-        self._thread.inside = True
-        try:
-            return product.call(a, b, out, alpha)
-        except OperandError:  # of an odd address, say, which PyTorch minds less
+        if found is None:
             return None
-        finally:
-            self._thread.inside = False
+        if a.dtype is not torch.float32 or torch_is_exact(torch, a.device.type):
+            return found.compute
+        tell(_CALLER, None, "", "float32 is left to the library where it is set to round it")
+        accepts = self._accepts_rounded.get(a.device.type)
+        found = None if accepts is None else product_of(a, b, _CALLER, accepts)
+        return None if found is None else found.by_kernel
 
     def _change(self, selections: list[Selection]) -> None:
         self._selections = selections
-        self._accepts = _any_of(tuple(selections))
-        self._accepts_rounded = _any_of(tuple(each for each in selections if each.rounded))
+        rounded = [each for each in selections if each.rounded]
+        self._accepts = {each: _any_of(selections, each) for each in DEVICES}
+        self._accepts_rounded = {each: _any_of(rounded, each) for each in DEVICES}
+
+
+def _any_of(selections: Iterable[Selection], device: str) -> Accepts | None:
+    """What one of some selections takes on a device; None where there is none."""
+    there = tuple(each for each in selections if device in each.devices)
+    return _accepting(there) if there else None
 
 
 @functools.lru_cache(maxsize=64)
-def _any_of(selections: tuple[Selection, ...]) -> Callable[[Gemm], bool] | None:
-    """What one of some selections takes; None where there is none.
+def _accepting(selections: tuple[Selection, ...]) -> Accepts:
+    """The same function for equal selections.
 
-    The same function for equal selections: products are remembered by it, also when the switch is
-    turned on again and again.
+    Products are remembered by it, also when the switch is turned on again and again.
     """
-    if not selections:
-        return None
     return lambda problem: any(each.takes(problem) for each in selections)
 
 

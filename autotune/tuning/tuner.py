@@ -20,7 +20,7 @@ from autotune.core.interrupt import Interrupt
 from autotune.families.defaults import default_family
 from autotune.runtime.asking import check_asked, check_run
 from autotune.runtime.loading import load
-from autotune.runtime.multiplying import forget
+from autotune.runtime.remembered import forget
 from autotune.store import EffortRecord, neighbours
 from autotune.targets import lookup
 from autotune.targets.registry import make_target

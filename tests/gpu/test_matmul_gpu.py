@@ -11,7 +11,7 @@ from matmul_cases import draw, spread, values
 
 from autotune import matmul
 from autotune.core.errors import OperandError, OperandTypeError
-from autotune.runtime.multiplying import forget
+from autotune.runtime.remembered import forget
 
 pytestmark = [
     pytest.mark.gpu,

@@ -12,7 +12,7 @@ from autotune import Gemm, TuningCache
 from autotune.core.configuration import Candidate
 from autotune.core.paths import CacheLocations
 from autotune.families.catalog import load_families
-from autotune.runtime.multiplying import forget
+from autotune.runtime.remembered import forget
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,7 +19,8 @@ from autotune.core.toml_table import Table
 from autotune.families import modules, templating
 from autotune.operations.problem import Gemm
 from autotune.runtime.loading import Kernel, load
-from autotune.runtime.multiplying import forget, kernel_for, matmul
+from autotune.runtime.multiplying import kernel_for, matmul
+from autotune.runtime.remembered import forget
 from autotune.store import BaselineRecord, MatchQuality, TuningCache, TuningRecord
 from autotune.store.shipped import read_portfolios, shipped_binary
 from autotune.targets.cpu.target import CpuTarget
@@ -202,7 +203,7 @@ def test_matmul_does_without_a_cache_that_is_damaged(
     for rows in (7, 8):
         assert (matmul(np.ones((rows, 5)), np.ones((5, 6))) == 5).all()
     (told,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
-    assert told.startswith("products are left to their libraries: ")
+    assert told.startswith("products on target cpu are left to their libraries: ")
     assert "damaged" in told
 
 

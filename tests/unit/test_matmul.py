@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernels_at_once import kernels_at_once
 from matmul_cases import (
     NO_NUMBERS,
     NOT_REAL,
@@ -27,7 +28,7 @@ from textbook_family import tune_textbook
 
 from autotune import matmul
 from autotune.core.errors import OperandError, OperandTypeError
-from autotune.runtime.multiplying import forget
+from autotune.runtime.remembered import forget
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,6 +49,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("AUTOTUNE_CACHE", str(cache))
         patch.setenv("AUTOTUNE_FAMILIES", str(families))
         patch.setenv("AUTOTUNE_BACKGROUND", "0")
+        kernels_at_once(patch)
         forget()
         yield cache
         forget()

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from kernels_at_once import kernels_at_once
 from matmul_cases import NO_NUMBERS, NOT_REAL, TOO_LARGE, draw, spread, values
 from textbook_family import tune_textbook
 
 from autotune import matmul
 from autotune.core.errors import OperandError, OperandTypeError
-from autotune.runtime.multiplying import forget
+from autotune.runtime.remembered import forget
 from autotune.targets.precision import torch_is_exact
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("AUTOTUNE_CACHE", str(cache))
         patch.setenv("AUTOTUNE_FAMILIES", str(families))
         patch.setenv("AUTOTUNE_BACKGROUND", "0")
+        kernels_at_once(patch)
         forget()
         yield cache
         forget()

@@ -16,7 +16,7 @@ from tuned_suspect import PROBLEM, store, tuned
 from autotune.core.paths import CacheLocations
 from autotune.operations.problem import Gemm
 from autotune.runtime.loading import load
-from autotune.runtime.multiplying import forget
+from autotune.runtime.remembered import forget
 from autotune.store import MatchQuality, TuningCache, schema
 from autotune.targets import resident
 from autotune.targets.cpu import identity

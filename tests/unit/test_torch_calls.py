@@ -13,7 +13,7 @@ torch: Any = pytest.importorskip("torch")
 from autotune.core.errors import OperandError  # noqa: E402
 from autotune.operations.problem import Gemm  # noqa: E402
 from autotune.runtime.arrays.base import Look  # noqa: E402
-from autotune.runtime.serving import Served, turning  # noqa: E402
+from autotune.runtime.serving import turning  # noqa: E402
 from autotune.torch import calls  # noqa: E402
 
 PLACE = torch.device("cpu", 0)
@@ -65,13 +65,15 @@ def matrix(place: tuple[int, int], shape: tuple[int, int]) -> Any:
     return np.lib.stride_tricks.as_strided(memory, (rows, columns), (4 * leading, 4))
 
 
-def launched(kernel: Addressed, a: Any, b: Any, bound: Any = None) -> calls.TensorProduct:
+def launched(kernel: Addressed, a: Any, b: Any, bound: Any = None) -> calls.TensorCalls:
     """The calls of a kernel, or of what is bound in its place, on tensors that lie like these."""
-    found = Served(kernel.problem, bound or kernel)
     looks = [Look(x.shape, x.stride(), x.dtype, (PLACE, False, False)) for x in (a, b)]
     layout = kernel.problem.layout
-    ways = [calls._launched(found, *looks, each) for each in (kernel, turning(kernel, layout))]
-    return calls.TensorProduct(layout, *ways)
+    ways = [
+        calls._launched(kernel.problem, bound or kernel, *looks, each)
+        for each in (kernel, turning(kernel, layout))
+    ]
+    return calls.TensorCalls(layout, *ways)
 
 
 @pytest.fixture(autouse=True)

@@ -36,7 +36,7 @@ OPERATORS = (mm, torch.ops.autotune.mm)
 @pytest.fixture(autouse=True, scope="module")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """One for the module; gives its log."""
-    with measured(tmp_path_factory) as log:
+    with measured(tmp_path_factory, library="PyTorch 2") as log:
         yield log
 
 
@@ -447,5 +447,4 @@ def test_the_log_tells_each_way_once(own_cache: Path) -> None:
     (served,) = [each for each in lines if f"torch mm {M}x{N}x{K}-float32 on cpu" in each]
     (left,) = [each for each in lines if "torch mm 3x4x9-float32 on cpu" in each]
     assert served.endswith("textbook: step=1, EXACT")
-    assert "left to the library: " in left
-    assert "autotune tune --shape 3x4x9 --target cpu" in left
+    assert "left to the library: no kernel is known to be faster (tuned for " in left

@@ -16,7 +16,7 @@ from textbook_family import tune_textbook
 
 from autotune import Gemm, load, matmul
 from autotune.runtime import routes
-from autotune.runtime.multiplying import forget
+from autotune.runtime.remembered import forget
 from autotune.runtime.shape_list import read_shapes
 from autotune.runtime.usage import VARIABLE
 from autotune.store import TuningCache

@@ -46,9 +46,19 @@ class Core(NamedTuple):
 
 
 class Library(Protocol):
-    """A library of arrays, as far as `matmul` goes."""
+    """A library of arrays, as far as `matmul` goes.
+
+    Attributes:
+        name: with its version.
+    """
+
+    name: str
 
     def __hash__(self) -> int: ...
+
+    def keeps(self, a: Any, b: Any) -> bool:
+        """Whether a product is the library's at first sight; asked in every call."""
+        ...
 
     def look(self, array: Any) -> tuple[Any, ...]:
         """What decides how an array is multiplied: the values of a `Look`, in a plain tuple."""

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 SMALL_PRODUCT = 1 << 18
 """Multiplications: NumPy's loop over a stack costs less than ours where products have fewer."""
 
-SMALL_LAUNCH = 1 << 27
-"""Multiplications that a GPU does while a kernel is launched from Python."""
-
 _OBJECTS = np.dtype(object)
 """The element type of results that have none: objects, where a product is one number."""
 
@@ -36,6 +33,11 @@ class NumpyArrays:
     """Arrays of NumPy."""
 
     module: ClassVar[Any] = np
+    name = f"NumPy {np.__version__}"
+
+    def keeps(self, a: Any, b: Any) -> bool:
+        """See `Library.keeps`."""
+        return False
 
     def look(self, array: Any) -> tuple[Any, ...]:
         """See `Library.look`."""
@@ -143,7 +145,9 @@ class NumpyArrays:
 
     def multiply(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
         """See `Library.multiply`: any operands that the library's own product takes."""
-        out, alpha, beta = only(out), number("alpha", alpha), number("beta", beta)
+        if type(alpha) is not float or type(beta) is not float:
+            alpha, beta = number("alpha", alpha), number("beta", beta)
+        out = only(out)
         if beta != 0 and out is None:
             raise out_is_missing(beta)
         usual = is_usual(alpha, beta)
@@ -179,6 +183,11 @@ class CupyArrays(NumpyArrays):
 
     def __init__(self, module: Any) -> None:
         self.module = module  # type: ignore[misc]
+        self.name = f"CuPy {module.__version__}"
+
+    def keeps(self, a: Any, b: Any) -> bool:
+        """See `Library.keeps`: a launch for each product is no match for one for all."""
+        return bool(a.ndim > 2 and b.ndim > 2)
 
     def look(self, array: Any) -> tuple[Any, ...]:
         """See `Library.look`."""
@@ -226,8 +235,8 @@ class CupyArrays(NumpyArrays):
         return array if array.data.ptr % array.dtype.itemsize == 0 else array.copy()
 
     def batches(self, a: Look, work: int) -> bool:
-        """See `Library.batches`."""
-        return work < SMALL_LAUNCH
+        """See `Library.batches`: a launch for each product is no match for one for all."""
+        return True
 
     def is_exact(self, array: Any) -> bool:
         """See `Library.is_exact`."""

@@ -11,7 +11,7 @@ from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError, OperandTypeError
 from autotune.operations.calls import number
 from autotune.runtime.arrays.base import core_of, is_usual, out_is_missing, scale
-from autotune.runtime.arrays.strided import SMALL_LAUNCH, SMALL_PRODUCT
+from autotune.runtime.arrays.strided import SMALL_PRODUCT
 from autotune.runtime.shapes import Spread
 from autotune.targets.precision import torch_is_exact
 from autotune.targets.registry import home_of
@@ -35,9 +35,14 @@ class TorchTensors:
 
     def __init__(self, module: Any) -> None:
         self._torch = module
+        self.name = f"PyTorch {module.__version__}"
         self._dtypes = {name: getattr(module, name) for name in DTYPES}
         self._strided = module.strided
         self._names = {dtype: name for name, dtype in self._dtypes.items()}
+
+    def keeps(self, a: Any, b: Any) -> bool:
+        """See `Library.keeps`: a launch for each product is no match for one for all."""
+        return bool(a.dim() > 2 and b.dim() > 2 and a.is_cuda)
 
     def look(self, array: Any) -> tuple[Any, ...]:
         """See `Library.look`."""
@@ -154,8 +159,8 @@ class TorchTensors:
         return out.copy_(result)
 
     def batches(self, a: Look, work: int) -> bool:
-        """See `Library.batches`."""
-        return work < (SMALL_PRODUCT if a.place[0].type == "cpu" else SMALL_LAUNCH)
+        """See `Library.batches`: a launch for each product is no match for one for all."""
+        return bool(a.place[0].type != "cpu" or work < SMALL_PRODUCT)
 
     def is_exact(self, array: Any) -> bool:
         """See `Library.is_exact`."""
@@ -163,16 +168,24 @@ class TorchTensors:
 
     def multiply(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
         """See `Library.multiply`: whatever PyTorch multiplies, with gradients where wanted."""
+        usual = type(alpha) is type(beta) is float and alpha == 1 and beta == 0
+        if usual and out is None:
+            return self._product(a, b)
         alpha, beta = number("alpha", alpha), number("beta", beta)
         if beta != 0 and out is None:
             raise out_is_missing(beta)
-        result = self._torch.matmul(a, b)
+        result = self._product(a, b)
         if not is_usual(alpha, beta):
             dtype = _numpys(result.dtype)
             factor = scale("alpha", alpha, dtype)
             result = result if factor == 1 else result * factor
             scale("beta", beta, dtype)
         return result if out is None else self.store(out, result, beta, core_of(a, b))
+
+    def _product(self, a: Any, b: Any) -> Any:
+        if a.dim() == b.dim() == 3 and a.shape[0] == b.shape[0]:
+            return self._torch.bmm(a, b)  # where `matmul` arrives, some microseconds later
+        return self._torch.matmul(a, b)
 
 
 def _numpys(dtype: Any) -> np.dtype[Any]:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from autotune.operations.problem import Problem
     from autotune.targets.background import Job
     from autotune.targets.base import Work
+    from autotune.targets.clock import Clock
     from autotune.targets.cuda.arrays.kernel import Launch
     from autotune.targets.cuda.device.known_gpus import KnownGpu
     from autotune.targets.exporting import Exportable, Exported
@@ -197,6 +198,12 @@ class CudaTarget(Target):
         if not isinstance(problem, Gemm) or not multiplies(problem.defined):
             return None
         return DeviceLibrary(problem, tuned)
+
+    def clock(self) -> Clock:
+        """Events on the operands' stream."""
+        from autotune.targets.cuda.arrays.clock import DeviceClock
+
+        return DeviceClock()
 
     def export(self, exportable: Exportable, form: str) -> Exported:
         """Source, binary, and a launcher for the driver's API."""

@@ -134,8 +134,8 @@ def _rate(problem: Gemm, ranks: int, database: Path) -> tuple[float, str]:
     looked_up = look_up(share, CpuTarget(), match="nearest", cache=database)
     if (predicted := looked_up.prediction) is not None:
         return share.flops / predicted.seconds, f"of one thread: {predicted.reason}"
-    found, near = looked_up.match, (MatchQuality.EXACT, MatchQuality.STALE, MatchQuality.NEAREST)
-    if found.record is None or found.quality not in near:
+    found = looked_up.match
+    if found.record is None or found.quality > MatchQuality.NEAREST:
         return NOMINAL.flops_per_s, "nominal (no CPU record of one thread is near)"
     sizes = "x".join(str(found.record.problem[name]) for name in "mnk")
     return found.record.gflops * 1e9, f"of the CPU record for {sizes}, one thread"

@@ -1,0 +1,386 @@
+"""Calls in which a few kernels and the library take turns, until it is known which is fastest.
+
+All of them are right, so that a program may as well measure while it computes. Nothing waits for
+a measurement, none is made in a capture, and what wins is kept in the user's cache as a light
+record (`autotune.store.TuningRecord.is_light`). ``AUTOTUNE_TURNS=0`` leaves to the library
+whatever is not known to be faster.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from autotune.core.errors import AutotuneError, OperandError
+from autotune.core.statistics import median, median_interval
+from autotune.core.switches import is_on
+from autotune.core.version import __version__
+from autotune.store import BaselineRecord, EffortRecord, TuningCache, TuningRecord
+from autotune.store.record import IN_CALLS
+from autotune.targets.background import Job, background, is_wanted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autotune.operations.problem import Gemm
+    from autotune.targets.background import Workers
+    from autotune.targets.clock import Clock, Reading
+    from autotune.targets.kernel import Kernel
+    from autotune.targets.loading import Contender
+
+VARIABLE = "AUTOTUNE_TURNS"
+"""0 has nothing measured in the calls of a program."""
+
+FEWEST = 3
+"""Timed calls of each that decide where all of one are faster than all of another."""
+
+ENOUGH = 7
+"""Timed calls of each that decide in any case."""
+
+MOST_CALLS = 100
+"""Calls after which the library stays where nothing was decided: clocks may be of no use."""
+
+MARGIN = 1.02
+"""Times that a kernel must be faster than the library to take its place."""
+
+MARGIN_OF_POWER = 1.10
+"""The same of products on tensor cores that take a GPU more than `BRIEF_S`: alone they run at
+clocks that power does not allow in a second of work, and libraries take less of it."""
+
+BRIEF_S = 50e-6
+
+_UNTIMED = 1
+"""Calls before any is timed: a shape that is used once costs nothing."""
+
+_HOPELESS = 2.0
+"""Times the library's best time, at which a kernel is out after one timed call."""
+
+_log = logging.getLogger(__name__)
+
+
+def are_wanted() -> bool:
+    """Whether calls may be measured.
+
+    Raises:
+        InputError: the variable is neither 0 nor 1.
+    """
+    return is_on(VARIABLE)
+
+
+def is_faster(ratio: float, seconds: float, problem: Gemm, target: str, least: float) -> bool:
+    """Whether a kernel is so much faster than the library that it may take its place.
+
+    Args:
+        ratio: its speed, relative to the library's.
+        seconds: its time.
+        problem: what both computed.
+        target: where.
+        least: the ratio that is wanted where power decides nothing.
+    """
+    on_tensor_cores = problem.dtype != "float32" or problem.accuracy != "ieee"
+    if target != "cpu" and on_tensor_cores and seconds > BRIEF_S:
+        least = max(least, MARGIN_OF_POWER)
+    return ratio >= least
+
+
+class _Runner:
+    """One of those that take turns.
+
+    Args:
+        contender: the kernel; None is the library.
+    """
+
+    __slots__ = ("calls", "contender", "is_out", "kernel", "pending", "times", "waiting")
+
+    def __init__(self, contender: Contender | None) -> None:
+        self.contender = contender
+        self.kernel: Kernel | None = None
+        self.times: list[float] = []
+        self.pending: deque[Reading] = deque()
+        self.calls = 0
+        self.is_out = False
+        self.waiting = False
+
+    def load(self) -> Kernel:
+        """The kernel, loaded when it is first needed."""
+        if self.kernel is None:
+            assert self.contender is not None
+            self.kernel = self.contender.load()
+        return self.kernel
+
+    def read(self) -> None:
+        """Take the times that are known by now."""
+        while self.pending:
+            try:
+                seconds = self.pending[0]()
+            except AutotuneError:  # of the driver: it is said where the program waits for it
+                seconds = math.nan
+            if seconds is None:
+                return
+            self.pending.popleft()
+            if not math.isnan(seconds):
+                self.times.append(seconds)
+
+
+class Turns:
+    """The calls of one product in one way, by kernels or by the library.
+
+    Any thread may make them.
+
+    Args:
+        problem: what is computed.
+        target: where.
+        library: the library's name and version.
+        contenders: the kernels, the most promising first.
+        clock: times calls; None where nothing is to be timed, and the library computes.
+        kept: whether the outcome is stored.
+        used: hears of every call.
+
+    Attributes:
+        target: where it is computed.
+        counts: whether every call is heard of, the library's too.
+        over: whether it is known what computes.
+        winner: the kernel that does; None is the library.
+    """
+
+    def __init__(
+        self,
+        problem: Gemm,
+        target: str,
+        library: str,
+        contenders: Sequence[Contender],
+        clock: Clock | None,
+        *,
+        kept: bool = True,
+        used: Callable[[], None] | None = None,
+    ) -> None:
+        self._problem = problem
+        self.target = target
+        self._library = library
+        self._contenders = contenders
+        self._clock = clock
+        self._settled: list[Callable[[Kernel | None], None]] = []
+        self._kept = kept
+        self._used = used
+        self._runners = [_Runner(None), *map(_Runner, contenders)]
+        self._ticks = itertools.count()
+        self._turn = itertools.count()
+        self._lock = threading.Lock()
+        self._inside = threading.local()
+        self._begun = False
+        self.counts = used is not None
+        self.over = clock is None or not contenders
+        self.winner: Kernel | None = None
+
+    @classmethod
+    def won_by(cls, problem: Gemm, target: str, kernel: Kernel) -> Turns:
+        """Turns that are over: a kernel is known to be faster."""
+        made = cls(problem, target, "", (), None)
+        made.winner = kernel
+        return made
+
+    @property
+    def is_librarys(self) -> bool:
+        """Whether the library may be called without asking here any more."""
+        return self.over and self.winner is None and not self.counts
+
+    def hear(self, settled: Callable[[Kernel | None], None]) -> None:
+        """Have somebody told of the end, once: of the kernel that won, or None for the library."""
+        self._settled.append(settled)
+
+    def call(self, ours: Callable[[Kernel], Any], theirs: Callable[[], Any], like: Any) -> Any:
+        """The product, by whoever's turn it is.
+
+        Args:
+            ours: computes by a kernel.
+            theirs: computes by the library.
+            like: an operand.
+
+        Raises:
+            OperandError: it was a kernel's turn, which cannot take the operands as they are.
+        """
+        if self.over and self.winner is not None:
+            return ours(self.winner)
+        if self._used is not None:
+            self._used()
+        if self.over:
+            return theirs()
+        if getattr(self._inside, "is_timing", False):
+            return theirs()  # the library's turn of another entry, which came by here
+        assert self._clock is not None
+        early = next(self._ticks) < _UNTIMED
+        if early or not self._are_ready() or not self._clock.runs(like):
+            return theirs()
+        turn = next(self._turn)
+        if turn > MOST_CALLS:
+            self._end(None)
+            return theirs()
+        running = [each for each in self._runners if not each.is_out]
+        runner = running[turn % len(running)]
+        result = self._timed(runner, ours, theirs, like)
+        self._judge()
+        return result
+
+    def best(self) -> Kernel:
+        """The kernel that computes where the library must not.
+
+        Raises:
+            CompileError: the compiler refuses it.
+        """
+        if self.winner is not None:
+            return self.winner
+        first = next((each for each in self._runners[1:] if not each.is_out), self._runners[1])
+        return first.load()
+
+    def _timed(
+        self,
+        runner: _Runner,
+        ours: Callable[[Kernel], Any],
+        theirs: Callable[[], Any],
+        like: Any,
+    ) -> Any:
+        clock, call = self._clock, theirs
+        assert clock is not None
+        if runner.contender is not None:
+            try:
+                kernel = runner.load()
+            except AutotuneError as error:  # the library does as well
+                _log.debug("%s takes no part: %s", runner.contender.found.candidate, error)
+                runner.is_out = True
+                return theirs()
+            call = lambda: ours(kernel)  # noqa: E731 - either of two calls
+        self._inside.is_timing = True
+        try:
+            result, reading = clock.time(call, like)
+        except OperandError:
+            raise
+        except AutotuneError as error:
+            if runner.contender is None:
+                raise
+            _log.debug("%s takes no part: %s", runner.contender.found.candidate, error)
+            runner.is_out = True
+            return theirs()
+        finally:
+            self._inside.is_timing = False
+        runner.calls += 1
+        if runner.calls > 1:  # the first one loads and warms up
+            runner.pending.append(reading)
+        return result
+
+    def _are_ready(self) -> bool:
+        """Whether all kernels that take part have been compiled; has it done, at first."""
+        if not self._begun:
+            self._begin()
+        return not any(each.waiting for each in self._runners)
+
+    def _begin(self) -> None:
+        with self._lock:
+            if self._begun:
+                return
+            for number, runner in enumerate(self._runners[1:]):
+                assert runner.contender is not None
+                job = runner.contender.job
+                if job is None:
+                    continue
+                if is_wanted(None):
+                    runner.waiting = True
+                    background().submit(job, _told(runner))
+                elif number:  # one is compiled in the call, others are not worth the wait
+                    runner.is_out = True
+            self._begun = True
+
+    def _judge(self) -> None:
+        """Decide, where enough is known."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self.over:
+                return
+            for each in self._runners:
+                each.read()
+            library, *kernels = self._runners
+            for each in kernels:
+                if each.times and library.times:
+                    each.is_out |= min(each.times) > _HOPELESS * min(library.times)
+            running = [each for each in kernels if not each.is_out]
+            if not running:
+                self._end(None)
+                return
+            count = min(len(each.times) for each in (library, *running))
+            if count < FEWEST:
+                return
+            fastest = min(running, key=lambda each: median(each.times))
+            clear = max(fastest.times) * MARGIN < min(library.times) or max(library.times) < min(
+                fastest.times
+            )
+            if clear or count >= ENOUGH:
+                ours, theirs = median(fastest.times), median(library.times)
+                won = is_faster(theirs / ours, ours, self._problem, self.target, MARGIN)
+                self._end(fastest.kernel if won else None)
+        finally:
+            self._lock.release()
+
+    def _end(self, winner: Kernel | None) -> None:
+        if winner is not None and self._used is not None:
+            winner.hear(self._used)
+        self.winner, self.over = winner, True
+        if self._kept:
+            timed = [each for each in self._runners[1:] if each.times]
+            if timed and self._runners[0].times:
+                fastest = min(timed, key=lambda each: median(each.times))
+                _keep(self._record(fastest), fastest)
+        while self._settled:
+            self._settled.pop()(winner)
+
+    def _record(self, runner: _Runner) -> TuningRecord:
+        """What was measured of the fastest kernel, beside the library."""
+        assert runner.contender is not None
+        found, problem = runner.contender.found, self._problem
+        ours, theirs = median(runner.times), median(self._runners[0].times)
+        return TuningRecord(
+            fingerprint=found.device.fingerprint,
+            operation=problem.operation,
+            problem=problem.key(),
+            target=self.target,
+            candidate=found.candidate,
+            family_digest=found.family.digest,
+            space_digest=found.family.digest,
+            median_s=ours,
+            interval_s=median_interval(runner.times),
+            gflops=problem.flops / ours / 1e9,
+            ties=0,
+            baseline=BaselineRecord(self._library, theirs, theirs / ours),
+            effort=EffortRecord(len(self._contenders), sum(runner.times), IN_CALLS),
+            toolchain=dict(found.device.toolchain),
+            state=dict(found.device.state),
+            version=__version__,
+        )
+
+
+def _told(runner: _Runner) -> Callable[[str], None]:
+    """What hears of the end of a runner's compilation."""
+
+    def told(failure: str) -> None:
+        runner.is_out = bool(failure)
+        runner.waiting = False
+
+    return told
+
+
+def _keep(record: TuningRecord, runner: _Runner) -> None:
+    """Have a record stored in the background; without a place for it, it is measured again."""
+    assert runner.contender is not None
+    place = runner.contender.found.shared.place
+
+    def write(workers: Workers) -> None:
+        try:
+            TuningCache(place.create().database).add(record)
+        except AutotuneError as error:
+            _log.debug("what was measured in calls is not kept: %s", error)
+
+    job = Job(("light record", record.id), f"a record of {record.candidate}", write)
+    background().submit(job, lambda failure: None)

@@ -1,0 +1,24 @@
+"""Products by kernels from the first call on, for tests of how operands come to them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune import Gemm, load
+from autotune.runtime import multiplying, serving
+from autotune.runtime.turns import Turns
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def kernels_at_once(patch: pytest.MonkeyPatch) -> None:
+    """Take every kernel to be faster than the library."""
+    patch.setattr(serving, "_knowledge", lambda *asked: (True, "in this test"))
+    patch.setattr(multiplying, "new_turns", _won)
+
+
+def _won(problem: Gemm, target: str, library: str, *, timed: bool = True) -> Turns | None:
+    if not timed:
+        return serving.new_turns(problem, target, library, timed=False)
+    return Turns.won_by(problem, target, load(problem, target, match="nearest"))

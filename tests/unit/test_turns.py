@@ -1,0 +1,293 @@
+"""Calls in which kernels and the library take turns: who serves, when, and what is kept."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from textbook_family import tune_textbook
+
+from autotune import Gemm, MatchQuality, load, matmul
+from autotune.core.errors import LaunchError, OperandError
+from autotune.core.paths import CacheLocations
+from autotune.runtime import serving, turns
+from autotune.runtime.arrays.strided import NumpyArrays
+from autotune.runtime.remembered import forget
+from autotune.runtime.turns import BRIEF_S, ENOUGH, FEWEST, MARGIN, MARGIN_OF_POWER, Turns
+from autotune.store import BaselineRecord, TuningCache
+from autotune.targets.background import background
+from autotune.targets.kernel import Kernel
+from autotune.targets.registry import make_target
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from autotune.targets.clock import Reading
+
+PROBLEM = Gemm(5, 6, 7)
+A, B = np.ones((5, 6), np.float32), np.ones((6, 7), np.float32)
+LIBRARY = f"NumPy {np.__version__}"
+
+
+class FakeClock:
+    """A clock that says what a test wants of each way to compute.
+
+    Args:
+        seconds: by what a call returns.
+    """
+
+    def __init__(self, seconds: dict[Any, float]) -> None:
+        self.seconds = seconds
+        self.timed: list[Any] = []
+        self.is_captured = False
+        self.knows = True
+
+    def runs(self, like: Any) -> bool:
+        return not self.is_captured
+
+    def time(self, call: Callable[[], Any], like: Any) -> tuple[Any, Reading]:
+        result = call()
+        self.timed.append(result)
+        return result, lambda: self.seconds[result] if self.knows else None
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A cache whose only records are of another shape."""
+    tune_textbook(tmp_path / "families", tmp_path / "cache")
+    monkeypatch.setenv("AUTOTUNE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("AUTOTUNE_FAMILIES", str(tmp_path / "families"))
+    monkeypatch.setenv("AUTOTUNE_BACKGROUND", "0")
+    forget()
+    yield tmp_path / "cache"
+    forget()
+
+
+def contest(clock: FakeClock, problem: Gemm = PROBLEM, target: str = "cpu") -> Turns:
+    found, _ = serving._contenders(problem, "cpu")
+    made = Turns(problem, target, LIBRARY, found[:1], clock)
+    assert not made.over
+    return made
+
+
+def play(made: Turns, calls: int = 100) -> list[str]:
+    """Who computed, call by call, until it is known."""
+    who = []
+    for _ in range(calls):
+        who.append(made.call(lambda kernel: "kernel", lambda: "library", A))
+        if made.over:
+            break
+    return who
+
+
+def light(cache: Path) -> list[Any]:
+    """The light records that are stored by now."""
+    while background().busy:
+        pass
+    stored = TuningCache(CacheLocations.at(cache).database).records()
+    return [each for each in stored if each.is_light]
+
+
+def test_a_faster_kernel_wins(cache: Path) -> None:
+    clock = FakeClock({"kernel": 1e-3, "library": 2e-3})
+    made, heard = contest(clock), []
+    made.hear(heard.append)
+    who = play(made)
+    assert made.over
+    assert isinstance(made.winner, Kernel)
+    assert heard == [made.winner]
+    assert who[0] == "library"  # a shape that is used once costs nothing
+    assert len(who) <= 1 + 2 * (FEWEST + 1)
+    assert made.call(lambda kernel: kernel, lambda: "library", A) is made.winner
+    (kept,) = light(cache)
+    assert kept.median_s == 1e-3
+    assert kept.baseline == BaselineRecord(LIBRARY, 2e-3, 2.0)
+
+
+@pytest.mark.parametrize("seconds", [1e-3, 0.99e-3, 4e-3])
+def test_the_library_stays_where_it_is_as_fast(seconds: float, cache: Path) -> None:
+    made = contest(FakeClock({"kernel": seconds, "library": 1e-3}))
+    who = play(made)
+    assert made.over
+    assert made.winner is None
+    if seconds > 2e-3:  # hopeless: tried once more than it takes to load it, and never again
+        assert who.count("kernel") == 2
+    else:
+        assert who.count("kernel") <= ENOUGH + 1
+    (kept,) = light(cache)
+    assert kept.slower_than_library is (seconds > 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("problem", "seconds", "least"),
+    [
+        (replace(PROBLEM, dtype="bfloat16", accuracy="native"), 2 * BRIEF_S, MARGIN_OF_POWER),
+        (replace(PROBLEM, dtype="float64"), 2 * BRIEF_S, MARGIN_OF_POWER),
+        (replace(PROBLEM, dtype="bfloat16", accuracy="native"), BRIEF_S / 2, MARGIN),
+        (PROBLEM, 2 * BRIEF_S, MARGIN),
+    ],
+)
+def test_power_decides_between_long_products(problem: Gemm, seconds: float, least: float) -> None:
+    for ratio in (0.99 * least, 1.01 * least):
+        faster = turns.is_faster(ratio, seconds, problem, "cuda", MARGIN)
+        assert faster is (ratio > least)
+        assert turns.is_faster(ratio, seconds, problem, "cpu", MARGIN) is (ratio > MARGIN)
+
+
+def test_nothing_is_timed_in_a_capture() -> None:
+    clock = FakeClock({"kernel": 1e-3, "library": 2e-3})
+    made = contest(clock)
+    clock.is_captured = True
+    assert set(play(made, 30)) == {"library"}
+    assert not clock.timed
+    clock.is_captured = False
+    assert "kernel" in play(made)
+
+
+def test_times_that_are_never_known_leave_the_library() -> None:
+    clock = FakeClock({"kernel": 1e-3, "library": 2e-3})
+    made = contest(clock)
+    clock.knows = False
+    play(made, 3 * turns.MOST_CALLS)
+    assert made.over
+    assert made.winner is None
+
+
+def test_a_kernel_that_fails_costs_no_call(cache: Path) -> None:
+    made = contest(FakeClock({"library": 2e-3}))
+
+    def fails(kernel: Kernel) -> Any:
+        raise LaunchError("no such device any more")
+
+    got = [made.call(fails, lambda: "library", A) for _ in range(10)]
+    assert set(got) == {"library"}
+    assert made.over
+    assert made.winner is None
+    assert not light(cache)
+
+
+def test_operands_that_a_kernel_does_not_take_are_told() -> None:
+    made = contest(FakeClock({"library": 2e-3, "kernel": 1e-3}))
+
+    def refuses(kernel: Kernel) -> Any:
+        raise OperandError("a lies at an odd address")
+
+    assert [made.call(refuses, lambda: "library", A) for _ in range(2)] == ["library"] * 2
+    with pytest.raises(OperandError, match="odd address"):
+        made.call(refuses, lambda: "library", A)
+
+
+def test_turns_within_turns_are_the_librarys() -> None:
+    made = contest(FakeClock({"library": 2e-3, "kernel": 1e-3}))
+
+    def theirs() -> Any:  # an operator of the library that comes by here again
+        return made.call(lambda kernel: pytest.fail("a kernel"), lambda: "library", A)
+
+    made.call(lambda kernel: "kernel", lambda: "library", A)
+    assert [made.call(lambda kernel: "kernel", theirs, A) for _ in range(2)] == [
+        "library",
+        "kernel",
+    ]
+
+
+def test_any_thread_may_call() -> None:
+    made, got = contest(FakeClock({"kernel": 1e-3, "library": 2e-3})), []
+
+    def work() -> None:
+        for _ in range(50):
+            got.append(made.call(lambda kernel: "kernel", lambda: "library", A))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert made.over
+    assert made.winner is not None
+    assert len(got) == 400
+
+
+def outcome(monkeypatch: pytest.MonkeyPatch, kernel_s: float) -> None:
+    """Have `matmul` find out that the kernel takes so long, and NumPy one millisecond."""
+
+    class Clock(FakeClock):
+        def time(self, call: Callable[[], Any], like: Any) -> tuple[Any, Reading]:
+            before = len(by_numpy)
+            result = call()
+            seconds = 1e-3 if len(by_numpy) > before else kernel_s
+            return result, lambda: seconds
+
+    monkeypatch.setattr(type(make_target("cpu")), "clock", lambda self: Clock({}))
+    by_numpy.clear()
+    usual = NumpyArrays._product
+
+    def counted(self: NumpyArrays, a: Any, b: Any, out: Any) -> Any:
+        by_numpy.append(1)
+        return usual(self, a, b, out)
+
+    monkeypatch.setattr(NumpyArrays, "_product", counted)
+
+
+by_numpy: list[int] = []
+
+
+@pytest.mark.parametrize("kernel_s", [0.5e-3, 1.5e-3])
+def test_matmul_settles_and_remembers(
+    kernel_s: float, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        outcome(patch, kernel_s)
+        for _ in range(40):
+            assert (matmul(A, B) == 6).all()
+        settled = len(by_numpy)
+        matmul(A, B)
+        assert len(by_numpy) - settled == (kernel_s > 1e-3)
+        (kept,) = light(cache)
+        # Another process: what was found out is known at the first call.
+        forget()
+        by_numpy.clear()
+        matmul(A, B)
+        assert len(by_numpy) == (kernel_s > 1e-3)
+    kernel = load(PROBLEM, "cpu", match="nearest")
+    assert kernel.match is MatchQuality.MEASURED
+    assert kernel.record == kept
+    served = load(PROBLEM, "cpu", match="nearest", fallback="library")
+    assert served.library == ("NumPy" if kernel_s > 1e-3 else "")
+
+
+def test_without_turns_the_library_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(turns.VARIABLE, "0")
+    outcome(monkeypatch, 1e-6)
+    for count in range(1, 30):
+        matmul(A, B)
+        assert len(by_numpy) == count
+
+
+def test_what_was_measured_beside_another_library_is_measured_again(cache: Path) -> None:
+    tune_textbook(cache.parent / "families", cache, [PROBLEM.shape], library="OpenBLAS 0.3")
+    forget()
+    first = serving._contenders(PROBLEM, "cpu")[0][0]
+    assert serving._knowledge(first, PROBLEM, "cpu", LIBRARY)[0] is None
+    assert serving._knowledge(first, PROBLEM, "cpu", "OpenBLAS 0.3.31")[0] is True
+    assert serving._knowledge(first, PROBLEM, "cpu", serving.ANY)[0] is True
+
+
+def test_stacks_on_a_gpu_are_the_librarys() -> None:
+    torch: Any = pytest.importorskip("torch")
+    from autotune.runtime.arrays.kinds import library_of
+
+    tensors = library_of(torch.Tensor)
+    assert tensors is not None
+    meta = torch.ones(3, 4, 4, device="meta")
+
+    class OnGpu:
+        is_cuda = True
+        dim = staticmethod(meta.dim)
+
+    assert tensors.keeps(OnGpu(), OnGpu())
+    assert not tensors.keeps(torch.ones(3, 4, 4), torch.ones(3, 4, 4))
