@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kernels_at_once import kernels_at_once
 from matmul_cases import draw, spread, values
 
 from autotune import matmul
@@ -27,8 +28,10 @@ CUPY_DTYPES = ("float32", "float64", "float16", "int32", "complex64")
 
 
 @pytest.fixture(autouse=True)
-def forgotten() -> None:
-    """Kernels of another test's cache serve nobody."""
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels of another test's cache serve nobody, and those there are compute at once."""
+    kernels_at_once(monkeypatch)
+    monkeypatch.setenv("AUTOTUNE_BACKGROUND", "0")
     forget()
 
 

@@ -13,6 +13,7 @@ from autotune.core.configuration import Candidate
 from autotune.core.paths import CacheLocations
 from autotune.families.catalog import load_families
 from autotune.runtime.remembered import forget
+from autotune.store import BaselineRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,7 +62,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, gpu: Device) -> Iterator
                 family_digest=family.digest,
                 fingerprint=gpu.fingerprint,
                 toolchain=dict(gpu.toolchain),
-                baseline=None,
+                baseline=BaselineRecord("cuBLAS 13", 1.5e-3, 1.2),
             )
             TuningCache(CacheLocations.at(cache).database).add(made)
         forget()
