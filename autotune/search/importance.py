@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -77,9 +76,7 @@ def importances(
     chosen = list(range(len(points)))
     if len(points) > MOST_POINTS:
         chosen = sorted(rng.choice(len(points), MOST_POINTS, replace=False).tolist())
-    with quiet(), warnings.catch_warnings():
-        # That values are rare is what the intervals say.
-        warnings.simplefilter("ignore", UserWarning)
+    with quiet(UserWarning):  # that values are rare is what the intervals say
         study = _Study([points[row] for row in chosen], [times[row] for row in chosen])
         found = study.importance(range(len(chosen)))
         draws = rng.integers(0, len(chosen), size=(RESAMPLES, len(chosen))).tolist()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, cached_property
 from itertools import chain
@@ -87,8 +90,7 @@ class ModelProposer:
 
     def row(self, history: History) -> int:
         """The row to run next."""
-        # Products this small gain nothing from more threads, which would also spoil repeatability.
-        with _blas().limit(limits=1, user_api="blas"):
+        with _ONE_THREAD.limit():
             return self._next(history)
 
     def _next(self, history: History) -> int:
@@ -185,6 +187,31 @@ class ModelProposer:
         near, far = self._map.of(taken).features, self._map.of(pool).features
         distances = [np.abs(far - each[:, None]).sum(axis=0) for each in near.T]
         return pool[int(np.min(distances, axis=0).argmax())]
+
+
+class _OneThread:
+    """Has BLAS work on one thread, for one proposal of this process at a time.
+
+    Products this small gain nothing from more threads, which would also spoil repeatability. BLAS
+    may have one number of threads for the whole process: two proposals at once would put back what
+    the other one has set.
+    """
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        os.register_at_fork(after_in_child=self._begin_again)
+
+    @contextmanager
+    def limit(self) -> Iterator[None]:
+        with self._turn, _blas().limit(limits=1, user_api="blas"):
+            yield
+
+    def _begin_again(self) -> None:
+        """In a child by fork the threads are gone of which one may have had its turn."""
+        self._turn = threading.Lock()
+
+
+_ONE_THREAD = _OneThread()
 
 
 @cache
