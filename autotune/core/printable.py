@@ -36,6 +36,11 @@ def shown(value: object) -> str:
     return words if len(words) <= _LONGEST else f"{words[: _LONGEST - 3]}..."
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error that somebody else raised, for a message of one line."""
+    return str(error).partition("\n")[0]
+
+
 class _Short(Repr):
     """Python's shortened `repr`, which converts any integer to digits and so may refuse one."""
 

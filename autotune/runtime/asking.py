@@ -50,7 +50,9 @@ def check_run(*, sampler: Any, storage: Any, study: Any, effort: Any, progress: 
         progress: as for `autotune.tune`.
 
     Raises:
-        InputError: one of them is of another type; the message says which.
+        InputError: one of them is of another type, there is no such sampler, or the storage
+            cannot be opened; the message says which.
+        MissingDependencyError: the sampler or the storage needs a package.
     """
     text("sampler", sampler)
     for name, value in (("storage", storage), ("study", study)):
@@ -61,3 +63,8 @@ def check_run(*, sampler: Any, storage: Any, study: Any, effort: Any, progress: 
 
         must("effort", "None or an autotune.Effort", effort, isinstance(effort, Effort))
     must("progress", "None or a function", progress, progress is None or callable(progress))
+    from autotune.search import check_sampler, check_storage  # late, as above
+
+    check_sampler(sampler)
+    if storage is not None:
+        check_storage(storage)

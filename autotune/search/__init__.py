@@ -5,8 +5,9 @@ from autotune.core.errors import MissingDependencyError
 try:
     from autotune.search.feasible import FeasibleSampler, Proposer, SpaceExhaustedError
     from autotune.search.records import TrialRecord
-    from autotune.search.samplers import make_sampler, sampler_names
+    from autotune.search.samplers import check_sampler, make_sampler, sampler_names
     from autotune.search.searcher import Searcher
+    from autotune.search.storage import check_storage
     from autotune.search.study import open_study
     from autotune.search.subject import Subject
     from autotune.search.tuning_study import Proposal, TuningStudy
@@ -27,6 +28,8 @@ __all__ = [
     "Subject",
     "TrialRecord",
     "TuningStudy",
+    "check_sampler",
+    "check_storage",
     "make_sampler",
     "open_study",
     "sampler_names",

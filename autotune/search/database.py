@@ -13,6 +13,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
 from autotune.core.errors import MissingDependencyError, StudyError
+from autotune.core.printable import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +60,7 @@ def _opening(parsed: URL) -> Iterator[None]:
             f"storage {shown} needs a database driver: {_remedy(error)}"
         ) from error
     except (SQLAlchemyError, RuntimeError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
+        reason = first_line(error)
         raise StudyError(f"cannot open storage {shown}: {reason}") from error
 
 
@@ -112,7 +113,7 @@ def _remedy(error: ImportError) -> str:
     module = (cause.name or "").partition(".")[0]
     if cause.name != module or not module:
         # The driver is there, and cannot be imported: a library that it needs is not.
-        return str(cause).partition("\n")[0]
+        return first_line(cause)
     return (
         f"pip install {_PACKAGES.get(module, module)}, or name one that is installed in the URL, "
         "as in postgresql+psycopg2://"

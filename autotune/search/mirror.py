@@ -9,6 +9,8 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from autotune.core.errors import AutotuneError, InputError
+from autotune.core.printable import first_line
 from autotune.search.internals import trial_id
 from autotune.search.quiet import quiet
 
@@ -84,15 +86,29 @@ class MirrorProposer:
         self._wishes: dict[int, dict[str, Value]] = {}
 
     def propose(self, number: int, ledger: Ledger) -> dict[str, Value]:
-        """The sampler's point for trial `number`, after everything the ledger knows."""
+        """The sampler's point for trial `number`, after everything the ledger knows.
+
+        Raises:
+            InputError: the sampler failed.
+        """
         with quiet():
             sampler = self._sampler(trial_seed(self._seed, number))
-            # A fresh handle: a study caches its trials between ask and tell.
-            study = optuna.load_study(
-                study_name=self._name, storage=self._storage, sampler=sampler
-            )
-            self._copy(study, ledger, number)
-            wish = self._ask(study, sampler, study.get_trials(deepcopy=False)[number])
+            try:
+                return self._proposed(sampler, number, ledger)
+            except AutotuneError:
+                raise
+            except Exception as error:  # a sampler may be anybody's
+                cls = type(sampler)
+                raise InputError(
+                    f"sampler {cls.__module__}.{cls.__qualname__} failed in trial {number} "
+                    f"({type(error).__name__}: {first_line(error)}): choose another one"
+                ) from error
+
+    def _proposed(self, sampler: BaseSampler, number: int, ledger: Ledger) -> dict[str, Value]:
+        # A fresh handle: a study caches its trials between ask and tell.
+        study = optuna.load_study(study_name=self._name, storage=self._storage, sampler=sampler)
+        self._copy(study, ledger, number)
+        wish = self._ask(study, sampler, study.get_trials(deepcopy=False)[number])
         self._wishes[number] = wish
         return self._encoding.space.suggest(lambda name: self._encoding.decode(name, wish[name]))
 

@@ -11,7 +11,7 @@ import optuna
 from autotune.core.configuration import Candidate, Configuration
 from autotune.search.quiet import quiet
 from autotune.search.records import TrialRecord, trial_record
-from autotune.search.storage import close_storage, journal_path, open_storage
+from autotune.search.storage import close_storage, journal_path, open_storage, storage_errors
 from autotune.search.study import SPACE, SUBJECT
 from autotune.search.study_space import FAMILY
 from autotune.search.tuning_study import RUN
@@ -63,12 +63,13 @@ def read_study(name: str, storage: str | None, folder: Path) -> StoredStudy | No
         return None
     opened = open_storage(storage, name, folder)
     try:
-        with quiet():
-            study = optuna.load_study(study_name=name, storage=opened)
+        with quiet(), storage_errors(name):
+            try:
+                study = optuna.load_study(study_name=name, storage=opened)
+            except KeyError:  # how Optuna says that there is none
+                return None
             trials = study.get_trials(deepcopy=False)
             attributes = study.user_attrs
-    except KeyError:  # how Optuna says that there is none
-        return None
     finally:
         close_storage(opened)
     runs = (value for key, value in sorted(attributes.items()) if key.startswith(RUN))

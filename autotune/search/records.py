@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Generic
 
+from autotune.core.arguments import is_number, is_whole
 from autotune.core.errors import InputError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.search.claims import OUTCOME, REASON, claim_of
@@ -93,17 +94,36 @@ def trial_record(trial: FrozenTrial, candidate: PointT | None) -> TrialRecord[Po
 
 
 def _measurement(trial: FrozenTrial) -> Measurement | None:
+    """What an ended trial has; None where its attributes are not as `attributes` writes them."""
     outcome = trial.user_attrs.get(OUTCOME)
-    if outcome not in set(Outcome) or not trial.state.is_finished():
+    if not isinstance(outcome, str) or outcome not in set(Outcome):
+        return None
+    if not trial.state.is_finished() or (outcome in TIMED and trial.value is None):
         return None
     numbers = trial.user_attrs.get(MEASUREMENT, {})
+    if not isinstance(numbers, dict):
+        return None
     interval = numbers.get("interval_s")
+    repeats = numbers.get("repeats", 0)
+    error = numbers.get("error")
+    details = numbers.get("details", {})
+    if (
+        not (interval is None or _are_numbers(interval, 2))
+        or not is_whole(repeats)
+        or not (error is None or is_number(error))
+        or not isinstance(details, dict)
+    ):
+        return None
     return Measurement(
         outcome=Outcome(outcome),
         median_s=trial.value,
         interval_s=None if interval is None else (interval[0], interval[1]),
-        repeats=numbers.get("repeats", 0),
-        error=numbers.get("error"),
+        repeats=repeats,
+        error=error,
         reason=str(trial.user_attrs.get(REASON, "")),
-        details=numbers.get("details", {}),
+        details={k: v for k, v in details.items() if isinstance(v, str) or is_number(v)},
     )
+
+
+def _are_numbers(found: object, count: int) -> bool:
+    return isinstance(found, list) and len(found) == count and all(map(is_number, found))

@@ -13,11 +13,11 @@ from optuna.samplers import BaseSampler
 
 from autotune.core import arguments
 from autotune.core.errors import InputError, MissingDependencyError, UnknownNameError
-from autotune.core.printable import shown
+from autotune.core.printable import first_line, shown
 from autotune.core.suggestions import did_you_mean
 from autotune.search.exhaustive import ExhaustiveProposer, RandomProposer
 from autotune.search.feasible import FeasibleSampler, Proposer
-from autotune.search.mirror import Encoding, MirrorProposer
+from autotune.search.mirror import Encoding, MirrorProposer, trial_seed
 from autotune.search.model import ModelProposer
 from autotune.search.quiet import quiet
 from autotune.search.study_space import StudySpace
@@ -71,17 +71,35 @@ def make_sampler(
             f"a sampler must be a name ({', '.join(_PROPOSERS)}), a dotted path, or an instance "
             f"of optuna.samplers.BaseSampler, got {shown(name)}"
         )
+    foreign = check_sampler(name, seed)
+    if foreign is not None:
+        return FeasibleSampler(foreign, space)
     study_space = StudySpace(space)
+    if name == "auto":
+        return FeasibleSampler(ModelProposer(study_space, seed, prior), space)
+    return FeasibleSampler(_PROPOSERS[name](study_space, seed), space)
+
+
+def check_sampler(name: str, seed: int = 0) -> BaseSampler | None:
+    """Refuse what `make_sampler` would, before there is a space.
+
+    Returns:
+        Optuna's sampler, where the name is a dotted path.
+
+    Raises:
+        UnknownNameError: there is no such sampler.
+        MissingDependencyError: the sampler needs a package that is not installed.
+        InputError: a class that cannot be built.
+    """
     if name in _PROPOSERS:
-        if name == "auto":
-            return FeasibleSampler(ModelProposer(study_space, seed, prior), space)
-        return FeasibleSampler(_PROPOSERS[name](study_space, seed), space)
+        _require(name, *_NEEDED.get(name, ()))
+        return None
     if "." not in name:
         raise UnknownNameError(
             f"no sampler {shown(name)}: use {', '.join(_PROPOSERS)}, or the dotted path of an "
             f"optuna.samplers.BaseSampler{did_you_mean(name, _PROPOSERS)}"
         )
-    return FeasibleSampler(_instance(_load(name), seed), space)
+    return _instance(_load(name), seed)
 
 
 def _priors(given: Any) -> Sequence[Prior]:
@@ -111,7 +129,6 @@ def _nsga2(space: StudySpace, seed: int) -> Proposer:
 
 
 def _gp(space: StudySpace, seed: int) -> Proposer:
-    _require("gp", "torch", "scipy")
     return MirrorProposer(
         Encoding(space, flat=True, ordinal=True),
         lambda seed: optuna.samplers.GPSampler(seed=seed),
@@ -120,7 +137,6 @@ def _gp(space: StudySpace, seed: int) -> Proposer:
 
 
 def _cmaes(space: StudySpace, seed: int) -> Proposer:
-    _require("cmaes", "cmaes")
     return MirrorProposer(
         Encoding(space, flat=True, ordinal=True),
         lambda seed: optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False),
@@ -146,6 +162,9 @@ _PROPOSERS: dict[str, Callable[[StudySpace, int], Proposer]] = {
     "exhaustive": _exhaustive,
 }
 
+_NEEDED: dict[str, tuple[str, ...]] = {"gp": ("torch", "scipy"), "cmaes": ("cmaes",)}
+"""Packages that Optuna imports for a sampler."""
+
 
 def _require(sampler: str, *packages: str) -> None:
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
@@ -159,9 +178,9 @@ def _load(path: str) -> type[BaseSampler]:
     module_name, _, class_name = path.rpartition(".")
     try:
         found = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
+    except Exception as error:  # of a module that may be anybody's
         raise UnknownNameError(
-            f"no sampler {path!r} ({error}): use {', '.join(_PROPOSERS)}, "
+            f"no sampler {shown(path)} ({first_line(error)}): use {', '.join(_PROPOSERS)}, "
             "or the dotted path of an optuna.samplers.BaseSampler"
         ) from error
     if not (isinstance(found, type) and issubclass(found, BaseSampler)):
@@ -170,12 +189,23 @@ def _load(path: str) -> type[BaseSampler]:
 
 
 def _instance(cls: type[BaseSampler], seed: int) -> BaseSampler:
-    seeded: dict[str, Any] = {"seed": seed} if "seed" in inspect.signature(cls).parameters else {}
+    name = f"{cls.__module__}.{cls.__qualname__}"
     try:
+        seeded = {"seed": _short(seed)} if "seed" in inspect.signature(cls).parameters else {}
         with quiet():
             return cls(**seeded)
     except TypeError as error:
         raise InputError(
-            f"sampler {cls.__module__}.{cls.__qualname__} needs more than a seed ({error}): "
-            "give an instance of it to autotune.Searcher"
+            f"sampler {name} needs more than a seed ({first_line(error)}): give an instance of it "
+            "to autotune.Searcher"
         ) from error
+    except Exception as error:
+        raise InputError(
+            f"sampler {name} cannot be built ({type(error).__name__}: {first_line(error)}): "
+            "choose another one"
+        ) from error
+
+
+def _short(seed: int) -> int:
+    """A seed as NumPy's older generators take it, in 32 bits."""
+    return seed if seed < 1 << 32 else trial_seed(seed, 0)

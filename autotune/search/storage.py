@@ -6,22 +6,27 @@ import contextlib
 import hashlib
 import json
 import re
+import traceback
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import optuna
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 
-from autotune.core.errors import CacheError, StudyError
-from autotune.core.printable import shown
+from autotune.core.errors import AutotuneError, CacheError, StudyError
+from autotune.core.printable import first_line, shown
 from autotune.search.journal_lock import JournalLock
 from autotune.search.quiet import quiet
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+    from types import FrameType
 
 _RECORD_START = b'{"op_code":'
 
-_REPLAY_ERRORS = (
+_DAMAGED = (
     ValueError,
     LookupError,
     TypeError,
@@ -29,7 +34,7 @@ _REPLAY_ERRORS = (
     AssertionError,
     RecursionError,
 )
-"""What Optuna raises when it replays foreign or damaged records."""
+"""What Optuna raises when it reads foreign or damaged records."""
 
 
 def open_storage(url: str | None, name: str, folder: Path) -> BaseStorage:
@@ -61,6 +66,53 @@ def open_storage(url: str | None, name: str, folder: Path) -> BaseStorage:
             return _open_journal(journal_path(folder, name))
         except OSError as error:
             raise CacheError(f"cannot keep studies in {folder}: {error.strerror}") from error
+
+
+def check_storage(url: str) -> None:
+    """Refuse a database that cannot be opened, before a study of it is.
+
+    Raises:
+        StudyError: the URL is none, or the database cannot be opened.
+        MissingDependencyError: the database's driver is not installed.
+    """
+    from autotune.search.database import open_database
+
+    with quiet():
+        close_storage(open_database(url))
+
+
+@contextmanager
+def storage_errors(name: str) -> Iterator[None]:
+    """Say in one line what is wrong with the storage of a study.
+
+    Raises:
+        CacheError: it cannot be written, or is gone.
+        StudyError: what it holds is damaged.
+    """
+    try:
+        yield
+    except AutotuneError:
+        raise
+    except optuna.exceptions.StorageInternalError as error:
+        reason = first_line(error.__cause__ or error)
+        raise CacheError(
+            f"the storage of study {name!r} failed: {reason}; check it and resume"
+        ) from error
+    except FileNotFoundError as error:
+        raise CacheError(
+            f"the storage of study {name!r} was removed meanwhile: start again"
+        ) from error
+    except _DAMAGED as error:
+        if not any(_is_of_storages(frame) for frame, _ in traceback.walk_tb(error.__traceback__)):
+            raise
+        raise StudyError(
+            f"what is stored of study {name!r} is damaged ({type(error).__name__}: "
+            f"{first_line(error)}): choose another name with --study; it was left as it is"
+        ) from error
+
+
+def _is_of_storages(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith("optuna.storages")
 
 
 def journal_path(folder: Path, name: str) -> Path:
@@ -139,7 +191,7 @@ class StudyJournal(JournalStorage):
 
     def remove_unless_shared(self) -> None:
         """Remove the file of a study without trials, unless another worker has opened it, too."""
-        with contextlib.suppress(OSError, *_REPLAY_ERRORS):  # then it stays
+        with contextlib.suppress(OSError, *_DAMAGED):  # then it stays
             self._journal.remove_unless_shared()
 
 
@@ -162,7 +214,7 @@ def _open_journal(path: Path) -> StudyJournal:
             raise _corrupt(path, "its last line is not JSON") from error
     try:
         return StudyJournal(journal)
-    except _REPLAY_ERRORS as error:
+    except _DAMAGED as error:
         raise _corrupt(path, f"{type(error).__name__}: {error}") from error
 
 

@@ -11,7 +11,7 @@ from autotune.core.errors import StudyError
 from autotune.search.interrupts import deferred_interrupt
 from autotune.search.quiet import quiet
 from autotune.search.samplers import make_sampler
-from autotune.search.storage import close_storage, open_storage
+from autotune.search.storage import close_storage, open_storage, storage_errors
 from autotune.search.subject import Subject
 from autotune.search.tuning_study import TuningStudy
 
@@ -86,7 +86,7 @@ def open_study(
     feasible = make_sampler(sampler, space, seed, prior)
     opened = open_storage(storage, name, folder)
     try:
-        with quiet(), deferred_interrupt():
+        with quiet(), deferred_interrupt(), storage_errors(name):
             study = optuna.create_study(
                 storage=opened, study_name=name, sampler=feasible, load_if_exists=True
             )

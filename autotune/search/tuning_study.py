@@ -12,15 +12,15 @@ import optuna
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from autotune.core.errors import CacheError, SpaceError, StudyError
+from autotune.core.errors import SpaceError, StudyError
 from autotune.core.measurement import Measurement, Outcome
-from autotune.search.claims import INTERRUPTED, fail, is_orphan, reclaim_orphans
+from autotune.search.claims import INTERRUPTED, Ledger, fail, is_orphan, reclaim_orphans
 from autotune.search.feasible import FeasibleSampler, SpaceExhaustedError
 from autotune.search.interrupts import deferred_interrupt
 from autotune.search.owner import Owner
 from autotune.search.quiet import quiet
 from autotune.search.records import TIMED, TrialRecord, attributes, trial_record
-from autotune.search.storage import StudyJournal, close_storage
+from autotune.search.storage import StudyJournal, close_storage, storage_errors
 from autotune.search.study_space import PointT
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class TuningStudy(Generic[PointT]):
     def measure_whole(self) -> None:
         """Take what was abandoned for not visited from now on: a sweep times all to the end."""
         self._sampler.ledger.whole = True
-        self._sampler.refresh(self.optuna)
+        self._ledger()
 
     @property
     def enqueued(self) -> int:
@@ -196,8 +196,7 @@ class TuningStudy(Generic[PointT]):
     @property
     def lost(self) -> dict[PointT, datetime]:
         """What is to be proposed again since its worker died, and when that one had begun it."""
-        self._sampler.refresh(self.optuna)
-        ledger = self._sampler.ledger
+        ledger = self._ledger()
         return {
             self._point(row): trial.datetime_start.astimezone()
             for trial in ledger.trials
@@ -252,14 +251,12 @@ class TuningStudy(Generic[PointT]):
     @property
     def visited(self) -> frozenset[int]:
         """Rows of the space that were run, or are running in some worker."""
-        self._sampler.refresh(self.optuna)
-        return frozenset(self._sampler.ledger.visited)
+        return frozenset(self._ledger().visited)
 
     @property
     def trials(self) -> list[TrialRecord[PointT]]:
         """Every trial by number, those of other workers and earlier runs too."""
-        self._sampler.refresh(self.optuna)
-        return [self._record(trial) for trial in self._sampler.ledger.trials]
+        return [self._record(trial) for trial in self._ledger().trials]
 
     def measured(self) -> list[tuple[PointT, Measurement]]:
         """What was measured, failures too, by trial number; all workers' and earlier runs'."""
@@ -272,8 +269,7 @@ class TuningStudy(Generic[PointT]):
     @property
     def best(self) -> TrialRecord[PointT] | None:
         """The OK trial with the smallest median; the earliest of equals; None before any."""
-        self._sampler.refresh(self.optuna)
-        complete = [t for t in self._sampler.ledger.trials if t.state is TrialState.COMPLETE]
+        complete = [t for t in self._ledger().trials if t.state is TrialState.COMPLETE]
         if not complete:
             return None
         return self._record(min(complete, key=lambda t: (t.values[0], t.number)))
@@ -294,18 +290,14 @@ class TuningStudy(Generic[PointT]):
     @contextmanager
     def _storing(self) -> Iterator[None]:
         """Around everything that writes: whole, silent, and failing in one line."""
-        with quiet(), deferred_interrupt():
-            try:
-                yield
-            except optuna.exceptions.StorageInternalError as error:
-                reason = str(error.__cause__ or error).partition("\n")[0]
-                raise CacheError(
-                    f"the storage of study {self.name!r} failed: {reason}; check it and resume"
-                ) from error
-            except FileNotFoundError as error:
-                raise CacheError(
-                    f"the storage of study {self.name!r} was removed meanwhile: start again"
-                ) from error
+        with quiet(), deferred_interrupt(), storage_errors(self.name):
+            yield
+
+    def _ledger(self) -> Ledger:
+        """Which rows are visited, as the storage has it now."""
+        with self._storing():
+            self._sampler.refresh(self.optuna)
+        return self._sampler.ledger
 
     def _beat(self) -> None:
         """Tell workers on other hosts, about once a minute, that this one is alive."""

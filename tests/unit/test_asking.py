@@ -12,6 +12,7 @@ import pytest
 from optuna.samplers import TPESampler
 
 from autotune import Gemm, load, sweep, tune
+from autotune.cli import main
 from autotune.core import arguments
 from autotune.core.errors import InputError, ProblemError, UnknownNameError
 from autotune.families.catalog import catalog, find_families, select_families
@@ -167,3 +168,30 @@ def test_only_no_accuracy_stands_for_the_usual_one(accuracy: Any) -> None:
     assert Gemm(2, 2, 2, accuracy="") == Gemm(2, 2, 2)
     with pytest.raises(ProblemError, match="accuracy must be one of ieee"):
         Gemm(2, 2, 2, accuracy=accuracy)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--sampler", "foo"], "no sampler 'foo'"),
+        (["--sampler", "no.such.Sampler"], "no sampler 'no.such.Sampler'"),
+        (["--storage", "foo"], "'foo' is not a storage URL"),
+        (["--storage", "sqlite:////no/such/folder/x.db"], "cannot open storage"),
+    ],
+)
+@pytest.mark.parametrize(
+    "command",
+    [["tune", "--shape", "8x8x8"], ["tune", "--preset", "cpu"]],
+)
+def test_samplers_and_storages_are_refused_before_anything_is_printed(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    command: list[str],
+    options: list[str],
+    told: str,
+) -> None:
+    target = ["--target", "cpu", "--cache", str(tmp_path)]
+    assert main([*command, *options, *target]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("autotune: error: ")
+    assert told in line

@@ -7,7 +7,13 @@ import optuna
 import pytest
 
 from autotune.core.errors import InputError, MissingDependencyError, UnknownNameError
-from autotune.search import FeasibleSampler, Searcher, make_sampler, sampler_names
+from autotune.search import (
+    FeasibleSampler,
+    Searcher,
+    check_sampler,
+    make_sampler,
+    sampler_names,
+)
 from autotune.search.claims import Ledger
 from autotune.search.exhaustive import RandomProposer
 from autotune.search.mirror import Encoding, MirrorProposer
@@ -172,3 +178,63 @@ def test_tpe_finds_the_good_corner_sooner_than_random():
     tpe = sorted(best_after("tpe", seed) for seed in range(5))[2]
     random = sorted(best_after("random", seed) for seed in range(5))[2]
     assert tpe < random
+
+
+class Fails(optuna.samplers.RandomSampler):
+    """Fails where it is told to."""
+
+    def __init__(self, when="sample"):
+        if when == "init":
+            raise OSError("no such\nfile")
+        super().__init__()
+        self.when = when
+
+    def sample_independent(self, study, trial, param_name, param_distribution):
+        if self.when == "sample":
+            raise ValueError("a tree\nof parameters")
+        return super().sample_independent(study, trial, param_name, param_distribution)
+
+    def after_trial(self, study, trial, state, values):
+        if self.when == "tell":
+            raise RuntimeError("cannot stop")
+
+
+class FailsToBegin(Fails):
+    def __init__(self):
+        super().__init__("init")
+
+
+def exhaust(searcher):
+    while (point := searcher.ask()) is not None:
+        searcher.tell(point, 1.0)
+
+
+class TestForeignSamplersThatFail:
+    @pytest.mark.parametrize("when", ["sample", "tell"])
+    def test_one_line_names_them(self, when):
+        searcher = Searcher(SPACE, Fails(when))
+        with pytest.raises(InputError, match=r"sampler .*\.Fails failed in trial [01] ") as told:
+            exhaust(searcher)
+        assert "\n" not in str(told.value)
+
+    def test_so_do_those_that_optuna_has(self):
+        searcher = Searcher(UNION, "optuna.samplers.BruteForceSampler")
+        with pytest.raises(InputError, match="BruteForceSampler failed in trial"):
+            exhaust(searcher)
+
+    def test_a_class_that_cannot_be_built(self):
+        with pytest.raises(InputError, match=r"FailsToBegin cannot be built \(OSError: no such\)"):
+            check_sampler(f"{__name__}.FailsToBegin")
+
+    def test_a_module_that_cannot_be_imported(self, tmp_path, monkeypatch):
+        (tmp_path / "broken_samplers.py").write_text("1 / 0")
+        monkeypatch.syspath_prepend(tmp_path)
+        with pytest.raises(UnknownNameError, match="division by zero"):
+            check_sampler("broken_samplers.Any")
+
+    def test_seeds_of_more_than_32_bits(self):
+        for seed in (2**32, 2**63 - 1):
+            first, again = (
+                Searcher(SPACE, "optuna.samplers.RandomSampler", seed) for _ in range(2)
+            )
+            assert [first.ask() for _ in range(5)] == [again.ask() for _ in range(5)]

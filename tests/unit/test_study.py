@@ -23,6 +23,7 @@ from autotune.search import Subject, journal_lock, open_study
 from autotune.search.claims import CLAIM
 from autotune.search.interrupts import deferred_interrupt
 from autotune.search.owner import Owner
+from autotune.search.reading import read_study
 from autotune.search.storage import slug
 from autotune.space import SearchSpace, SpaceUnion
 
@@ -647,3 +648,48 @@ class TestUnused:
             with pytest.raises(CacheError, match="removed meanwhile"):
                 study.ask()
         assert list(tmp_path.iterdir()) == []
+
+
+def exhaust(folder):
+    with opened(folder, sampler="exhaustive") as study:
+        while (proposal := study.ask()) is not None:
+            study.tell(proposal, ok())
+
+
+def test_a_journal_with_a_flipped_bit_is_told_in_a_line(tmp_path):
+    """Optuna finds some damage only when the study goes on: other values of a parameter."""
+    with opened(tmp_path) as study:
+        for _ in range(4):
+            study.tell(study.ask(), ok())
+    journal = tmp_path / "study.log"
+    text = journal.read_text()
+    assert text.count("[1, 2, 4, 8]") > 1
+    journal.write_text(text.replace("[1, 2, 4, 8]", "[1, 2, 4, 9]", 1))
+    with pytest.raises(StudyError, match=r"'study' is damaged .*--study; it was left") as told:
+        exhaust(tmp_path)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"outcome": ["ok"]},
+        {"outcome": {"a": 1}},
+        {"outcome": "ok", "measurement": [1, 2]},
+        {"outcome": "ok", "measurement": None},
+        {"outcome": "ok", "measurement": {"interval_s": [1.0]}},
+        {"outcome": "ok", "measurement": {"repeats": "many"}},
+        {"outcome": "ok", "measurement": {"details": [1]}},
+    ],
+)
+def test_attributes_that_no_measurement_has_are_none(tmp_path, attributes):
+    with opened(tmp_path) as study:
+        study.tell(study.ask(), ok())
+        trial = study.optuna.ask()
+        study._sampler.space.suggest(lambda name: study._suggest(trial, name))
+        for key, value in attributes.items():
+            trial.set_user_attr(key, value)
+        study.optuna.tell(trial, 1.0)
+        assert len(study.measured()) == 1
+    stored = read_study("study", None, tmp_path)
+    assert [each.measurement is None for each in stored.trials] == [False, True]
