@@ -173,9 +173,10 @@ class Operation:
         except UndefinedError as error:
             raise InputError(f"operation {self.name!r}: {error}") from error
         if isinstance(value, str) or not 1 <= value < 2**63:
+            rule = "< 2^63" if not isinstance(value, str) and value >= 2**63 else ">= 1"
             raise InputError(
-                f"{text} of operation {self.name!r} must be a number >= 1, got {shown(value)} for "
-                + "x".join(str(sizes[name]) for name in self.sizes)
+                f"{text} of operation {self.name!r} must be a number {rule}, got {shown(value)} "
+                "for " + "x".join(str(sizes[name]) for name in self.sizes)
             )
         return int(value)
 
@@ -187,16 +188,18 @@ class Operation:
         """
         parts = text.lower().split("x")
         count = len(self.sizes)
-        if len(parts) == count and all(
-            part.isascii() and part.isdigit() and len(part) < 20 for part in parts
-        ):
-            sizes = tuple(map(int, parts))
-            if min(sizes) >= 1:
-                return sizes
+        rule = ">= 1"
+        if len(parts) == count and all(part.isascii() and part.isdigit() for part in parts):
+            if all(len(part.lstrip("0")) < 20 for part in parts):
+                sizes = tuple(map(int, parts))
+                if min(sizes) >= 1:
+                    return sizes
+            else:
+                rule = "< 2^63"
         words = {1: "one whole number", 2: "two whole numbers", 3: "three whole numbers"}
         raise ProblemError(
             f"a shape is {self.shape_text} with {words.get(count, f'{count} whole numbers')} "
-            f">= 1, got {shown(text)}"
+            f"{rule}, got {shown(text)}"
         )
 
     def at(self, shape: tuple[int, ...], **fields: Any) -> Any:

@@ -1,9 +1,10 @@
 """Which problems a program uses: ``AUTOTUNE_RECORD=FILE`` has them written to a list of shapes.
 
-Every problem has a count of its look-ups and of the calls of its kernels. What was counted since
-the last time is appended whenever the count has doubled, and when the process ends: a process that
-is killed loses less than half of it. Lines are written in one piece under a lock of the file's, so
-that processes may share one; whoever reads it adds the lines up (`autotune.runtime.shape_list`).
+Every problem has a count of the calls of its kernels; one that was looked up and never called
+counts as one. What was counted since the last time is appended whenever the count has doubled,
+and when the process ends: a process that is killed loses less than half of it. Lines are written
+in one piece under a lock of the file's, so that processes may share one; whoever reads it adds the
+lines up (`autotune.runtime.shape_list`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,7 +38,7 @@ def counted(kernel: Kernel) -> Kernel:
     if given:
         recorder = _recorder(Path(given).expanduser().absolute())
         count = recorder.count(kernel.problem, kernel.target)
-        count.add()
+        count.look_up()
         kernel.hear(count.add)
     return kernel
 
@@ -60,7 +62,7 @@ class Count:
         write: writes what is to be added to a list of shapes.
     """
 
-    __slots__ = ("_due", "_lock", "_looks", "_ticks", "_used", "_write", "_written")
+    __slots__ = ("_ahead", "_due", "_lock", "_looks", "_ticks", "_used", "_write", "_written")
 
     def __init__(self, used: UsedShape, write: Callable[[list[UsedShape]], None]) -> None:
         self._used = used
@@ -70,12 +72,26 @@ class Count:
     def begin_again(self) -> None:
         """Count from nothing, as in a child by fork: what was counted is its parent's."""
         self._lock = threading.Lock()  # of the parent's another thread may hold the old one
+        self._ahead: list[None] | None = None
         self._looks = self._written = 0
         self._due = 1
         self._ticks = itertools.count(1)
 
+    def look_up(self) -> None:
+        """Count the first look-up as the call that is to come; any thread may."""
+        with self._lock:
+            if self._ahead is not None:
+                return
+            self._ahead = []
+        self.add()
+        self._ahead.append(None)
+
     def add(self) -> None:
-        """Count a use; any thread may."""
+        """Count a use, unless its look-up was counted for it; any thread may."""
+        if self._ahead:
+            with suppress(IndexError):  # another thread was first
+                self._ahead.pop()
+                return
         if next(self._ticks) >= self._due:
             self._write(self.take())
 

@@ -118,7 +118,7 @@ def _measurement(trial: FrozenTrial) -> Measurement | None:
         outcome=Outcome(outcome),
         median_s=trial.value,
         interval_s=None if interval is None else (interval[0], interval[1]),
-        repeats=repeats,
+        repeats=int(repeats),
         error=error,
         reason=str(trial.user_attrs.get(REASON, "")),
         details={k: v for k, v in details.items() if isinstance(v, str) or is_number(v)},

@@ -1,8 +1,11 @@
+import re
+
 import numpy as np
 import pytest
 
-from autotune.core.errors import ProblemError
+from autotune.core.errors import InputError, ProblemError
 from autotune.operations.problem import GEMM, Gemm, admits, gemm_from_key
+from autotune.targets.mpi.target import MpiTarget
 
 
 def test_shapes_follow_the_layout() -> None:
@@ -75,3 +78,26 @@ def test_ieee_serves_every_class() -> None:
     assert admits("strassen", "ieee")
     assert admits("strassen", "strassen")
     assert not admits("ieee", "strassen")
+
+
+@pytest.mark.parametrize(
+    ("shape", "told"),
+    [
+        ("7x7x9223372036854775808", "must be a number < 2^63"),
+        ("7x7x99999999999999999999", "three whole numbers < 2^63"),
+        (
+            "99999999x99999999x99999999",
+            "* K of operation 'gemm' must be a number < 2^63",
+        ),
+        ("7x0x7", "three whole numbers >= 1"),
+    ],
+)
+def test_a_shape_that_is_too_large_is_told_the_upper_limit(shape: str, told: str) -> None:
+    with pytest.raises(InputError, match=re.escape(told)):
+        _ = GEMM.at(GEMM.parse_shape(shape)).flops
+
+
+@pytest.mark.parametrize("ranks", [10**9, 2**70])
+def test_ranks_that_nobody_has_are_refused_at_once(ranks: int) -> None:
+    with pytest.raises(InputError, match=f"ranks must be at most 1048576, got {ranks}"):
+        MpiTarget(ranks)

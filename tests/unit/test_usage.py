@@ -72,20 +72,26 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_look_ups_and_calls_are_counted(listed: Path) -> None:
+def test_calls_are_counted_and_look_ups_without_any(listed: Path) -> None:
     done = run(
         "use(20)\n"
         "kernel = load(Gemm(3, 4, 2, layout='nt'), 'cpu', match='nearest')\n"
+        "for _ in range(2): load(Gemm(5, 4, 2), 'cpu', match='nearest')\n"
         "matmul(x[:3], np.ones((2, 4), np.float32).T)\n"
         "matmul(np.ones((5, 3, 4), np.float32), x)\n"
         "matmul(x.astype(int), x.astype(int))\n"
     )
     assert done.returncode == 0, done.stderr
-    assert weights(listed) == {"4x4x4-float32": 21, "3x4x2-float32-nt": 3, "15x4x4-float32": 2}
+    assert weights(listed) == {
+        "4x4x4-float32": 20,
+        "3x4x2-float32-nt": 1,
+        "15x4x4-float32": 1,
+        "5x4x2-float32": 1,
+    }
     assert {each.target for each in read_shapes(listed)} == {"cpu"}
     again = run("use(3)")
     assert again.returncode == 0, again.stderr
-    assert weights(listed)["4x4x4-float32"] == 25
+    assert weights(listed)["4x4x4-float32"] == 23
 
 
 def test_calls_that_are_refused_do_not_count(listed: Path) -> None:
@@ -106,7 +112,7 @@ def test_threads_lose_nothing(listed: Path) -> None:
         "for each in threads: each.join()\n"
     )
     assert done.returncode == 0, done.stderr
-    assert weights(listed) == {"4x4x4-float32": 4002}
+    assert weights(listed) == {"4x4x4-float32": 4001}
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
@@ -122,14 +128,13 @@ def test_children_count_for_themselves(listed: Path, tmp_path: Path, method: str
         "    use(7)\n"
     )
     subprocess.run([sys.executable, script], check=True)
-    looked_up = 1 if method == "fork" else 3  # a child by fork has its parent's kernels
-    assert weights(listed) == {"4x4x4-float32": 217 + looked_up}
+    assert weights(listed) == {"4x4x4-float32": 217}
 
 
 def test_a_plain_fork_counts_each_call_once(listed: Path) -> None:
     done = run("use(10)\npid = os.fork()\nuse(100 if pid == 0 else 5)\npid and os.wait()\n")
     assert done.returncode == 0, done.stderr
-    assert weights(listed) == {"4x4x4-float32": 116}
+    assert weights(listed) == {"4x4x4-float32": 115}
 
 
 def test_a_process_that_is_killed_loses_less_than_half(listed: Path) -> None:
@@ -169,7 +174,7 @@ def test_calls_of_what_computes_meanwhile_are_counted_too(listed: Path) -> None:
     assert (passing(x, x), kernel(x, x)) == ("meanwhile", "meanwhile")
     kernel.become(compiled, "")
     np.testing.assert_array_equal(passing(x, x), x)  # whoever holds it gets what came
-    assert weights(listed)["4x4x4-float32"] >= 4
+    assert weights(listed)["4x4x4-float32"] >= 2
 
 
 def test_kernels_are_what_they_are_without_it(
@@ -182,4 +187,4 @@ def test_kernels_are_what_they_are_without_it(
     assert type(counted) is type(plain)
     x = np.eye(4, dtype=np.float32)
     np.testing.assert_array_equal(counted(x, x), matmul(x, x))
-    assert weights(listed) == {"4x4x4-float32": 2}
+    assert weights(listed) == {"4x4x4-float32": 1}

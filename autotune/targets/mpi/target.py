@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 PLACEMENTS = ("root", "distributed")
 """Where operands are: whole on rank 0, or in blocks on all ranks."""
 
+MOST_RANKS = 1 << 20
+"""More than any MPI library starts here; their grids are still counted in a moment."""
+
 LOCALS = ("cpu", "cuda")
 """What a rank multiplies on: cores of its node, or a GPU of its own."""
 
@@ -56,7 +59,8 @@ class MpiTarget(Target):
         comm: an mpi4py communicator to load kernels for; every rank of it loads them.
 
     Raises:
-        InputError: `ranks` is less than 1, or `operands` or `local` is unknown.
+        InputError: `ranks` is less than 1 or more than `MOST_RANKS`, or `operands` or `local` is
+            unknown.
     """
 
     name: ClassVar[str] = "mpi"
@@ -87,6 +91,8 @@ class MpiTarget(Target):
     ) -> None:
         if ranks is not None and ranks < 1:
             raise InputError(f"ranks must be at least 1, got {ranks}")
+        if ranks is not None and ranks > MOST_RANKS:
+            raise InputError(f"ranks must be at most {MOST_RANKS}, got {ranks}")
         if operands not in PLACEMENTS:
             raise InputError(must_be("operands", operands, PLACEMENTS))
         if local not in LOCALS:
