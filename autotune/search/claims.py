@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -51,21 +51,28 @@ _POLL_S = 0.005
 class Ledger:
     """Which rows are visited, kept up to date from a study's trials.
 
+    A trial that has ended never changes, so that it is read once: what a refresh costs does not
+    grow with the trials of the study.
+
     Attributes:
         trials: every trial at the last refresh, by number.
         rows: the row of every trial that has one, by trial number.
+        ended: numbers of the trials that have ended, in the order in which that was noticed.
+        open: numbers of the others, ascending.
         visited: rows that must not be proposed: run, running, or claimed by another worker.
         whole: whether rows that were pruned only, and never run to the end, may be proposed again.
     """
 
     def __init__(self, space: StudySpace) -> None:
         self._space = space
-        self._ended: set[int] = set()
         self._ended_rows: set[int] = set()
         self._pruned_rows: set[int] = set()
         self._orphans: Counter[int] = Counter()
+        self._summed: tuple[object, ...] = ()
         self.trials: list[FrozenTrial] = []
         self.rows: dict[int, int] = {}
+        self.ended: list[int] = []
+        self.open: list[int] = []
         self.visited: set[int] = set()
         self.whole = False
 
@@ -74,27 +81,37 @@ class Ledger:
         """Whether no row is left to propose."""
         return len(self.visited) >= self._space.size
 
-    def refresh(self, trials: Iterable[FrozenTrial], but: int | None = None) -> None:
-        """Read the trials again; the claim of trial number `but` does not count as visited."""
-        self.trials = sorted(trials, key=lambda trial: trial.number)
+    def refresh(self, trials: Sequence[FrozenTrial], but: int | None = None) -> None:
+        """Read the trials again; the claim of trial number `but` does not count as visited.
+
+        Args:
+            trials: of the study, by number, as Optuna gives them.
+            but: a trial for which a row is wanted.
+        """
         running: set[int] = set()
-        for trial in self.trials:
-            if trial.number in self._ended:
-                continue
+        still_open = []
+        for number in [*self.open, *range(len(self.trials), len(trials))]:
+            trial = trials[number]
             row = self._row(trial)
             if row is None:
-                self.rows.pop(trial.number, None)
+                self.rows.pop(number, None)
             else:
-                self.rows[trial.number] = row
+                self.rows[number] = row
             if trial.state.is_finished():
-                self._ended.add(trial.number)
+                self.ended.append(number)
                 if row is not None:
                     self._end(trial, row)
-            elif row is not None and trial.number != but:
+                continue
+            still_open.append(number)
+            if row is not None and number != but:
                 running.add(row)
-        self.visited = self._ended_rows | running
-        if not self.whole:
-            self.visited |= self._pruned_rows
+        self.trials, self.open = list(trials), still_open
+        rows = len(self._ended_rows), len(self._pruned_rows), running, self.whole
+        if rows != self._summed:
+            self._summed = rows
+            self.visited = self._ended_rows | running
+            if not self.whole:
+                self.visited |= self._pruned_rows
 
     def holders(self, row: int, but: int) -> list[int]:
         """Numbers of the other trials at `row`."""

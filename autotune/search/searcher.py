@@ -94,7 +94,7 @@ class Searcher(Generic[PointT]):
 
         Several points may be asked before the first is told.
         """
-        if len(self._told | self._asked.keys()) >= self._space.size:
+        if len(self._told) + len(self._asked) >= self._space.size:  # none is in both
             return None
         with quiet():
             trial = self._study.ask()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import random
+from collections import Counter
 from itertools import product
 
 import numpy as np
@@ -18,7 +20,7 @@ from autotune.search import Searcher, open_study
 from autotune.search.claims import Ledger
 from autotune.search.model import EstimatedPrior, MeasuredPrior, ModelProposer
 from autotune.search.model.features import FeatureMap
-from autotune.search.model.history import History
+from autotune.search.model.history import History, HistoryReader
 from autotune.search.model.programs import log_costs
 from autotune.search.study_space import StudySpace
 from autotune.space import SearchSpace, SpaceUnion, TunableParameter
@@ -209,7 +211,7 @@ class TestHistory:
     def history(self, study, space):
         ledger = Ledger(StudySpace(space))
         ledger.refresh(study.get_trials(deepcopy=False))
-        return History.of(ledger)
+        return HistoryReader().read(ledger)
 
     def test_states(self, tmp_path):
         space = SearchSpace({"x": [1, 2, 3, 4, 5, 6]})
@@ -424,3 +426,46 @@ class TestPrograms:
 
 def _program(candidate):
     return candidate.family, candidate.configuration.get("tx")
+
+
+class TestLongStudies:
+    """What a proposal costs does not grow with the trials that have ended."""
+
+    @pytest.mark.parametrize("sampler", ["auto", "random"])
+    def test_every_trial_is_read_a_few_times_only(self, sampler, monkeypatch):
+        read = Counter()
+        was = Ledger._row
+
+        def counted(ledger, trial):
+            read[trial.number] += 1
+            return was(ledger, trial)
+
+        monkeypatch.setattr(Ledger, "_row", counted)
+        searcher = Searcher(SearchSpace({"x": range(30), "y": range(30)}), sampler)
+        slow = searcher.ask()  # a trial that runs all the while
+        for _ in range(80):
+            point = searcher.ask()
+            searcher.tell(point, 1.0 + point["x"])
+        searcher.tell(slow, 1.0)
+        del read[0]
+        assert max(read.values()) <= 6
+
+    def test_a_reader_that_goes_on_reads_what_a_new_one_does(self):
+        space = SearchSpace({"x": list(range(12))})
+        study = optuna.create_study()
+        ledger, reader, rng = Ledger(StudySpace(space)), HistoryReader(), random.Random(3)
+        running = []
+        for step in range(12):
+            running.append(study.ask())
+            running[-1].suggest_categorical("x", list(range(12)))
+            if step % 3:
+                ended = running.pop(rng.randrange(len(running)))
+                state = rng.choice(["COMPLETE", "FAIL"])
+                value = 1.0 if state == "COMPLETE" else None
+                study.tell(ended, value, optuna.trial.TrialState[state])
+            ledger.refresh(study.get_trials(deepcopy=False))
+            again = Ledger(StudySpace(space))
+            again.refresh(study.get_trials(deepcopy=False))
+            assert reader.read(ledger) == HistoryReader().read(again)
+            assert ledger.visited == again.visited
+            assert ledger.rows == again.rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Set
 from dataclasses import dataclass
 from datetime import datetime
@@ -33,28 +34,40 @@ class History:
     pending: tuple[int, ...]
     visited: Set[int]
 
-    @classmethod
-    def of(cls, ledger: Ledger, but: int | None = None) -> History:
-        """Read a ledger, without the trial `but` that a proposal is wanted for.
 
-        A pruned trial counts with its last intermediate value: it was stopped because it was slow,
-        and how slow is worth knowing. Trials that were interrupted say nothing of their row.
-        """
-        ended: list[FrozenTrial] = []
-        pending: list[int] = []
-        for trial in ledger.trials:
-            row = ledger.rows.get(trial.number)
-            if row is None or trial.number == but:
-                continue
-            if not trial.state.is_finished():
-                pending.append(row)
-            elif row in ledger.visited and not _lost(trial):
-                ended.append(trial)
-        # What came of a trial is known when it ends: a study that goes on sees the same order
-        # as one that is resumed.
-        ended.sort(key=lambda trial: (trial.datetime_complete or datetime.min, trial.number))
-        observed = tuple((ledger.rows[trial.number], _value(trial)) for trial in ended)
-        return cls(observed, tuple(pending), ledger.visited)
+class HistoryReader:
+    """Reads the history of a study from its ledger, every trial that has ended once.
+
+    A pruned trial counts with its last intermediate value: it was stopped because it was slow, and
+    how slow is worth knowing. Trials that were interrupted say nothing of their row.
+    """
+
+    def __init__(self) -> None:
+        self._ledger: Ledger | None = None
+        self._read = 0
+        self._ended: list[tuple[datetime, int]] = []
+        self._observed: list[tuple[int, float | None]] = []
+
+    def read(self, ledger: Ledger, but: int | None = None) -> History:
+        """What has been found, without the trial `but` that a proposal is wanted for."""
+        if ledger is not self._ledger:
+            self._ledger, self._read, self._ended, self._observed = ledger, 0, [], []
+        for number in ledger.ended[self._read :]:
+            trial, row = ledger.trials[number], ledger.rows.get(number)
+            if row is not None and not _lost(trial):
+                # What came of a trial is known when it ends: a study that goes on sees the same
+                # order as one that is resumed.
+                when = (trial.datetime_complete or datetime.min, number)
+                place = bisect(self._ended, when)
+                self._ended.insert(place, when)
+                self._observed.insert(place, (row, _value(trial)))
+        self._read = len(ledger.ended)
+        observed = self._observed
+        if ledger.whole:  # of what was pruned only, nothing is known then
+            observed = [each for each in observed if each[0] in ledger.visited]
+        pending = (ledger.rows.get(number) for number in ledger.open if number != but)
+        running = tuple(row for row in pending if row is not None)
+        return History(tuple(observed), running, ledger.visited)
 
 
 def _lost(trial: FrozenTrial) -> bool:

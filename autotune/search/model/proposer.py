@@ -16,7 +16,7 @@ from threadpoolctl import ThreadpoolController
 
 from autotune.search.model.candidates import Candidates, drawn_rows, seeded
 from autotune.search.model.features import FeatureMap, Points
-from autotune.search.model.history import History
+from autotune.search.model.history import History, HistoryReader
 from autotune.search.model.prior import standardised
 from autotune.search.model.programs import log_costs
 from autotune.search.model.schedule import FIRST_FIT, refit_at
@@ -75,6 +75,7 @@ class ModelProposer:
         self._space = space
         self._seed = seed
         self._map = FeatureMap(space)
+        self._history = HistoryReader()
         self._priors = tuple(priors)
         self._expectations: list[Expectation] | None = None
         self._favourites: list[int] | None = None
@@ -86,7 +87,7 @@ class ModelProposer:
 
     def propose(self, number: int, ledger: Ledger) -> dict[str, Value]:
         """The most promising unvisited row, or the next of the first ones."""
-        return self._space.params(self.row(History.of(ledger, but=number)))
+        return self._space.params(self.row(self._history.read(ledger, but=number)))
 
     def row(self, history: History) -> int:
         """The row to run next."""

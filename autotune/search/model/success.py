@@ -45,6 +45,7 @@ class SuccessModel:
         self._posterior: Posterior | None = None
         self._start = 0
         self._fitted = 0
+        self._overall = 0.0
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -65,10 +66,8 @@ class SuccessModel:
 
         if -1.0 not in self._labels:
             return 0.0
-        posterior = self._updated()
+        posterior, overall = self._updated(), self._overall
         labels = np.array(self._labels[self._start :])
-        # The overall rate as it was when the kernel was fitted stands for what is far away.
-        overall = float(np.mean(self._labels[: self._fitted]))
         mean = posterior.mean(labels - overall) + np.float32(overall)
         deviation = np.sqrt(np.maximum(posterior.variance, 0.0) + np.float32(posterior.noise))
         return np.asarray(np.log(np.maximum(ndtr(mean / deviation), np.float32(_LEAST))))
@@ -79,7 +78,8 @@ class SuccessModel:
             self._start = max(0, fitted - _MOST_LEARNED)
             points = self._points[self._start : fitted]
             labels = np.array(self._labels[self._start : fitted])
-            overall = float(np.mean(self._labels[:fitted]))
+            # The overall rate as it is at a fit stands for what is far away until the next one.
+            overall = self._overall = float(np.mean(self._labels[:fitted]))
             kernel = fit(points, labels - overall, self._groups, weight=0.0)
             capacity = len(points) + LONGEST_STEP
             self._posterior = Posterior(kernel, self._candidates, points, capacity)
