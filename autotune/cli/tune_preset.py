@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Callable, Sequence
+from itertools import islice
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.outputs import attempted, check_outputs
@@ -13,15 +14,18 @@ from autotune.cli.problems import shapes_text
 from autotune.cli.records import stored_text
 from autotune.cli.result import CommandResult
 from autotune.cli.style import Style, ratio, styled
-from autotune.cli.table import table
-from autotune.cli.tuned import document, winner
+from autotune.cli.table import folded, table
+from autotune.cli.tuned import document, load_lines, winner
 from autotune.core.errors import InputError
+from autotune.core.paths import CacheLocations
 from autotune.store import Stored, export_records
+from autotune.targets.invocation import Invocation
+from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:
     from autotune.model import Portfolio
     from autotune.operations.problem import Problem
-    from autotune.tuning.portfolios import Surveyed
+    from autotune.tuning.portfolios import Surveyed, SurveyVisit
     from autotune.tuning.preset_run import PresetResult
     from autotune.tuning.presets import TuningPreset
     from autotune.tuning.progress import Watcher
@@ -58,6 +62,7 @@ def run_named(args: argparse.Namespace) -> CommandResult:
     results.sort(key=lambda result: order.index(result.problem))
     records = [result.record for result in results if result.record is not None]
     lines = [_text(results)]
+    lines += _use_lines(args, preset, results, display.portfolios)
     made: list[Stored] = [*records, *display.portfolios]
     failure = attempted(args.export, lambda path: export_records(made, path))
     if args.export is not None and failure is None:
@@ -126,6 +131,9 @@ class _Display:
         self._count = len(preset.problems)
         self._number = 0
         self._end: Callable[[], None] = lambda: None
+        self._capped = preset.survey is not None and any(
+            lot.problems[0].threads is not None for lot in preset.survey.lots()
+        )
         self.portfolios: list[Portfolio] = []
 
     def watch(self, problem: Problem, seconds: float) -> Watcher | None:
@@ -141,31 +149,46 @@ class _Display:
         self._end = line.end
         return line
 
-    def visit(self, problem: Problem, number: int, left_s: float) -> None:
+    def visit(self, visit: SurveyVisit) -> None:
         """Say now and then how far a survey has come."""
-        if not self._quiet and (number == 1 or number % _TOLD == 0):
-            text = f"survey: visit {number}, {problem.label}, {left_s:.0f} s left"
-            print(text, file=sys.stderr, flush=True)
+        if not self._quiet and (visit.visit == 1 or visit.visit % _TOLD == 0):
+            problem = visit.problem
+            lot = self._lot(problem.dtype, problem.threads)
+            shape = "x".join(map(str, problem.shape))
+            layout = "" if problem.layout == "nn" else f" {problem.layout}"
+            print(
+                f"survey {visit.lot}/{visit.lots} ({lot}): measuring {shape}{layout}, "
+                f"{visit.left_s:.0f} s left",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def surveyed(self, result: Surveyed) -> None:
         """Keep what a survey has brought, and say it."""
         made = result.portfolio
         self.portfolios.append(made)
         if not self._quiet:
+            count, programs = len(made.entries), result.programs
             print(
-                f"survey: {made.dtype}: {len(made.entries)} programs of {result.programs}, chosen "
-                f"by {result.measurements} measurements on {made.shapes} shapes, lose "
-                f"{made.loss:.1%} to all of them; {result.seconds:.0f} s",
+                f"survey: {self._lot(made.dtype, made.threads)}: kept {count} of {programs} "
+                f"kernels ({result.measurements} measurements on {made.shapes} shapes; on average "
+                f"{made.loss:.1%} slower than the best of all {programs}); {result.seconds:.0f} s",
                 file=sys.stderr,
                 flush=True,
             )
 
+    def _lot(self, dtype: str, threads: int | None) -> str:
+        """Which problems a portfolio is for."""
+        if threads is not None:
+            return f"{dtype}, {threads} thread{'' if threads == 1 else 's'}"
+        return f"{dtype}, all threads" if self._capped else dtype
+
     def show(self, result: PresetResult) -> None:
-        """Say what became of a problem."""
+        """Say what became of a problem; of those that were not reached the end has a line."""
         self._number += 1
         self._end()
         self._end = lambda: None
-        if self._quiet:
+        if self._quiet or result.status == "not reached":
             return
         text = f"{self._number}/{self._count} {result.problem.label}: {result.status}"
         if result.record is not None:
@@ -197,15 +220,17 @@ def _document(result: PresetResult) -> dict[str, Any]:
 
 
 def _text(results: Sequence[PresetResult]) -> str:
+    """A table of what was reached, a line for the rest, and means."""
     header = ("shape", "dtype", "winner", "ms", "GFLOP/s", "x vendor", "")
-    rows = []
+    rows, unreached = [], [result for result in results if result.status == "not reached"]
     for result in results:
         problem, record = result.problem, result.record
         shape = "x".join(map(str, problem.shape))
         shape += "" if problem.layout == "nn" else f" {problem.layout}"
         note = "" if result.status == "tuned" else f"{result.status} {result.reason}".strip()
         if record is None:
-            rows.append((shape, problem.dtype, "-", "-", "-", "-", note))
+            if result not in unreached:
+                rows.append((shape, problem.dtype, "-", "-", "-", "-", note))
             continue
         if record.noisy:
             note = f"{note} {styled('noisy', Style.YELLOW)}".strip()
@@ -221,20 +246,56 @@ def _text(results: Sequence[PresetResult]) -> str:
                 note,
             )
         )
-    lines = [table(header, rows, right=("ms", "GFLOP/s", "x vendor"))]
-    for dtype, mean in geometric_means(results).items():
-        told = ratio(f"{mean:.3f}x", mean)
-        lines.append(f"{dtype}: geometric mean {told} the vendor library")
+    lines = [table(header, rows, right=("ms", "GFLOP/s", "x vendor"))] if rows else []
+    if unreached:
+        lines.append(f"{len(unreached)} of {len(results)} not reached: {unreached[0].reason}")
+    for dtype in dict.fromkeys(result.problem.dtype for result in results):
+        own = [result for result in results if result.problem.dtype == dtype]
+        if mean := _mean(own):
+            lines.append(f"{dtype}: {mean}")
     return "\n".join(lines)
 
 
-def geometric_means(results: Sequence[PresetResult]) -> dict[str, float]:
-    """Speed relative to the vendor library by dtype, over the problems with both."""
-    ratios: dict[str, list[float]] = {}
-    for result in results:
-        if result.record is not None and result.record.baseline is not None:
-            ratios.setdefault(result.problem.dtype, []).append(result.record.baseline.ratio)
-    return {
-        dtype: math.exp(sum(map(math.log, values)) / len(values))
-        for dtype, values in ratios.items()
-    }
+def _mean(results: Sequence[PresetResult]) -> str:
+    """The mean speed relative to the vendor library, and over how many; empty without any."""
+    records = [each.record for each in results if each.record is not None]
+    compared = [(each, each.baseline.ratio) for each in records if each.baseline is not None]
+    ratios = [faster for each, faster in compared if not each.noisy]
+    noisy = len(compared) - len(ratios)
+    if not ratios:
+        return f"no mean: {noisy} of {len(results)} measured, all noisy" if noisy else ""
+    mean = geometric_mean(ratios)
+    left_out = f"; {noisy} noisy left out" if noisy else ""
+    return (
+        f"geometric mean {ratio(f'{mean:.3f}x', mean)} the vendor library, over {len(ratios)} of "
+        f"{len(results)}{left_out}"
+    )
+
+
+def _use_lines(
+    args: argparse.Namespace,
+    preset: TuningPreset,
+    results: Sequence[PresetResult],
+    portfolios: Sequence[Portfolio],
+) -> list[str]:
+    """Where what was made is stored, and the program that loads the first of it."""
+    records = {each.problem: each.record for each in results if each.record is not None}
+    if not records and not portfolios:
+        return []
+    path = CacheLocations.at(args.cache).database
+    made = stored_text(len(records), len(portfolios))
+    lines = [folded("stored    ", f"{made} in {path}")]
+    if portfolios:
+        lines.append(folded("serves    ", "`autotune.matmul` every shape; `load` those above"))
+    for problem, record in islice(records.items(), 1):
+        lines += load_lines(
+            Invocation.of(
+                problem,
+                make_target(args.target or preset.target),
+                record.fingerprint,
+                device=args.device,
+                cache=args.cache,
+                extra_families=args.families,
+            )
+        )
+    return lines

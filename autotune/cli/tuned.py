@@ -86,7 +86,16 @@ def summary(result: TuneResult) -> str:
     for word, text in _outcome(result):
         label = f"{word:<10}"
         lines.append(folded(styled(label, Style.YELLOW) if word in _DOUBTS else label, text))
-    lines += _load_lines(result)
+    lines += load_lines(
+        Invocation.of(
+            result.problem,
+            result.placed,
+            result.best.fingerprint,
+            device=result.device,
+            cache=result.cache,
+            extra_families=result.extra_families,
+        )
+    )
     return "\n".join(lines)
 
 
@@ -128,16 +137,8 @@ def _space_text(result: TuneResult) -> str:
     )
 
 
-def _load_lines(result: TuneResult) -> list[str]:
-    """The program that loads the winner, with a label before its first line."""
-    invocation = Invocation.of(
-        result.problem,
-        result.placed,
-        result.best.fingerprint,
-        device=result.device,
-        cache=result.cache,
-        extra_families=result.extra_families,
-    )
+def load_lines(invocation: Invocation) -> list[str]:
+    """The program that loads a winner, with a label before its first line."""
     label = "load it   "
     first, *rest = invocation.load_lines(width() - len(label))
     return [label + first, *(" " * len(label) + line for line in rest)]

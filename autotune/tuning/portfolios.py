@@ -6,10 +6,11 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from autotune.core.deadline import Deadline
 from autotune.model import LARGEST, Portfolio, Sizes, build, is_modelled, with_calls
+from autotune.operations.problem import Gemm
 from autotune.store import BinaryRecord, record_sources
 from autotune.store.checks import utc_now
 from autotune.targets.predicting import predictor_of
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
     from autotune.families.launch import Binary
     from autotune.model import Entry, Key
-    from autotune.operations.problem import Gemm
-    from autotune.tuning.survey import Place, Watch
+    from autotune.tuning.survey import Place
+    from autotune.tuning.survey import Watch as VisitWatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class Surveyed:
 
     Attributes:
         portfolio: what was stored.
-        programs: that were tried.
+        programs: that it was chosen from: tried now, or kept from before.
         measurements: that prices were fitted to.
         seconds: that it took.
     """
@@ -110,6 +111,29 @@ class Surveyed:
     programs: int
     measurements: int
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyVisit:
+    """Where a survey stands.
+
+    Attributes:
+        problem: that is visited.
+        lot: the number of its lot, from 1.
+        lots: how many there are.
+        visit: its number in the lot, from 1.
+        left_s: seconds that are left to the lot.
+    """
+
+    problem: Gemm
+    lot: int
+    lots: int
+    visit: int
+    left_s: float
+
+
+Watch: TypeAlias = Callable[[SurveyVisit], None]
+"""Hears of each visit before it is made."""
 
 
 def survey_device(
@@ -157,15 +181,22 @@ def survey_device(
             survey.recall()
             survey.take(before)
             survey.take(made.get(dtype))
-            survey.hold(own_time, stopped, watch)
+            survey.hold(own_time, stopped, _lot_watch(watch, number + 1, len(lots)))
             found = _stored(place, survey, problems, before, plan.weights, stopped)
         if found is not None:
             made[dtype] = found
             now_s = deadline.elapsed_s
             timed = [each for each in survey.book.programs if each.timed]
             count = sum(len(each.timed) for each in timed)
-            yield Surveyed(found, len(timed), count, now_s - begun_s)
+            programs = {each.key for each in (*timed, *found.entries)}
+            yield Surveyed(found, len(programs), count, now_s - begun_s)
             begun_s = now_s
+
+
+def _lot_watch(watch: Watch | None, lot: int, lots: int) -> VisitWatch | None:
+    if watch is None:
+        return None
+    return lambda problem, visit, left_s: watch(SurveyVisit(problem, lot, lots, visit, left_s))
 
 
 def _served(place: Place, lot: Lot) -> Lot:

@@ -28,8 +28,10 @@ from autotune.tuning.preset_schedule import (
     Claim,
     expected_gain,
     first_visit_s,
+    in_turn,
     second_round_s,
     second_visits,
+    survey_s,
 )
 from autotune.tuning.survey import Place
 from autotune.tuning.trials import Workplace
@@ -40,9 +42,9 @@ if TYPE_CHECKING:
     from autotune.families.family import KernelFamily
     from autotune.operations.problem import Problem
     from autotune.tuning.portfolios import Surveyed
+    from autotune.tuning.portfolios import Watch as SurveyWatch
     from autotune.tuning.presets import TuningPreset
     from autotune.tuning.progress import Watcher
-    from autotune.tuning.survey import Watch as SurveyWatch
 
 EFFORT = Effort(budget_s=0.1, finals_s=2.0)
 """Less per trial than for a single problem: there are many, and they learn from each other."""
@@ -215,7 +217,7 @@ def run_preset(
     first = preset.problems[0].problem
     if plan is not None:
         survey = Place(chosen, read, found, store, programs, workers, seed)
-        own = Deadline((plan.share if tasks else 1.0) * deadline.remaining_s)
+        own = Deadline(survey_s(deadline.remaining_s, plan.share, len(tasks)))
         with Interrupt(own) as interrupt:
             for made in survey_device(
                 survey,
@@ -318,8 +320,8 @@ class _Rounds:
         visit: Callable[[_Task, float], TuneResult],
         journal: _Journal,
     ) -> None:
-        # Python's sorting keeps the preset's order among equals.
-        self._tasks = sorted(tasks, key=lambda task: -task.gain)
+        order = in_turn([Claim(each.weight, each.gain, each.problem.dtype) for each in tasks])
+        self._tasks = [tasks[at] for at in order]
         self._deadline = deadline
         self._visit = visit
         self._journal = journal

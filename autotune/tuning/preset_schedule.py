@@ -5,19 +5,24 @@ visits every problem for those. What is then left goes where more is expected, j
 problem is behind the vendor library and by what the second half of its trials still brought.
 
 Where the time is too short for two rounds worth the name there is one, and where it is too short
-for all problems, those visited are the ones that have no record yet or the worst. A visit that has
+for all problems, those visited are the ones that have no record yet or the worst, of each element
+type in turn; a survey before them then gets less than its share. A visit that has
 found nothing valid when its time is over goes on until it has: those after it get less.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 MIN_VISIT_S = 6.0
 """A visit shorter than this is not begun: operands, compiling the first kernels and the finals
 would leave no time for trials."""
+
+LEAST_SURVEY = 1 / 3
+"""Of the time, what a survey keeps however many problems wait: it is what serves all others."""
 
 SECOND_SHARE = 0.5
 """Of the time, what is kept for the second round."""
@@ -36,10 +41,12 @@ class Claim:
     Attributes:
         weight: seconds that the preset means for it.
         gain: logarithm of the speed that is expected to be gained.
+        kind: its element type: a short run is to reach each.
     """
 
     weight: float
     gain: float
+    kind: str = ""
 
 
 def expected_gain(ratio: float | None, medians: Sequence[float]) -> float:
@@ -55,6 +62,34 @@ def expected_gain(ratio: float | None, medians: Sequence[float]) -> float:
     half = medians[: (len(medians) + 1) // 2]
     late = math.log(min(half) / min(medians))
     return max(LEAST_GAIN, behind + late)
+
+
+def survey_s(left_s: float, share: float, problems: int) -> float:
+    """Seconds for a survey: its share, unless it would take the first visits' time.
+
+    Args:
+        left_s: seconds for the survey and all visits.
+        share: of the preset's time, what the survey is meant to have.
+        problems: how many are to be visited.
+    """
+    if not problems:
+        return left_s
+    meant_s = share * left_s
+    return min(meant_s, max(left_s - problems * MIN_VISIT_S, LEAST_SURVEY * left_s))
+
+
+def in_turn(claims: Sequence[Claim]) -> list[int]:
+    """The order of first visits: who promises most, of equals each kind in turn.
+
+    Args:
+        claims: of all problems, in the preset's order.
+    """
+    seen: Counter[str] = Counter()
+    ranks = []
+    for each in claims:
+        ranks.append((-each.gain, seen[each.kind]))
+        seen[each.kind] += 1
+    return sorted(range(len(claims)), key=ranks.__getitem__)
 
 
 def second_round_s(left_s: float, weights: Sequence[float]) -> float:
