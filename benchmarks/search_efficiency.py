@@ -1,7 +1,7 @@
 """How few evaluations samplers need: ``python benchmarks/search_efficiency.py --data DIR``.
 
 Replays every recorded space in a folder with our samplers and, with ``--peers``, with Kernel
-Tuner's strategies and pyATF's default (``pip install 'autotune-kernels[bench]'``). Every unique
+Tuner's strategies and pyATF's default (``pip install '.[bench]'``). Every unique
 configuration asked for is charged, failing ones included. Prints Markdown; partial results go to
 stderr as they come. With ``--runs FILE`` every run is kept in that file, and those that are there
 already, of the same commit and the same data, are not made again, so that an interrupted benchmark

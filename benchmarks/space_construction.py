@@ -1,7 +1,7 @@
 """What building a search space costs: ``python benchmarks/space_construction.py --data DIR``.
 
 Builds every space in a folder from its text, again and again, with autotune, Kernel Tuner and
-pyATF (``pip install 'autotune-kernels[bench]'``) taking turns in one process, and compares the
+pyATF (``pip install '.[bench]'``) taking turns in one process, and compares the
 processor time. All must agree on the number of valid configurations. Then it counts and samples
 two spaces that are too large to list, each in a process of its own. Prints Markdown, or JSON with
 ``--json``.

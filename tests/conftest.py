@@ -191,7 +191,7 @@ def _missing_gpu() -> str | None:
     if count.value == 0:
         return "there is no NVIDIA GPU"
     if importlib.util.find_spec("cuda") is None:
-        return "cuda-bindings is not installed: pip install 'autotune-kernels[cuda]'"
+        return "cuda-bindings is not installed: pip install '.[cuda]'"
     return None
 
 
@@ -200,7 +200,7 @@ def _missing_browser() -> str | None:
     """Why tests that open a page in a browser cannot run, or None."""
     for module in ("selenium", "vl_convert"):
         if importlib.util.find_spec(module) is None:
-            return f"{module} is not installed: pip install 'autotune-kernels[test]'"
+            return f"{module} is not installed: pip install '.[test]'"
     if not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))):
         return "there is no Chromium: apt-get install chromium chromium-driver"
     if shutil.which("chromedriver") is None:
@@ -212,9 +212,9 @@ def _missing_browser() -> str | None:
 def _missing_mpi() -> str | None:
     """Why tests that start MPI ranks cannot run, or None."""
     if importlib.util.find_spec("mpi4py") is None:
-        return "mpi4py is not installed: pip install 'autotune-kernels[mpi]'"
+        return "mpi4py is not installed: pip install '.[mpi]'"
     # The one that pip installs lies beside the interpreter, which need not be on the path.
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     if shutil.which("mpiexec", path=places) is None:
-        return "there is no mpiexec: pip install 'autotune-kernels[mpi]'"
+        return "there is no mpiexec: pip install '.[mpi]'"
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -162,7 +163,7 @@ def summary(result: SweepResult) -> str:
         )
     if not result.complete:
         lines.append("go on     with the same command")
-    lines.append(f"replay    autotune replay --study {result.study}")
+    lines.append(f"replay    {shlex.join(['autotune', 'replay', '--study', result.study])}")
     return "\n".join(lines)
 
 

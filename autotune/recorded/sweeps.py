@@ -20,13 +20,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from autotune.core.configuration import Candidate
+    from autotune.core.configuration import Candidate, Value
     from autotune.core.measurement import Measurement
     from autotune.operations.problem import Problem
     from autotune.store import StoredMeasurement
 
-CSV_COLUMNS = ("family", "configuration", "outcome", "median_s", "low_s", "high_s", "reason")
-"""The configuration is one JSON object: families have different parameters."""
+CSV_COLUMNS = ("family", "outcome", "median_s", "low_s", "high_s", "repeats", "reason")
+"""The first columns; those after them are parameters, empty where a family lacks one."""
+
+_OLD_COLUMNS = ("family", "configuration", "outcome", "median_s", "low_s", "high_s", "reason")
+"""Those of earlier files, where the configuration is one JSON object."""
 
 
 def document(candidate: Candidate, measurement: Measurement) -> dict[str, Any]:
@@ -43,34 +46,51 @@ def document(candidate: Candidate, measurement: Measurement) -> dict[str, Any]:
 
 
 def write_csv(measured: Iterable[tuple[Candidate, Measurement]]) -> str:
-    """The measurements of a sweep as CSV, one a row, times in seconds."""
+    """The measurements of a sweep as CSV, one a row, times in seconds, a column a parameter."""
+    rows = list(measured)
+    parameters = dict.fromkeys(name for candidate, _ in rows for name in candidate.configuration)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
-    for candidate, measurement in measured:
-        low_s, high_s = measurement.interval_s or ("", "")
-        median_s = "" if measurement.median_s is None else measurement.median_s
+    writer.writerow([*CSV_COLUMNS, *parameters])
+    for candidate, measurement in rows:
+        values = candidate.configuration
         writer.writerow(
             [
                 candidate.family,
-                json.dumps(dict(candidate.configuration)),
                 measurement.outcome,
-                median_s,
-                low_s,
-                high_s,
+                measurement.median_s,  # nothing is written for None
+                *(measurement.interval_s or (None, None)),
+                measurement.repeats,
                 measurement.reason,
+                *(_cell(values[name]) if name in values else None for name in parameters),
             ]
         )
     return out.getvalue()
 
 
+def _cell(value: Value) -> str:
+    """A value as it is read again: text as it is, unless it reads like something else."""
+    return value if isinstance(value, str) and _value(value) == value else json.dumps(value)
+
+
+def _value(cell: str) -> Any:
+    """What a cell stands for: a number, true, false, or text; None where it is empty."""
+    if not cell:
+        return None
+    try:
+        value = json.loads(cell)
+    except (ValueError, RecursionError):
+        return cell
+    return value if isinstance(value, str | int | float) else cell
+
+
 def is_csv(content: str) -> bool:
     """Whether this is a sweep's CSV."""
-    return content.startswith(",".join(CSV_COLUMNS[:4]))
+    return content.startswith((",".join(CSV_COLUMNS[:4]), ",".join(_OLD_COLUMNS[:4])))
 
 
 def read_csv(content: str, name: str) -> Recording:
-    """A sweep as `write_csv` writes it.
+    """A sweep as `write_csv` writes it, or as it once did.
 
     Raises:
         InputError: a field is missing or not what it should be.
@@ -79,8 +99,9 @@ def read_csv(content: str, name: str) -> Recording:
 
 
 def _csv_rows(content: str) -> Iterator[Entry]:
-    rows = csv.DictReader(io.StringIO(content))
-    for number in itertools.count(2):
+    rows = csv.reader(io.StringIO(content))
+    columns: list[str] = []
+    for number in itertools.count(1):
         where = f"line {number}"
         try:
             row = next(rows, None)
@@ -88,18 +109,35 @@ def _csv_rows(content: str) -> Iterator[Entry]:
             raise InputError(f"{where}: not usable CSV: {error}") from error
         if row is None:
             return
-        try:
-            configuration = json.loads(row["configuration"] or "")
-            median_s, low_s, high_s = (
-                float(text) if (text := row.get(column)) else None
-                for column in ("median_s", "low_s", "high_s")
-            )
-        except (ValueError, RecursionError) as error:
-            raise InputError(
-                f"{where}: expected a configuration as JSON and a median in seconds ({error})"
-            ) from error
-        times = {"median_s": median_s, "interval_s": [low_s, high_s] if high_s else None}
-        yield _entry({**row, "configuration": configuration, **times}, where)
+        if not columns:
+            columns = row
+        elif row:  # a line may be empty
+            yield _csv_entry(columns, row, where)
+
+
+def _csv_entry(columns: list[str], row: list[str], where: str) -> Entry:
+    count = len(CSV_COLUMNS)
+    cells = dict(zip(columns[:count], row, strict=False))
+    try:
+        if "configuration" in cells:
+            configuration = json.loads(cells["configuration"])
+        else:
+            values = zip(columns[count:], map(_value, row[count:]), strict=False)
+            configuration = {name: value for name, value in values if value is not None}
+        median_s, low_s, high_s = (
+            float(text) if (text := cells.get(column)) else None
+            for column in ("median_s", "low_s", "high_s")
+        )
+        repeats = int(cells.get("repeats") or 0)
+    except (ValueError, RecursionError) as error:
+        wanted = "a configuration as JSON, " if "configuration" in cells else ""
+        raise InputError(
+            f"{where}: expected {wanted}times in seconds and a whole number of repeats ({error})"
+        ) from error
+    interval = {"interval_s": [low_s, high_s] if high_s else None, "repeats": repeats}
+    return _entry(
+        {**cells, "configuration": configuration, "median_s": median_s, **interval}, where
+    )
 
 
 def is_sweep(document: Mapping[str, Any]) -> bool:

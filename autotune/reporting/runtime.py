@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 from autotune.core.errors import MissingDependencyError
+from autotune.core.installing import install_hint
 
 
 def converter() -> Any:
@@ -18,7 +19,7 @@ def converter() -> Any:
         import vl_convert
     except ImportError as error:
         raise MissingDependencyError(
-            "a report's charts need vl-convert-python: pip install 'autotune-kernels[report]'"
+            f"a report's charts need vl-convert-python: {install_hint('report')}"
         ) from error
     return vl_convert
 

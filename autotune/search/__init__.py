@@ -1,6 +1,7 @@
 """Optuna studies over search spaces, in which no trial is infeasible and none a duplicate."""
 
 from autotune.core.errors import MissingDependencyError
+from autotune.core.installing import install_hint
 
 try:
     from autotune.search.feasible import FeasibleSampler, Proposer, SpaceExhaustedError
@@ -16,7 +17,7 @@ except ImportError as error:
         raise
     raise MissingDependencyError(
         f"tuning and searching need {error.name}, which is not installed: "
-        "pip install autotune-kernels, in place of autotune-kernels-slim"
+        f"{install_hint()}, in place of autotune-kernels-slim"
     ) from error
 
 __all__ = [

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-pytest.importorskip("numba_cuda", reason="pip install 'autotune-kernels[numba-cuda]'")
+pytest.importorskip("numba_cuda", reason="pip install '.[numba-cuda]'")
 
 from autotune.families.bound import Bound
 from autotune.families.catalog import load_families

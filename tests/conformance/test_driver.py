@@ -249,7 +249,7 @@ def test_pycuda_is_taken_where_it_is_installed() -> None:
 
 
 def test_the_bindings_on_a_stand_in(tmp_path: Path) -> None:
-    pytest.importorskip("cuda.bindings", reason="pip install 'autotune-kernels[compile]'")
+    pytest.importorskip("cuda.bindings", reason="pip install '.[compile]'")
     compiler = shutil.which("cc") or shutil.which("gcc")
     places = [Path(place) / HEADERS for place in sys.path]  # of the CUDA runtime's package
     headers = next((place for place in places if (place / "cuda.h").exists()), None)

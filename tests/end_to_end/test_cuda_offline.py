@@ -32,12 +32,12 @@ NUMBA_H200 = ["--target", "numba-cuda", "--device", "h200"]
 
 needs_nvrtc = pytest.mark.skipif(
     importlib.util.find_spec("cuda") is None,
-    reason="NVRTC is not installed: pip install 'autotune-kernels[compile]'",
+    reason="NVRTC is not installed: pip install '.[compile]'",
 )
 
 needs_numba_cuda = pytest.mark.skipif(
     importlib.util.find_spec("numba_cuda") is None,
-    reason="numba-cuda is not installed: pip install 'autotune-kernels[numba-cuda]'",
+    reason="numba-cuda is not installed: pip install '.[numba-cuda]'",
 )
 
 

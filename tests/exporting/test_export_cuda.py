@@ -66,7 +66,7 @@ needs_toolkit = pytest.mark.skipif(
 )
 needs_nvrtc = pytest.mark.skipif(
     importlib.util.find_spec("cuda") is None,
-    reason="NVRTC is not installed: pip install 'autotune-kernels[compile]'",
+    reason="NVRTC is not installed: pip install '.[compile]'",
 )
 
 

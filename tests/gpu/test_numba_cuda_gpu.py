@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from test_runtime_gpu import Library, check, operands, product
 
-pytest.importorskip("numba_cuda", reason="pip install 'autotune-kernels[numba-cuda]'")
+pytest.importorskip("numba_cuda", reason="pip install '.[numba-cuda]'")
 
 from autotune import Gemm, MatchQuality, load, tune
 from autotune.cli import main

@@ -46,7 +46,7 @@ class Page(HTMLParser):
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for module in ("zensical", "mkdocstrings_handlers"):
         if importlib.util.find_spec(module) is None:
-            pytest.skip(f"{module} is not installed: pip install 'autotune-kernels[docs]'")
+            pytest.skip(f"{module} is not installed: pip install '.[docs]'")
     folder = tmp_path_factory.mktemp("documentation") / "site"
     done = build(folder)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from records import record
 from autotune.cli import main
 from autotune.cli.records import shipped
 from autotune.cli.style import plain
+from autotune.cli.sweep_command import summary
 from autotune.cli.table import folded, table
 from autotune.core.configuration import Candidate
 from autotune.core.device import Device
@@ -32,6 +34,7 @@ from autotune.search import open_study
 from autotune.store import TuningCache
 from autotune.targets.cpu.target import CpuTarget
 from autotune.targets.registry import make_target
+from autotune.tuning.sweeper import SweepResult
 from autotune.tuning.trials import Workplace
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +43,7 @@ COLUMNS = 100
 
 needs_mpi = pytest.mark.skipif(
     importlib.util.find_spec("mpi4py") is None,
-    reason="mpi4py is not installed: pip install 'autotune-kernels[mpi]'",
+    reason="mpi4py is not installed: pip install '.[mpi]'",
 )
 
 
@@ -591,3 +594,20 @@ class TestFolding:
         assert rows[0].startswith("1  word")
         assert all(line.startswith("   word") for line in rows[1:])
         assert last == "2"
+
+
+def test_what_a_sweep_says_can_be_pasted() -> None:
+    result = SweepResult(
+        problem=Gemm(8, 8, 8),
+        target="cpu",
+        device="Example CPU",
+        study="odd study's",
+        seed=0,
+        size=1,
+        wanted=1,
+        measured=(),
+        seconds=0.1,
+        interrupted=False,
+    )
+    *_, last = summary(result).splitlines()
+    assert shlex.split(last)[1:] == ["autotune", "replay", "--study", "odd study's"]

@@ -468,11 +468,11 @@ class TestGpu:
         found = by_name(CudaTarget.examine())
         assert found["GPU 0"].found.startswith("Stub, 24 GiB")
         assert found["GPU"].status is Status.PROBLEM
-        assert found["GPU"].remedy == "pip install 'autotune-kernels[cuda]'"
+        assert found["GPU"].remedy == "pip install '.[cuda]' from a checkout"
         assert found["NVRTC"].status is Status.NOTE
 
     def test_one_that_works(self, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        pytest.importorskip("cuda.bindings", reason="pip install 'autotune-kernels[compile]'")
+        pytest.importorskip("cuda.bindings", reason="pip install '.[compile]'")
         if has_pycuda():
             pytest.skip("PyCUDA knows the stand-in for what it is")
         places = [Path(place, "nvidia", "cu13", "include") for place in sys.path]
@@ -507,7 +507,7 @@ class TestMpi:
         [check] = MpiTarget.examine()
         assert (check.status, check.remedy) == (
             Status.NOTE,
-            "pip install 'autotune-kernels[mpi]'",
+            "pip install '.[mpi]' from a checkout",
         )
 
     @pytest.mark.mpi

@@ -100,7 +100,7 @@ def test_a_gpu_that_cannot_be_used_is_said_and_listed(machine: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr == (
         "autotune: 2 GPUs (Stub A) are here and not used: cuda-bindings is not installed; "
-        "pip install 'autotune-kernels[cuda]', or choose target cpu\n"
+        "pip install '.[cuda]' from a checkout, or choose target cpu\n"
     )
     document = json.loads(done.stdout)
     assert document["fingerprint"]["kind"] == "cpu"
@@ -128,7 +128,7 @@ def test_whoever_chooses_the_gpu_gets_an_error(machine: Path) -> None:
     done = run(machine, "tune", "--target", "cuda")
     assert (done.returncode, done.stdout) == (1, "")
     assert "the CUDA target needs cuda-bindings" in done.stderr
-    assert "pip install 'autotune-kernels[cuda]'" in done.stderr
+    assert "pip install '.[cuda]'" in done.stderr
     assert done.stderr.count("\n") == 1
 
 

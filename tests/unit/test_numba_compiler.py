@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("numba_cuda", reason="pip install 'autotune-kernels[numba-cuda]'")
+pytest.importorskip("numba_cuda", reason="pip install '.[numba-cuda]'")
 
 from autotune.core.errors import CompileError, MissingDependencyError
 from autotune.core.limits import CudaLimits

@@ -64,7 +64,7 @@ for job in json.load(sys.stdin):
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("numba_cuda") is None,
-    reason="numba-cuda is not installed: pip install 'autotune-kernels[numba-cuda]'",
+    reason="numba-cuda is not installed: pip install '.[numba-cuda]'",
 )
 
 

@@ -95,7 +95,7 @@ def test_an_nvrtc_that_is_newer_than_the_driver_is_refused() -> None:
 @pytest.mark.parametrize(
     ("driver", "remedy"),
     [
-        ((12, 8), "or in a new environment pip install 'autotune-kernels[cuda12]'"),
+        ((12, 8), "or in a new environment pip install '.[cuda12]' from a checkout"),
         ((11, 8), "update the driver"),
     ],
 )
@@ -125,7 +125,7 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
         return real(name, *arguments)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'autotune-kernels\[compile\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install '.\[compile\]'"):
         compile_cuda(SOURCE, "sm_90")
 
 

@@ -203,6 +203,34 @@ def test_sweeps_come_back_from_json_csv_and_a_list_of_one(tmp_path: Path) -> Non
         assert recorded.value(CANDIDATES[2][0]) == 1.5
 
 
+def test_csv_has_a_column_for_each_parameter() -> None:
+    first, *rows = sweeps.write_csv(CANDIDATES).splitlines()
+    assert first == "family,outcome,median_s,low_s,high_s,repeats,reason,x,mode,y"
+    assert rows == [
+        "f,ok,3.0,2.9,3.1,0,,1,a,",
+        "f,timeout,,,,0,-,2,a,",
+        "g,abandoned,1.5,,,0,,,,true",
+    ]
+    odd = {"one": "1", "empty": "", "word": '"w"', "list": "[1]", "nan": "NaN", "reason": 0.5}
+    odd |= {"big": 2**60, "comma": "a,b", "true": "true", "outcome": True}
+    measured = Measurement(Outcome.OK, 1e-3, (0.9e-3, 1.1e-3), repeats=7)
+    content = sweeps.write_csv([(Candidate("f", Configuration(odd)), measured)])
+    [entry] = sweeps.read_csv(content, "odd").entries
+    assert dict(entry.configuration) == odd
+    assert [type(each) for each in entry.configuration.values()] == [*map(type, odd.values())]
+    assert (entry.value, entry.repeats, entry.interval) == (1e-3, 7, (0.9e-3, 1.1e-3))
+
+
+def test_csv_of_earlier_versions_is_read(tmp_path: Path) -> None:
+    old = (
+        "family,configuration,outcome,median_s,low_s,high_s,reason\n"
+        'f,"{""x"": 1, ""mode"": ""a""}",ok,3.0,2.9,3.1,\n'
+        'f,"{""x"": 2, ""mode"": ""a""}",timeout,,,,-\n'
+    )
+    recorded = read_recorded(write(tmp_path / "old.csv", old))
+    assert str(values(recorded)) == str({"f: x=1 mode=a": 3.0, "f: x=2 mode=a": math.nan})
+
+
 def test_the_cache_holds_what_was_measured(tmp_path: Path) -> None:
     cache = TuningCache(tmp_path / "tuning.sqlite")
     problem = Gemm(8, 8, 8)
@@ -396,6 +424,14 @@ BAD = {
     "csv": (
         "family,configuration,outcome,median_s\nf,{,ok,1\n",
         "line 2: expected a configuration as JSON",
+    ),
+    "new csv": (
+        "family,outcome,median_s,low_s,high_s,repeats,reason,x\nf,ok,slow,,,1,,2\n",
+        "line 2: expected times in seconds and a whole number of repeats",
+    ),
+    "csv without a time": (
+        "family,outcome,median_s,low_s,high_s,repeats,reason,x\nf,ok\n",
+        "line 2.median_s must be positive seconds",
     ),
     "short csv": ("family,configuration,outcome,median_s\nf\n", "line 2: expected"),
 }

@@ -227,7 +227,7 @@ def test_without_vega_the_package_is_named(
     runtime.bundle.cache_clear()
     with pytest.raises(MissingDependencyError):
         runtime.bundle()
-    assert "pip install 'autotune-kernels[report]'" in refused(capsys, "mine", code=1)
+    assert "pip install '.[report]'" in refused(capsys, "mine", code=1)
 
 
 def test_pictures_are_drawn(place: CacheLocations, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ try:
     import llvmlite.binding as llvm
 except ImportError as error:
     raise MissingDependencyError(
-        f"the target cpu needs Numba ({error}): pip install numba, or 'autotune-kernels-slim[cpu]'"
+        f"the target cpu needs Numba ({error}): pip install numba"
     ) from error
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.check import Check, Status, attempt
 from autotune.core.errors import AutotuneError, MissingDependencyError
+from autotune.core.installing import install_hint
 from autotune.core.processors import text_of
 from autotune.targets.cuda.compile.numba_compiler import check_numba, toolchain
 from autotune.targets.cuda.compile.nvrtc import (
@@ -28,9 +29,9 @@ from autotune.targets.examining import Apart
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_INSTALL = "pip install 'autotune-kernels[cuda]'"
-_INSTALL_COMPILE = "pip install 'autotune-kernels[compile]'"
-_INSTALL_NUMBA = "pip install 'autotune-kernels[numba-cuda]'"
+_INSTALL = install_hint("cuda")
+_INSTALL_COMPILE = install_hint("compile")
+_INSTALL_NUMBA = install_hint("numba-cuda")
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _NVIDIA, _DISPLAY = "0x10de", "0x03"
 _PROBE = 'extern "C" __global__ void probe(float* x) { *x = 1.0f; }'

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from autotune.core.check import Check, Status, attempt
 from autotune.core.deadline import Deadline
 from autotune.core.errors import OutOfTimeError
+from autotune.core.installing import install_hint
 from autotune.targets.examining import Apart
 from autotune.targets.mpi.identity import expected
 from autotune.targets.mpi.mpiexec import find_mpiexec
@@ -22,7 +23,7 @@ from autotune.targets.mpi.ranks.launched import SIZE_NAMES, told
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_INSTALL = "pip install 'autotune-kernels[mpi]'"
+_INSTALL = install_hint("mpi")
 _START_S = 60.0
 _RANKS = 2
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from autotune.core.device import Device, DeviceFingerprint
 from autotune.core.errors import MissingDependencyError
+from autotune.core.installing import install_hint
 from autotune.core.limits import MpiLimits
 from autotune.targets.mpi.messages import GpuSet, RankSet
 from autotune.targets.mpi.mpiexec import find_mpiexec
@@ -103,8 +104,7 @@ def _library_version() -> str:
     if asked.returncode:
         told = asked.stderr.strip().rpartition("\n")[2]
         raise MissingDependencyError(
-            f"mpi4py does not find its MPI library ({told[:200]}): "
-            "pip install 'autotune-kernels[mpi]'",
+            f"mpi4py does not find its MPI library ({told[:200]}): {install_hint('mpi')}",
             name="mpi4py",
         )
     return asked.stdout

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from autotune.core.errors import AutotuneError, MissingDependencyError
+from autotune.core.installing import install_hint
 from autotune.measuring.processes import START_TIMEOUT_S
 from autotune.targets.mpi.patience import patience_s
 
@@ -22,13 +23,13 @@ def find_mpiexec() -> Path:
     """
     if importlib.util.find_spec("mpi4py") is None:
         raise MissingDependencyError(
-            "target mpi needs mpi4py: pip install 'autotune-kernels[mpi]'", name="mpi4py"
+            f"target mpi needs mpi4py: {install_hint('mpi')}", name="mpi4py"
         )
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     found = shutil.which("mpiexec", path=places)
     if found is None:
         raise MissingDependencyError(
-            "target mpi needs mpiexec: pip install 'autotune-kernels[mpi]', or put one on the path"
+            f"target mpi needs mpiexec: {install_hint('mpi')}, or put one on the path"
         )
     return Path(found)
 

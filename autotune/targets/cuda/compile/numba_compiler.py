@@ -15,13 +15,14 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import CompileError, MissingDependencyError
+from autotune.core.installing import install_hint
 from autotune.targets.cuda.compile.cubin import read_cubin
 from autotune.targets.cuda.compile.nvrtc import Compiled, spill_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_INSTALL = "pip install 'autotune-kernels[numba-cuda]'"
+_INSTALL = install_hint("numba-cuda")
 
 _FITS_NUMPY_2_5 = (0, 31)
 """Releases of numba-cuda before this one use `numpy.row_stack`, which NumPy 2.5 has removed."""
@@ -158,7 +159,7 @@ def _ptx(path: Path, entry: str, architecture: str) -> str:
     except importlib.import_module("numba.cuda.cudadrv.error").CCSupportError as error:
         raise MissingDependencyError(
             f"this Numba-CUDA does not compile for {architecture} ({error}): older devices need "
-            "target cuda and pip install 'autotune-kernels[cuda12]', newer ones a newer Numba-CUDA"
+            f"target cuda and {install_hint('cuda12')}, newer ones a newer Numba-CUDA"
         ) from error
     except Exception as error:
         # What Numba raises for bad source is not a closed set of types.

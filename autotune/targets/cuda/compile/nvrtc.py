@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.core.errors import CompileError, MissingDependencyError
+from autotune.core.installing import install_hint
 from autotune.targets.cuda.compile.cubin import KernelResources, read_cubin
 
-_INSTALL = "pip install 'autotune-kernels[compile]'"
-_INSTALL_12 = "pip install 'autotune-kernels[cuda12]'"
+_INSTALL = install_hint("compile")
+_INSTALL_12 = install_hint("cuda12")
 
 # Sources of 32 and 64 bits include nothing, and need no headers.
 _INCLUDES = re.compile(r"^#include <cuda_", re.MULTILINE)

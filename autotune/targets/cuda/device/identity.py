@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.core.device import Device, DeviceFingerprint
 from autotune.core.errors import MissingDependencyError, UnknownNameError
+from autotune.core.installing import install_hint
 from autotune.core.limits import CudaLimits
 from autotune.core.version import __version__
 from autotune.targets.cuda.compile.nvrtc import nvrtc_version
@@ -21,7 +22,7 @@ from autotune.targets.cuda.device.nvml import GpuMonitor, driver_version
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-_INSTALL = "pip install 'autotune-kernels[cuda]'"
+_INSTALL = install_hint("cuda")
 _GIB = 2**30
 _REGISTERS_PER_THREAD = 255  # of every architecture since 3.5; the driver has no attribute for it
 

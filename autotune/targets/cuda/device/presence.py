@@ -8,6 +8,7 @@ import importlib.util
 import os
 from dataclasses import dataclass
 
+from autotune.core.installing import install_hint
 from autotune.targets.cuda.device.nvml import listed_gpus
 
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
@@ -78,7 +79,7 @@ def look() -> Presence:
         )
     missing = None
     if not _installed("cuda.bindings"):
-        missing = "cuda-bindings is not installed; pip install 'autotune-kernels[cuda]'"
+        missing = f"cuda-bindings is not installed; {install_hint('cuda')}"
     return Presence(_by_driver(driver), missing, status)
 
 
