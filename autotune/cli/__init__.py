@@ -46,7 +46,7 @@ _COMMANDS: Mapping[str, str] = {
     "replay": "compare samplers on recorded spaces",
     "report": "write a page about studies and sweeps",
     "doctor": "look at this machine, and say how to mend what is wrong",
-    "completion": "print what has a shell complete all this",
+    "completion": "print the completion script for bash, zsh or fish",
 }
 """The commands and what they do, each in its own module: none is imported for another's sake."""
 

@@ -53,7 +53,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "cache",
         description="Works on the tuning records and measurements stored on this machine.",
     )
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+    parser.set_defaults(run=lambda args: _help(parser), json=False)
 
     def add(
         name: str, run: Callable[[argparse.Namespace], CommandResult], summary: str
@@ -90,6 +91,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     prune.add_argument("--dry-run", action="store_true", help="only say what would be removed")
     add("path", _path, "print where the cache is")
+
+
+def _help(parser: argparse.ArgumentParser) -> CommandResult:
+    return CommandResult(None, parser.format_help().rstrip())
 
 
 def _list(args: argparse.Namespace) -> CommandResult:

@@ -20,6 +20,9 @@ SHELLS = ("bash", "zsh", "fish")
 Completer = Callable[..., Iterable[str]]
 """Called with `parsed_args`, all that the line says so far, and `prefix`."""
 
+_RUNNING = ("tune", "bench", "sweep")
+"""Commands that run kernels on this machine."""
+
 _SAMPLERS = ("auto", "tpe", "gp", "cmaes", "nsga2", "random", "exhaustive")
 
 
@@ -77,6 +80,8 @@ def _attach(parser: argparse.ArgumentParser, files: Completer) -> None:
 def _completer_of(action: argparse.Action, files: Completer) -> Completer | None:
     if action.type is Path or action.dest in ("cache", "file"):
         return files
+    if action.dest == "studies":  # or files
+        return lambda **given: [*_studies(**given), *files(**given)]
     return _COMPLETERS.get(action.dest) or _choices_of(action.dest)
 
 
@@ -95,16 +100,48 @@ def _targets(**_: object) -> Iterable[str]:
 
 
 def _families(parsed_args: argparse.Namespace, **_: object) -> Iterable[str]:
-    """By the names of their files, which takes no time."""
+    """By the names of their files, which takes no time; where kernels run, the target's alone."""
     from autotune.core.paths import data_dir
 
     target = getattr(parsed_args, "target", None) or "*"
+    if target == "*" and parsed_args.command in _RUNNING:
+        from autotune.cli.targets import choose_target
+
+        target = choose_target(parsed_args)
     operation = getattr(parsed_args, "operation", None) or "gemm"
     files = [*data_dir("search_spaces").glob(f"{operation}/{target}/*.toml")]
     own = os.environ.get("AUTOTUNE_FAMILIES", "").split(os.pathsep)
     for folder in (*getattr(parsed_args, "families", ()), *map(Path, filter(None, own))):
         files += folder.rglob("*.toml")
     return {file.stem for file in files} - {"operation"}
+
+
+def _studies(parsed_args: argparse.Namespace, **_: object) -> Iterable[str]:
+    """Names of the studies in the cache, or in the database that is named."""
+    from autotune.search.reading import journal_names, study_names
+
+    storage = getattr(parsed_args, "storage", None)
+    if storage is not None:
+        return study_names(storage)
+    from autotune.core.paths import CacheLocations
+
+    return journal_names(CacheLocations.at(getattr(parsed_args, "cache", None)).studies)
+
+
+def _parameters(parsed_args: argparse.Namespace, prefix: str, **_: object) -> Iterable[str]:
+    """``NAME=`` for the parameters of the family, and ``NAME=VALUE`` for the one being set."""
+    from autotune.families.catalog import find_families
+
+    name, given, _value = prefix.partition("=")
+    found = {
+        each.name: each.values
+        for one in find_families(parsed_args.families)
+        if one.name == parsed_args.family
+        for each in one.parameters
+    }
+    if not given:
+        return [f"{each}=" for each in found]
+    return [f"{name}={value}" for value in found.get(name, ())]
 
 
 def _presets(parsed_args: argparse.Namespace, **_: object) -> Iterable[str]:
@@ -169,6 +206,8 @@ _COMPLETERS: Mapping[str, Completer] = {
     "preset": _presets,
     "record": _records,
     "sampler": lambda **_: _SAMPLERS,
+    "set": _parameters,
+    "study": _studies,
     "target": _targets,
 }
 """By what an option or argument is stored as."""

@@ -1,4 +1,4 @@
-"""``autotune completion``: what has a shell complete commands, options and their values."""
+"""``autotune completion``: the script that has a shell complete commands, options and values."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "completion",
         parents=[common()],
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Prints what has a shell complete commands, options, and the values that "
-        "they can have here.\n\n" + "\n".join(f"  {each}" for each in _INSTALL.values()),
+        description="Prints the completion script for bash, zsh or fish: commands, options, and "
+        "the values that they can have here.\n\n"
+        + "\n".join(f"  {each}" for each in _INSTALL.values()),
     )
     parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
     parser.set_defaults(run=run)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from autotune.cli.parser import rare
 from autotune.core.errors import InputError
 from autotune.core.printable import shown
 
@@ -22,6 +23,20 @@ def common() -> argparse.ArgumentParser:
     group.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     group.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
     return parser
+
+
+def run_options(group: argparse._ActionsContainer) -> None:
+    """Add what every run of trials can be told and few are: ``--storage`` and ``--workers``."""
+    rare(
+        group.add_argument(
+            "--storage", metavar="URL", help="Optuna storage (default: a journal beside the cache)"
+        )
+    )
+    rare(
+        group.add_argument(
+            "--workers", type=int, metavar="N", help="compile workers (default: one per core)"
+        )
+    )
 
 
 _PATHS = ("cache", "file", "studies")

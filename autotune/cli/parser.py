@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from autotune.cli.streams import put
@@ -18,8 +18,35 @@ _LEADING = ("--json", "-q", "--quiet", "--cache")
 _INVALID_CHOICE = re.compile(r"argument (\S+): invalid choice: '(.*?)' \(choose from (.*)\)")
 
 
+_LAST = ("problem", "target", "common")
+"""Groups of options that several commands have: help has a command's own before them."""
+
+_RARE = "rare"
+_SECTION = "section"
+"""What is noted of options that `rare` and `within` are told of."""
+
+
+def rare(action: argparse.Action) -> None:
+    """Keep an option out of ``--help``: ``--help-all`` has it."""
+    setattr(action, _RARE, True)
+
+
+def within(action: argparse.Action, section: str) -> None:
+    """Show an option in a section of help; argparse forgets it where options exclude others."""
+    setattr(action, _SECTION, section)
+
+
+class _HelpAll(argparse.Action):
+    """Prints help with every option, and exits."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        assert isinstance(parser, Parser)
+        put(parser.help_text(every=True), end="")
+        parser.exit()
+
+
 class Parser(argparse.ArgumentParser):
-    """Reports bad usage in one line, like every other error.
+    """Reports bad usage in one line, like every other error, and keeps its help short.
 
     What it parses says in `parser` which parser it was that knew the command.
     """
@@ -27,6 +54,61 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.set_defaults(parser=self)
+        self.add_argument(
+            "--help-all", action=_HelpAll, nargs=0, help="show all options, rare ones too"
+        )
+
+    def format_help(self) -> str:
+        """The options that most need; ``--help-all`` has the others."""
+        return self.help_text(every=False)
+
+    def help_text(self, *, every: bool) -> str:
+        """Help with every option, or without those that are rare.
+
+        Args:
+            every: whether to show rare options.
+        """
+        has_rare = any(hasattr(action, _RARE) for action in self._actions)
+        shown = [
+            action
+            for action in self._actions
+            if (every or not hasattr(action, _RARE)) and (has_rare or action.dest != "help_all")
+        ]
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, [each for each in shown if not each.option_strings], [])
+        usage = formatter.format_help().rstrip().removeprefix("usage: ")
+        formatter = self._get_formatter()
+        formatter.add_usage(usage.replace(self.prog, f"{self.prog} [options]", 1), [], [])
+        formatter.add_text(self.description)
+        for title, actions in self._sections(shown):
+            formatter.start_section(title)
+            formatter.add_arguments(actions)
+            formatter.end_section()
+        formatter.add_text(self.epilog)
+        return formatter.format_help()
+
+    def _sections(
+        self, shown: Sequence[argparse.Action]
+    ) -> Iterator[tuple[str | None, list[argparse.Action]]]:
+        """Titles and options, what the command alone has first."""
+        groups = self._action_groups
+        own = [each for each in groups if each.title not in _LAST]
+        first, *rest = own  # the arguments; then the options that are in no group
+        others = sorted(
+            (each for each in groups if each.title in _LAST),
+            key=lambda each: _LAST.index(str(each.title)),
+        )
+        for group in (first, *rest[1:], rest[0], *others):
+            moved = [each for each in shown if getattr(each, _SECTION, None) == group.title]
+            yield (
+                group.title,
+                moved
+                + [
+                    each
+                    for each in group._group_actions
+                    if each in shown and not hasattr(each, _SECTION)
+                ],
+            )
 
     def error(self, message: str) -> NoReturn:
         """Print one line, with the name that was meant, and exit with 2."""
@@ -46,7 +128,7 @@ class Parser(argparse.ArgumentParser):
 
     def unknown(self, arguments: Sequence[str]) -> NoReturn:
         """Say that there are no such arguments, and exit with 2."""
-        known = re.findall(r"--[a-z][a-z-]*", self.format_help())
+        known = re.findall(r"--[a-z][a-z-]*", self.help_text(every=True))
         option = arguments[0].partition("=")[0]
         hint = did_you_mean(option, known) if option.startswith("-") else ""
         self.error(f"unrecognized arguments: {' '.join(arguments)}{hint}")

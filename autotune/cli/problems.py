@@ -6,11 +6,13 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from autotune.cli.parser import rare, within
 from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES, dtype_name
 from autotune.core.errors import InputError, ProblemError
 from autotune.core.printable import shown
 from autotune.families.offers import dtypes_of, unoffered, unwritten
 from autotune.operations.problem import (
+    ACCURACIES,
     LAYOUTS,
     Gemm,
     MatrixOperation,
@@ -29,29 +31,35 @@ def problem_options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False)
     group = parser.add_argument_group("problem")
     shapes = group.add_mutually_exclusive_group()
-    shapes.add_argument(
+    shape = shapes.add_argument(
         "--shape",
         action="append",
         metavar="MxNxK",
         help="sizes in the operation's order; gemm's are those of C[MxK] = A[MxN] B[NxK], N the "
         f"reduction (default {DEFAULT_SHAPE}); may be given again",
     )
-    shapes.add_argument(
+    blas = shapes.add_argument(
         "--blas",
         action="append",
         type=_of_blas,
         metavar="m,n,k",
         help="the same as BLAS has them: C is m x n, and k is the reduction; may be given again",
     )
+    for each in (shape, blas):
+        within(each, "problem")
     group.add_argument(
         "--dtype",
         metavar="D",
-        help=f"element type, of those that the families have (default {DEFAULT_DTYPE})",
+        help=f"element type, of those that the families have: {', '.join(DTYPES)} (default "
+        f"{DEFAULT_DTYPE})",
     )
-    group.add_argument(
-        "--out-dtype",
-        metavar="D",
-        help="element type of the result, of those that the families write (default: the dtype)",
+    rare(
+        group.add_argument(
+            "--out-dtype",
+            metavar="D",
+            help="element type of the result, of those that the families write (default: the "
+            "dtype)",
+        )
     )
     group.add_argument(
         "--layout",
@@ -61,8 +69,8 @@ def problem_options() -> argparse.ArgumentParser:
     group.add_argument(
         "--accuracy",
         metavar="A",
-        help="loosest accuracy class allowed, of those that the families have (default "
-        "native for 16-bit types, else ieee; or the class of the families named)",
+        help=f"loosest accuracy class allowed: {', '.join(ACCURACIES)} (default native for "
+        "16-bit types, else ieee; or the class of the families named)",
     )
     group.add_argument(
         "--threads", type=int, metavar="N", help="cap on CPU threads (default: all there are)"

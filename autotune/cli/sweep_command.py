@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.environment import check_threads
-from autotune.cli.options import common
+from autotune.cli.options import common, run_options
 from autotune.cli.outputs import attempted, check_outputs
 from autotune.cli.problems import operation_argument, problem_options, problems, shapes_text
 from autotune.cli.result import CommandResult
@@ -60,13 +60,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="FILE",
         help="write the measurements to a file: CSV if it ends in .csv, otherwise JSON",
     )
-    parser.add_argument(
-        "--storage", metavar="URL", help="Optuna storage (default: a journal beside the cache)"
-    )
     parser.add_argument("--study", metavar="NAME", help="name of the study behind the sweep")
-    parser.add_argument(
-        "--workers", type=int, metavar="N", help="compile workers (default: one per core)"
-    )
+    run_options(parser)
     parser.set_defaults(run=run)
 
 

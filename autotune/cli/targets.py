@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.cli.parser import rare
 from autotune.core.errors import InputError
 from autotune.core.version import __version__
 
@@ -71,11 +72,13 @@ def _add_own_options(parser: argparse.ArgumentParser) -> None:
         if owners not in groups:
             groups[owners] = parser.add_argument_group(f"with --target {owners} only")
         told = (each.help if len(owned) == 1 else f"{owner}: {each.help}" for owner, each in owned)
-        groups[owners].add_argument(
-            f"--{name.replace('_', '-')}",
-            type=option.type,
-            metavar=option.metavar,
-            help="; ".join(told),
+        rare(
+            groups[owners].add_argument(
+                f"--{name.replace('_', '-')}",
+                type=option.type,
+                metavar=option.metavar,
+                help="; ".join(told),
+            )
         )
 
 

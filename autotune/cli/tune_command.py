@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.cli.environment import check_threads
-from autotune.cli.options import common
+from autotune.cli.options import common, run_options
 from autotune.cli.outputs import attempted, check_outputs
+from autotune.cli.parser import rare
 from autotune.cli.problems import operation_argument, problem_options, problems, shapes_text
 from autotune.cli.result import CommandResult
 from autotune.cli.scope import Scope
@@ -59,23 +60,20 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="auto, tpe, gp, cmaes, nsga2, random, exhaustive or a dotted path (default auto)",
     )
     search.add_argument("--seed", type=int, default=0, metavar="N", help="default 0")
-    search.add_argument(
-        "--storage", metavar="URL", help="Optuna storage (default: a journal beside the cache)"
-    )
     search.add_argument("--study", metavar="NAME", help="name of the study; an old one goes on")
-    search.add_argument(
-        "--workers", type=int, metavar="N", help="compile workers (default: one per core)"
-    )
+    run_options(search)
     search.add_argument(
         "--preset",
         metavar="NAME",
         help="tune the preset's problems in one resumable run: gpu (within 8 minutes) or cpu",
     )
-    search.add_argument(
-        "--dtypes",
-        metavar="D,...",
-        help="element types that the preset's shapes are tuned for, 4 minutes each: "
-        "float32,bfloat16 (default: the preset's own)",
+    rare(
+        search.add_argument(
+            "--dtypes",
+            metavar="D,...",
+            help="element types that the preset's shapes are tuned for, 4 minutes each: "
+            "float32,bfloat16 (default: the preset's own)",
+        )
     )
     search.add_argument(
         "--shapes",
@@ -84,7 +82,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="tune a program's own list of shapes, as AUTOTUNE_RECORD=FILE writes it, in one "
         "resumable run (within 8 minutes, or --timeout)",
     )
-    parser.add_argument(
+    search.add_argument(
         "--export", type=Path, metavar="FILE", help="also write the winners' records to a file"
     )
     parser.set_defaults(run=run)

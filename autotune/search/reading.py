@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
     from autotune.core.configuration import Value
+
+
+_LONGEST_LINE = 1 << 16
+"""Bytes of a journal's first line that are read: it says no more than a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +105,17 @@ def study_names(storage: str) -> list[str]:
             return optuna.get_all_study_names(opened)
     finally:
         close_storage(opened)
+
+
+def journal_names(folder: Path) -> list[str]:
+    """The studies in journal files, by their first lines; what is no journal is left out."""
+    names = []
+    for path in sorted(folder.glob("*.log")):
+        with suppress(OSError, ValueError, RecursionError), path.open("rb") as file:
+            begun = json.loads(file.readline(_LONGEST_LINE))
+            if isinstance(begun, dict) and isinstance(name := begun.get("study_name"), str):
+                names.append(name)
+    return names
 
 
 def _families(trials: list[FrozenTrial]) -> tuple[str, ...]:

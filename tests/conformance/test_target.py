@@ -133,7 +133,7 @@ class TargetConformance:
         self, target: Target, device: Device, capsys: pytest.CaptureFixture[str]
     ) -> None:
         with pytest.raises(SystemExit):
-            parse(["tune", "--help"])
+            parse(["tune", "--help-all"])
         told = capsys.readouterr().out
         assert target.name in told
         options = target.placement(device.fingerprint).options

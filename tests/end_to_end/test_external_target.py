@@ -97,7 +97,7 @@ def test_its_options_are_its_own(site: Path) -> None:
     assert "--gpus is for --target hybrid, got 3 with target toy" in told
     told = run(site, *command, "--target", "toy", "--device", "0", code=2).stderr
     assert "--device" in told
-    told = run(site, "-m", "autotune", "tune", "--help").stdout
+    told = run(site, "-m", "autotune", "tune", "--help-all").stdout
     assert "with --target mpi or hybrid or toy only" in told
     assert "hybrid: host (the default)" in " ".join(told.split())
     assert "toy: any word" in told

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from records import record
 
-from autotune.cli import main
+from autotune.cli import main, parse
 from autotune.cli.records import shipped
 from autotune.cli.style import plain
 from autotune.cli.sweep_command import summary
@@ -29,7 +29,7 @@ from autotune.core.paths import CacheLocations
 from autotune.families.catalog import load_families
 from autotune.families.family import KernelFamily
 from autotune.families.rendering import render
-from autotune.operations.problem import Gemm
+from autotune.operations.problem import ACCURACIES, Gemm
 from autotune.search import open_study
 from autotune.store import TuningCache
 from autotune.targets.cpu.target import CpuTarget
@@ -611,3 +611,42 @@ def test_what_a_sweep_says_can_be_pasted() -> None:
     )
     *_, last = summary(result).splitlines()
     assert shlex.split(last)[1:] == ["autotune", "replay", "--study", "odd study's"]
+
+
+class TestHelp:
+    def told(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+        with pytest.raises(SystemExit) as stop:
+            parse(arguments)
+        assert stop.value.code in (None, 0)
+        return capsys.readouterr().out
+
+    @pytest.mark.parametrize("command", ["tune", "bench", "space", "emit", "sweep"])
+    def test_rare_options_are_for_those_who_ask(
+        self, capsys: pytest.CaptureFixture[str], command: str
+    ) -> None:
+        short = self.told(capsys, command, "--help")
+        every = self.told(capsys, command, "--help-all")
+        for rare in ("--ranks", "--gpus", "--operands", "--out-dtype"):
+            assert rare in every
+            assert rare not in short
+        assert "with --target" not in short
+        assert "--help-all" in short
+        assert short.startswith(f"usage: autotune {command} [options]")
+
+    def test_a_command_s_own_options_come_first(self, capsys: pytest.CaptureFixture[str]) -> None:
+        short = self.told(capsys, "tune", "--help")
+        titles = re.findall(r"^(\w.*):$", short, re.MULTILINE)
+        assert titles[1:] == ["search", "options", "problem", "target", "common"]
+        problem = short.partition("problem:")[2]
+        assert "--shape" in problem.partition("target:")[0]
+        for accuracy in ACCURACIES:
+            assert accuracy in problem
+
+    def test_a_command_without_rare_options_has_no_other_help(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert "--help-all" not in self.told(capsys, "completion", "--help")
+
+    def test_cache_alone_prints_its_help(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["cache"]) == 0
+        assert "verify" in capsys.readouterr().out

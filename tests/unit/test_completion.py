@@ -15,7 +15,11 @@ from records import record
 from autotune.cli import main
 from autotune.cli.completion import SHELLS, command_of
 from autotune.core.paths import CacheLocations
+from autotune.families.catalog import load_families
+from autotune.search import open_study
+from autotune.space import SearchSpace
 from autotune.store import TuningCache
+from autotune.targets.registry import make_target
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,11 +63,23 @@ def test_what_is_offered(tmp_path: Path) -> None:
     stored = record()
     TuningCache(CacheLocations.at().create().database).add(stored)
     (tmp_path / "some.jsonl").touch()
+    for name in ("my study", "other"):
+        open_study(SearchSpace({"x": [1]}), None, name, CacheLocations.at().studies).ask()
+    best = make_target(None).name
+    here = {*load_families(target=best)}
+    elsewhere = {*load_families(target="mpi")} - here
     expected: dict[str, tuple[set[str], set[str]]] = {
         "autotune ": ({"tune", "doctor", "completion"}, {"--version"}),
         "autotune cache ": ({"list", "verify"}, {"tune"}),
         "autotune tune --sh": ({"--shape", "--shapes"}, {"--dtype"}),
         "autotune tune --target ": ({"cpu", "cuda", "hybrid"}, {"goto"}),
+        "autotune tune --family ": (here, elsewhere),
+        "autotune emit goto --set ": ({"sm=", "threads="}, {"some.jsonl"}),
+        "autotune emit goto --set threads=": ({"threads=1", "threads=2"}, {"threads="}),
+        "autotune replay --study ": ({"my\\ study", "other"}, {"some.jsonl"}),
+        "autotune report ": ({"my\\ study", "other"}, set()),
+        f"autotune report {tmp_path}/so": ({f"{tmp_path}/some.jsonl"}, {"other"}),
+        "autotune tune --study o": ({"other"}, {"my study"}),
         "autotune tune --target cpu --family ": ({"goto", "simd"}, {"volkov", "rows"}),
         "autotune space ": ({"goto", "volkov", "summa"}, {"gpu"}),
         "autotune tune --preset ": ({"cpu", "gpu"}, {"direct"}),
