@@ -59,7 +59,7 @@ autotune: {_DESCRIPTION[0].lower()}{_DESCRIPTION[1:]}
   autotune tune                      the fastest 1024x1024x1024 product
   autotune tune --preset cpu         a set of shapes, and a choice for every other (or gpu)
 
-{styled("Use what was tuned", Style.BOLD)} in a program, in milliseconds:
+{styled("Use what was tuned", Style.BOLD)} in a program:
   python -c "from autotune import matmul; help(matmul)"
   autotune cache list                what has been tuned here
 

@@ -137,7 +137,7 @@ def _lines(path: Path) -> list[tuple[int, str]]:
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST_LIST + 1)
-        text = content.decode("utf-8")
+        text = content.decode("utf-8-sig")
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

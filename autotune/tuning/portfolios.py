@@ -188,7 +188,7 @@ def survey_device(
             now_s = deadline.elapsed_s
             timed = [each for each in survey.book.programs if each.timed]
             count = sum(len(each.timed) for each in timed)
-            programs = {each.key for each in (*timed, *found.entries)}
+            programs = {each.key for each in timed} | {each.key for each in found.entries}
             yield Surveyed(found, len(programs), count, now_s - begun_s)
             begun_s = now_s
 

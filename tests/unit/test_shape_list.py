@@ -143,3 +143,9 @@ def test_threads_share_a_list(tmp_path: Path) -> None:
     assert {each.problem.shape[0]: each.weight for each in read_shapes(path)} == dict.fromkeys(
         range(1, 5), 50
     )
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "shapes.jsonl"
+    path.write_bytes('\ufeff{"shape": "4x5x6"}\r\n'.encode())
+    assert [each.problem.label for each in read_shapes(path)] == ["4x5x6-float32"]
