@@ -218,6 +218,7 @@ def run_preset(
     if plan is not None:
         survey = Place(chosen, read, found, store, programs, workers, seed)
         own = Deadline(survey_s(deadline.remaining_s, plan.share, len(tasks)))
+        brought = False
         with Interrupt(own) as interrupt:
             for made in survey_device(
                 survey,
@@ -227,6 +228,7 @@ def run_preset(
                 study=f"survey-{preset.name}-{_identity(preset, name, found, read)}",
                 watch=visits,
             ):
+                brought = True
                 if surveyed is not None:
                     surveyed(made)
         if interrupt.requested:
@@ -234,7 +236,8 @@ def run_preset(
                 status = PresetStatus.NOT_REACHED
                 yield PresetResult(task.problem, task.study, status, reason=_INTERRUPTED)
             return
-        journal.add(_SURVEY)
+        if brought:  # else there was too little time, and the next run tries again
+            journal.add(_SURVEY)
     # Its processes are everybody's; it measures nothing itself.
     with chosen.evaluator(Work(first, found, read, programs, EFFORT, workers, seed)) as host:
         yield from _Rounds(tasks, deadline, visit, journal).hold()

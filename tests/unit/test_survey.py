@@ -26,8 +26,9 @@ from autotune.model import Entry, program_of
 from autotune.operations.problem import Gemm, gemm_from_key
 from autotune.store import MatchQuality, TuningCache
 from autotune.targets.registry import make_target, rescan
+from autotune.tuning import preset_run
 from autotune.tuning.pool import worth_knowing
-from autotune.tuning.portfolios import OwnPlan, Surveyed, SurveyPlan, survey_device
+from autotune.tuning.portfolios import OwnPlan, Surveyed, SurveyPlan, SurveyVisit, survey_device
 from autotune.tuning.preset_run import PresetStatus, run_preset
 from autotune.tuning.presets import PresetProblem, TuningPreset, read_presets
 from autotune.tuning.sampling import Range, draw_problems
@@ -112,19 +113,20 @@ def test_few_rows_and_few_columns_are_drawn_alike(seed: int) -> None:
 
 @pytest.mark.usefixtures("toy")
 def test_a_survey_stores_a_portfolio_that_serves_other_shapes(tmp_path: Path) -> None:
-    place, visits = place_in(tmp_path / "cache"), []
+    place, visits = place_in(tmp_path / "cache"), list[SurveyVisit]()
     (made,) = survey_device(
         place,
         PLAN,
         Deadline(60),
         never,
         study="survey",
-        watch=lambda problem, number, left_s: visits.append((problem, number, left_s)),
+        watch=visits.append,
     )
     # Two of six problems are of layouts that the family does not read.
-    assert len({problem for problem, _, _ in visits}) == 4
-    assert [number for _, number, _ in visits] == list(range(1, len(visits) + 1))
-    left = [left_s for _, _, left_s in visits]
+    assert len({each.problem for each in visits}) == 4
+    assert [each.visit for each in visits] == list(range(1, len(visits) + 1))
+    assert {(each.lot, each.lots) for each in visits} == {(1, 1)}
+    left = [each.left_s for each in visits]
     assert left == sorted(left, reverse=True)
     assert place.store.portfolios("gemm", "toy") == [made.portfolio]
     assert 1 <= len(made.portfolio.entries) <= made.programs
@@ -195,7 +197,7 @@ def test_what_served_before_a_first_survey_stays_where_it_was_timed(tmp_path: Pa
 @pytest.mark.usefixtures("toy")
 @pytest.mark.slow
 def test_a_survey_goes_on_with_what_it_has_measured(tmp_path: Path) -> None:
-    place, visits = place_in(tmp_path / "cache"), []
+    place, visits = place_in(tmp_path / "cache"), list[SurveyVisit]()
 
     def held(visits_wanted: int) -> Surveyed:
         until = len(visits) + visits_wanted
@@ -272,7 +274,7 @@ def test_own_problems_leave_other_shapes_what_served_them(tmp_path: Path) -> Non
 
 @pytest.mark.usefixtures("toy")
 def test_who_asks_for_an_end_gets_what_there_is(tmp_path: Path) -> None:
-    place, visits = place_in(tmp_path / "cache"), []
+    place, visits = place_in(tmp_path / "cache"), list[SurveyVisit]()
     found = list(
         survey_device(
             place,
@@ -299,6 +301,21 @@ def test_a_preset_surveys_once(tmp_path: Path) -> None:
         assert len(surveyed) == expected
     assert result.status in (PresetStatus.TUNED, PresetStatus.KEPT)
     assert replace(preset, survey=None).digest != preset.digest
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_survey_that_brought_nothing_is_held_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = PresetProblem(Gemm(32, 32, 32), 20)
+    preset = TuningPreset("tiny", "for tests", "toy", 4, (problem,), PLAN)
+    held = []
+    monkeypatch.setattr(
+        preset_run, "survey_device", lambda *_, **given: iter(held.append(given) or ())
+    )
+    for expected in (1, 2):
+        list(run_preset(preset, seconds=40, cache=tmp_path / "cache"))
+        assert len(held) == expected
 
 
 FAULTS = {
