@@ -118,9 +118,10 @@ def _csv_rows(content: str) -> Iterator[Entry]:
 def _csv_entry(columns: list[str], row: list[str], where: str) -> Entry:
     count = len(CSV_COLUMNS)
     cells = dict(zip(columns[:count], row, strict=False))
+    is_old = "configuration" in columns[:count]
     try:
-        if "configuration" in cells:
-            configuration = json.loads(cells["configuration"])
+        if is_old:
+            configuration = json.loads(cells.get("configuration", ""))
         else:
             values = zip(columns[count:], map(_value, row[count:]), strict=False)
             configuration = {name: value for name, value in values if value is not None}
@@ -130,7 +131,7 @@ def _csv_entry(columns: list[str], row: list[str], where: str) -> Entry:
         )
         repeats = int(cells.get("repeats") or 0)
     except (ValueError, RecursionError) as error:
-        wanted = "a configuration as JSON, " if "configuration" in cells else ""
+        wanted = "a configuration as JSON, " if is_old else ""
         raise InputError(
             f"{where}: expected {wanted}times in seconds and a whole number of repeats ({error})"
         ) from error

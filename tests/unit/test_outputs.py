@@ -57,8 +57,8 @@ def pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write_sweep(path: Path) -> None:
-    rows = [f'one,"{{""x"": {x}}}",ok,0.00{x},0.001,0.01,' for x in (1, 2, 3)]
-    path.write_text("\n".join([",".join(CSV_COLUMNS), *rows, ""]))
+    rows = [f"one,ok,0.00{x},0.001,0.01,3,,{x}" for x in (1, 2, 3)]
+    path.write_text("\n".join([",".join([*CSV_COLUMNS, "x"]), *rows, ""]))
 
 
 def refused(
