@@ -43,6 +43,7 @@ class Language:
         suffix: of the files that sources are written to.
         lay_out: breaks long lines of emitted text, which the second argument, what the kernels
             take, may be part of.
+        headers: whether sources may include headers in quotes, which become part of them.
         kernels: names of the kernels of emitted text; None where a source has one only.
         launched: whether families say how they are launched and what one block needs ([launch]).
         runtime: whether kernels take parameters at the call (`runtime = true`).
@@ -63,6 +64,7 @@ class Language:
     reserved: Callable[[Operation], frozenset[str]] = _no_names
     suffix: str = ".py"
     lay_out: Callable[[str, str], str] | None = None
+    headers: bool = False
     kernels: Callable[[str], tuple[str, ...]] | None = None
     launched: bool = False
     runtime: bool = True

@@ -13,9 +13,10 @@ from autotune.core.dtypes import DEFAULT_DTYPE
 from autotune.core.errors import FamilyError, ProblemError
 from autotune.core.printable import shown
 from autotune.families.banner import banner
+from autotune.families.headers import with_headers
 from autotune.families.languages import language_of
 from autotune.families.launched import check_constant_launches
-from autotune.families.templating import expand
+from autotune.families.templating import expand, header_folders
 from autotune.operations.epilogue import epilogue_of
 
 if TYPE_CHECKING:
@@ -110,6 +111,8 @@ def render(
         "program": hashlib.sha256(opening.encode()).hexdigest()[:16],
     }
     text = expand(family.template, family.template_folders, names)
+    if language.headers:
+        text = with_headers(text, header_folders(family.template, family.template_folders)).text
     if language.lay_out is not None:
         text = language.lay_out(text, str(names["arguments"]))
     language.check(family, text)

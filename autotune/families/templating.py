@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import re
 import traceback
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.errors import FamilyError
 from autotune.core.facts import Stamp, stamps_of, unchanged
+from autotune.families.headers import with_headers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,6 +48,8 @@ class Digested:
     digest: str
     stamps: tuple[Stamp, ...]
 
+
+_IS_CUDA = re.compile(r"\.cuh?(\.j2)?$")
 
 _DIGESTED: dict[tuple[str, tuple[Path, ...]], Digested] = {}
 
@@ -137,6 +141,9 @@ def _digest(template: str, folders: tuple[Path, ...]) -> Digested:
             sources[name], path, _ = jinja.loader.get_source(jinja, name)
             references = _references(sources[name], name, path)
         files.append(Path(str(path)))
+        if _IS_CUDA.search(name):
+            sources[name], headers = _with_headers(sources[name], files[-1], template, folders)
+            files += headers
         for line, reference in references:
             where = f"{path}:{line}: an included template"
             if reference is None:
@@ -150,6 +157,28 @@ def _digest(template: str, folders: tuple[Path, ...]) -> Digested:
             waiting.append(reference)
     text = json.dumps(sources, sort_keys=True)
     return Digested(hashlib.sha256(text.encode()).hexdigest()[:16], stamps_of(files))
+
+
+def header_folders(template: str, folders: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Where headers are looked for that a template, or a partial of it, includes in quotes."""
+    return (template_path(template, folders).parent, *folders)
+
+
+def _with_headers(
+    source: str, path: Path, template: str, folders: tuple[Path, ...]
+) -> tuple[str, tuple[Path, ...]]:
+    """A template's text with the headers that it includes, and their files."""
+    places = header_folders(template, folders)
+    try:
+        found = with_headers(source, places)
+    except (OSError, UnicodeDecodeError) as error:
+        raise FamilyError(f"{path}: a header that it includes cannot be read: {error}") from error
+    for line, name in found.missing:
+        raise FamilyError(
+            f"{path}:{line}: a header in quotes must be in {_listed(places)}, and {name!r} is not"
+            ": CUDA's own are included by <...>"
+        )
+    return found.text, found.files
 
 
 @functools.lru_cache(maxsize=512)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from autotune.core.dtypes import DTYPES, USUAL_DTYPES
 from autotune.core.errors import InputError
 from autotune.core.suggestions import must_be
+from autotune.families.headers import blanked
 from autotune.operations.entry import Kind
 from autotune.operations.operation import Operation
 from autotune.own.definition import Definition
 from autotune.own.verbatim import raw
 
-_COMMENT = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 _GLOBAL = re.compile(r"\b__global__\b")
 _NAME = re.compile(r"([A-Za-z_]\w*)\s*\(")
 _LAST = re.compile(r"([A-Za-z_]\w*)\s*(?:\[\s*\d*\s*\])?\s*$")
@@ -58,7 +58,7 @@ class CudaText:
     @property
     def uses_element_type(self) -> bool:
         """Whether the source speaks of ``T``, the element type."""
-        return re.search(r"\bT\b", _blanked(self.text)) is not None
+        return re.search(r"\bT\b", blanked(self.text, texts=True)) is not None
 
     def dtypes(self) -> tuple[str, ...]:
         """The element types that the operands' declarations leave.
@@ -88,7 +88,7 @@ def cuda_text(source: str, name: str | None) -> CudaText:
     Raises:
         InputError: there is no such kernel, it is a template, or its head cannot be read.
     """
-    plain = _blanked(source)
+    plain = blanked(source, texts=True)
     heads = list(_heads(plain))
     found = [each for each in heads if name in (None, each[0])]
     if len(found) != 1:
@@ -103,7 +103,7 @@ def cuda_text(source: str, name: str | None) -> CudaText:
             "#define ROWS 4, and the element type is T"
         )
     text = source
-    if not re.search(r'\bextern\s*"C"\s*(\{[^{}]*)?$', _blanked(source, texts=False)[:start]):
+    if not re.search(r'\bextern\s*"C"\s*(\{[^{}]*)?$', blanked(source)[:start]):
         text = f'{source[:start]}extern "C" {source[start:]}'
     return CudaText(kernel, text, tuple(_parameters(kernel, inside)))
 
@@ -175,17 +175,6 @@ def _mismatch(taken: Taken, kind: Kind, dtypes: Sequence[str]) -> str | None:
         if taken.type not in (sums.c_type, "T" if sums.name == dtype else sums.c_type):
             return f"{sums.c_type} for {dtype}, got {taken.type}"
     return None
-
-
-def _blanked(source: str, *, texts: bool = True) -> str:
-    """The source with blanks for comments and, if asked, for what strings hold."""
-
-    def blank(match: re.Match[str]) -> str:
-        if match[0].startswith('"') and not texts:
-            return match[0]
-        return re.sub(r"[^\n]", " ", match[0])
-
-    return _COMMENT.sub(blank, source)
 
 
 def _heads(plain: str) -> Iterator[tuple[str, int, str]]:

@@ -5,21 +5,27 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from autotune.core import arguments
 from autotune.core.errors import InputError
 from autotune.core.suggestions import must_be
+from autotune.families.headers import with_headers
 from autotune.own.cuda_text import CudaText, cuda_template, cuda_text, kernel_arguments
 from autotune.own.definition import Definition
 from autotune.own.description import Description, Shape, Values
 from autotune.own.function_text import FunctionText, function_text
 from autotune.own.numba_template import check_arguments, numba_template
 from autotune.own.own_kernel import OwnKernel
+from autotune.own.verbatim import raw
 from autotune.runtime.asking import check_place, check_run
 
 _SUFFIXES = {"cpu": ".py.j2", "cuda": ".cu.j2"}
+
+Headers: TypeAlias = "Callable[..., str]"
+"""Puts the headers that a text includes in quotes into it."""
 
 _OPTIONS = ("sampler", "storage", "seed", "workers", "effort", "progress")
 """Options of `autotune.tune` that a kernel's definition may have."""
@@ -151,9 +157,12 @@ def kernel(
         return result
 
     if source is not None:
-        return made(*_of_source(said, cuda_text(_text("source", source), name)))
+        text, headers = _text("source", source)
+        plain = cuda_text(text, name)
+        return made(*_of_source(said, replace(plain, text=headers(plain.text))))
     if template is not None:
-        return made(*_of_template(said, _text("template", template)))
+        text, headers = _text("template", template)
+        return made(*_of_template(said, headers(text, lambda body: "\n".join(raw(body)))))
     return decorated if function is None else decorated(function)
 
 
@@ -224,13 +233,24 @@ def _of_template(said: Description, text: str) -> tuple[Definition, Callable[[],
     return said.define(said.name, target, "a template"), lambda: text
 
 
-def _text(key: str, given: str | Path) -> str:
-    """A text, or that of the file at a path."""
+def _text(key: str, given: str | Path) -> tuple[str, Headers]:
+    """A text, or that of the file at a path; and what puts the headers beside it into it."""
     known = isinstance(given, (str, os.PathLike)) and given != ""
     arguments.must(key, "a path, or the text", given, known)
     if isinstance(given, str) and ("\n" in given or not given.endswith((".cu", ".j2", ".cuh"))):
-        return given
+        return given, functools.partial(_with_headers, key, None)
     try:
-        return Path(given).read_text(encoding="utf-8")
+        path = Path(given)
+        return path.read_text(encoding="utf-8"), functools.partial(_with_headers, key, path.parent)
     except (OSError, ValueError) as error:  # of bytes that are no UTF-8, or a path with a null
         raise InputError(f"{key} {given} cannot be read: {error}") from error
+
+
+def _with_headers(
+    key: str, folder: Path | None, text: str, written: Callable[[str], str] = str
+) -> str:
+    """A source with the headers in it that are beside it; all others are left to the compiler."""
+    try:
+        return with_headers(text, () if folder is None else (folder,), written).text
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"a header of {key} cannot be read: {error}") from error

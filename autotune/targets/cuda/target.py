@@ -63,6 +63,7 @@ class CudaTarget(Target):
             own_operations=True,
             epilogue=cuda_source.epilogue,
             lay_out=laid_out,
+            headers=True,
             kernels=kernels_of,
             launched=True,
             mapped=True,

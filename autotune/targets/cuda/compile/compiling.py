@@ -15,7 +15,7 @@ from autotune.core.errors import CompileError, InputError
 from autotune.families.program_cache import ProgramCache
 from autotune.targets.cuda.compile import numba_compiler
 from autotune.targets.cuda.compile.cubin import read_cubin
-from autotune.targets.cuda.compile.nvrtc import Compiled, compile_cuda, nvrtc_version
+from autotune.targets.cuda.compile.nvrtc import Compiled, compile_cuda, nvrtc_label, nvrtc_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -60,27 +60,24 @@ class _Compiler:
 
     Attributes:
         load: imports it.
-        label: its name and version, of which binaries are kept apart.
+        label: its name and version, and a digest of what else its binary of a source depends on:
+            binaries of each are kept apart.
         compile: makes a binary of a source, of the file that holds it, for an architecture.
     """
 
     load: Callable[[], object]
-    label: Callable[[], str]
+    label: Callable[[Source], str]
     compile: Callable[[Source, Path, str], Compiled]
 
 
-def _nvrtc_label() -> str:
-    return f"nvrtc{'.'.join(map(str, nvrtc_version()))}"
-
-
-def _numba_label() -> str:
+def _numba_label(_: Source) -> str:
     return "-".join(f"{name}{version}" for name, version in numba_compiler.toolchain().items())
 
 
 _COMPILERS: Mapping[str, _Compiler] = {
     "cuda": _Compiler(
         load=nvrtc_version,
-        label=_nvrtc_label,
+        label=lambda source: nvrtc_label(source.text),
         compile=lambda source, _, architecture: compile_cuda(source.text, architecture),
     ),
     "numba-cuda": _Compiler(
@@ -134,7 +131,7 @@ def is_kept(programs: ProgramCache, request: CompileRequest) -> bool:
 
 def _binary(programs: ProgramCache, request: CompileRequest) -> Path:
     """Where the binary of a source is, or would be kept."""
-    label = _COMPILERS[request.source.target].label()
+    label = _COMPILERS[request.source.target].label(request.source)
     variant = f"{request.architecture}-{label}.cubin"
     return programs.binary(request.source, request.family, variant)
 

@@ -6,21 +6,28 @@ NVRTC compiles one source at a time in a process, whatever the number of threads
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from autotune.core.errors import CompileError, MissingDependencyError
 from autotune.core.installing import install_hint
+from autotune.families.headers import without_quotes
 from autotune.targets.cuda.compile.cubin import KernelResources, read_cubin
+from autotune.targets.cuda.compile.cuda_headers import (
+    INSTALL,
+    header_digest,
+    header_folders,
+    missing_header,
+)
 
-_INSTALL = install_hint("compile")
 _INSTALL_12 = install_hint("cuda12")
 
-# Sources of 32 and 64 bits include nothing, and need no headers.
-_INCLUDES = re.compile(r"^#include <cuda_", re.MULTILINE)
+_STANDARD = ("--std=c++17", "--ptxas-options=-v")
 
 _FAULTS = re.compile(
     r"^kernel\.cu\((\d+)\): (?:catastrophic )?error(?: #\S+)?: (.*)$", re.MULTILINE
@@ -60,8 +67,8 @@ def compile_cuda(
     """Compile CUDA C++17.
 
     Args:
-        text: the source; what it includes must be built into NVRTC, or come with CUDA's runtime,
-            as the headers of 16-bit numbers do.
+        text: the source; what it includes must come with CUDA, as the headers of 16-bit numbers
+            do, and is looked for nowhere else.
         architecture: "sm_90".
         options: further options of NVRTC.
         line_info: map instructions to source lines, for profilers. Without it, sources that
@@ -77,14 +84,15 @@ def compile_cuda(
     _check_architecture(architecture)
     arguments = [
         f"--gpu-architecture={architecture}",
-        "--std=c++17",
-        "--ptxas-options=-v",
+        *_STANDARD,
         *(["--generate-line-info"] if line_info else []),
-        *([f"--include-path={_headers()}"] if _INCLUDES.search(text) else []),
+        *(f"--include-path={folder}" for folder in header_folders(text)),
         *options,
     ]
     start = time.perf_counter()
-    status, program = nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 0, [], [])
+    status, program = nvrtc.nvrtcCreateProgram(
+        without_quotes(text).encode(), b"kernel.cu", 0, [], []
+    )
     _check(status, "")
     try:
         encoded = [argument.encode() for argument in arguments]
@@ -118,6 +126,28 @@ def nvrtc_version() -> tuple[int, int]:
     """
     _, major, minor = _nvrtc().nvrtcVersion()
     return major, minor
+
+
+def nvrtc_label(text: str) -> str:
+    """NVRTC's version, and a digest of all else that its binary of a source depends on.
+
+    Raises:
+        MissingDependencyError: there is no NVRTC, or the headers are missing.
+    """
+    parts = (*_STANDARD, _library_bytes(), header_digest(text))
+    digest = hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:8]
+    return f"nvrtc{'.'.join(map(str, nvrtc_version()))}-{digest}"
+
+
+@functools.cache
+def _library_bytes() -> int:
+    """The size of NVRTC's library, in which releases of one version differ."""
+    from cuda import pathfinder  # comes with cuda-bindings
+
+    try:
+        return Path(str(pathfinder.load_nvidia_dynamic_lib("nvrtc").abs_path)).stat().st_size
+    except (OSError, RuntimeError):
+        return 0
 
 
 @functools.cache
@@ -163,22 +193,9 @@ def _nvrtc() -> Any:
     except (ImportError, RuntimeError) as error:  # RuntimeError: the library is not found
         first = str(error).strip().partition("\n")[0]
         raise MissingDependencyError(
-            f"compiling CUDA needs cuda-bindings and NVRTC ({first}): {_INSTALL}"
+            f"compiling CUDA needs cuda-bindings and NVRTC ({first}): {INSTALL}"
         ) from error
     return nvrtc
-
-
-@functools.cache
-def _headers() -> str:
-    """The folder of the headers of CUDA's runtime: a wheel's, a toolkit's or Conda's."""
-    from cuda.pathfinder import locate_nvidia_header_directory  # comes with cuda-bindings
-
-    found = locate_nvidia_header_directory("cudart")
-    if found is None or found.abs_path is None:
-        raise MissingDependencyError(
-            f"compiling 16-bit types needs the headers of CUDA's runtime: {_INSTALL}"
-        )
-    return str(found.abs_path)
 
 
 def _check_architecture(architecture: str) -> None:
@@ -200,7 +217,8 @@ def _check(status: Any, log: str) -> None:
     errors = [line for line in lines if "error" in line.lower()]
     _, name = nvrtc.nvrtcGetErrorString(status)
     faults = [(int(line), said) for line, said in _FAULTS.findall(log)]
-    raise CompileError((errors or lines or [name.decode()])[0], faults)
+    first = (errors or lines or [name.decode()])[0]
+    raise CompileError(first + missing_header(first, nvrtc_version()[0]), faults)
 
 
 def _output(program: Any, size_of: Any, read: Any) -> bytes:
