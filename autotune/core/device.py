@@ -15,6 +15,9 @@ from typing import Any, Protocol
 
 from autotune.core.errors import InputError
 
+SETTINGS = "settings"
+"""In a toolchain: settings of its compiler that change code, where they are not the defaults."""
+
 
 class DeviceLimits(Protocol):
     """Numbers that prune a search space; every one is a name in a family's expressions."""

@@ -26,6 +26,10 @@ def _nothing(
     return {}
 
 
+def _defaults() -> str:
+    return ""
+
+
 def _no_names(operation: Operation) -> frozenset[str]:
     return frozenset()
 
@@ -41,6 +45,8 @@ class Language:
             in, and the element types of operands and result.
         reserved: names that the source of an operation gives a meaning of its own.
         suffix: of the files that sources are written to.
+        settings: of the compiler, as far as they are not its defaults and change its code: what
+            is compiled under them is kept apart.
         lay_out: breaks long lines of emitted text, which the second argument, what the kernels
             take, may be part of.
         headers: whether sources may include headers in quotes, which become part of them.
@@ -63,6 +69,7 @@ class Language:
     names: Callable[[KernelFamily, Mapping[str, Value], str, str], dict[str, Any]] = _nothing
     reserved: Callable[[Operation], frozenset[str]] = _no_names
     suffix: str = ".py"
+    settings: Callable[[], str] = _defaults
     lay_out: Callable[[str, str], str] | None = None
     headers: bool = False
     kernels: Callable[[str], tuple[str, ...]] | None = None

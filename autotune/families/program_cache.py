@@ -36,7 +36,8 @@ _log = logging.getLogger(__name__)
 class ProgramCache:
     """A folder of emitted sources, ``<target>/<family>_<digest>.py``, private to its owner.
 
-    What compilers make of them lies beside them. The suffix is that of the target's language.
+    What compilers make of them lies beside them. The suffix is that of the target's language; where
+    its compiler has other settings than its defaults, a digest of those follows the target.
 
     The sources are run, so the folder is trusted code: one that others may write is refused. Where
     this process may not write, the programs go to a folder of the user's own, or, where there is
@@ -67,7 +68,7 @@ class ProgramCache:
     def path(self, source: Source, family_name: str) -> Path:
         """Where a source is, or would be written."""
         suffix = language_of(source.target).suffix
-        return self.folder / source.target / f"{family_name}_{source.digest[:16]}{suffix}"
+        return self._place(source.target) / f"{family_name}_{source.digest[:16]}{suffix}"
 
     def binary(self, source: Source, family_name: str, variant: str) -> Path:
         """Where something that a compiler made of a source is, or would be kept.
@@ -112,29 +113,34 @@ class ProgramCache:
         Raises:
             CacheError: as `write`.
         """
-        fact = _fact(name, target, key)
-        path = self._known(fact, target)
+        fact, place = _fact(name, target, key), self._place(target)
+        path = self._known(fact, place)
         if path is None:
-            path = _WRITTEN[self.folder, fact] = self._rendered(fact, name, render)
+            path = _WRITTEN[place, fact] = self._rendered(fact, name, render)
         return path
 
     def known(self, name: str, target: str, key: object) -> Path | None:
         """The path of a source that `written` has rendered before; None of one that it has not."""
-        return self._known(_fact(name, target, key), target)
+        return self._known(_fact(name, target, key), self._place(target))
 
-    def _known(self, fact: str, target: str) -> Path | None:
-        path = _WRITTEN.get((self.folder, fact))
+    def _place(self, target: str) -> Path:
+        """The folder for a target's sources."""
+        settings = language_of(target).settings()
+        digest = hashlib.sha256(settings.encode()).hexdigest()[:8]
+        return self.folder / (f"{target}-{digest}" if settings else target)
+
+    def _known(self, fact: str, place: Path) -> Path | None:
+        path = _WRITTEN.get((place, fact))
         if path is not None and path.exists():
             return path
-        path = self._kept(fact, target)
+        path = self._kept(fact, place)
         if path is not None:
-            _WRITTEN[self.folder, fact] = path
+            _WRITTEN[place, fact] = path
         return path
 
-    def _kept(self, known: str, target: str) -> Path | None:
+    def _kept(self, known: str, place: Path) -> Path | None:
         """The source that a fact tells of, if it is still there as it was."""
-        place = self.folder / target
-        for folder in (place, *([self.shared / target] if self.shared else [])):
+        for folder in (place, *([self.shared / place.name] if self.shared else [])):
             file = Facts(folder / FILE).get(known).get(known)
             path = place / str(file)
             if file is None or path.name != file:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
+from autotune.core.device import SETTINGS
 from autotune.store.ranking import preference
 
 if TYPE_CHECKING:
@@ -252,6 +253,9 @@ def _loading_changes(recorded: Mapping[str, str], current: Mapping[str, str]) ->
     majors = [version.partition(".")[0] for version in (compiler, driver)]
     if all(major.isdecimal() for major in majors) and int(majors[0]) > int(majors[1]):
         return [f"compiled for CUDA {compiler}, and the driver has {driver}"]
+    settings, now = recorded.get(SETTINGS), current.get(SETTINGS)
+    if settings is not None and settings != now:
+        return [f"compiled with {settings}, and now {now or 'with none of that'}"]
     return []
 
 
@@ -274,6 +278,7 @@ _GENERATORS: Mapping[str, int] = {
     "llvm": 3,
     "nvrtc": 2,
     "nvjitlink": 2,
+    SETTINGS: 99,
 }
 """What turns source into code, and how many numbers of its version matter: patch levels of Numba
 mend its library and its frontend, while code comes from the LLVM that llvmlite brings."""

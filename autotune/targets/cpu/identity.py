@@ -15,13 +15,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.core.device import Device, DeviceFingerprint
+from autotune.core.device import SETTINGS, Device, DeviceFingerprint
 from autotune.core.errors import MissingDependencyError
 from autotune.core.limits import CpuLimits
 from autotune.core.processors import affinity_count, integer_of, own_quota, text_of
 from autotune.core.version import __version__
 from autotune.targets.cpu.baseline import Blas, numpy_blas
 from autotune.targets.cpu.thread_limits import pool_limit, usable_threads
+from autotune.targets.numba_settings import numba_settings
 
 try:
     import llvmlite.binding as llvm
@@ -98,7 +99,7 @@ def read_cpu() -> Device:
     processor = _processor()
     caches = processor.caches
     bits, registers = processor.vector
-    quota = own_quota()
+    quota, settings = own_quota(), numba_settings()
     return Device(
         fingerprint=processor.fingerprint,
         limits=CpuLimits(
@@ -112,7 +113,7 @@ def read_cpu() -> Device:
             l3_bytes=caches.l3_bytes,
             line_bytes=caches.line_bytes or _GUESS["line_bytes"],
         ),
-        toolchain=processor.toolchain,
+        toolchain={**processor.toolchain, **({SETTINGS: settings} if settings else {})},
         state=_state(processor.microcode, quota),
     )
 

@@ -9,6 +9,7 @@ from autotune.core.errors import InputError
 from autotune.core.forking import threads_are_lost
 from autotune.core.limits import CpuLimits
 from autotune.targets.base import Target
+from autotune.targets.numba_settings import numba_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
@@ -52,6 +53,7 @@ class CpuTarget(Target):
             own_operations=True,
             epilogue=numba_epilogue,
             threaded=True,
+            settings=numba_settings,
         )
 
     @classmethod

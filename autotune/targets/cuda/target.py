@@ -7,12 +7,13 @@ import logging
 from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from autotune.core.device import Device
+from autotune.core.device import SETTINGS, Device
 from autotune.core.errors import InputError, MissingDependencyError, OperandError, UnknownNameError
 from autotune.core.limits import CudaLimits
 from autotune.targets.base import Placement, Target
 from autotune.targets.cuda.device import presence
 from autotune.targets.cuda.device.known_gpus import find_gpu
+from autotune.targets.numba_settings import numba_settings
 from autotune.targets.reports import Found
 
 if TYPE_CHECKING:
@@ -265,7 +266,13 @@ class NumbaCudaTarget(CudaTarget):
         from autotune.families.languages import Language
         from autotune.families.python_source import check_module
 
-        return Language(limits=_LIMITS, check=check_module, launched=True, runtime=False)
+        return Language(
+            limits=_LIMITS,
+            check=check_module,
+            launched=True,
+            runtime=False,
+            settings=numba_settings,
+        )
 
     def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:
         """As for CUDA, with this target's compiler beside the other."""
@@ -274,7 +281,8 @@ class NumbaCudaTarget(CudaTarget):
         device = super().device(problem, name)
         if not device.toolchain:  # it is not here
             return device
-        return replace(device, toolchain={**device.toolchain, **toolchain()})
+        settings = {SETTINGS: said} if (said := numba_settings()) else {}
+        return replace(device, toolchain={**device.toolchain, **toolchain(), **settings})
 
     def evaluator(self, work: Work, beside: Evaluator | None = None) -> Evaluator:
         """As for CUDA.

@@ -1,0 +1,63 @@
+"""Settings of Numba that change the code it generates, as far as they are not its defaults.
+
+Numba's own file cache does not look at most of them, and here many programs share that cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+from typing import Any
+
+_DEFAULTS: dict[str, Any] = {
+    "BOUNDSCHECK": None,
+    "CPU_FEATURES": None,
+    "CPU_NAME": None,
+    "CUDA_DEBUGINFO_DEFAULT": 0,
+    "DEBUGINFO_DEFAULT": 0,
+    "DEBUG_ARRAY_OPT_RUNTIME": 0,
+    "DEBUG_NRT": 0,
+    "DISABLE_INTEL_SVML": 0,
+    "DISABLE_JIT": 0,
+    "ENABLE_PROFILING": 0,
+    "EXTEND_VARIABLE_LIFETIMES": 0,
+    "LLVM_REFPRUNE_FLAGS": "all",
+    "LLVM_REFPRUNE_PASS": 1,
+    "LOOP_VECTORIZE": 1,
+    "OPT": 3,
+    "PARFOR_MAX_TUPLE_SIZE": 100,
+    "SLP_VECTORIZE": 0,
+}
+"""By their names in `numba.config`."""
+
+_VARIABLES = (*(f"NUMBA_{name.removesuffix('_DEFAULT')}" for name in _DEFAULTS), "VS_PROFILER")
+_AVX = "NUMBA_ENABLE_AVX"  # whose default is the processor's
+_FILE = ".numba_config.yaml"
+
+
+def numba_settings() -> str:
+    """Settings as "LOOP_VECTORIZE=0 OPT=1"; empty where all are Numba's defaults.
+
+    As Numba would compile now: a program may change them while it runs. Numba is imported only
+    where its environment names one.
+    """
+    config: Any = sys.modules.get("numba.core.config")
+    if any(name in os.environ for name in (*_VARIABLES, _AVX)) or os.path.exists(_FILE):  # noqa: PTH110 - at every look-up
+        config = importlib.import_module("numba.core.config")
+    if config is None:
+        return ""
+    with contextlib.suppress(AttributeError, RuntimeError, ValueError):
+        config.reload_config()  # as Numba does before it compiles
+    found = {name: getattr(config, name, usual) for name, usual in _DEFAULTS.items()}
+    changed = {name: value for name, value in found.items() if value != _DEFAULTS[name]}
+    if _AVX in os.environ:
+        changed["ENABLE_AVX"] = getattr(config, "ENABLE_AVX", "")
+    if getattr(found["OPT"], "is_opt_max", False):
+        changed["OPT"] = "max"
+    return " ".join(f"{name}={_text(changed[name])}" for name in sorted(changed))
+
+
+def _text(value: Any) -> str:
+    return str(int(value)) if isinstance(value, int) else str(value)
