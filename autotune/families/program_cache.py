@@ -36,8 +36,8 @@ _log = logging.getLogger(__name__)
 class ProgramCache:
     """A folder of emitted sources, ``<target>/<family>_<digest>.py``, private to its owner.
 
-    What compilers make of them lies beside them. The suffix is that of the target's language; where
-    its compiler has other settings than its defaults, a digest of those follows the target.
+    What compilers make of them lies beside them. The suffix is that of the target's language; a
+    digest of its compiler's settings follows the target, where they are not the defaults.
 
     The sources are run, so the folder is trusted code: one that others may write is refused. Where
     this process may not write, the programs go to a folder of the user's own, or, where there is

@@ -19,6 +19,7 @@ from autotune.own.description import Description, Shape, Values
 from autotune.own.function_text import FunctionText, function_text
 from autotune.own.numba_template import check_arguments, numba_template
 from autotune.own.own_kernel import OwnKernel
+from autotune.own.taking import KERNEL_MODULES, read_now
 from autotune.own.verbatim import raw
 from autotune.runtime.asking import check_place, check_run
 
@@ -195,6 +196,7 @@ def _of_function(said: Description, text: FunctionText) -> tuple[Definition, Cal
             f"kernel {text.name}: name must be left out: the function is called {text.name}"
         )
     definition = said.define(text.name, "cpu", "a function for Numba", summary=text.summary)
+    read_now(text, KERNEL_MODULES)
     check_arguments(definition, text)
     defined = definition.operation
     definition = definition.taking(

@@ -21,6 +21,7 @@ from autotune.operations.problem import OPERATIONS
 from autotune.operations.python_reference import PythonReference
 from autotune.own.definition import Definition, Grid
 from autotune.own.function_text import function_text
+from autotune.own.taking import REFERENCE_MODULES, read_now
 from autotune.own.toml_text import Entry
 from autotune.space import Expression
 
@@ -172,6 +173,7 @@ def _result(reference: str | Callable[..., Any]) -> Formula | PythonReference:
     """What the output becomes; of a function without what it uses."""
     if callable(reference):
         text = function_text(reference)
+        read_now(text, REFERENCE_MODULES)
         return PythonReference(text.name, text.text)
     if isinstance(reference, str):
         return Formula(reference)

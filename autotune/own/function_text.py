@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 import io
 import symtable
-import textwrap
 import tokenize
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
 from autotune.core.errors import InputError
+from autotune.own.same_code import at_margin, is_of, without_annotations
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,22 +76,46 @@ def function_text(function: Callable[..., Any]) -> FunctionText:
             f"a kernel or a reference must be a function made with def, got {function!r:.80}"
         )
     name = plain.__name__
+    whole = _READ.get(plain)
+    if whole is None:
+        whole = _READ[plain] = _whole(plain)
+    taken = _tree(whole).args
+    if taken.vararg or taken.kwarg or taken.posonlyargs or taken.defaults or taken.kwonlyargs:
+        raise InputError(f"{name} must take plain arguments, without * and without defaults")
+    arguments = tuple(each.arg for each in taken.args)
+    return FunctionText(plain, name, arguments, whole, _body(whole), jit)
+
+
+_READ: weakref.WeakKeyDictionary[FunctionType, str] = weakref.WeakKeyDictionary()
+"""Texts as they were when they were read first: a file may be edited while it is in use."""
+
+
+def _whole(function: FunctionType) -> str:
+    """The text of a function, at the margin, less its decorators and annotations.
+
+    Raises:
+        InputError: it cannot be read, or is not that of the function.
+    """
+    name = function.__name__
     try:
-        text = textwrap.dedent(inspect.getsource(plain))
-        node = ast.parse(text).body[0]
-    except (OSError, TypeError, SyntaxError, IndexError) as error:
+        file, first = inspect.findsource(function)
+    except (OSError, TypeError, SyntaxError) as error:
         raise InputError(
             f"the source of {name} cannot be read ({error}): define the function in a file"
         ) from error
-    if not isinstance(node, ast.FunctionDef):
-        raise InputError(f"{name} must be a function made with def")
-    taken = node.args
-    if taken.vararg or taken.kwarg or taken.posonlyargs or taken.defaults or taken.kwonlyargs:
-        raise InputError(f"{name} must take plain arguments, without * and without defaults")
-    lines = text.splitlines(keepends=True)[node.lineno - 1 : node.end_lineno]
-    whole = "".join(lines).rstrip() + "\n"
-    arguments = tuple(each.arg for each in taken.args)
-    return FunctionText(plain, name, arguments, whole, _body(whole), jit)
+    with contextlib.suppress(SyntaxError, ValueError, tokenize.TokenError, IndexError):
+        if is_of(file, function):
+            text = at_margin(inspect.getblock(file[first:]))
+            tree = _tree(text)
+            if not isinstance(tree, ast.FunctionDef):
+                raise InputError(f"{name} must be a function made with def")
+            lines = text.splitlines(keepends=True)[tree.lineno - 1 : tree.end_lineno]
+            return without_annotations("".join(lines).rstrip() + "\n")
+    where = function.__code__.co_filename
+    raise InputError(
+        f"the source of {name} cannot be read: {where} is not what it was when this process "
+        "imported it: start the program again"
+    )
 
 
 def looked_up(text: FunctionText, name: str) -> Any:
@@ -109,6 +135,12 @@ def looked_up(text: FunctionText, name: str) -> Any:
     if name in function.__globals__:
         return function.__globals__[name]
     raise InputError(f"{text.name} uses {name}, which is defined neither in it nor in its module")
+
+
+def _tree(text: str) -> ast.FunctionDef:
+    """The function that a text begins with; something else where it is none."""
+    (tree,) = ast.parse(text).body[:1]
+    return tree  # type: ignore[return-value]
 
 
 def _body(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -62,6 +63,28 @@ def surroundings(text: FunctionText, modules: tuple[str, ...]) -> Surroundings:
     objects: dict[str, Any] = {text.name: text.function}
     _take(text, modules, found, objects)
     return found
+
+
+def read_now(text: FunctionText, modules: tuple[str, ...]) -> None:
+    """Read the texts of the functions that one uses, as far as they are defined by now.
+
+    They are taken along at the first use, when their files may be other ones.
+    """
+    waiting: list[FunctionText] = [text]
+    seen: list[Any] = [text.function]
+    while waiting:
+        user = waiting.pop()
+        for name in user.outside:
+            with contextlib.suppress(InputError):  # which the first use tells
+                value = looked_up(user, name)
+                plain = _plain(value)
+                if (
+                    isinstance(plain, FunctionType)
+                    and plain not in seen
+                    and _imported(name, value, modules) is None
+                ):
+                    seen.append(plain)
+                    waiting.append(function_text(value))
 
 
 def _take(
