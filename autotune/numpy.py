@@ -23,6 +23,7 @@ from autotune.runtime.arrays.base import Look
 from autotune.runtime.arrays.kinds import NUMPY
 from autotune.runtime.remembered import Remembered
 from autotune.runtime.serving import served, turning
+from autotune.targets.host_operands import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,6 +101,9 @@ class TunedArray(np.ndarray[Any, Any]):
     def dot(self, other: Any, out: Any = None) -> Any:
         """As `numpy.dot`."""
         return np.dot(self, other) if out is None else np.dot(self, other, out=out)
+
+
+PLAIN.add(TunedArray)
 
 
 def _plain(operand: Any) -> Any:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from autotune.core.errors import InputError, OperandError
 from autotune.operations.calls import check_call
 from autotune.operations.operation import Operation
 from autotune.operations.parts import Operand
+from autotune.targets.host_operands import check_plain
 
 
 def sizes_of_call(operation: Operation, inputs: Sequence[Any], out: Any) -> dict[str, int]:
@@ -58,6 +61,8 @@ def _shape(operation: Operation, operand: Operand, array: Any) -> tuple[int, ...
             f"{operation.name}: {operand.name} must be an array {wanted}, "
             f"got {type(array).__name__}"
         )
+    if isinstance(array, np.ndarray):
+        check_plain(operand.name, array)
     shape = tuple(int(size) for size in array.shape)
     if len(shape) != len(operand.shape) or 0 in shape:
         raise OperandError(f"{operation.name}: {operand.name} must be {wanted}, got shape {shape}")

@@ -59,6 +59,25 @@ def check_operands(
     return out
 
 
+PLAIN: set[type] = {np.ndarray, np.memmap}
+"""Types of arrays that mean no more than their elements; other subclasses mean more."""
+
+
+def check_plain(name: str, array: NDArray[Any]) -> None:
+    """Refuse an array that means more than its elements: a mask or a unit would be lost.
+
+    Raises:
+        OperandError: it does; the message says how to pass the elements.
+    """
+    if type(array) in PLAIN:
+        return
+    filled = f"{name}.filled(value), or " if isinstance(array, np.ma.MaskedArray) else ""
+    raise OperandError(
+        f"{name} must be a plain NumPy array, got {type(array).__name__}, of which only the "
+        f"elements would be used: pass {filled}{name}.view(numpy.ndarray)"
+    )
+
+
 def element_strides(array: NDArray[Any]) -> tuple[int, ...] | None:
     """Elements from one to the next along every dimension, the outermost first.
 
@@ -82,6 +101,7 @@ def _check(name: str, array: Any, wanted: Array) -> None:
             f"{name} must be a NumPy array for this target, got {type(array).__name__}: "
             "convert it with numpy.asarray"
         )
+    check_plain(name, array)
     if array.shape != shape:
         raise OperandError(f"{name} must have shape {shape}, got {array.shape}")
     if array.dtype.name != dtype or not array.dtype.isnative:

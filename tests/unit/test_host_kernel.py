@@ -300,6 +300,33 @@ def test_every_reason_to_refuse_has_words(loader: Loader) -> None:
         assert str(caught.value) == words
 
 
+class Metres(np.ndarray[Any, Any]):
+    """Elements with a unit."""
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_arrays_that_mean_more_than_their_elements_are_refused(place: int, loader: Loader) -> None:
+    name = ("a", "b", "out")[place]
+    masks = np.ma.MaskedArray, f"pass {name}.filled(value), or {name}.view(numpy.ndarray)"
+    for kind, remedy in (masks, (Metres, f"used: pass {name}.view(numpy.ndarray)")):
+        given = list(operands(PROBLEM))
+        given[place] = given[place].view(kind)
+        for kernel in loader.both(PROBLEM):
+            with pytest.raises(
+                OperandError, match=f"^{name} must be a plain NumPy array"
+            ) as caught:
+                kernel(*given)
+            assert str(caught.value).endswith(remedy)
+
+
+def test_arrays_of_autotune_are_plain(loader: Loader) -> None:
+    from autotune.numpy import tuned
+
+    a, b, _ = operands(PROBLEM)
+    kernel, _ = loader.both(PROBLEM)
+    np.testing.assert_allclose(kernel(tuned(a), b), a @ b, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("place", [0, 1])
 def test_scalars_that_are_no_numbers_are_named(place: int, loader: Loader) -> None:
     a, b, c = operands(PROBLEM)

@@ -680,6 +680,8 @@ def test_calls_that_cannot_be_are_one_line(tmp_path: Path) -> None:
     a, x = np.ones((4, 3), np.float32), np.ones(3, np.float32)
     with pytest.raises(OperandError, match="takes float32 or float64, got int64"):
         kernel(a.astype(np.int64), x)
+    with pytest.raises(OperandError, match=r"^x must be a plain .* pass x.filled\(value\)"):
+        kernel(np.ones((4, 3)), np.ma.masked_array(np.ones(3)))
     with pytest.raises(OperandError, match="takes 2 inputs"):
         kernel()
     with pytest.raises(autotune.NotTunedError, match=r"autotune tune gemv --shape 4x3.*forbidden"):

@@ -9,6 +9,7 @@ import numpy as np
 
 from autotune.runtime.arrays.strided import CupyArrays, NumpyArrays
 from autotune.runtime.arrays.tensors import TorchTensors
+from autotune.targets.host_operands import PLAIN
 
 if TYPE_CHECKING:
     from autotune.runtime.arrays.base import Library
@@ -57,8 +58,9 @@ def is_torchs(operand: object) -> bool:
 def overrides_products(operand: object) -> bool:
     """Whether NumPy would leave a product to the operand's own class.
 
-    Subclasses of its arrays are among them, less memory maps, which are plain arrays otherwise.
+    Arrays that mean more than their elements are among them, and those that say what `@` does.
     """
     if isinstance(operand, np.ndarray):
-        return type(operand) not in (np.ndarray, np.memmap)
+        own = type(operand).__array_ufunc__ is not np.ndarray.__array_ufunc__
+        return own or type(operand) not in PLAIN
     return getattr(type(operand), "__array_ufunc__", None) is not None

@@ -11,7 +11,7 @@ import numpy as np
 from autotune.core.errors import OperandError
 from autotune.core.grid import Block
 from autotune.operations.calls import real
-from autotune.targets.host_operands import check_apart, check_operands
+from autotune.targets.host_operands import check_apart, check_operands, check_plain
 from autotune.targets.mpi.patience import is_set, patience_s
 from autotune.targets.mpi.ranks.meeting import Waiting, check_same, say_gone, wait
 
@@ -130,6 +130,7 @@ class DistributedKernel:
                     f"{name} of rank {self._comm.rank} must be its block (see Kernel.blocks), "
                     f"{dtype} {shape}, got {got}"
                 )
+            check_plain(name, block)
         if not (out.flags.c_contiguous and out.flags.writeable):
             raise OperandError("out must be contiguous and writeable: pass a copy")
         check_apart(out, "a", a)
