@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.configuration import Configuration
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from autotune.core.configuration import Value
     from autotune.families.languages import Language
+    from autotune.families.launch import Launch
     from autotune.operations.operation import Operation
 
 _PATH = re.compile(r"(?=.{1,200}$)\w[\w.+-]*(/\w[\w.+-]*)*", re.ASCII)
@@ -77,27 +79,14 @@ def read_family(
     else:
         definition = [Table.read(operation_file)]
         defined = read_operation(definition[0])
-    scope = Scope(
-        frozenset({*defined.sizes, *element_sizes(DEFAULT_DTYPE)}) | language.limits,
-        reserved_names(defined, target),
-    )
     fragments = tuple(_fragments(top, fragment_folders))
     # A family's expressions may use a fragment's parameters, and a fragment's all of the family's.
     parts = (top, *fragments)
     if operation_file is not None:
         _check_apart(definition[0], defined, parts, target)
-    parameters = tuple(each for part in parts for each in _parameters(part, scope))
-    derived = {name: text for part in parts for name, text in _derived(part, scope)}
-    restrictions = tuple(each for part in parts for each in _restrictions(part, scope))
-    launch = None
-    for parameter in parameters:
-        if parameter.runtime and not language.runtime:
-            key = f"parameters.{parameter.name}.runtime"
-            top.fail(key, f"must be false: {target} kernels take no parameters at the call")
-    if language.launched:
-        fixed = Scope(_fixed_names(parameters, derived), frozenset())
-        launch = read_launch(top.table("launch"), scope, fixed, defined, language)
-        restrictions = (*launch_restrictions(launch, derived, top, scope), *restrictions)
+    tuned = read_tuned(parts, defined, target)
+    scope, launch, restrictions = tuned.scope, tuned.launch, tuned.restrictions
+    parameters, derived = tuned.parameters, tuned.derived
     local = None
     if language.local:
         local = read_local(top, language, scope)
@@ -148,6 +137,56 @@ def read_family(
     for part in parts:
         part.close()
     return family
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What a family says of its space and its launch.
+
+    Attributes:
+        parameters: in the order of the file.
+        derived: names for expressions.
+        restrictions: those that the launch implies, then the explicit ones.
+        launch: where the target's kernels have one.
+        scope: the names that further expressions may use.
+    """
+
+    parameters: tuple[TunableParameter, ...]
+    derived: Mapping[str, Expression]
+    restrictions: tuple[Restriction, ...]
+    launch: Launch | None
+    scope: Scope
+
+
+def read_tuned(parts: tuple[Table, ...], defined: Operation, target: str) -> Tuned:
+    """Read the parameters, derived names, restrictions and launch of a family.
+
+    Args:
+        parts: its file, and the fragments that it includes.
+        defined: what it computes.
+        target: where it runs.
+
+    Raises:
+        InputError: something does not fit; the message names file and key.
+    """
+    top, language = parts[0], language_of(target)
+    scope = Scope(
+        frozenset({*defined.sizes, *element_sizes(DEFAULT_DTYPE)}) | language.limits,
+        reserved_names(defined, target),
+    )
+    parameters = tuple(each for part in parts for each in _parameters(part, scope))
+    derived = {name: text for part in parts for name, text in _derived(part, scope)}
+    restrictions = tuple(each for part in parts for each in _restrictions(part, scope))
+    launch = None
+    for parameter in parameters:
+        if parameter.runtime and not language.runtime:
+            key = f"parameters.{parameter.name}.runtime"
+            top.fail(key, f"must be false: {target} kernels take no parameters at the call")
+    if language.launched:
+        fixed = Scope(_fixed_names(parameters, derived), frozenset())
+        launch = read_launch(top.table("launch"), scope, fixed, defined, language)
+        restrictions = (*launch_restrictions(launch, derived, top, scope), *restrictions)
+    return Tuned(parameters, derived, restrictions, launch, scope)
 
 
 def _target(top: Table) -> tuple[str, Language]:

@@ -31,7 +31,7 @@ class Scope:
     def define(self, table: Table, name: str) -> None:
         """Add a parameter or a derived name."""
         if not NAME.fullmatch(name) or keyword.iskeyword(name):
-            table.fail(name, "must be a Python name that starts with a letter, no keyword")
+            table.fail(name, "must be a Python name of letters a to z, digits and _, no keyword")
         if name in self._reserved:
             table.fail(
                 name, "is the name of a size, a limit, a function or something templates get"

@@ -115,18 +115,27 @@ def check_names(
         "operands": tuple(each.name for each in operands),
         "scalars": tuple(name for name, _ in scalars),
     }
-    seen: dict[str, str] = {}
+    seen: dict[str, tuple[str, str]] = {}
     for key, names in groups.items():
         if len(names) > _MOST or (not names and key != "scalars"):
             raise InputError(f"{key} must be one to {_MOST}, got {len(names)}")
         for name in names:
-            lower = name.lower() if isinstance(name, str) else ""
-            if not _NAME.fullmatch(lower) or keyword.iskeyword(lower) or lower in _RESERVED:
+            if not isinstance(name, str) or not _NAME.fullmatch(name):
                 raise InputError(f"{key} must have names like M or alpha, got {shown(name)}")
+            lower = name.lower()
+            if keyword.iskeyword(lower) or lower in _RESERVED:
+                raise InputError(
+                    f"{key} must not be called {name!r}, which calls and sources have for "
+                    f"something else: call it {name + '_'!r}, say"
+                )
             check_no_keyword(key, name)
             if lower in seen:
-                raise InputError(f"{key} must not repeat {name!r}, in {seen[lower]} already")
-            seen[lower] = key
+                other, of = seen[lower]
+                apart = "" if other == name else ": capitals tell no names apart in sources"
+                raise InputError(
+                    f"{key} must not repeat {name!r}, {other!r} in {of} already{apart}"
+                )
+            seen[lower] = name, key
     for name, default in scalars:
         if name != name.lower() or not math.isfinite(default):
             raise InputError(f"scalars.{name} must be a finite number, its name in lower case")

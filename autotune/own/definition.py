@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from autotune.core.errors import InputError
+from autotune.core.toml_table import Table
 from autotune.families.operation_file import OPERATION_FILE
+from autotune.families.reading import read_tuned
 from autotune.operations.operation import Operation
 from autotune.operations.python_reference import PythonReference
 from autotune.own.taking import reference_module
@@ -84,6 +89,26 @@ class Definition:
         """
         with_arguments = replace(self.operation, takes=tuple(arguments), entry=())
         return replace(self, operation=with_arguments)
+
+    def check(self, derived: Mapping[str, str]) -> None:
+        """Refuse parameters, restrictions and expressions that its family file could not have.
+
+        Args:
+            derived: what of its derived names the user gave; the others are of the launch.
+
+        Raises:
+            InputError: one does not fit; the message begins with its key.
+        """
+        text = self._family("template")
+        told = Table(Path(), text, "", tomllib.loads(text), InputError)
+        try:
+            read_tuned((told,), self.operation, self.target)
+        except InputError as error:
+            message = str(error).removeprefix(f"{Path()}: ").removeprefix("launch.")
+            for key, given in (("threads", "block"), ("shared_bytes", "shared_bytes")):
+                if key not in derived:
+                    message = message.replace(f"derived.{key} ", f"{given} ")
+            raise InputError(message) from error
 
     def files(self, template: str, suffix: str) -> dict[str, str]:
         """The files of the family, by name.

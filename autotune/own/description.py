@@ -82,7 +82,9 @@ class Description:
             if self.target not in (None, target):
                 raise InputError(f"target must be {target} for {what}, got {shown(self.target)}")
             self._check(target)
-            return self._defined(name, target, dtypes, summary)
+            definition = self._defined(name, target, dtypes, summary)
+            definition.check(self.derived)
+            return definition
         except InputError as error:
             raise InputError(f"kernel {name}: {error}") from error
 
@@ -127,7 +129,7 @@ class Description:
             parameters=tuned,
             restrictions=asked,
             derived=names,
-            dtypes=tuple(_dtypes(self.dtypes or dtypes)) or USUAL_DTYPES,
+            dtypes=tuple(_dtypes(self.dtypes or dtypes, target)) or USUAL_DTYPES,
             launch=launch,
             reference=self.reference if callable(self.reference) else None,
         )
@@ -189,6 +191,10 @@ def _shape(name: str, shape: Shape) -> tuple[str, ...]:
     if isinstance(shape, str):
         line = shape.strip()
         found = tuple(line.split("x") if _SMALL.fullmatch(line) else _BETWEEN.split(line))
+    if not any(each.strip() for each in found):
+        raise InputError(
+            f'{name} must have 1 to 3 dimensions, got {shown(shape)}: one number is ("1",)'
+        )
     for each in found:
         try:
             parsed(each)
@@ -258,11 +264,16 @@ def _restrictions(given: Sequence[str] | Mapping[str, str]) -> Iterator[tuple[st
         yield asked, arguments.text(f"the reason of restriction {shown(asked)}", reason)
 
 
-def _dtypes(given: Sequence[Any]) -> Iterator[str]:
+def element_types(target: str) -> tuple[str, ...]:
+    """Types that elements may have: Numba has none of 16 bits for processors."""
+    return USUAL_DTYPES if target == "cpu" else tuple(DTYPES)
+
+
+def _dtypes(given: Sequence[Any], target: str) -> Iterator[str]:
     for each in _listed(given):
         name = dtype_name(str(each if isinstance(each, str) else getattr(each, "__name__", each)))
-        if name not in DTYPES:
-            raise InputError(must_be("dtypes", str(each), DTYPES))
+        if name not in element_types(target):
+            raise InputError(must_be(f"dtypes on {target}", str(each), element_types(target)))
         yield name
 
 

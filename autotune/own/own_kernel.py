@@ -18,6 +18,7 @@ from autotune.families.catalog import catalog, find_operation
 from autotune.families.operation_file import OPERATION_FILE
 from autotune.families.rendering import render
 from autotune.operations.operation import Operation
+from autotune.own.description import element_types
 from autotune.own.folder import write_folder
 from autotune.own.shapes import sizes_of_call
 from autotune.runtime.loading import load
@@ -208,9 +209,14 @@ class OwnKernel:
         sizes = sizes_of_call(self._definition.operation, inputs, out)
         dtype = _dtype_of(inputs[0].dtype)
         if dtype not in self._definition.dtypes:
+            known = element_types(self.target)
             raise OperandError(
                 f"{self.name} takes {' or '.join(self._definition.dtypes)}, got {dtype}: convert "
-                "the operands, or name the type in dtypes"
+                + (
+                    "the operands, or name the type in dtypes"
+                    if dtype in known
+                    else f"the operands (elements may be {', '.join(known)})"
+                )
             )
         problem = self.problem(**sizes, dtype=dtype)
         device = self._device_of(inputs[0])

@@ -128,8 +128,11 @@ class _Parser:
         return Constant(tree.value)
 
     def _name(self, tree: ast.Name, levels: int) -> Node:
-        self.names[tree.id] = None
-        return Name(tree.id)
+        name = tree.id
+        if not self.text.isascii():  # as it was written: Python's parser has put it into NFKC
+            name = ast.get_source_segment(self.text.strip(), tree) or name
+        self.names[name] = None
+        return Name(name)
 
     def _unary(self, tree: ast.UnaryOp, levels: int) -> Node:
         operator = _UNARY.get(type(tree.op))

@@ -9,6 +9,7 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping, 
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast, overload
+from unicodedata import normalize
 
 import numpy as np
 
@@ -432,7 +433,9 @@ def _check_mapping(name: str, value: object) -> None:
 def _check_names(what: str, expression: Expression, known: Collection[str]) -> None:
     for name in expression.ordered_names:
         if name not in known:
+            alike = [each for each in known if normalize("NFKC", each) == normalize("NFKC", name)]
+            apart = f" ({name!a} is not {alike[0]!a})" if alike else ""
             raise SpaceError(
                 f"{what} {expression.text!r}: unknown name {name!r}; "
-                f"known names: {', '.join(known)}"
+                f"known names: {', '.join(known)}{apart}"
             )

@@ -229,7 +229,7 @@ def test_names_that_a_key_has_already_are_refused() -> None:
             replace(each, shape=tuple(size.replace("M", field.upper()) for size in each.shape))
             for each in gemv.operands
         )
-        with pytest.raises(InputError, match="sizes must have names like M"):
+        with pytest.raises(InputError, match="sizes must not be called"):
             replace(gemv, sizes=(field.upper(), "N"), operands=tuple(shapes), entry=())
 
 

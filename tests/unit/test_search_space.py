@@ -638,3 +638,12 @@ def test_what_is_no_space_is_refused_in_one_line(make: Any, message: str) -> Non
     with pytest.raises(SpaceError, match=message) as caught:
         make()
     assert len(str(caught.value)) < 200
+
+
+def test_names_are_those_that_were_written() -> None:
+    """Python's parser would have a micro sign be a Greek letter, and a ligature two letters."""
+    space = SearchSpace({"\u00b5": [1, 2, 4], "\ufb01": [1, 2]}, ["\u00b5 <= 2 and \ufb01 > 0"])
+    assert len(space) == 4
+    assert {"\u00b5": 2, "\ufb01": 1} in space
+    with pytest.raises(SpaceError, match=r"\('\\u03bc' is not '\\xb5'\)$"):
+        SearchSpace({"\u00b5": [1, 2]}, ["\u03bc <= 2"])
