@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> CommandResult:
 
 
 def _sweep(args: argparse.Namespace, problem: Problem, target: Target) -> SweepResult:
-    from autotune.cli.progress import ProgressLine
+    from autotune.tuning.progress_line import ProgressLine
     from autotune.tuning.sweeper import sweep
 
     line = ProgressLine(f"sweeping {shapes_text(problem)} on target {target.name}")

@@ -140,7 +140,7 @@ class _Display:
         """Begin the live line of a visit to a problem."""
         if self._quiet:
             return None
-        from autotune.cli.progress import ProgressLine
+        from autotune.tuning.progress_line import ProgressLine
 
         self._end()
         line = ProgressLine(

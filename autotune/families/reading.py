@@ -15,6 +15,7 @@ from autotune.core.printable import shown
 from autotune.core.toml_table import Table
 from autotune.families.family import (
     KernelFamily,
+    Launch,
     Preset,
     Work,
 )
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
     from autotune.core.configuration import Value
     from autotune.families.languages import Language
-    from autotune.families.launch import Launch
     from autotune.operations.operation import Operation
 
 _PATH = re.compile(r"(?=.{1,200}$)\w[\w.+-]*(/\w[\w.+-]*)*", re.ASCII)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import logging
 import os
+import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from autotune.core.dtypes import dtype_name
 from autotune.core.errors import InputError, NotTunedError, OperandError, TuningFailedError
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     from autotune.own.definition import Definition
     from autotune.targets.kernel import Kernel
     from autotune.tuning.tuner import TuneResult
+
+_log = logging.getLogger(__name__)
 
 VARIABLE = "AUTOTUNE_TUNE"
 """The environment variable that, set to 0, keeps every kernel from tuning at a call."""
@@ -262,9 +267,9 @@ class OwnKernel:
         tell(self.name, problem, self.target, "not tuned yet: tuning now")
         what = f"tuning {self.name} for {problem.label}"
         result, failure = None, None
-        with Interrupt() as asked:
+        with Interrupt() as asked, self._shown(problem) as shown:
             try:
-                result = self.tune(problem, device=device)
+                result = self.tune(problem, device=device, **shown)
             except TuningFailedError as error:
                 failure = error
         if asked.requested:
@@ -275,6 +280,34 @@ class OwnKernel:
         if result is None:
             raise TuningFailedError(f"{self.name}: {failure}")
         return result.kernel
+
+    @contextlib.contextmanager
+    def _shown(self, problem: Any) -> Iterator[dict[str, Any]]:
+        """Tell that a call tunes: on a terminal with a line of its progress, else in the log.
+
+        Yields:
+            The option of `autotune.tune` that shows the progress; none where the user has one.
+        """
+        timeout = self._options["timeout"]
+        title = f"{self.name}: tuning for {problem.label}, up to {timeout:g} s"
+        _log.info("%s", title)
+        if self._options.get("progress") is not None or not _is_terminal(sys.stderr):
+            yield {}
+            return
+        from autotune.tuning.progress_line import ProgressLine  # late, as what it shows
+
+        line = ProgressLine(title)
+        try:
+            yield {"progress": line}
+        finally:
+            line.end()
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # it is closed
+        return False
 
 
 def _key(inputs: tuple[Any, ...], out: Any) -> Any:

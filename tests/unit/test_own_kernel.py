@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import itertools
 import os
 import pickle
@@ -28,6 +29,7 @@ from autotune.core.errors import (
     FamilyError,
     InputError,
     OperandError,
+    TuningFailedError,
 )
 from autotune.core.file_lock import alone
 from autotune.families.catalog import catalog, find_operation
@@ -43,12 +45,15 @@ from autotune.operations.references import FullReference
 from autotune.operations.verification import Check
 from autotune.own.cuda_text import cuda_text
 from autotune.own.folder import write_folder
+from autotune.own.own_kernel import OwnKernel
 from autotune.own.shapes import sizes_of_call
 from autotune.own.toml_text import toml_lines
 from autotune.targets.cpu.direct import direct_call
 from autotune.targets.cpu.kernel import CpuKernel, CpuProgram
 from autotune.targets.cuda.arrays.operands import DeviceArray, check_place
 from autotune.targets.cuda.compile.nvrtc import compile_cuda
+from autotune.tuning.progress import Progress
+from autotune.tuning.progress_line import ProgressLine
 
 BASIC: dict[str, Any] = {
     "operands": {"A": "MxN", "x": "N"},
@@ -732,3 +737,49 @@ def test_calls_that_cannot_be_are_one_line(tmp_path: Path) -> None:
         kernel.load(M=4, N=3)
     with pytest.raises(InputError, match="N is missing"):
         kernel.problem(M=4)
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_call_that_tunes_says_so(
+    terminal: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stream = Terminal() if terminal else io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    caplog.set_level("INFO", logger="autotune.own")
+    kernel = gemv(cache=tmp_path, timeout=7)
+    stands = Progress(1, 2, 3.0, 7.0, None, None, 100, {}, left_s=4.0)
+
+    def tuned(self: OwnKernel, problem: Any, progress: Any = None, **options: Any) -> Any:
+        assert (progress is not None) is terminal
+        if progress is not None:
+            progress(stands)
+        raise TuningFailedError("nothing")
+
+    monkeypatch.setattr(OwnKernel, "tune", tuned)
+    with pytest.raises(TuningFailedError, match="gemv: nothing"):
+        kernel(np.ones((4, 3), np.float32), np.ones(3, np.float32))
+    title = "gemv: tuning for 4x3-float32, up to 7 s"
+    assert title in caplog.messages
+    shown = stream.getvalue()
+    assert shown.startswith(f"{title}\n") is terminal
+    assert ("trial 1/2" in shown) is terminal
+
+
+def test_a_terminal_that_is_gone_ends_no_work() -> None:
+    class Gone(Terminal):
+        def write(self, text: str) -> int:
+            raise OSError(5, "Input/output error")
+
+    line = ProgressLine("title", Gone())
+    line(Progress(1, 2, 3.0, 7.0, None, None, 100, {}))
+    line.end()

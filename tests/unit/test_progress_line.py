@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.cli.progress import LOG_INTERVAL_S, ProgressLine, status
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.measurement import Outcome
 from autotune.measuring.evaluator import Baseline
 from autotune.tuning.progress import Progress
+from autotune.tuning.progress_line import LOG_INTERVAL_S, ProgressLine, status
 
 BEGIN = Progress(
     trial=0,

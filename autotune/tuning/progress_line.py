@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shutil
 import sys
@@ -64,7 +65,7 @@ class ProgressLine:
         begins = self._latest is None
         self._latest = progress, now
         if begins:
-            print(self._title, file=self._stream, flush=True)
+            self._print(f"{self._title}\n")
         if self._live:
             self.tick()
             if begins:
@@ -72,7 +73,7 @@ class ProgressLine:
                 self._ticker.start()
         elif now - self._printed_at >= LOG_INTERVAL_S:
             self._printed_at = now
-            print(status(progress), file=self._stream, flush=True)
+            self._print(f"{status(progress)}\n")
 
     def tick(self) -> None:
         """Rewrite the line with the time that it is now."""
@@ -82,7 +83,7 @@ class ProgressLine:
         # The last column stays free: some terminals wrap when it is written to.
         text = status(progress, self._clock() - at, width=max(1, self._columns() - 1))
         with self._lock:
-            print(f"\r\x1b[K{text}", end="", file=self._stream, flush=True)
+            self._print(f"\r\x1b[K{text}")
 
     def end(self) -> None:
         """Leave the status line behind."""
@@ -90,7 +91,12 @@ class ProgressLine:
         if self._ticker is not None:
             self._ticker.join()
             self._ticker = None
-            print(file=self._stream, flush=True)
+            self._print("\n")
+
+    def _print(self, text: str) -> None:
+        """Write what work must not end for: a terminal may be gone."""
+        with contextlib.suppress(OSError, ValueError):
+            print(text, end="", file=self._stream, flush=True)
 
     def _keep_moving(self) -> None:
         while not self._ended.wait(TICK_S):
