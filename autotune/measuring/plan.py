@@ -6,9 +6,11 @@ operands; in the finals in every turn and, on operands that nobody has seen, at 
 and in as many calls as there is time for (`autotune.measuring.trial`). What a target leaves out:
 
 cuda
-    The cases that a configuration is not valid for: a launch is planned for sizes, where every
-    other target calls an entry that serves all.
+    The cases that a configuration is not valid for: a launch is planned for sizes, where other
+    targets call an entry that serves all.
 cpu
+    Those cases too, of other operations than matrix products; where none is left, a small one that
+    is valid is taken.
     Cases of more than `HOST_PRODUCTS` multiplications, where a textbook loop takes a second for
     what a GPU does at once, and, for a formula, of more than `FORMULA_PRODUCTS`, as it and its
     reference are computed without a BLAS.

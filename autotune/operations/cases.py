@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -14,6 +14,9 @@ from autotune.operations.problem import MatrixOperation, Problem
 
 _RAGGED = ((1, 1), (7, 1), (1, 5), (33, 17), (64, 64), (65, 127), (4, 131), (30, 3))
 """Sizes, by turns, where an operation names no cases."""
+
+_FEW = (33, 17, 7, 65, 5, 3, 2, 1)
+"""What a size becomes where the ragged ones are not valid: the first that is."""
 
 _SCALARS = (None, -1.5, 0.0, 2.0, None, -0.25, 0.5, 1.0)
 """Values of scalars by turns; None is the default."""
@@ -131,6 +134,23 @@ def cases_of(problem: Problem) -> tuple[Case, ...]:
         return PRODUCT_CASES
     shapes = problem.defined.cases or tuple(_ragged(problem))
     return _made(problem, (*shapes, *_stretched(problem)))
+
+
+def small_case(problem: Problem, valid: Callable[[tuple[int, ...]], bool]) -> Case | None:
+    """A case near a problem, as small as may be, where none of its operation's is valid.
+
+    Args:
+        problem: whose sizes are valid.
+        valid: whether sizes are.
+    """
+    shape = problem.shape
+    for place in range(len(shape)):
+        for size in _FEW:
+            nearer = (*shape[:place], size, *shape[place + 1 :])
+            if size < shape[place] and valid(nearer):
+                shape = nearer
+                break
+    return Case(*shape, padding=_PADDING[2]) if _has(problem, shape) else None
 
 
 def _stretched(problem: Problem) -> Iterator[tuple[int, ...]]:

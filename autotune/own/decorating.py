@@ -99,7 +99,7 @@ def kernel(
         target: "cpu" or "cuda"; None follows from the rest.
         dtypes: element types that it is for; None takes those that the source leaves open.
         flops: how many operations it takes, an expression over sizes; one an element if left out.
-        cases: further shapes to verify candidates at.
+        cases: shapes to verify candidates at, instead of ragged ones of every size.
         summary: one line for listings; None takes the function's docstring.
         tune: whether a call may tune; AUTOTUNE_TUNE=0 forbids it to all kernels.
         trials: the most candidates to try.

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from own_kernels import DOTS, FLAT, damping, dots, gemv
 
 import autotune
+from autotune.core.configuration import Configuration
 from autotune.core.errors import (
     AutotuneError,
     CacheError,
@@ -48,8 +49,10 @@ from autotune.own.folder import write_folder
 from autotune.own.own_kernel import OwnKernel
 from autotune.own.shapes import sizes_of_call
 from autotune.own.toml_text import toml_lines
+from autotune.targets.cpu.cases import cased
 from autotune.targets.cpu.direct import direct_call
-from autotune.targets.cpu.kernel import CpuKernel, CpuProgram
+from autotune.targets.cpu.identity import read_cpu
+from autotune.targets.cpu.kernel import CpuKernel, CpuProgram, write_program
 from autotune.targets.cuda.arrays.operands import DeviceArray, check_place
 from autotune.targets.cuda.compile.nvrtc import compile_cuda
 from autotune.tuning.progress import Progress
@@ -783,3 +786,39 @@ def test_a_terminal_that_is_gone_ends_no_work() -> None:
     line = ProgressLine("title", Gone())
     line(Progress(1, 2, 3.0, 7.0, None, None, 100, {}))
     line.end()
+
+
+def convolve(x, w):  # type: ignore[no-untyped-def]
+    return np.convolve(x, w[::-1], "valid")
+
+
+def convolution(x, w, y, KF, rows):  # type: ignore[no-untyped-def]
+    for i in range(y.shape[0]):
+        total = 0.0
+        for k in range(KF):
+            total += x[i + k] * w[k]
+        y[i] = total
+
+
+@pytest.mark.parametrize(("taps", "left"), [(5, False), (6, True)])
+def test_programs_are_verified_where_they_are_valid(taps: int, left: bool, tmp_path: Path) -> None:
+    kernel = autotune.kernel(
+        operands={"x": ("N + F - 1",), "w": "F"},
+        out={"y": "N"},
+        reference=convolve,
+        parameters={"KF": [5, 6], "rows": [1, 40]},
+        restrictions={"KF == F": "taps are constants", "rows <= N": "so many at once"},
+        cases=["7x5", "64x5", "3x1", "2x5"],
+        cache=tmp_path,
+    )(convolution)
+    family = catalog("cpu", "convolution", [kernel.folder])["convolution"]
+    problem, limits = kernel.problem(N=1000, F=taps), read_cpu().limits
+    configuration = Configuration({"KF": taps, "rows": 40})
+    program = write_program(family, configuration, problem, ProgramCache(tmp_path))
+    found = cased(program, family, configuration, problem, limits)
+    assert not found.shrinks
+    sizes = [case.sizes for case in found.cases]
+    assert sizes
+    assert all(rows >= 40 and filters == taps for rows, filters in sizes)
+    assert ((65, taps) in sizes) is left  # none of the operation's own
+    assert ((64, taps) in sizes) is not left

@@ -16,6 +16,7 @@ from autotune.measuring.sharing import SharedWorker
 from autotune.measuring.trial_evaluator import TrialEvaluator
 from autotune.measuring.verdicts import judge_compile_failure
 from autotune.targets.cpu.baseline import BRIEF_SPIN
+from autotune.targets.cpu.cases import cased
 from autotune.targets.cpu.compiling import Compiled, compile_worker, is_compiled
 from autotune.targets.cpu.direct import write_call
 from autotune.targets.cpu.kernel import CpuProgram, write_program
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from autotune.core.configuration import Candidate
     from autotune.core.deadline import Deadline
-    from autotune.core.device import Device
+    from autotune.core.device import Device, DeviceLimits
     from autotune.families.family import KernelFamily
     from autotune.families.program_cache import ProgramCache
     from autotune.measuring.evaluator import Report
@@ -71,6 +72,7 @@ class CpuEvaluator(TrialEvaluator["CpuBackend"]):
             families,
             programs,
             effort,
+            limits=device.limits,
             threads=min(problem.threads or usable, usable),
             # Nothing is measured meanwhile, so that kernels of one thread are compiled on all
             # cores.
@@ -89,6 +91,7 @@ class CpuBackend(WorkerBackend):
         families: by name.
         programs: where emitted modules go.
         effort: how long and how exactly to measure.
+        limits: of the device.
         threads: threads that kernels and baseline may use.
         workers: compile workers.
         seed: seeds the operands.
@@ -104,6 +107,7 @@ class CpuBackend(WorkerBackend):
         programs: ProgramCache,
         effort: Effort,
         *,
+        limits: DeviceLimits,
         threads: int,
         workers: int,
         seed: int,
@@ -127,6 +131,7 @@ class CpuBackend(WorkerBackend):
         super().__init__((programs.folder, effort, threads, workers, seed), make, beside)
         self.batch = max(MIN_BATCH, workers)
         self._problem = problem
+        self._limits = limits
         self._families = families
         self._programs = programs
         self._effort = effort
@@ -187,7 +192,11 @@ class CpuBackend(WorkerBackend):
         if compiled.reply.error:
             return Measurement(Outcome.COMPILE_FAILED, reason=compiled.reply.error)
         details = compile_details(compiled.reply.seconds, compiled.program.path.stem)
-        return Prepared(compiled.program, details)
+        family = self._families[candidate.family]
+        program = cased(
+            compiled.program, family, candidate.configuration, self._problem, self._limits
+        )
+        return Prepared(program, details)
 
     def _write(self, candidate: Candidate) -> CpuProgram:
         family = self._families[candidate.family]

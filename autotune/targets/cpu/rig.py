@@ -16,22 +16,17 @@ from autotune.core.errors import CompileError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.measuring.clocked import ClockedBench
 from autotune.measuring.messages import Evaluated, Vendor
-from autotune.measuring.plan import (
-    FORMULA_PRODUCTS,
-    HOST_PRODUCTS,
-    OTHER_CONTENTS,
-    affordable,
-)
+from autotune.measuring.plan import OTHER_CONTENTS
 from autotune.measuring.rig import Pace, Probe
 from autotune.measuring.sharing import Subjects
 from autotune.measuring.trial import Trials
 from autotune.operations.cases import Case
-from autotune.operations.problem import multiplies
 from autotune.operations.verification import Check
 from autotune.targets.cpu.baseline import numpy_blas, numpy_vendor
 from autotune.targets.cpu.call import NumpyKernel
+from autotune.targets.cpu.cases import PROBE_SHRINK, CasedProgram, host_cases, shrunk
 from autotune.targets.cpu.direct import direct_call
-from autotune.targets.cpu.kernel import CpuKernel, CpuProgram
+from autotune.targets.cpu.kernel import CpuKernel
 from autotune.targets.cpu.numba_start import import_numba
 
 if TYPE_CHECKING:
@@ -45,9 +40,6 @@ if TYPE_CHECKING:
 
 SETTLE_S = 0.015
 """How long the threads of one library go on spinning after a call, in the way of another's."""
-
-PROBE_SHRINK = 4
-"""A candidate is first run on the problem with every size divided by this."""
 
 PROBE_BEST_S = 3e-3
 """Probing pays, and does not measure the overhead of a call, when the best is slower than this."""
@@ -102,10 +94,10 @@ class CpuRig:
         def check(case: Case, *others: str) -> Check:
             return Check(case, problem, rng, others=others, sealed=bool(others))
 
-        most = HOST_PRODUCTS if multiplies(problem.defined) else FORMULA_PRODUCTS
-        self.small = [check(case) for case in affordable(problem, most)]
+        self._checks = {case: check(case) for case in host_cases(problem)}
+        self._check = check
         self.large = check(Case(*problem.shape), *OTHER_CONTENTS)
-        self.shrunk = check(Case(*(max(1, size // PROBE_SHRINK) for size in problem.shape)))
+        self.shrunk = check(Case(*shrunk(problem)))
         self._seed = seed
         self._kernel = functools.cache(CpuKernel)
 
@@ -115,8 +107,17 @@ class CpuRig:
 
     def load(self, program: Program, *, keep: bool) -> AbstractContextManager[_Loaded]:
         """Load a kernel, which stays loaded."""
-        assert isinstance(program, CpuProgram)
-        return contextlib.nullcontext(_Loaded(self, self._kernel(program)))
+        assert isinstance(program, CasedProgram)
+        kernel = self._kernel(program.program)
+        return contextlib.nullcontext(_Loaded(self, kernel, program))
+
+    def checks(self, cases: Sequence[Case]) -> list[Check]:
+        """Operands of these cases."""
+        return [self._checks.get(case) or self._checked(case) for case in cases]
+
+    def _checked(self, case: Case) -> Check:
+        made = self._checks[case] = self._check(case)
+        return made
 
     def vendor(self, vendor: Vendor) -> AbstractContextManager[ClockedBench]:
         """NumPy before the problem's operands."""
@@ -133,7 +134,7 @@ class CpuRig:
         if seed != self._seed:
             self._seed = seed
             rng = np.random.default_rng(seed)
-            for check in (*self.small, self.large):
+            for check in (*self._checks.values(), self.large):
                 check.redraw(rng)
 
     def vendors(self) -> tuple[Vendor, ...]:
@@ -164,10 +165,11 @@ class _Loaded:
 
     rig: CpuRig
     kernel: CpuKernel
+    program: CasedProgram
 
     @property
     def cases(self) -> Sequence[Check]:
-        return self.rig.small
+        return self.rig.checks(self.program.cases)
 
     def place(self, case: Check) -> AbstractContextManager[ClockedBench]:
         call = functools.partial(self.kernel, *case.arguments)
@@ -177,12 +179,12 @@ class _Loaded:
         return contextlib.nullcontext(self._bench(self.rig.large))
 
     def probe(self, best_s: float | None) -> Probe | None:
-        if best_s is None or best_s <= PROBE_BEST_S:
+        if best_s is None or best_s <= PROBE_BEST_S or not self.program.shrinks:
             return None
-        whole, shrunk = self.rig.large.problem, self.rig.shrunk.problem
+        whole, small = self.rig.large.problem, self.rig.shrunk.problem
         return Probe(
             self._bench(self.rig.shrunk),
-            whole.flops / shrunk.flops,
+            whole.flops / small.flops,
             f"sizes divided by {PROBE_SHRINK}",
         )
 
