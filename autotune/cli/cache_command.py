@@ -120,7 +120,8 @@ def _list(args: argparse.Namespace) -> CommandResult:
             _problem_label(record),
             record.target,
             record.candidate.family,
-            f"{record.gflops:.1f}",
+            # Of an operation that says no flops, one an element is counted: next to none.
+            f"{record.gflops:.1f}" if record.gflops >= 0.05 else "-",
             ratio(f"{record.baseline.ratio:.2f}x", record.baseline.ratio)
             if record.baseline
             else "-",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from autotune.core.configuration import Candidate, Configuration
+from autotune.core.device import SETTINGS
 from autotune.core.errors import SpaceError
 from autotune.families.launch import kernel_layout
 from autotune.model import (
@@ -226,6 +227,9 @@ class Predictor:
 
         What is left of a set for wider vectors, say, is no set for narrower ones.
         """
+        settings = portfolio.toolchain.get(SETTINGS)
+        if settings is not None and settings != self._device.toolchain.get(SETTINGS):
+            return False  # times of code that is not what is compiled here
         if portfolio.fingerprint.digest == self._device.fingerprint.digest:
             return True
         return sum(self._runs(each, problem) for each in calls) >= _MOST * len(calls)

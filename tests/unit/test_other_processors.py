@@ -9,7 +9,7 @@ from cpu_machines import AVX2, AVX512
 from records import DEVICE, FINGERPRINT
 
 from autotune.core.configuration import Candidate
-from autotune.core.device import Device
+from autotune.core.device import SETTINGS, Device
 from autotune.core.limits import CpuLimits
 from autotune.core.paths import data_dir
 from autotune.families.catalog import load_families
@@ -115,6 +115,17 @@ def test_a_set_for_wider_vectors_is_none_for_narrower() -> None:
     assert Predictor([portfolio_of(wide)], FAMILIES, narrow).choose(problem) is None
     own = Predictor([portfolio_of(wide), portfolio_of(narrow)], FAMILIES, narrow)
     assert own.choose(problem) is not None
+
+
+def test_a_set_of_code_that_is_not_compiled_here_is_none() -> None:
+    """A survey under a switch of Numba's must not choose for programs without it."""
+    device = processor(AVX512)
+    plain, problem = portfolio_of(device), Gemm(300, 400, 500)
+    switched = dataclasses.replace(plain, toolchain={SETTINGS: "LOOP_VECTORIZE=0"})
+    same = dataclasses.replace(device, toolchain=switched.toolchain)
+    assert Predictor([switched], FAMILIES, device).choose(problem) is None
+    assert Predictor([switched], FAMILIES, same).choose(problem) is not None
+    assert Predictor([plain], FAMILIES, same).choose(problem) is not None
 
 
 def test_where_no_call_is_valid_the_nearest_of_the_same_program_serves() -> None:
