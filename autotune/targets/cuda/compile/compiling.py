@@ -71,7 +71,7 @@ class _Compiler:
 
 
 def _numba_label(_: Source) -> str:
-    return "-".join(f"{name}{version}" for name, version in numba_compiler.toolchain().items())
+    return numba_compiler.label()
 
 
 _COMPILERS: Mapping[str, _Compiler] = {

@@ -6,9 +6,12 @@ binary: the kernel has its plain name and takes addresses and sizes, as one of C
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
 import importlib
 import importlib.util
+import platform
 import re
 import time
 from importlib import metadata
@@ -72,6 +75,17 @@ def toolchain() -> dict[str, str]:
     except MissingDependencyError:
         linker = "none"
     return {"numba_cuda": numba, "nvjitlink": linker}
+
+
+@functools.cache
+def label() -> str:
+    """Versions of what compiles, with a digest of those of what it is built on."""
+    parts = [platform.python_version()]
+    for name in ("numba", "llvmlite", "nvidia-nvvm", "nvidia-cuda-nvcc-cu12"):  # with NVVM
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            parts.append(f"{name} {metadata.version(name)}")
+    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:8]
+    return "-".join([*(f"{name}{version}" for name, version in toolchain().items()), digest])
 
 
 @functools.cache
