@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import contextlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -75,16 +74,19 @@ def read_now(text: FunctionText, modules: tuple[str, ...]) -> None:
     while waiting:
         user = waiting.pop()
         for name in user.outside:
-            with contextlib.suppress(InputError):  # which the first use tells
+            try:
                 value = looked_up(user, name)
-                plain = _plain(value)
-                if (
-                    isinstance(plain, FunctionType)
-                    and plain not in seen
-                    and _imported(name, value, modules) is None
-                ):
+            except InputError:  # Python's own, or defined further below
+                continue
+            plain = _plain(value)
+            try:
+                if _imported(name, value, modules) or not isinstance(plain, FunctionType):
+                    continue
+                if plain not in seen:
                     seen.append(plain)
                     waiting.append(function_text(value))
+            except InputError:  # the first use tells it, and needs no more texts
+                return
 
 
 def _take(
