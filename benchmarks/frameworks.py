@@ -3,7 +3,8 @@
 An MLP and a transformer block in strict FP32 (or ``--dtype bfloat16``), forward and in training,
 with PyTorch's products and with the switch on, in turns within one run; what of it is products;
 and calls of the operator, the switch and `torch.mm` on small squares: one by one, and in a CUDA
-graph. Shapes are tuned first with ``--tune SECONDS``. What the switch puts before PyTorch's
+graph. With ``--decoder`` blocks of a language model instead, in CUDA graphs, by the number of
+tokens. Shapes are tuned first with ``--tune SECONDS``. What the switch puts before PyTorch's
 kernels stays until the process ends, so the operator is measured before it is first on, and
 PyTorch's products in models include some microseconds of it, but for captured ones. Prints
 Markdown.
@@ -41,6 +42,15 @@ def main() -> None:
     )
     parser.add_argument("--calls", type=int, default=2000, help="of each turn on small squares")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
+    parser.add_argument("--decoder", action="store_true", help="blocks of a language model")
+    parser.add_argument(
+        "--sizes",
+        type=int,
+        nargs=3,
+        default=(4096, 6144, 14336),
+        metavar="N",
+        help="of the decoder: width, columns of the attention's projection, hidden",
+    )
     parser.add_argument("--tune", type=float, default=0, help="seconds for each shape")
     args = parser.parse_args()
     os.environ.setdefault("AUTOTUNE_BACKGROUND", "0")
@@ -50,6 +60,11 @@ def main() -> None:
     tuned = f"{args.tune:g} s of tuning for each shape" if args.tune else "nothing tuned before"
     print(f"- {args.dtype}; PyTorch {torch.__version__}; {args.turns} turns; {tuned}\n")
     place = {"device": "cuda", "dtype": getattr(torch, args.dtype)}
+    if args.decoder:
+        with GpuWatch(device) as watch:
+            print_decoder(args, place)
+        print(f"\n{watch.summary()}")
+        return
     models = {
         "MLP": Mlp(args.width).to(**place),
         "transformer block": Block(args.width, args.heads).to(**place),
@@ -123,6 +138,59 @@ class Block(torch.nn.Module):
         attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.out(attended.transpose(1, 2).flatten(-2))
         return x + self.mlp(self.between(x))
+
+
+class Decoder(torch.nn.Module):
+    """The products of a block of a language model, and what is between them but attention itself.
+
+    Weights of several blocks take turns, so that none is in a cache when it is needed.
+    """
+
+    def __init__(self, width: int, projected: int, hidden: int) -> None:
+        super().__init__()
+        layers = ((width, projected), (width, width), (width, hidden), (width, hidden))
+        self.layers = torch.nn.ModuleList(
+            torch.nn.Linear(*sizes, bias=False) for sizes in (*layers, (hidden, width))
+        )
+
+    def forward(self, x: Any) -> Any:
+        into, out, gate, up, down = self.layers
+        x = x + out(into(x)[:, : x.shape[1]])
+        x = x + down(functional.silu(gate(x)) * up(x))
+        return functional.rms_norm(x, x.shape[1:])
+
+
+BLOCKS = 3
+TOKENS = (1, 4, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+WARM_UP = 3
+"""Calls before a graph is captured: what a program does, and not enough for each shape's turns."""
+
+
+def print_decoder(args: argparse.Namespace, place: dict[str, Any]) -> None:
+    """Blocks of a language model, captured, by the number of tokens."""
+    sizes = " x ".join(map(str, args.sizes))
+    print(f"### {BLOCKS} blocks of a decoder, {sizes}, {args.dtype}, in a CUDA graph\n")
+    print("| tokens | PyTorch, ms | switch on, ms | PyTorch / on (quartiles) | after more calls |")
+    print("|---|---|---|---|---|")
+    model = torch.nn.Sequential(*(Decoder(*args.sizes) for _ in range(BLOCKS))).to(**place)
+    for tokens in TOKENS:
+        x = torch.randn(tokens, args.sizes[0], **place)
+
+        def forward(x: Any = x) -> None:
+            with torch.no_grad():
+                model(x)
+
+        plain, columns = captured(forward), []
+        for calls in (WARM_UP, 40):
+            for _ in range(calls):
+                switched(forward)()
+            torch.cuda.synchronize()
+            on = captured(switched(forward))
+            count = max(int(args.seconds / elapsed(plain, 3)), 3)
+            columns.append(in_turns([plain, on], count, args.turns))
+        others, ours = columns[0]
+        shown = " | ".join(f"{1e3 * statistics.median(each):.3f}" for each in (others, ours))
+        print(f"| {tokens} | {shown} | {' | '.join(ratio(*each) for each in columns)} |")
 
 
 def products_of(models: dict[str, Any], x: Any) -> list[Gemm]:

@@ -37,6 +37,10 @@ _AVX = "NUMBA_ENABLE_AVX"  # whose default is the processor's
 _FILE = ".numba_config.yaml"
 
 
+_TOLD: list[tuple[object, ...]] = [()]
+"""The environment as Numba's settings were last read from it."""
+
+
 def numba_settings() -> str:
     """Settings as "LOOP_VECTORIZE=0 OPT=1"; empty where all are Numba's defaults.
 
@@ -44,12 +48,15 @@ def numba_settings() -> str:
     where its environment names one.
     """
     config: Any = sys.modules.get("numba.core.config")
-    if any(name in os.environ for name in (*_VARIABLES, _AVX)) or os.path.exists(_FILE):  # noqa: PTH110 - at every look-up
+    told = (*map(os.environ.get, (*_VARIABLES, _AVX)), os.path.exists(_FILE))  # noqa: PTH110 - at every look-up
+    if any(each not in (None, False) for each in told):
         config = importlib.import_module("numba.core.config")
     if config is None:
         return ""
-    with contextlib.suppress(AttributeError, RuntimeError, ValueError):
-        config.reload_config()  # as Numba does before it compiles
+    if told != _TOLD[0]:  # Numba looks again before it compiles
+        with contextlib.suppress(AttributeError, RuntimeError, ValueError):
+            config.reload_config()
+        _TOLD[0] = told
     found = {name: getattr(config, name, usual) for name, usual in _DEFAULTS.items()}
     changed = {name: value for name, value in found.items() if value != _DEFAULTS[name]}
     if _AVX in os.environ:
