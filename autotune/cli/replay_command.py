@@ -38,9 +38,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "replay",
         parents=[common()],
         description="Searches recorded spaces with each sampler, once per seed, and prints how "
-        "near the optimum it gets. Files: sweeps of ours (JSON or CSV), replay files, Kernel "
-        "Tuner caches, T4 results. Every configuration asked for is charged once, failing ones "
-        "included. Score: 0 is uniform random search, 1 the optimum at once.",
+        "near the optimum it gets. Files, also as .gz: sweeps of ours (JSON or CSV), replay "
+        "files, Kernel Tuner caches, T4 results. Every configuration asked for is charged once, failing "
+        "ones included. Score: 0 is the score expected of uniform random search, 1 the optimum at "
+        "once.",
     )
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="a recorded space")
     parser.add_argument(
@@ -141,6 +142,7 @@ def _document(
         "file": file,
         "name": recorded.name,
         "format": recorded.format,
+        "note": recorded.note,
         "device": recorded.device,
         "size": recorded.size,
         "failures": recorded.failures,
@@ -203,9 +205,10 @@ def _text(rows: Sequence[tuple[RecordedSpace, str, Summary]], seeds: int) -> str
     for name, recorded in {recorded.name: recorded for recorded, _, _ in rows}.items():
         unit = f" {recorded.unit}" if recorded.unit else ""
         device = f", {recorded.device}" if recorded.device else ""
+        note = f"; the file is {recorded.note}" if recorded.note else ""
         lines.append(
             f"{name}: {recorded.size:,} configurations, {recorded.failures:,} of them failing, "
-            f"optimum {recorded.optimum:.4g}{unit}{device}"
+            f"optimum {recorded.optimum:.4g}{unit}{device}{note}"
         )
     lines += ["", table(header, cells, right=numeric), ""]
     if len({recorded.name for recorded, _, _ in rows}) > 1:
@@ -226,7 +229,7 @@ def _text(rows: Sequence[tuple[RecordedSpace, str, Summary]], seeds: int) -> str
         )
     lines.append(
         f"Medians over {seeds} seeds of the fraction of the optimum's speed; score: mean ± "
-        "standard error, 0 is uniform random search, 1 the optimum at once."
+        "standard error, 0 is expected of uniform random search, 1 is the optimum at once."
     )
     return "\n".join(lines)
 

@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.core.printable import shown
 from autotune.core.statistics import median
+from autotune.recorded.objective import TIME, is_time, no_time, time_unit
 from autotune.recorded.space import Entry, Recording
 from autotune.store import checks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-OBJECTIVE = "time"
-"""What the benchmark hub's recordings minimise."""
 
 KERNEL_TUNER_ERRORS = (
     "InvalidConfig",
@@ -41,18 +39,21 @@ def is_kernel_tuner(document: Mapping[str, Any]) -> bool:
 
 
 def read_kernel_tuner(document: Mapping[str, Any], name: str) -> Recording:
-    """A Kernel Tuner cache file, with errors in place of the time (older ones) or beside it.
+    """A Kernel Tuner cache file, with errors in place of the objective (older ones) or beside it.
 
     Raises:
-        InputError: a key is missing or not what it should be.
+        InputError: a key is missing or not what it should be, or the objective is no time.
     """
     cache = checks.mapping("cache", document["cache"])
     keys = document.get("tune_params_keys")
     if keys is None:
         keys = list(checks.mapping("tune_params", document.get("tune_params")))
     parameters = checks.names("tune_params_keys", keys)
+    objective = _only(document.get("objective"), "objective")
+    if not is_time(objective):
+        raise no_time("objective", objective)
     return Recording(
-        _cached(cache, parameters),
+        _cached(cache, parameters, objective),
         name=name,
         unit="ms",
         device=_label(document.get("device_name")),
@@ -60,7 +61,17 @@ def read_kernel_tuner(document: Mapping[str, Any], name: str) -> Recording:
     )
 
 
-def _cached(cache: Mapping[str, Any], parameters: list[str]) -> Iterator[Entry]:
+def _only(stated: object, where: str) -> str:
+    """The name of the one objective that a file states; it may state none, which is the time."""
+    if stated is None or stated == []:
+        return TIME
+    names = stated if isinstance(stated, list) else [stated]
+    if len(names) > 1 or not isinstance(names[0], str):
+        raise no_time(where, stated)
+    return names[0]
+
+
+def _cached(cache: Mapping[str, Any], parameters: list[str], objective: str) -> Iterator[Entry]:
     for key, stored in cache.items():
         where = f"cache[{key!r}]"
         checks.mapping(where, stored)
@@ -70,8 +81,7 @@ def _cached(cache: Mapping[str, Any], parameters: list[str]) -> Iterator[Entry]:
         configuration = {
             name: checks.scalar(f"{where}.{name}", stored[name]) for name in parameters
         }
-        # Older files have the error in place of the time, newer ones beside it.
-        error = stored.get("__error__", stored.get(OBJECTIVE))
+        error = stored.get("__error__", _error(stored, configuration))
         if error in KERNEL_TUNER_ERRORS:
             if error != OUTSIDE:
                 yield Entry(configuration, None, reason=error)
@@ -80,8 +90,14 @@ def _cached(cache: Mapping[str, Any], parameters: list[str]) -> Iterator[Entry]:
             raise checks.wrong(
                 f"{where}.__error__", f"one of {', '.join(KERNEL_TUNER_ERRORS)}", error
             )
-        value = _time(stored.get(OBJECTIVE), f"{where}.{OBJECTIVE}")
+        value = _time(stored.get(objective), f"{where}.{objective}")
         yield Entry(configuration, value, reason="" if value else _FAILED)
+
+
+def _error(stored: Mapping[str, Any], configuration: Mapping[str, Any]) -> str | None:
+    """The error that older files have under the objective's name, which they do not state."""
+    values = (value for name, value in stored.items() if name not in configuration)
+    return next((value for value in values if value in KERNEL_TUNER_ERRORS), None)
 
 
 def is_t4(document: Mapping[str, Any]) -> bool:
@@ -96,29 +112,42 @@ def read_t4(document: Mapping[str, Any], name: str) -> Recording:
     """Results in the auto-tuning community's T4 schema, 1.0.
 
     Raises:
-        InputError: a key is missing or not what it should be.
+        InputError: a key is missing or not what it should be, or the objective is no time.
     """
     results = checks.sequence("results", document["results"])
-    unit = checks.line("unit", next((unit for _, unit in _results(results) if unit), "ms"))
+    metadata = checks.mapping("metadata", document.get("metadata", {}))
+    stated = metadata.get("timeunit", "ms")
+    unit = time_unit(stated) if isinstance(stated, str) else ""
+    if not unit:
+        raise checks.wrong("metadata.timeunit", "a unit of time, like milliseconds", stated)
+    first = next((measured for _, measured in _results(results, unit) if measured), (TIME, unit))
     return Recording(
-        _alike(results, unit),
+        _alike(results, unit, first),
         name=name,
-        unit=unit,
-        device=_label(checks.mapping("metadata", document.get("metadata", {})).get("device")),
+        unit=first[1],
+        device=_label(metadata.get("device")),
         format="T4 results",
     )
 
 
-def _alike(results: Sequence[Any], unit: str) -> Iterator[Entry]:
-    """The entries of results, whose times must have one unit: they are compared as numbers."""
-    for entry, own in _results(results):
-        if own not in (unit, ""):
-            raise checks.wrong("unit", f"{unit!r} in all results, as in the first", own)
+def _alike(results: Sequence[Any], unit: str, first: tuple[str, str]) -> Iterator[Entry]:
+    """The entries of results, whose times must be of one name and unit: they are compared."""
+    for entry, measured in _results(results, unit):
+        for what, own, expected in zip(
+            ("objective", "unit"), measured or first, first, strict=True
+        ):
+            if own != expected:
+                raise checks.wrong(what, f"{expected!r} in all results, as in the first", own)
         yield entry
 
 
-def _results(results: Sequence[Any]) -> Iterator[tuple[Entry, str]]:
-    """The entries of results, and the unit of each one's time if it has one."""
+def _results(results: Sequence[Any], unit: str) -> Iterator[tuple[Entry, tuple[str, str] | None]]:
+    """The entries of results, and the name and unit of each one's time if it has one.
+
+    Args:
+        results: those of the file.
+        unit: the file's, for times without one.
+    """
     for number, result in enumerate(results):
         where = f"results[{number}]"
         checks.mapping(where, result)
@@ -136,10 +165,10 @@ def _results(results: Sequence[Any]) -> Iterator[tuple[Entry, str]]:
         if invalidity == "constraints":
             continue
         if invalidity != "correct":
-            yield Entry(configuration, None, reason=invalidity), ""
+            yield Entry(configuration, None, reason=invalidity), None
             continue
-        value, unit = _measured(result, where)
-        yield Entry(configuration, value, reason="" if value else _FAILED), unit
+        value, measured = _measured(result, where, unit)
+        yield Entry(configuration, value, reason="" if value else _FAILED), measured
 
 
 def _label(value: object) -> str:
@@ -147,31 +176,37 @@ def _label(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _measured(result: Mapping[str, Any], where: str) -> tuple[float | None, str]:
-    """The time of one result and its unit: as objective, as measurement, or of its runs."""
+def _measured(
+    result: Mapping[str, Any], where: str, unit: str
+) -> tuple[float | None, tuple[str, str]]:
+    """The time of one result, its name and unit: as objective, as measurement, or of its runs."""
     objectives = result.get("objectives", [])
     if isinstance(objectives, dict):  # name: value
         objectives = [{"name": name, "value": value} for name, value in objectives.items()]
     objectives = checks.sequence(f"{where}.objectives", objectives)
     carried = [each for each in objectives if isinstance(each, dict)]
-    wanted = [each for each in objectives if isinstance(each, str)] or [OBJECTIVE]
+    names = [each.get("name") if isinstance(each, dict) else each for each in objectives]
+    name = _only(names, f"{where}.objectives")
     measurements = checks.sequence(f"{where}.measurements", result.get("measurements", []))
     found = {
         each["name"]: each
         for each in [*measurements, *carried]
         if isinstance(each, dict) and isinstance(each.get("name"), str)
     }
-    names = [*wanted, OBJECTIVE, *(str(each.get("name")) for each in carried)]
-    for name in names:
-        if name in found:
-            key = f"{where}.measurements[{name!r}].value"
-            return _time(found[name].get("value"), key), str(found[name].get("unit") or "ms")
+    own = found.get(name, {}).get("unit") or (unit if is_time(name) else "")
+    known = time_unit(own) if isinstance(own, str) else ""
+    if not known and is_time(name):
+        raise checks.wrong(f"{where}.measurements[{name!r}].unit", "one of time, like ms", own)
+    if not known:
+        raise no_time(f"{where}.objectives", name)
+    if name in found:
+        key = f"{where}.measurements[{name!r}].value"
+        return _time(found[name].get("value"), key), (name, known)
     times = result.get("times")
     runs = times.get("runtimes") if isinstance(times, dict) else None
     if isinstance(runs, list) and runs and all(map(checks.is_number, runs)):
-        return _time(median(runs), f"{where}.times.runtimes"), "ms"
-    wanted_names = " or ".join(map(shown, dict.fromkeys(names[:2])))
-    raise checks.wrong(f"{where}.measurements", f"one named {wanted_names}", list(found))
+        return _time(median(runs), f"{where}.times.runtimes"), (name, known)
+    raise checks.wrong(f"{where}.measurements", f"one named {shown(name)}", list(found))
 
 
 def _time(value: Any, key: str) -> float | None:

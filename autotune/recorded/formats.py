@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
-from contextlib import contextmanager
+import zlib
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import InputError
@@ -17,12 +20,17 @@ if TYPE_CHECKING:
     from autotune.recorded.space import RecordedSpace, Recording
 
 LARGEST_FILE = 1 << 28
-"""Bytes that are read."""
+"""Bytes that are read, decompressed."""
 
 MOST_VALUES = 20_000_000
 """Values that are read: parsed, each takes up to a hundred bytes, however short it is written."""
 
 _CHUNK = 1 << 20
+
+_GZIP = b"\x1f\x8b"
+
+_MOST_TEARS = 4
+"""Closing brackets before which a torn file is tried to end: an entry has objects of its own."""
 
 EXPECTED = (
     "`cache` (a Kernel Tuner cache file), `results` (T4 results), `measurements` (a sweep) or "
@@ -34,8 +42,8 @@ def read_recorded(path: Path) -> RecordedSpace:
     """Read a recorded space.
 
     Known are the JSON and CSV files of `autotune sweep`, replay files (columns, configurations
-    and times), Kernel Tuner's cache files, also unfinished ones, and T4 results. Nothing in a
-    file is executed.
+    and times), Kernel Tuner's cache files, also unfinished ones, and T4 results, each also
+    compressed by gzip. Nothing in a file is executed.
 
     Raises:
         InputError: the file cannot be read or is none of these; the message names file, key, and
@@ -53,16 +61,9 @@ def open_recording(path: Path) -> Iterator[Recording]:
         InputError: as `read_recorded`, wherever in the file the block has come to.
     """
     try:
-        with path.open("rb") as file:
-            content = bytearray()  # `read` would make room for all that may come
-            while len(content) <= LARGEST_FILE and (more := file.read(_CHUNK)):
-                content += more
-        if len(content) > LARGEST_FILE:
-            raise InputError(
-                f"a recorded file may have {LARGEST_FILE >> 20} MiB, and this one has more: "
-                "split it, or leave out configurations"
-            )
-        yield _read(content.decode("utf-8-sig"), printable(path.stem))
+        content = _content(path)
+        name = path.name.removesuffix(".gz").rpartition(".")[0] or path.stem
+        yield _read(content.decode("utf-8-sig"), printable(name))
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
@@ -71,6 +72,27 @@ def open_recording(path: Path) -> Iterator[Recording]:
         raise InputError(f"{path}: {error}") from error
     except ValueError as error:  # a path with a null byte
         raise InputError(f"cannot read {path}: {error}") from error
+
+
+def _content(path: Path) -> bytearray:
+    """The bytes of a file, decompressed; no more of them than `LARGEST_FILE` and a chunk."""
+    content = bytearray()  # `read` would make room for all that may come
+    with path.open("rb") as file:
+        packed = file.peek(len(_GZIP)).startswith(_GZIP)  # it may be a pipe, opened once
+        source = gzip.GzipFile(fileobj=file) if packed else file
+        try:
+            while len(content) <= LARGEST_FILE and (more := source.read(_CHUNK)):
+                content += more
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise InputError(
+                f"its compressed content is cut off or damaged ({error}): fetch it again"
+            ) from error
+    if len(content) > LARGEST_FILE:
+        raise InputError(
+            f"a recorded file may have {LARGEST_FILE >> 20} MiB, and this one has more: "
+            "split it, or leave out configurations"
+        )
+    return content
 
 
 def _read(content: str, name: str) -> Recording:
@@ -82,14 +104,14 @@ def _read(content: str, name: str) -> Recording:
             f"a recorded file may have {MOST_VALUES:,} values, and this one has about "
             f"{values:,}: split it, or leave out configurations"
         )
-    document = _parse(content)
+    document, note = _parse(content)
     if isinstance(document, list) and len(document) == 1:
         document = document[0]  # what `sweep --json` prints of one problem
     if not isinstance(document, dict):
         kind = f"an array of {len(document)}" if isinstance(document, list) else "no object"
         raise InputError(f"expected a JSON object with {EXPECTED}, got {kind}")
     if foreign.is_kernel_tuner(document):
-        return foreign.read_kernel_tuner(document, name)
+        return replace(foreign.read_kernel_tuner(document, name), note=note)
     if foreign.is_t4(document):
         return foreign.read_t4(document, name)
     if sweeps.is_sweep(document):
@@ -100,22 +122,27 @@ def _read(content: str, name: str) -> Recording:
     raise InputError(f"expected a JSON object with {EXPECTED}, got one with {keys}")
 
 
-def _parse(content: str) -> Any:
-    """Parse JSON; a Kernel Tuner cache that was never closed is closed first."""
+def _parse(content: str) -> tuple[Any, str]:
+    """The JSON document, and what is missing of one that ends too early.
+
+    Kernel Tuner appends entries to its caches, and closes the brackets only at the end of a run.
+    """
     try:
-        return json.loads(content)
+        return json.loads(content), ""
     except json.JSONDecodeError as error:
-        stripped = content.rstrip()
-        if '"cache"' in stripped[:1_000_000]:
-            # Kernel Tuner appends entries and closes the brackets only at the end of a run.
-            try:
-                return json.loads(stripped.removesuffix(",") + "}}")
-            except (ValueError, RecursionError):
-                pass
-        raise InputError(
-            f"not valid JSON: {error.msg} (line {error.lineno}, column {error.colno})"
-        ) from error
+        torn = error
     except RecursionError as error:
         raise InputError("not usable JSON: nested too deep") from error
     except ValueError as error:  # a number of more digits than Python converts
         raise InputError(f"not usable JSON: {str(error).partition(';')[0]}") from error
+    left = content.rstrip()
+    if '"cache"' in left[:1_000_000]:
+        end = len(left.removesuffix(","))
+        for note in ("", *["torn in an entry, and read up to it"] * _MOST_TEARS):
+            with suppress(ValueError, RecursionError):
+                return json.loads(left[:end] + "}}"), note
+            # The next try is one entry, or an object within one, less.
+            end = left.rfind("}", 0, end - 1) + 1
+    raise InputError(
+        f"not valid JSON: {torn.msg} (line {torn.lineno}, column {torn.colno})"
+    ) from torn

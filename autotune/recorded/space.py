@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -60,6 +60,7 @@ class Recording:
         device: where it was measured.
         format: what kind of file it is.
         subject: `operation`, `problem`, `target` and `study`, as far as the file says.
+        note: what is missing of a file that ends too early; "" of a whole one.
     """
 
     entries: Iterable[Entry]
@@ -68,12 +69,14 @@ class Recording:
     device: str = ""
     format: str = ""
     subject: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
 
     def space(self) -> RecordedSpace:
         """The space of its entries, as `RecordedSpace.of` has it."""
-        return RecordedSpace.of(
+        space = RecordedSpace.of(
             self.entries, name=self.name, unit=self.unit, device=self.device, format=self.format
         )
+        return replace(space, note=self.note)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,9 +87,10 @@ class RecordedSpace:
         name: what it is called in tables.
         space: exactly the recorded configurations; a union where they name families.
         values: by row of the space, smaller being better; NaN where the configuration failed.
-        unit: of the values: "ms", "s", or "" where the file does not say.
+        unit: of the values: "s", "ms", "us", "ns", or "" where the file does not say.
         device: where it was measured; "" where the file does not say.
         format: what kind of file it came from.
+        note: see `Recording`.
     """
 
     name: str
@@ -95,6 +99,7 @@ class RecordedSpace:
     unit: str = ""
     device: str = ""
     format: str = ""
+    note: str = ""
 
     @classmethod
     def of(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.core.errors import AutotuneError, InputError
 from autotune.core.measurement import Outcome
 from autotune.core.paths import CacheLocations
+from autotune.recorded.objective import replayed_unit
 from autotune.recorded.space import Entry, RecordedSpace, Recording
 from autotune.search.reading import read_study
 from autotune.store import TuningCache, checks
@@ -249,11 +250,10 @@ def read_replay(document: Mapping[str, Any], name: str) -> Recording:
             f"times: expected one for each of {len(configurations)} configurations, "
             f"got {len(times)}"
         )
-    objective = checks.line("objective", document.get("objective", ""))
     return Recording(
         _replayed(columns, configurations, times),
         name=checks.line("name", document.get("name", name)),
-        unit="ms" if "(ms)" in objective else "s" if "(s)" in objective else "",
+        unit=replayed_unit("objective", document.get("objective", "")),
         device=checks.line("device", document.get("device", "")),
         format="replay file",
     )

@@ -16,6 +16,7 @@ from autotune.core.printable import printable, shown
 from autotune.core.suggestions import did_you_mean
 from autotune.families.catalog import find_operation
 from autotune.recorded import open_recording
+from autotune.recorded.objective import SECONDS
 from autotune.reporting.study import Study, Trial
 from autotune.reporting.trials import (
     trial_of_measurement,
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
 
 MOST_TRIALS = 500_000
 """Trials of a file that a report is made of."""
-
-SECONDS: Mapping[str, float] = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
-"""Units of recorded times."""
 
 _ID = re.compile("[0-9a-f]{4,12}")
 
@@ -178,7 +176,7 @@ class Finder:
             name=printable(str(subject.get("study") or recording.name)),
             trials=trials,
             unit=unit,
-            source=f"{recording.format} (file)",
+            source=f"{recording.format} (file{', ' + recording.note if recording.note else ''})",
             device=recording.device,
             target=str(subject.get("target") or ""),
             problem=self._problem(subject),

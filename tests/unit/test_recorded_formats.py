@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import pickle
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from records import FINGERPRINT, record
 
 from autotune import Candidate, Configuration, Gemm, Measurement, Outcome, TuningCache
+from autotune.cli import main
 from autotune.core.errors import InputError
 from autotune.core.paths import CacheLocations
 from autotune.recorded import Entry, RecordedSpace, read_recorded, recorded_from_cache, sweeps
@@ -144,6 +146,120 @@ def test_an_unfinished_kernel_tuner_cache_is_closed(tmp_path: Path) -> None:
     for end in ("", ",", ",\n"):
         recorded = read_recorded(write(tmp_path / "cache.json", entries.rstrip() + end))
         assert recorded.size == 3
+
+
+def test_a_cache_torn_in_an_entry_is_read_up_to_it(tmp_path: Path, capsys) -> None:
+    """Of a run that was killed, or whose disk was full; the entry may have objects of its own."""
+    nested = changed(KERNEL_TUNER, "cache", "8,a", to={"x": 8, "mode": "a", "environment": {}})
+    nested["cache"]["8,a"]["time"] = 2.0
+    whole = json.dumps(nested, indent="")
+    for cut in ('"x": 8', '"environment": {}', "{}", '"time": 2'):
+        torn = whole[: whole.rindex(cut) + len(cut)]
+        recorded = read_recorded(path := write(tmp_path / "cache.json", torn))
+        assert recorded.size == 3
+        assert recorded.note == "torn in an entry, and read up to it"
+    assert (
+        main(["replay", str(path), "--sampler", "random", "--seeds", "1", "--workers", "1"]) == 0
+    )
+    assert "1.5 ms, Example GPU; the file is torn in an entry" in capsys.readouterr().out
+    first = whole[: whole.index('"time"')]
+    with pytest.raises(InputError, match=r"not valid JSON: .* \(line \d+, column \d+\)"):
+        read_recorded(write(tmp_path / "cache.json", first))
+
+
+def test_published_files_are_compressed(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "A100.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(KERNEL_TUNER).encode()))
+    recorded = read_recorded(path)
+    assert (recorded.name, recorded.size, recorded.note) == ("A100", 3, "")
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(InputError, match=r"A100\.json\.gz: its compressed .* fetch it again$"):
+        read_recorded(path)
+    path.write_bytes(gzip.compress(bytes(1 << 24)))  # 16 KB
+    monkeypatch.setattr("autotune.recorded.formats.LARGEST_FILE", 1 << 21)
+    tracemalloc.start()
+    with pytest.raises(InputError, match="may have 2 MiB, and this one has more"):
+        read_recorded(path)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 23
+    tracemalloc.stop()
+
+
+NO_TIMES = {
+    "T4, throughput": (
+        lambda: changed(T4, "results", 0, "objectives", to=["GFLOP/s"]),
+        r"results\[0\]\.objectives must be one time \(name \"time\" there .* got 'GFLOP/s'",
+    ),
+    "T4, energy in joules": (
+        lambda: changed(
+            T4, "results", 0, "objectives", to=[{"name": "E", "value": 2.0, "unit": "J"}]
+        ),
+        r"results\[0\]\.objectives must be one time .* got 'E'",
+    ),
+    "T4, several": (
+        lambda: changed(T4, "results", 0, "objectives", to=["time", "energy"]),
+        r"results\[0\]\.objectives must be one time .* got \['time', 'energy'\]",
+    ),
+    "T4, two times": (
+        lambda: changed(
+            changed(T4, "results", 2, "objectives", to=["time_b"]),
+            *("results", 2, "measurements"),
+            to=[{"name": "time_b", "value": 1.0}],
+        ),
+        "objective must be 'time' in all results, as in the first, got 'time_b'",
+    ),
+    "T4, unit of the file": (
+        lambda: changed(T4, "metadata", "timeunit", to="watts"),
+        "metadata.timeunit must be a unit of time",
+    ),
+    "Kernel Tuner": (
+        lambda: KERNEL_TUNER | {"objective": "score"},
+        r"objective must be one time \(name \"time\" .* got 'score'",
+    ),
+    "Kernel Tuner, several": (
+        lambda: KERNEL_TUNER | {"objective": ["time", "energy"]},
+        "objective must be one time",
+    ),
+    "replay, throughput": (
+        lambda: REPLAY | {"objective": "GFLOP/s, higher is better"},
+        "objective must be a value of which less is better",
+    ),
+    "replay, no direction": (
+        lambda: REPLAY | {"objective": "GFLOP/s"},
+        "objective must be a value of which less is better",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NO_TIMES)
+def test_a_file_that_states_another_objective_than_a_time_is_refused(tmp_path, name) -> None:
+    """Its optimum would be its slowest configuration, and every score upside down."""
+    document, message = NO_TIMES[name]
+    with pytest.raises(InputError, match=message) as caught:
+        read_recorded(write(tmp_path / "file.json", document()))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("stated", "unit"),
+    [("seconds", "s"), ("microseconds", "us"), ("miliseconds", "ms"), ("\u00b5s", "us")],
+)
+def test_units_are_those_that_the_file_states(tmp_path: Path, stated: str, unit: str) -> None:
+    result = {"configuration": {"x": 1}, "objectives": ["time"], "times": {"runtimes": [5.0]}}
+    t4 = {"metadata": {"timeunit": stated}, "results": [result]}
+    named = {**result, "measurements": [{"name": "span", "value": 5.0, "unit": stated}]}
+    named["objectives"] = ["span"]
+    documents = [t4, {"results": [named]}, REPLAY | {"objective": f"time ({stated})"}]
+    for document in documents:
+        assert read_recorded(write(tmp_path / "file", document)).unit == unit
+
+
+def test_old_errors_stand_under_the_name_of_any_objective(tmp_path: Path) -> None:
+    failed = {"x": 2, "mode": "a", "GFLOP/s": "CompilationFailedConfig"}
+    document = changed(KERNEL_TUNER, "cache", "2,a", to=failed)
+    recorded = read_recorded(write(tmp_path / "cache.json", document))
+    assert (recorded.size, recorded.failures, recorded.optimum) == (3, 1, 1.5)
+    stated = KERNEL_TUNER | {"objective": "time"}
+    assert read_recorded(write(tmp_path / "cache.json", stated)).size == 3
 
 
 def test_old_failures_are_enormous_times(tmp_path: Path) -> None:
@@ -366,7 +482,7 @@ BAD = {
                 }
             ]
         },
-        "unit must be one line of printable text",
+        r"results\[0\].measurements\['time'\].unit must be one of time, like ms, got",
     ),
     "many parameters": (
         {"columns": [f"p{n}" for n in range(1001)], "configurations": [[1] * 1001], "times": [1]},
@@ -465,7 +581,7 @@ KEYS = st.sampled_from(
         {"x", "columns", "configurations", "family", "median_s", "measurements", "outcome"}
         | {"cache", "tune_params", "tune_params_keys", "time", "__error__"}
         | {"results", "configuration", "objectives", "times", "runtimes", "invalidity"}
-        | {"name", "value", "unit"}
+        | {"name", "value", "unit", "objective", "metadata", "timeunit"}
     )
 )
 SCALARS = st.one_of(
