@@ -39,9 +39,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         parents=[common()],
         description="Searches recorded spaces with each sampler, once per seed, and prints how "
         "near the optimum it gets. Files, also as .gz: sweeps of ours (JSON or CSV), replay "
-        "files, Kernel Tuner caches, T4 results. Every configuration asked for is charged once, failing "
-        "ones included. Score: 0 is the score expected of uniform random search, 1 the optimum at "
-        "once.",
+        "files, Kernel Tuner caches, T4 results. Every configuration asked for is charged once, "
+        "failing ones included. Score: 0 is expected of uniform random search, 1 is the optimum "
+        "at once.",
     )
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="a recorded space")
     parser.add_argument(
