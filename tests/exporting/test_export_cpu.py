@@ -211,9 +211,50 @@ for wrong in (a.T, a.astype(float), np.asfortranarray(a), a.tolist()):
     except ValueError:
         continue
     raise AssertionError(wrong)
+square, wide = np.ones((30, 33), np.float32), np.ones((20, 40), np.float32)
+exported.{module.stem}(wide[:, :30], b, wide[:, 30:])  # columns of one array, side by side
+assert (wide[:, 30:] == 30).all()
+for wrong, out in (
+    (a, a[:, :10]),
+    (square[:20, :30], square[10:, 10:20]),
+    (np.ma.masked_array(a, a < 0), None),
+    (a, np.ma.masked_array(out)),
+):
+    try:
+        exported.{module.stem}(wrong, b, out)
+    except ValueError as error:
+        assert "overlaps a" in str(error) or "masked" in str(error), error
+        continue
+    raise AssertionError(wrong)
 """
     environment = {**os.environ, "PYTHONPATH": str(folder), "NUMBA_NUM_THREADS": "2"}
     subprocess.run([sys.executable, "-c", script], env=environment, check=True)
+
+
+@pytest.mark.parametrize("family", ["loops", "goto"])
+def test_a_module_runs_where_nothing_can_be_kept(tmp_path: Path, family: str) -> None:
+    """In a container that is read-only: from a zip, with no folder for a cache."""
+    made = stored(family, Gemm(20, 30, 10, threads=1))
+    folder = export(made, tmp_path / "out", "--format", "python")
+    (module,) = folder.glob("*.py")
+    zipped = shutil.make_archive(str(tmp_path / "made"), "zip", folder)
+    nowhere = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR"), "/proc/nowhere")
+    locators = {"NUMBA_CACHE_LOCATOR_CLASSES": "UserWideCacheLocator"}
+    for place, more, kept in (
+        (zipped, nowhere, False),
+        (folder, nowhere | locators, False),
+        (folder, {}, True),
+    ):
+        script = f"""{WITHOUT_AUTOTUNE}
+import numpy as np
+import {module.stem} as exported
+assert exported.CACHED == {kept}
+a, b = np.ones((20, 30), np.float32), np.ones((30, 10), np.float32)
+assert (exported.{module.stem}(a, b) == 30).all()
+"""
+        environment = {**os.environ, **more, "PYTHONPATH": str(place)}
+        environment.pop("NUMBA_CACHE_DIR" if kept else "", None)
+        subprocess.run([sys.executable, "-B", "-c", script], env=environment, check=True)
 
 
 @pytest.mark.parametrize(

@@ -207,6 +207,13 @@ for wrong in ((a.T, x), (a, apart), (a, x.astype(float)), (np.asfortranarray(a),
     except ValueError:
         continue
     raise AssertionError(wrong)
+for y in (x[:40], a[0, :40]):
+    try:
+        kernel(Array(a), Array(x), Array(y))
+    except ValueError as error:
+        assert "out must overlap no input" in str(error), error
+        continue
+    raise AssertionError(y)
 """
 
 

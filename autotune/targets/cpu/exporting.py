@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,9 +46,13 @@ def export(exportable: Exportable, form: str) -> Exported:
 def _python(exportable: Exportable, source: Source, names: dict[str, Any]) -> Exported:
     """The emitted module with a function for arrays at its end."""
     called = expanded("cpu/called.py.j2", names)
+    # What Numba keeps has a folder of its own here, and may have none where the program is used.
+    head = ast.parse(source.text).body[0].end_lineno
+    lines = source.text.rstrip().replace("cache=True,", "cache=CACHED,").splitlines(keepends=True)
+    text = [*lines[:head], "\n", expanded("cpu/kept.py.j2", names).decode(), *lines[head:], "\n"]
     files = {
         **exportable.common_files(names),
-        f"{exportable.name}.py": source.text.rstrip().encode() + b"\n" + called,
+        f"{exportable.name}.py": "".join(text).encode() + called,
     }
     return Exported(exportable.name, files)
 
