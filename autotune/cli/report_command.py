@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,10 @@ from autotune.cli.result import CommandResult
 from autotune.cli.targets import families_option
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autotune.reporting import Study
+    from autotune.search.importance import Importance
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -54,7 +58,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> CommandResult:
     """Read every study, then write what was asked for."""
     from autotune.core.paths import CacheLocations
-    from autotune.reporting import Finder, is_file, write_page, write_picture
+    from autotune.reporting import Finder, facts, is_file, write_page, write_picture
     from autotune.reporting.picture import check_picture
 
     for each in args.studies:
@@ -71,18 +75,19 @@ def run(args: argparse.Namespace) -> CommandResult:
     size = write_page(page, studies, extra)
     if args.picture is not None:
         write_picture(args.picture, studies)
+    importance = facts.importance_of(studies)
     document = {
         "output": str(page.absolute()),
         "bytes": size,
         "picture": None if args.picture is None else str(args.picture.absolute()),
-        "studies": [_document(study) for study in studies],
+        "studies": [_document(study, importance[study.name]) for study in studies],
     }
     pictured = "" if args.picture is None else f"\npicture   {args.picture}"
     told = "\n".join(f"study     {_line(study)}" for study in studies)
     return CommandResult(document, f"{told}\nwritten   {page} ({size / 1e6:.1f} MB){pictured}")
 
 
-def _document(study: Study) -> dict[str, Any]:
+def _document(study: Study, importance: Sequence[Importance]) -> dict[str, Any]:
     best = study.ranked[0] if study.ranked else None
     return {
         "name": study.name,
@@ -102,6 +107,7 @@ def _document(study: Study) -> dict[str, Any]:
             "interval": None if best.interval is None else list(best.interval),
         },
         "record": None if study.record is None else study.record.id,
+        "importance": [asdict(each) for each in importance],
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.measurement import Outcome
-from autotune.reporting import facts
+from autotune.reporting import facts, stored
 from autotune.reporting.drawing import Spec, field, of_names, scale
 from autotune.reporting.study import FAILED, UNFINISHED
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autotune.reporting.amounts import Measure
-    from autotune.reporting.study import Study
+    from autotune.reporting.study import Study, Trial
 
 MOST_DRAWN = 1500
 """Trials that one chart shows of a study."""
@@ -66,7 +66,9 @@ def progress(studies: Sequence[Study], measure: Measure, *, by_time: bool) -> Sp
                 steps.append({**at, "y": measure.at(study, best)})
                 last = best
     title = "seconds since the first trial began" if by_time else "trials"
-    x = {"field": "x", "type": "quantitative", "title": title, "scale": {"nice": False}}
+    # Trials begin at 1, and the clock at 0.
+    across = {"nice": False, "zero": by_time}
+    x = {"field": "x", "type": "quantitative", "title": title, "scale": across}
     y = {"field": "y", "type": "quantitative", "title": measure.label, "scale": scale(measure)}
     return {
         "layer": [
@@ -75,8 +77,8 @@ def progress(studies: Sequence[Study], measure: Measure, *, by_time: bool) -> Sp
                 "mark": {
                     "type": "point",
                     "filled": True,
-                    "size": 16,
-                    "opacity": 0.4,
+                    "size": 26,
+                    "opacity": 0.5,
                     "aria": False,
                 },
                 "encoding": {
@@ -97,21 +99,33 @@ def progress(studies: Sequence[Study], measure: Measure, *, by_time: bool) -> Sp
                 "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 2.5},
                 "encoding": {"x": x, "y": y, "color": of_names([study.name for study in studies])},
             },
+            *stored.layers(
+                stored.rows(
+                    studies,
+                    lambda _, trial: trial.ended_s if by_time else trial.number,
+                    measure.at,
+                ),
+                x,
+                y,
+                measure.label,
+            ),
         ],
         "height": 320,
     }
 
 
 def contenders(study: Study, measure: Measure) -> Spec:
-    """The fastest trials with their confidence intervals."""
+    """The fastest trials with their confidence intervals, and the stored winner's finals."""
     tied = facts.ties(study)
     rows = []
-    for rank, trial in enumerate(study.ranked[:CONTENDERS], start=1):
+    for rank, trial in enumerate(study.ranked, start=1):
+        if rank > CONTENDERS and trial is not study.stored:
+            continue
         value = trial.value or 0.0
         ends = sorted(measure.at(study, end) for end in trial.interval or (value, value))
         rows.append(
             {
-                "n": f"{rank}. {trial.family or 'trial'} #{trial.number}",
+                "n": _ranked(rank, trial),
                 "v": measure.at(study, value),
                 "a": ends[0],
                 "b": ends[1],
@@ -119,7 +133,8 @@ def contenders(study: Study, measure: Measure) -> Spec:
                 "c": str(trial),
             }
         )
-    y = {"field": "n", "type": "nominal", "sort": None, "title": None}
+    names = [row["n"] for row in rows]
+    y = {"field": "n", "type": "nominal", "title": None, "scale": {"domain": names}}
     color = {
         "field": "k",
         "type": "nominal",
@@ -134,16 +149,37 @@ def contenders(study: Study, measure: Measure) -> Spec:
         "layer": [
             {
                 "mark": {"type": "rule", "strokeWidth": 2},
-                "encoding": {"x": {**x, "field": "a"}, "x2": {"field": "b"}},
+                "encoding": {"x": {**x, "field": "a"}, "x2": {"field": "b"}, "color": color},
             },
             {
                 "mark": {"type": "point", "filled": True, "size": 70},
-                "encoding": {"x": {**x, "field": "v"}},
+                "encoding": {"x": {**x, "field": "v"}, "color": color},
             },
+            *_finals(study, measure, x, y),
         ],
-        "encoding": {"y": y, "color": color, "tooltip": tooltip},
+        "encoding": {"y": y, "tooltip": tooltip},
         "height": 22 * len(rows),
     }
+
+
+def _ranked(rank: int, trial: Trial) -> str:
+    return f"{rank}. {trial.family or 'trial'} #{trial.number}"
+
+
+def _finals(study: Study, measure: Measure, x: Spec, y: Spec) -> list[Spec]:
+    """The stored winner's two marks, and the interval of its median in the finals."""
+    ranks = {trial.number: rank for rank, trial in enumerate(study.ranked, start=1)}
+    marked = stored.rows([study], lambda _, trial: _ranked(ranks[trial.number], trial), measure.at)
+    if not marked or study.record is None:
+        return []
+    low, high = (measure.at(study, end) for end in study.record.interval_s)
+    y = {**y, "field": "x"}
+    interval: Spec = {
+        "data": {"values": [{"x": marked[0]["x"], "a": low, "b": high}]},
+        "mark": {"type": "rule", "strokeWidth": 1.5, "style": "interval"},
+        "encoding": {"x": {**x, "field": "a"}, "x2": {"field": "b"}, "y": y},
+    }
+    return [interval, *stored.layers(marked, {**x, "field": "y"}, y, measure.label)]
 
 
 def shares(
@@ -200,22 +236,19 @@ def resource(studies: Sequence[Study], measure: Measure, name: str) -> Spec:
                 }
             )
     color = {"field": "f", "type": "nominal", "title": "family"}
-    return {
+    x: Spec = {
+        "field": "x",
+        "type": "quantitative",
+        "title": RESOURCES[name],
+        "scale": {"zero": False, "nice": False, "padding": 12},
+    }
+    y = {"field": "y", "type": "quantitative", "title": measure.label, "scale": scale(measure)}
+    trials: Spec = {
         "data": {"values": rows},
         "mark": {"type": "point", "size": 28, "opacity": 0.65, "aria": False},
         "encoding": {
-            "x": {
-                "field": "x",
-                "type": "quantitative",
-                "title": RESOURCES[name],
-                "scale": {"zero": False, "nice": False, "padding": 12},
-            },
-            "y": {
-                "field": "y",
-                "type": "quantitative",
-                "title": measure.label,
-                "scale": scale(measure),
-            },
+            "x": x,
+            "y": y,
             "color": color if len(studies) == 1 else of_names([study.name for study in studies]),
             "tooltip": [
                 field("s", "study"),
@@ -225,5 +258,6 @@ def resource(studies: Sequence[Study], measure: Measure, name: str) -> Spec:
                 field("c", "configuration"),
             ],
         },
-        "height": 320,
     }
+    marked = stored.rows(studies, lambda _, trial: trial.detail(name), measure.at)
+    return {"layer": [trials, *stored.layers(marked, x, y, measure.label)], "height": 320}

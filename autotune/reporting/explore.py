@@ -7,28 +7,42 @@ from typing import TYPE_CHECKING, Any
 from autotune.reporting import facts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from autotune.core.configuration import Value
     from autotune.reporting.amounts import Measure
     from autotune.reporting.study import Study, Trial
+    from autotune.search.importance import Importance
 
 MOST_EXPLORED = 10_000
 """Trials of a study that the page has for its controls."""
 
 
-def explored(studies: Sequence[Study], measure: Measure) -> dict[str, Any]:
+def explored(
+    studies: Sequence[Study],
+    measure: Measure,
+    importance: Mapping[str, Sequence[Importance]],
+) -> dict[str, Any]:
     """Studies and families to choose from, each with its parameters and its trials.
 
     A trial is its number, what the measure says, and for each parameter the position of its value.
+
+    Args:
+        studies: those of the page.
+        measure: what its charts show.
+        importance: of the parameters, by study: the two most important ones are shown first.
     """
     subjects = []
     for study in studies:
         chosen = facts.sample(study.ranked, MOST_EXPLORED)
+        if study.stored is not None and study.stored not in chosen:
+            chosen.append(study.stored)
         for family in dict.fromkeys(trial.family for trial in study.ranked):
             own = [trial for trial in chosen if trial.family == family]
             if own:
-                subjects.append(_subject(study, family, own, measure, several=len(studies) > 1))
+                found = _subject(study, family, own, measure, several=len(studies) > 1)
+                shares = {each.name: each.share for each in importance[study.name]}
+                subjects.append({**found, "first": _first(found["parameters"], family, shares)})
     return {"label": measure.label, "more": measure.is_rate, "subjects": subjects}
 
 
@@ -52,13 +66,27 @@ def _subject(
         ]
         rows.append(row)
     parts = [study.name] * several + [family] * bool(family)
+    winner = study.stored
     return {
         "name": ", ".join(parts) or study.name,
+        "stored": winner.number if winner is not None and winner in trials else None,
         "parameters": [
             {"name": name, "values": [_text(value) for value in values[name]]} for name in varied
         ],
         "rows": rows,
     }
+
+
+def _first(
+    parameters: Sequence[Mapping[str, Any]], family: str, shares: Mapping[str, float]
+) -> list[int]:
+    """The places of the two most important parameters, in their order."""
+
+    def share(place: int) -> float:
+        name = parameters[place]["name"]
+        return shares.get(f"{family}.{name}", shares.get(name, 0.0))
+
+    return sorted(sorted(range(len(parameters)), key=share, reverse=True)[:2])
 
 
 def _values(trials: Sequence[Trial], name: str) -> list[Value]:

@@ -76,12 +76,14 @@ class Card:
         figure: the number that counts.
         unit: its unit.
         lines: label and text of each line.
+        badge: a word of warning beside the number; "" where there is none.
     """
 
     title: str
     figure: str
     unit: str
     lines: Sequence[tuple[str, str]]
+    badge: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from autotune.core.printable import printable
 from autotune.core.version import __version__
 from autotune.core.writing import deliver
-from autotune.reporting import running, runtime, spaces, surroundings, winning
+from autotune.reporting import facts, running, runtime, spaces, surroundings, winning
 from autotune.reporting.amounts import Measure
 from autotune.reporting.explore import explored
 from autotune.reporting.funnel import funnel_of
@@ -35,12 +35,13 @@ def page_of(studies: Sequence[Study], extra_families: tuple[Path, ...] = ()) -> 
         extra_families: folders with families of the user's own, for the pruning funnel.
     """
     measure = Measure.of(studies)
+    importance = facts.importance_of(studies)
     funnels = {study.name: funnel_of(study, extra_families) for study in studies}
     sections = [
         winning.overview(studies),
         winning.winner(studies, measure),
         winning.progress(studies, measure),
-        spaces.importance(studies),
+        spaces.importance(importance),
         spaces.parallel(studies, measure),
         spaces.heat(studies, measure),
         spaces.funnel(funnels),
@@ -56,9 +57,9 @@ def page_of(studies: Sequence[Study], extra_families: tuple[Path, ...] = ()) -> 
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return Page(
         title=names if len(studies) == 1 else f"{len(studies)} studies compared",
-        subtitle=_subtitle(studies),
+        subtitle=subtitle(studies),
         sections=sections,
-        explored=explored(studies, measure),
+        explored=explored(studies, measure, importance),
         foot=f"Made by autotune {__version__} on {made}.",
     )
 
@@ -100,7 +101,8 @@ def write_page(path: Path, studies: Sequence[Study], extra_families: tuple[Path,
     return len(content)
 
 
-def _subtitle(studies: Sequence[Study]) -> str:
+def subtitle(studies: Sequence[Study]) -> str:
+    """Problems, devices and number of trials, in a line."""
     problems = dict.fromkeys(study.problem.label for study in studies if study.problem)
     devices = dict.fromkeys(study.device for study in studies if study.device)
     trials = sum(len(study.trials) for study in studies)

@@ -9,6 +9,7 @@ from autotune.core.errors import InputError
 from autotune.core.writing import deliver
 from autotune.reporting import charts, facts, space_charts
 from autotune.reporting.amounts import Measure
+from autotune.reporting.page import subtitle
 from autotune.reporting.runtime import converter
 
 if TYPE_CHECKING:
@@ -29,8 +30,10 @@ _CONFIG: dict[str, Any] = {
     "view": {"stroke": None},
     "axis": {"gridColor": "#e3e6ea", "domainColor": "#9aa3ad", "tickColor": "#9aa3ad"},
     "range": {"category": ["#2563c9", "#c2570c", "#0f8a6d", "#8b46c0", "#b3261e", "#6b7280"]},
-    "style": {"interval": {"color": "#333333"}},
+    "style": {"interval": {"color": "#333333"}, "stored": {"color": "#16191d"}},
+    "title": {"fontSize": 15, "subtitleFontSize": 12, "subtitleColor": "#565f6b"},
     "axisXQuantitative": {"tickCount": 8},
+    "legend": {"orient": "top", "labelLimit": 420},
 }
 
 
@@ -60,7 +63,9 @@ def write_picture(path: Path, studies: Sequence[Study]) -> None:
     parts = [("Progress", charts.progress(studies, measure, by_time=False))]
     if any(found.values()):
         parts.append(("Parameter importance", space_charts.importance(found)))
+    names = ", ".join(study.name for study in studies)
     spec = {
+        "title": {"text": names, "subtitle": subtitle(studies), "anchor": "start", "offset": 14},
         "vconcat": [
             {**copy.deepcopy(each), "title": {"text": title, "anchor": "start"}, "width": _WIDTH}
             for title, each in parts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotune.reporting import facts, roofline
+from autotune.reporting import facts, roofline, stored
 from autotune.reporting.charts import MOST_DRAWN
 from autotune.reporting.drawing import Spec, field, of_names, powers
 
@@ -20,8 +20,13 @@ def roof(studies: Sequence[Study]) -> Spec:
     """Rates of studies of known problems over their intensities; both axes logarithmic."""
     places = [at for study in studies if (at := roofline.intensity(study)) is not None]
     points = [point for study in studies for point in _points(study)]
+    marked = stored.rows(
+        studies,
+        lambda study, _: roofline.intensity(study),
+        lambda study, value: study.rate(value) or 0.0,
+    )
     found = roofline.roofs(studies)
-    rates = [float(point["y"]) for point in points]
+    rates = [float(point["y"]) for point in (*points, *marked)]
     rates += [each.gflops for each in found if each.gflops is not None]
     across = (min(places) / _WIDER, max(places) * _WIDER)
     upwards = (min(rates) / 1.5, max(rates) * 1.8)
@@ -70,6 +75,7 @@ def roof(studies: Sequence[Study]) -> Spec:
                     ],
                 },
             },
+            *stored.layers(marked, axes["x"], axes["y"], "GFLOP/s"),
         ],
         "height": 380,
     }

@@ -181,6 +181,10 @@ def heat(measure: Measure) -> Spec:
                 },
             },
             {
+                "transform": [{"filter": "datum.s"}],
+                "mark": {"type": "rect", "filled": False, "strokeWidth": 3, "style": "stored"},
+            },
+            {
                 "mark": {"type": "text", "aria": False},
                 "encoding": {
                     "text": {"field": "t", "type": "nominal"},

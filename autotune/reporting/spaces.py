@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.reporting import facts, space_charts
+from autotune.reporting import space_charts
 from autotune.reporting.amounts import percent_text
 from autotune.reporting.explore import MOST_EXPLORED
 from autotune.reporting.layout import Cell, Figure, Section, Table
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from autotune.reporting.amounts import Measure
     from autotune.reporting.funnel import Funnel
     from autotune.reporting.study import Study
+    from autotune.search.importance import Importance
 
 
-def importance(studies: Sequence[Study]) -> Section:
-    """How much each parameter decides whether a configuration is a fast one."""
-    found = facts.importance_of(studies)
+def importance(found: Mapping[str, Sequence[Importance]]) -> Section:
+    """How much each parameter decides whether a configuration is a fast one, by study."""
     known = {name: each for name, each in found.items() if each}
     share = percent_text(FAST_SHARE).replace(".0", "")
     text = [
@@ -68,7 +68,8 @@ def parallel(studies: Sequence[Study], measure: Measure) -> Section:
         "parallel-chart",
         "Parallel coordinates",
         "A line for each trial, through the value of each of its parameters, bright where it was "
-        "fast; the fastest is drawn thick. Lines are spread a little where values are equal.",
+        "fast; the stored winner is drawn thick, or the fastest where none is stored. Lines are "
+        "spread a little where values are equal.",
         [("", space_charts.parallel(measure))],
         Table(
             "parallel-table",
@@ -87,7 +88,9 @@ def heat(studies: Sequence[Study], measure: Measure) -> Section:
     figure = Figure(
         "heat-chart",
         "Two parameters",
-        "A cell for each pair of values of two parameters: the best of the trials that have both.",
+        "A cell for each pair of values of two parameters: the best of the trials that have both. "
+        "The stored winner's cell is outlined; the first pair is of the two parameters that "
+        "matter most.",
         [("", space_charts.heat(measure))],
         Table(
             "heat-table",

@@ -106,6 +106,16 @@ class Study:
         """The trials that have a time, abandoned ones too, in their order."""
         return [trial for trial in self.trials if trial.value is not None]
 
+    @cached_property
+    def stored(self) -> Trial | None:
+        """The trial of the winner that the record keeps; None where it is none of these."""
+        if self.record is None:
+            return None
+        winner = self.record.candidate
+        own = (winner.family, dict(winner.configuration))
+        known = (each for each in self.ranked if (each.family, dict(each.configuration)) == own)
+        return next(known, None)
+
     @property
     def counts(self) -> dict[str, int]:
         """Trials by outcome, the most frequent first."""

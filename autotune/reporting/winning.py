@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autotune.core.statistics import WIDE, half_width
 from autotune.reporting import charts, facts
 from autotune.reporting.amounts import (
     Measure,
     duration_text,
-    percent_text,
     rate_text,
+    spread_text,
     time_text,
     value_text,
 )
@@ -55,7 +56,8 @@ def winner(studies: Sequence[Study], measure: Measure) -> Section:
         "winner-chart",
         "The fastest trials with their confidence intervals",
         f"Medians of the {charts.CONTENDERS} fastest trials and the 95 % confidence intervals of "
-        "these medians, as the search measured them.",
+        "these medians, as the search measured them. Of the stored winner a ring is that number, "
+        "and a diamond that of the finals, in turns with the other finalists.",
         variants,
         table,
         choice="Study",
@@ -94,7 +96,8 @@ def progress(studies: Sequence[Study], measure: Measure) -> Section:
     figure = Figure(
         "progress-chart",
         "Every trial, and the best so far",
-        "Points are trials in the order they were made, lines the best until then.",
+        "Points are trials in the order they were made, lines the best until then. The search "
+        "times a kernel by itself, the finals in turns with others, which is often slower.",
         variants,
         table,
         choice="Along",
@@ -107,25 +110,36 @@ def _card(study: Study) -> Card:
     lines = [("problem", study.problem.label if study.problem else "not recorded")]
     lines.append(("device", study.device or "not recorded"))
     ranked, record = study.ranked, study.record
-    title, figure, unit = study.name, "none", "trials OK"
+    title, figure, unit, badge = study.name, "none", "trials OK", ""
     if record is not None:
         figure, unit = _figure(study, record.median_s)
+        unit += " in the finals"
         lines.append(("winner", str(record.candidate)))
-        lines.append(("median", f"{time_text(record.median_s)} ±{percent_text(record.spread)}"))
+        known = f"{time_text(record.median_s)}, {spread_text(record.spread)}"
+        lines.append(("finals", f"{known}, in turns with others"))
+        if study.stored is not None:
+            lines.append(("search", f"{_of(study, study.stored)}, by itself"))
+        if record.noisy:
+            badge = "noisy"
+            lines.append(("noisy", record.caveats[-1]))
         if record.baseline is not None:
             name, ratio = record.baseline.name, record.baseline.ratio
             lines.append(("library", f"{ratio:.2f} times the speed of {name}"))
     elif ranked:
         best = ranked[0].value or 0.0
         figure, unit = _figure(study, best)
+        ends = ranked[0].interval
         lines += [("winner", str(ranked[0])), ("median", value_text(study, best))]
+        if ends is not None and (spread := half_width(best, ends)) > WIDE:
+            badge = "noisy"
+            lines.append(("noisy", f"the median is known to {spread_text(spread)} only"))
     counts = ", ".join(f"{count:,} {outcome}" for outcome, count in study.counts.items())
     lines.append(("trials", f"{len(study.trials):,} ({counts})" if counts else "none"))
     if study.samplers:
         lines.append(("sampler", study.samplers))
     if study.seconds is not None:
         lines.append(("took", duration_text(study.seconds)))
-    return Card(title, figure, unit, lines)
+    return Card(title, figure, unit, lines, badge)
 
 
 def _figure(study: Study, value: float) -> tuple[str, str]:
@@ -172,7 +186,16 @@ def _comparison(studies: Sequence[Study]) -> Table:
         "trials to 5 %",
         "took",
     )
-    return Table("comparison", "The studies side by side", header, rows, header[4:])
+    # What is the same in all is in the page's head, and the table has no room to spare.
+    same = [at for at in (1, 2, 3) if len({row[at] for row in rows}) == 1]
+    kept = [at for at in range(len(header)) if at not in same]
+    return Table(
+        "comparison",
+        "The studies side by side",
+        [header[at] for at in kept],
+        [[row[at] for at in kept] for row in rows],
+        header[4:],
+    )
 
 
 def _verdict(study: Study) -> str:
@@ -221,7 +244,8 @@ def _row(study: Study, trial: Trial, rank: int, is_tie: bool) -> Sequence[Cell |
         _value(study, trial),
         Cell(interval, low),
         _rate(study, trial),
-        "fastest" if rank == 1 else "yes" if is_tie else "no",
+        ("fastest" if rank == 1 else "yes" if is_tie else "no")
+        + (", stored" if trial is study.stored else ""),
     )
 
 

@@ -192,6 +192,7 @@ def test_pages_are_written(
     [study] = document["studies"]
     assert study["problem"] == PROBLEM.key()
     assert study["best"]["configuration"] == dict(WINNER.configuration)
+    assert study["importance"] == []  # of so few trials nothing is known
     assert "blocked: sm=64 order=ikj" in (tmp_path / "mine.html").read_text()
 
     assert main(["report", "mine", "other one", "mine"]) == 0
@@ -200,6 +201,18 @@ def test_pages_are_written(
     assert "2 studies compared" in page
     assert main(["report", "other one", "-o", "there.html"]) == 0
     assert (tmp_path / "there.html").exists()
+
+    cells = [[x, y] for x in range(6) for y in range(6)]
+    replay = {"columns": ["x", "y"], "configurations": cells, "times": [1 + x for x, _ in cells]}
+    (tmp_path / "cells.json").write_text(json.dumps(replay))
+    capsys.readouterr()
+    assert main(["report", "cells.json", "--json"]) == 0
+    [study] = json.loads(capsys.readouterr().out)["studies"]
+    first, second = study["importance"]
+    assert (first["name"], second["name"]) == ("x", "y")
+    assert first["low"] <= first["share"] <= first["high"]
+    assert first["share"] > 0.9
+    assert first["share"] + second["share"] == pytest.approx(1)
 
 
 @pytest.mark.usefixtures("charts")
@@ -239,6 +252,8 @@ def test_pictures_are_drawn(place: CacheLocations, tmp_path: Path) -> None:
     write_picture(tmp_path / "a.svg", [gpu_study(count=60), recorded_study()])
     drawn = (tmp_path / "a.svg").read_text()
     assert drawn.startswith("<svg")
+    for named in ("gpu, recorded", "1024x1024x1024-float32", "Example GPU"):
+        assert named in drawn
     assert "Parameter importance" in drawn
     write_picture(tmp_path / "a.png", [gpu_study(count=10)])
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")

@@ -13,9 +13,10 @@ import pytest
 from records import record
 from report_studies import PROBLEM, failing_study, gpu_study, recorded_study
 
+from autotune.core.configuration import Candidate, Configuration
 from autotune.core.measurement import Outcome
-from autotune.reporting import facts, roofline
-from autotune.reporting.amounts import Measure, duration_text, time_text
+from autotune.reporting import charts, facts, roof_chart, roofline, stored, winning
+from autotune.reporting.amounts import Measure, duration_text, spread_text, time_text
 from autotune.reporting.explore import MOST_EXPLORED
 from autotune.reporting.funnel import funnel_of
 from autotune.reporting.page import page_of, render
@@ -223,6 +224,95 @@ def test_the_words_are_those_of_the_numbers() -> None:
     assert "Example GPU" in page
 
 
+def winning_study(rank: int = 3, **changes: Any) -> Study:
+    """A study whose record's winner is not the fastest of its search, and slower in the finals."""
+    study = gpu_study()
+    drawn = study.ranked[rank]
+    winner = replace(drawn, configuration={**drawn.configuration, "order": "stored"})
+    seconds = 1.1 * (winner.value or 0.0)
+    kept = record(
+        candidate=Candidate(winner.family, Configuration(winner.configuration)),
+        median_s=seconds,
+        interval_s=(seconds, seconds),
+        **changes,
+    )
+    trials = [winner if each is drawn else each for each in study.trials]
+    return replace(study, trials=trials, record=kept)
+
+
+def test_the_stored_winner_is_marked_in_every_chart_of_trials() -> None:
+    """With the number of the search and that of the finals, told apart by their shapes."""
+    for rank in (3, 40):
+        study = winning_study(rank)
+        measure, winner = Measure.of([study]), study.ranked[rank]
+        assert study.stored is winner
+        assert study.record is not None
+        numbers = [measure.at(study, each) for each in (winner.value, study.record.median_s)]
+        drawn = [
+            charts.progress([study], measure, by_time=False),
+            charts.contenders(study, measure),
+            charts.resource([study], measure, "registers"),
+            roof_chart.roof([study]),
+        ]
+        for spec in drawn:
+            [layer] = [each for each in spec["layer"] if each["mark"].get("style") == "stored"]
+            rows = layer["data"]["values"]
+            assert [row["k"] for row in rows] == [stored.SEARCH, stored.FINALS]
+            assert [row["y"] for row in rows] == pytest.approx(numbers, rel=1e-3)
+        contenders = [row["n"] for row in drawn[1]["data"]["values"]]
+        assert any(each.endswith(f"#{winner.number}") for each in contenders)
+        subjects = page_of([study]).explored["subjects"]
+        marked = [each for each in subjects if each["stored"] == winner.number]
+        assert [each["name"] for each in marked] == [winner.family]
+        assert any(row[0] == winner.number for row in marked[0]["rows"])
+    other = gpu_study(record=record(candidate=Candidate("block", Configuration({"sm": 7}))))
+    assert other.stored is None
+    assert "stored winner, in the finals" not in rendered(other)
+
+
+def test_a_card_tells_the_finals_from_the_search_and_noise_from_none() -> None:
+    study = winning_study()
+    [card] = winning.overview([study]).cards
+    lines = dict(card.lines)
+    assert card.unit == "GFLOP/s in the finals"
+    assert lines["finals"].endswith("less than ±0.1 %, in turns with others")
+    assert time_text(study.ranked[3].value or 0.0) in lines["search"]
+    assert card.badge == ""
+    [card] = winning.overview([winning_study(noise="others kept 3 of 4 processors busy")]).cards
+    assert (card.badge, dict(card.lines)["noisy"]) == (
+        "noisy",
+        "others kept 3 of 4 processors busy",
+    )
+    [card] = winning.overview([gpu_study()]).cards
+    assert (card.badge, card.unit) == ("", "GFLOP/s")
+    loose = Trial(1, "f", {"x": 1}, Outcome.OK, 1e-3, (0.5e-3, 1.5e-3))
+    [card] = winning.overview([Study("loose", [loose])]).cards
+    assert (card.badge, dict(card.lines)["noisy"]) == (
+        "noisy",
+        "the median is known to ±50.0 % only",
+    )
+    assert "±0.0 %" not in rendered(study, winning_study())
+
+
+def test_the_heat_map_opens_with_what_matters_most() -> None:
+    """In the made-up studies speed follows `sm` and `tx`, and `order` does nothing."""
+    study = gpu_study(count=300)
+    for subject in page_of([study]).explored["subjects"]:
+        names = [each["name"] for each in subject["parameters"]]
+        assert {names[place] for place in subject["first"]} == {"sm", "tx"}
+    [single] = page_of([recorded_study()]).explored["subjects"]
+    assert single["first"] == [0, 1]
+
+
+def test_columns_that_are_equal_in_all_studies_are_left_out() -> None:
+    alike = [gpu_study("a", 60, 1), gpu_study("b", 90, 2)]
+    [table] = winning.overview(alike).tables
+    assert tuple(table.header[:3]) == ("study", "trials", "OK")
+    assert all(len(row) == len(table.header) for row in table.rows)
+    [table] = winning.overview([*alike, recorded_study()]).tables
+    assert tuple(table.header[:4]) == ("study", "problem", "device", "sampler")
+
+
 def test_a_record_says_which_version_where_no_run_does() -> None:
     found = record(version="0.0.9")
     for runs, version in (
@@ -363,6 +453,8 @@ def test_the_funnel_only_narrows() -> None:
 
 
 def test_texts_of_amounts() -> None:
+    assert spread_text(0.0) == spread_text(0.0004) == "less than ±0.1 %"
+    assert spread_text(0.0041) == "±0.4 %"
     assert [time_text(s) for s in (2.5, 2.5e-3, 2.5e-6, 2.5e-9)] == [
         "2.5 s", "2.5 ms", "2.5 µs", "2.5 ns",
     ]  # fmt: skip

@@ -43,7 +43,8 @@
       range: { category: [0, 1, 2, 3, 4, 5, 6, 7, 8].map((n) => color(`c${n}`)) },
       style: {
         interval: { color: color("ink") },
-        best: { color: color("c1") },
+        best: { color: color("ink") },
+        stored: { stroke: color("ink"), color: color("ink") },
         halo: { color: color("halo"), stroke: color("halo"), strokeWidth: 4, strokeJoin: "round" },
       },
     };
@@ -112,7 +113,7 @@
         const best = own.reduce((a, b) => (better(a, b) ? a : b));
         return [[parameter.name, value, own.length, best]];
       })));
-    const [best] = rows;
+    const best = subject.rows.find((row) => row[0] === subject.stored) || rows[0];
     spec.layer.forEach(({ encoding }) => {
       encoding.x.axis.labelAngle = subject.parameters.length > 8 ? -35 : 0;
     });
@@ -139,12 +140,14 @@
       }
     }
     const found = [...cells.values()].filter((cell) => cell.at[0] >= 0 && cell.at[1] >= 0);
+    const stored = subject.rows.find((row) => row[0] === subject.stored);
+    const held = stored && cells.get(`${stored[x + 2]},${stored[y + 2]}`);
     const [low, high] = [Math.min, Math.max].map((f) => f(...found.map((cell) => cell.v)));
     const rows = found.map((cell) => {
       const tone = high > low ? (cell.v - low) / (high - low) : 1;
       return {
         x: across.values[cell.at[0]], y: down.values[cell.at[1]], v: cell.v, k: cell.k,
-        t: found.length > 200 ? "" : number(cell.v), bright: (explored.more ? tone : 1 - tone) > 0.6,
+        s: cell === held, t: found.length > 200 ? "" : number(cell.v), bright: (explored.more ? tone : 1 - tone) > 0.6,
       };
     });
     fillBody(figure.querySelector("table"), rows.map((cell) => [cell.x, cell.y, cell.v, cell.k]));
@@ -160,7 +163,7 @@
     const subject = subjects[Number(chosen(figure, "study"))] || subjects[0];
     const names = subject.parameters.map((parameter) => parameter.name);
     all('[data-control="x"], [data-control="y"]', figure).forEach((select, place) =>
-      offer(select, names, Math.min(place, names.length - 1)));
+      offer(select, names, subject.first[Math.min(place, names.length - 1)]));
   };
 
   all("figure").forEach((figure) => {
