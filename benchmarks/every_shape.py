@@ -33,8 +33,8 @@ from shape_tables import compared, report
 
 from autotune.core.dtypes import DTYPES
 
-TITLE = 100
-"""Characters of a line above a picture."""
+FOOT = 130
+"""Characters of a line below a picture."""
 
 
 def main() -> None:
@@ -50,7 +50,7 @@ def main() -> None:
         print(f"\n### Before and after\n\n{compared(before, rows)}")
         runs = [("before", before), ("after", rows)]
     if args.plot and any(row.ratio is not None for row in rows):
-        scatter(args.plot, _title(headers), runs)
+        scatter(args.plot, _foot(headers), runs)
 
 
 def measured(asked: Asked, target: str) -> Iterator[Header | Row]:
@@ -110,12 +110,13 @@ def _asked(args: argparse.Namespace) -> Asked:
     )
 
 
-def _title(headers: Sequence[Header]) -> str:
+def _foot(headers: Sequence[Header]) -> str:
     """Machine, date and commit, and what was drawn, for a picture."""
     lines = [line.removeprefix("- ") for header in headers[:1] for line in header.text]
     told = [line for line in lines if line.startswith(("date", *DTYPES))]
-    short = [textwrap.shorten(line, TITLE, placeholder=" ...") for line in told]
-    return "\n".join([headers[0].device if headers else "", *short])
+    short = [textwrap.shorten(line, FOOT, placeholder=" ...") for line in told]
+    device = headers[0].device if headers else ""
+    return "\n".join([", ".join([device, *short[:1]]), *short[1:]])
 
 
 def _shape(text: str) -> Shape:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import experiment_plots
 from environment import describe
 from thread_schedule import SCHEDULES, ThreadSchedule
 
@@ -72,7 +73,6 @@ class Experiment:
         operation: what is computed: gemm or trmm.
         accuracy: the loosest class allowed.
         threads: the cap on threads; None takes all.
-        marks: named places on the horizontal axis.
     """
 
     contenders: Callable[[int, CpuLimits], Iterable[Contender]]
@@ -81,7 +81,6 @@ class Experiment:
     operation: str = "gemm"
     accuracy: str = "ieee"
     threads: int | None = 1
-    marks: Callable[[CpuLimits], Mapping[str, float]] = lambda limits: {}
 
 
 def loop_orders(size: int, limits: CpuLimits) -> Iterator[Contender]:
@@ -118,12 +117,6 @@ def blocking(size: int, limits: CpuLimits) -> Iterator[Contender]:
                 if block
                 else "not blocked",
             )
-
-
-def cache_marks(limits: CpuLimits) -> Mapping[str, float]:
-    """Edges of the largest blocks of float32 of which three fit a cache."""
-    sizes = {"L1": limits.l1_bytes, "L2": limits.l2_bytes, "L3": limits.l3_bytes}
-    return {name: (size / 12) ** 0.5 for name, size in sizes.items() if size}
 
 
 def schedules(
@@ -165,7 +158,7 @@ def strassen(size: int, limits: CpuLimits) -> Iterator[Contender]:
 EXPERIMENTS: Mapping[str, Sequence[Experiment]] = {
     "loop-orders": [Experiment(loop_orders, (512,), "loop order, outermost first")],
     "unrolling": [Experiment(unrolling, (512,), "unroll")],
-    "blocking": [Experiment(blocking, (1024,), "edge of a block", marks=cache_marks)],
+    "blocking": [Experiment(blocking, (1024,), "edge of a block")],
     "schedules": [
         Experiment(
             schedules(
@@ -256,65 +249,6 @@ def table(experiment: Experiment, points: Sequence[Point]) -> str:
     return "\n".join(lines)
 
 
-def draw(
-    path: Path, name: str, taken: str, drawn: Sequence[tuple[Experiment, Sequence[Point]]]
-) -> None:
-    """GFLOP/s of every line, one panel for each part of the experiment.
-
-    Args:
-        path: PNG or SVG.
-        name: the experiment's.
-        taken: where, when and of which commit.
-        drawn: its parts.
-    """
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    mpl.rcParams["svg.fonttype"] = "none"  # text stays text
-    from matplotlib import pyplot
-
-    figure, panels = pyplot.subplots(
-        1, len(drawn), figsize=(6.5 * len(drawn), 4.2), squeeze=False, layout="constrained"
-    )
-    for axes, (experiment, points) in zip(panels[0], drawn, strict=True):
-        places = list(dict.fromkeys(p.contender.x for p in points if p.contender.x != "-"))
-        numeric = all(isinstance(x, int) and x > 0 for x in places)
-        for line in dict.fromkeys(point.contender.line for point in points):
-            on_it = [point for point in points if point.contender.line == line]
-            heights = [point.gflops for point in on_it]
-            below = [p.gflops - p.problem.flops / p.interval_s[1] / 1e9 for p in on_it]
-            above = [p.problem.flops / p.interval_s[0] / 1e9 - p.gflops for p in on_it]
-            if on_it[0].contender.x == "-":
-                axes.axhline(heights[0], color="grey", linestyle="--", label=line)
-                continue
-            xs = [p.contender.x if numeric else places.index(p.contender.x) for p in on_it]
-            style = "o" if len(places) == len(points) and not numeric else "o-"
-            axes.errorbar(xs, heights, yerr=[below, above], fmt=style, capsize=2, label=line)
-        if numeric:
-            axes.set_xscale("log", base=2)
-            axes.set_xticks(places, list(map(str, places)))
-            axes.minorticks_off()
-        else:
-            axes.set_xticks(range(len(places)), list(map(str, places)))
-        limits = make_target("cpu").device().limits
-        assert isinstance(limits, CpuLimits)
-        for label, at in experiment.marks(limits).items():
-            axes.axvline(at, color="grey", linestyle=":")
-            axes.annotate(f" {label}", (at, 0.02), xycoords=("data", "axes fraction"))
-        sizes = ", ".join(str(size) for size in dict.fromkeys(p.problem.m for p in points))
-        axes.set_xlabel(experiment.x or "M = N = K")
-        axes.set_ylabel("GFLOP/s (float32)")
-        axes.set_title(f"{name}: {experiment.operation}" + (f", {sizes}" if experiment.x else ""))
-        speeds = [point.gflops for point in points]
-        if max(speeds) > 20 * min(speeds):
-            axes.set_yscale("log")
-        else:
-            axes.set_ylim(bottom=0)
-        axes.legend(fontsize="small")
-    figure.suptitle(taken, fontsize="small")
-    figure.savefig(path, dpi=110)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -327,16 +261,14 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, metavar="FILE", help="PNG or SVG")
     args = parser.parse_args()
 
-    text = describe()
-    print(text)
-    drawn = []
+    printed = [describe()]
+    print(printed[0])
     for experiment in EXPERIMENTS[args.name]:
         points = measure(experiment, args.sizes or experiment.sizes, args.seconds)
-        print(f"\n{table(experiment, points)}", flush=True)
-        drawn.append((experiment, points))
+        printed.append(f"\n{table(experiment, points)}")
+        print(printed[-1], flush=True)
     if args.plot is not None:
-        taken = "\n".join(line.removeprefix("- ") for line in text.splitlines()[:2])
-        draw(args.plot, args.name, taken, drawn)
+        experiment_plots.draw(args.plot, args.name, "\n".join(printed))
 
 
 if __name__ == "__main__":

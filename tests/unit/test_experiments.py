@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import experiment_plots
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,6 +59,19 @@ def test_every_line_has_valid_contenders() -> None:
     assert counts["schedules", "1024"] == [1, 5, 4, 4, 5, 4, 4]
     assert counts["strassen", "256"] == [1, 1, 0, 0, 0]
     assert counts["strassen", "2048"] == [1, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("name", experiment_plots.EXPERIMENTS)
+def test_a_picture_has_every_value_of_its_table(tmp_path: Path, name: str) -> None:
+    printed = (ROOT / "docs" / "results" / "data" / f"{name}.txt").read_text(encoding="utf-8")
+    rows = [row for part in experiment_plots.read(printed) for row in part]
+    assert len(rows) == len(re.findall(r"^\| \d", printed, re.MULTILINE))
+    experiment_plots.draw(tmp_path / "drawn.svg", name, printed)
+    drawn = (tmp_path / "drawn.svg").read_text(encoding="utf-8")
+    assert re.search(r"2026-11-\d\d, commit [0-9a-f]{7}", drawn)
+    assert "AMD EPYC" in drawn
+    if name in ("loop-orders", "blocking"):
+        assert all(f">{row.gflops:.1f}</" in drawn for row in rows)
 
 
 def test_an_experiment_prints_a_table_and_draws_it(tmp_path: Path) -> None:
