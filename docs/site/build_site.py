@@ -19,6 +19,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from laying_out import told_apart, write_api
+
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = Path(__file__).with_name("zensical.toml")
 FOLDERS = ("cache", "docs", "examples", "search_spaces", "templates")
@@ -47,14 +49,20 @@ def lay_out(folder: Path) -> None:
         copy = folder / file.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, copy)
+        if file.suffix == ".md":
+            copy.write_text(told_apart(file.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def build(output: Path) -> subprocess.CompletedProcess[str]:
     """Build the site into a folder, which must not be there yet; see `returncode`."""
     with tempfile.TemporaryDirectory() as temporary:
         workplace = Path(temporary)
-        shutil.copyfile(CONFIGURATION, workplace / CONFIGURATION.name)
         lay_out(workplace / "pages")
+        names = "".join(f"    {line}\n" for line in write_api(workplace / "pages", ROOT))
+        overview = '{ "Python" = "docs/api.md" }'
+        python = f'{{ "Python" = [ {{ "Overview" = "docs/api.md" }},\n{names}] }}'
+        text = CONFIGURATION.read_text(encoding="utf-8").replace(overview, python)
+        (workplace / CONFIGURATION.name).write_text(text, encoding="utf-8")
         done = subprocess.run(
             [sys.executable, "-m", "zensical", "build", "--strict"],
             cwd=workplace,

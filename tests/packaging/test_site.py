@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import importlib.util
 import re
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from build_site import ROOT, build, pages
+from laying_out import told_apart
 
 import autotune
 
@@ -76,6 +78,27 @@ def test_every_page_is_in_the_navigation() -> None:
     assert named == {page.relative_to(ROOT).as_posix() for page in pages()}
 
 
+def test_every_name_of_the_api_has_a_page_with_a_wrapped_signature(site: Path) -> None:
+    names = re.findall(r"^::: (\S+)", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE)
+    overview = (site / "docs" / "api" / "index.html").read_text()
+    for name in names:
+        [place] = re.findall(rf'href="([^"]+)"[^>]*><code>{re.escape(name)}</code>', overview)
+        page = (site / "docs" / "api" / place / "index.html").read_text()
+        assert f'id="{name}"' in page, name
+        for signature in re.findall(r'<div class="doc-signature.*?</div>', page, re.DOTALL):
+            lines = html.unescape(re.sub("<[^>]+>", "", signature)).splitlines()
+            assert max(map(len, lines)) <= 88, (name, lines)
+
+
+def test_headings_of_a_page_are_told_apart(site: Path) -> None:
+    for path in (site / "docs" / "results").rglob("index.html"):
+        found = re.findall(r"<h[2-4] id=.*?</h[2-4]>", path.read_text(), re.DOTALL)
+        titles = [re.sub("<[^>]+>", "", each) for each in found]
+        assert len(set(titles)) == len(titles), path
+    twice = told_apart("# A\n## B\n### C\n## D\n### C\n```\n### C\n```")
+    assert twice == "# A\n## B\n### C (B) {#c}\n## D\n### C (D)\n```\n### C\n```"
+
+
 def anchors(built: dict[Path, Page], path: Path) -> set[str]:
     return built[path].anchors if path in built else set()
 
@@ -100,7 +123,8 @@ def test_every_link_leads_somewhere(site: Path, built: dict[Path, Page]) -> None
 
 
 def test_public_names_are_documented(site: Path, built: dict[Path, Page]) -> None:
-    anchors = built[site / "docs" / "api" / "index.html"].anchors
+    pages = (built[path] for path in (site / "docs" / "api").rglob("index.html"))
+    anchors = set().union(*(page.anchors for page in pages))
     for name in set(autotune.__all__) - {"__version__", "AutotuneError", "NotTunedError"}:
         assert f"autotune.{name}" in anchors
     assert {"autotune.core.errors.AutotuneError", "autotune.core.errors.NotTunedError"} <= anchors
