@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.cli.problems import shapes_text
 from autotune.cli.style import Style, ratio, styled
 from autotune.cli.table import folded, width
+from autotune.core.statistics import half_width_text
 from autotune.targets.invocation import Invocation
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ def summary(result: TuneResult) -> str:
         folded("winner    ", styled(str(best.candidate), Style.GREEN)),
         folded(
             "          ",
-            f"{best.median_s * 1e3:.4g} ms ±{best.spread:.1%} (95% interval of the median), "
+            f"{best.median_s * 1e3:.4g} ms {half_width_text(best.spread)} "
+            "(95% interval of the median), "
             f"{best.gflops:.1f} GFLOP/s, ties with {others}",
         ),
     ]

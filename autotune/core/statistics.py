@@ -65,6 +65,11 @@ def half_width(median: float, interval: tuple[float, float]) -> float:
     return (high - low) / 2 / median
 
 
+def half_width_text(share: float) -> str:
+    """A half width in words: "±0.4%", and never as if the median were known exactly."""
+    return "less than ±0.1%" if share < 5e-4 else f"±{share:.1%}"
+
+
 def _rank(count: int, confidence: float) -> int:
     """The largest rank r >= 1 with P(X < r) <= (1 - confidence) / 2, X binomial(count, 1/2)."""
     tail = (1 - confidence) / 2

@@ -48,11 +48,6 @@ def percent_text(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def spread_text(share: float) -> str:
-    """How far a median may be off: "±0.4 %", and never as if it were known exactly."""
-    return "less than ±0.1 %" if share < 5e-4 else f"±{percent_text(share)}"
-
-
 @dataclass(frozen=True, slots=True)
 class Measure:
     """What charts show of a trial.

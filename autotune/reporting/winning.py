@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.core.statistics import WIDE, half_width
+from autotune.core.statistics import WIDE, half_width, half_width_text
 from autotune.reporting import charts, facts
 from autotune.reporting.amounts import (
     Measure,
     duration_text,
     rate_text,
-    spread_text,
     time_text,
     value_text,
 )
@@ -115,7 +114,7 @@ def _card(study: Study) -> Card:
         figure, unit = _figure(study, record.median_s)
         unit += " in the finals"
         lines.append(("winner", str(record.candidate)))
-        known = f"{time_text(record.median_s)}, {spread_text(record.spread)}"
+        known = f"{time_text(record.median_s)}, {half_width_text(record.spread)}"
         lines.append(("finals", f"{known}, in turns with others"))
         if study.stored is not None:
             lines.append(("search", f"{_of(study, study.stored)}, by itself"))
@@ -132,7 +131,7 @@ def _card(study: Study) -> Card:
         lines += [("winner", str(ranked[0])), ("median", value_text(study, best))]
         if ends is not None and (spread := half_width(best, ends)) > WIDE:
             badge = "noisy"
-            lines.append(("noisy", f"the median is known to {spread_text(spread)} only"))
+            lines.append(("noisy", f"the median is known to {half_width_text(spread)} only"))
     counts = ", ".join(f"{count:,} {outcome}" for outcome, count in study.counts.items())
     lines.append(("trials", f"{len(study.trials):,} ({counts})" if counts else "none"))
     if study.samplers:

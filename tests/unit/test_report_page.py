@@ -15,8 +15,9 @@ from report_studies import PROBLEM, failing_study, gpu_study, recorded_study
 
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.measurement import Outcome
+from autotune.core.statistics import half_width_text
 from autotune.reporting import charts, facts, roof_chart, roofline, stored, winning
-from autotune.reporting.amounts import Measure, duration_text, spread_text, time_text
+from autotune.reporting.amounts import Measure, duration_text, time_text
 from autotune.reporting.explore import MOST_EXPLORED
 from autotune.reporting.funnel import funnel_of
 from autotune.reporting.page import page_of, render
@@ -275,7 +276,7 @@ def test_a_card_tells_the_finals_from_the_search_and_noise_from_none() -> None:
     [card] = winning.overview([study]).cards
     lines = dict(card.lines)
     assert card.unit == "GFLOP/s in the finals"
-    assert lines["finals"].endswith("less than ±0.1 %, in turns with others")
+    assert lines["finals"].endswith("less than ±0.1%, in turns with others")
     assert time_text(study.ranked[3].value or 0.0) in lines["search"]
     assert card.badge == ""
     [card] = winning.overview([winning_study(noise="others kept 3 of 4 processors busy")]).cards
@@ -289,9 +290,9 @@ def test_a_card_tells_the_finals_from_the_search_and_noise_from_none() -> None:
     [card] = winning.overview([Study("loose", [loose])]).cards
     assert (card.badge, dict(card.lines)["noisy"]) == (
         "noisy",
-        "the median is known to ±50.0 % only",
+        "the median is known to ±50.0% only",
     )
-    assert "±0.0 %" not in rendered(study, winning_study())
+    assert "±0.0" not in rendered(study, winning_study())
 
 
 def test_the_heat_map_opens_with_what_matters_most() -> None:
@@ -453,8 +454,8 @@ def test_the_funnel_only_narrows() -> None:
 
 
 def test_texts_of_amounts() -> None:
-    assert spread_text(0.0) == spread_text(0.0004) == "less than ±0.1 %"
-    assert spread_text(0.0041) == "±0.4 %"
+    assert half_width_text(0.0) == half_width_text(0.0004) == "less than ±0.1%"
+    assert half_width_text(0.0041) == "±0.4%"
     assert [time_text(s) for s in (2.5, 2.5e-3, 2.5e-6, 2.5e-9)] == [
         "2.5 s", "2.5 ms", "2.5 µs", "2.5 ns",
     ]  # fmt: skip
