@@ -37,7 +37,7 @@ class Taken:
         return Bar(self.gflops, work / self.ms.high, work / self.ms.low)
 
     def against(self, ms: float) -> Bar:
-        """How many times as fast it is as what takes so long."""
+        """Its speed relative to a call of so many ms, and the interval of that."""
         return Bar(ms / self.ms.value, ms / self.ms.high, ms / self.ms.low)
 
 

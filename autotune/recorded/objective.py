@@ -37,7 +37,7 @@ def time_unit(stated: str) -> str:
 
 
 def is_time(name: str) -> bool:
-    """Whether an objective without a unit is a time: by Kernel Tuner's rule, its name says so."""
+    """Recognise an objective without a unit as a time, by its name as Kernel Tuner does."""
     return name.startswith(TIME)
 
 

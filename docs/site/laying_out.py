@@ -1,4 +1,4 @@
-"""What the site's copies of pages have that the pages of the repository lack.
+"""Additions of the site's copies of pages to the pages of the repository.
 
 A name of the API gets a page of its own: on one page of all of them nobody finds a name. Headings
 that a page has several times say what they are of: they come from benchmarks, which print the same
