@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from autotune.targets.kernel import Kernel
-
 __all__ = ["TunedArray", "dot", "matmul", "tuned"]
 
 
@@ -120,16 +118,6 @@ def _made(a: tuple[Any, ...], b: tuple[Any, ...]) -> Callable[..., NDArray[Any]]
     if found is None:
         return None
     turns, layout = found.turns, found.problem.layout
-    if turns.winner is not None:
-        return turning(turns.winner.bound, layout)
-    if turns.is_librarys:
-        return None
-
-    def settled(winner: Kernel | None) -> None:
-        if winner is not None:
-            _PRODUCTS[a, b] = turning(winner.bound, layout)
-        elif not turns.counts:
-            _PRODUCTS[a, b] = None
 
     def product(left: Any, right: Any, out: Any = None) -> Any:
         return turns.call(
@@ -138,8 +126,16 @@ def _made(a: tuple[Any, ...], b: tuple[Any, ...]) -> Callable[..., NDArray[Any]]
             left,
         )
 
-    turns.hear(settled)
-    return product
+    def by_now() -> Callable[..., NDArray[Any]] | None:
+        if turns.winner is not None:
+            return turning(turns.winner.bound, layout)
+        return None if turns.is_librarys else product
+
+    def changed() -> None:
+        _PRODUCTS[a, b] = by_now()
+
+    turns.hear(changed)
+    return by_now()
 
 
 _PRODUCTS = Remembered(_made)

@@ -41,13 +41,19 @@ if TYPE_CHECKING:
 _NAME = "matmul"
 """What the log calls it."""
 
+_ONE, _ZERO = 1.0, 0.0
+"""Scalars that are left out: calls without any are told by these very objects."""
+
+BY_NUMPY = LibraryProduct(NUMPY)
+"""NumPy's own product, of two matrices that it is known to multiply."""
+
 
 def matmul(
     a: Any,
     b: Any,
     out: Any = None,
-    alpha: float = 1.0,
-    beta: float = 0.0,
+    alpha: float = _ONE,
+    beta: float = _ZERO,
 ) -> Any:
     """``alpha a @ b + beta out``, by a kernel where one is faster than the operands' library.
 
@@ -78,6 +84,8 @@ def matmul(
     """
     if type(a) is np.ndarray and type(b) is np.ndarray:
         product = _OF_ARRAYS[a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype]
+        if product is BY_NUMPY and out is None and alpha is _ONE and beta is _ZERO:
+            return np.matmul(a, b)
         library: Library = NUMPY
     else:
         known = library_of(type(a))
@@ -168,20 +176,17 @@ def _chosen(library: Library, a: Look, b: Look, settle: Callable[[Product], None
         single = direct and not products.stack
         return PreparedProduct(library, products, dtype, kernel.bound, single)
 
-    if turns.winner is not None:
-        return prepared(turns.winner)
+    chosen = ChosenProduct(library, turns, prepared, may_round)
 
-    if turns.is_librarys and not may_round:
-        return LibraryProduct(library)
+    def by_now() -> Product:
+        if turns.winner is not None:
+            return prepared(turns.winner)
+        if not turns.is_librarys or may_round:
+            return chosen
+        return BY_NUMPY if library is NUMPY and not products.stack else LibraryProduct(library)
 
-    def settled(winner: Kernel | None) -> None:
-        if winner is not None:
-            settle(prepared(winner))
-        elif turns.is_librarys and not may_round:
-            settle(LibraryProduct(library))
-
-    turns.hear(settled)
-    return ChosenProduct(library, turns, prepared, may_round)
+    turns.hear(lambda: settle(by_now()))
+    return by_now()
 
 
 def _turns(library: Library, products: Products, dtype: str, target: str) -> Turns | None:

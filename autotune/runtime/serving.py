@@ -107,7 +107,7 @@ def turns_of(problem: Gemm, target: str, library: str, caller: str) -> Turns | N
         tell(caller, problem, target, way_of(turns.winner))
     else:
         tell(caller, problem, target, f"in turns: {reason}")
-        turns.hear(lambda winner: _tell_end(winner, problem, target, caller))
+        turns.hear(functools.partial(_tell_end, turns, problem, target, caller))
     return turns
 
 
@@ -239,9 +239,10 @@ def _knowledge(
     return faster, f"{record.candidate.family} is at {ratio:.2f}x {name} here"
 
 
-def _tell_end(winner: Kernel | None, problem: Gemm, target: str, caller: str) -> None:
-    way = f"{_LEFT}it was faster in turns" if winner is None else way_of(winner)
-    tell(caller, problem, target, way)
+def _tell_end(turns: Turns, problem: Gemm, target: str, caller: str) -> None:
+    if turns.over:
+        way = f"{_LEFT}it was faster in turns" if turns.winner is None else way_of(turns.winner)
+        tell(caller, problem, target, way)
 
 
 _TURNS = Remembered(_made_turns)

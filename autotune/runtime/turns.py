@@ -8,6 +8,7 @@ whatever is not known to be faster.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import math
@@ -163,13 +164,13 @@ class Turns:
         self._library = library
         self._contenders = contenders
         self._clock = clock
-        self._settled: list[Callable[[Kernel | None], None]] = []
+        self._listeners: list[Callable[[], None]] = []
         self._kept = kept
         self._used = used
         self._runners = [_Runner(None), *map(_Runner, contenders)]
         self._ticks = itertools.count()
         self._turn = itertools.count()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._inside = threading.local()
         self._begun = False
         self.counts = used is not None
@@ -185,12 +186,17 @@ class Turns:
 
     @property
     def is_librarys(self) -> bool:
-        """Whether the library may be called without asking here any more."""
-        return self.over and self.winner is None and not self.counts
+        """Whether the library may be called without asking here, for now or for good."""
+        return self.winner is None and not self.counts and (self.over or self._is_waiting)
 
-    def hear(self, settled: Callable[[Kernel | None], None]) -> None:
-        """Have somebody told of the end, once: of the kernel that won, or None for the library."""
-        self._settled.append(settled)
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether kernels that take part are being compiled."""
+        return any(each.waiting for each in self._runners)
+
+    def hear(self, changed: Callable[[], None]) -> None:
+        """Have somebody told whenever `winner` or `is_librarys` has changed."""
+        self._listeners.append(changed)
 
     def call(self, ours: Callable[[Kernel], Any], theirs: Callable[[], Any], like: Any) -> Any:
         """The product, by whoever's turn it is.
@@ -275,23 +281,36 @@ class Turns:
         """Whether all kernels that take part have been compiled; has it done, at first."""
         if not self._begun:
             self._begin()
-        return not any(each.waiting for each in self._runners)
+        return not self._is_waiting
 
     def _begin(self) -> None:
         with self._lock:
             if self._begun:
                 return
+            jobs = {}
             for number, runner in enumerate(self._runners[1:]):
                 assert runner.contender is not None
                 job = runner.contender.job
-                if job is None:
-                    continue
-                if is_wanted(None):
-                    runner.waiting = True
-                    background().submit(job, _told(runner))
-                elif number:  # one is compiled in the call, others are not worth the wait
+                if job is not None and is_wanted(None):
+                    runner.waiting, jobs[runner] = True, job
+                elif job is not None and number:  # one is compiled in the call: no more waiting
                     runner.is_out = True
             self._begun = True
+            if jobs:
+                self._tell()
+            for runner, job in jobs.items():
+                background().submit(job, functools.partial(self._compiled, runner))
+
+    def _compiled(self, runner: _Runner, failure: str) -> None:
+        """A kernel has been compiled, or cannot be."""
+        with self._lock:
+            runner.is_out, runner.waiting = bool(failure), False
+            if not self._is_waiting:
+                self._tell()
+
+    def _tell(self) -> None:
+        for each in [*self._listeners]:
+            each()
 
     def _judge(self) -> None:
         """Decide, where enough is known."""
@@ -333,8 +352,10 @@ class Turns:
             if timed and self._runners[0].times:
                 fastest = min(timed, key=lambda each: median(each.times))
                 _keep(self._record(fastest), fastest)
-        while self._settled:
-            self._settled.pop()(winner)
+        self._tell()
+        # Few are needed any more, and there may be thousands of shapes.
+        self._listeners.clear()
+        del self._runners[2:]
 
     def _record(self, runner: _Runner) -> TuningRecord:
         """What was measured of the fastest kernel, beside the library."""
@@ -359,16 +380,6 @@ class Turns:
             state=dict(found.device.state),
             version=__version__,
         )
-
-
-def _told(runner: _Runner) -> Callable[[str], None]:
-    """What hears of the end of a runner's compilation."""
-
-    def told(failure: str) -> None:
-        runner.is_out = bool(failure)
-        runner.waiting = False
-
-    return told
 
 
 def _keep(record: TuningRecord, runner: _Runner) -> None:

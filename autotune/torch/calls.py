@@ -197,15 +197,16 @@ def _product_by_looks(
         *(caller, accepts),
     )
 
-    def settled(winner: Kernel | None) -> None:
-        if winner is None and not found.turns.counts:
-            _PRODUCTS[key] = None
-
     def calls_of(kernel: Kernel) -> TensorCalls:
         return _host_calls(problem, kernel.bound) if on_host else _launches(problem, kernel, a, b)
 
-    found.turns.hear(settled)
-    return TensorProduct(found, calls_of)
+    product = TensorProduct(found, calls_of)
+
+    def changed() -> None:
+        _PRODUCTS[key] = None if found.turns.is_librarys else product
+
+    found.turns.hear(changed)
+    return product
 
 
 _PRODUCTS = Remembered(_product_by_looks)
