@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from autotune.measuring.messages import Vendor
-from autotune.targets.cpu.thread_limits import thread_pools
+from autotune.targets.cpu.thread_limits import numpy_library
 
 BRIEF_SPIN = {"OPENBLAS_THREAD_TIMEOUT": "20"}
-"""OpenBLAS's idle threads spin for 2**20 cycles, not for its own 2**26 and more: after a product
-of NumPy's they held a core for the whole turn of a kernel with two threads, which then shared the
-other one. Calls that follow each other find them awake all the same."""
+"""OpenBLAS's idle threads spin for 2**20 cycles, not for its own 2**28: after a product of NumPy's
+they held a core for the whole turn of a kernel with two threads, which then shared the other one.
+Calls that follow each other find them awake all the same: NumPy's times are those of a program
+without the variable (`benchmarks/with_numpy.py`)."""
 
 _NAMES = {"openblas": "OpenBLAS", "mkl": "MKL", "blis": "BLIS", "flexiblas": "FlexiBLAS"}
 
@@ -39,14 +40,10 @@ class Blas:
 
 
 def numpy_blas() -> Blas:
-    """The BLAS loaded with NumPy, as threadpoolctl finds it in this process.
-
-    The one shipped in NumPy's own wheel is preferred where SciPy, say, has loaded another.
-    """
-    found = [library for library in thread_pools() if library["user_api"] == "blas"]
-    if not found:
+    """The BLAS loaded with NumPy, as threadpoolctl finds it in this process."""
+    library = numpy_library()
+    if library is None:
         return Blas()
-    library = next((each for each in found if "numpy" in each["filepath"]), found[0])
     return Blas(
         _NAMES.get(library["internal_api"], library["internal_api"]),
         library.get("version") or "",

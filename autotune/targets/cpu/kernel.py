@@ -18,6 +18,7 @@ from autotune.families.modules import load_module
 from autotune.operations.entry import operand_arguments
 from autotune.operations.problem import GEMM
 from autotune.targets.cpu.numba_start import import_numba
+from autotune.targets.cpu.shared_threads import loops_of_kernels
 from autotune.targets.cpu.waiting import start_threads
 from autotune.targets.host_operands import element_strides
 
@@ -209,9 +210,12 @@ class CpuKernel:
     def __init__(self, program: CpuProgram) -> None:
         self.program = program
         numba = import_numba()  # before the emitted module does
+        loops: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if program.threads > 1:
             start_threads()
-        self.entry: Callable[..., None] = getattr(load_module(program.path), program.entry)
+            loops = loops_of_kernels()
+        with loops:
+            self.entry: Callable[..., None] = getattr(load_module(program.path), program.entry)
         self.threads = 1
         self.reentrant = True
         defined = program.defined

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
 import sys
@@ -69,6 +70,32 @@ def thread_pools() -> list[Mapping[str, Any]]:
     """
     found: list[Mapping[str, Any]] = _libraries(len(sys.modules)).info()
     return found
+
+
+def numpy_library() -> Mapping[str, Any] | None:
+    """The BLAS that NumPy calls, as `threadpool_info` describes it.
+
+    The one shipped in NumPy's own wheel is preferred where SciPy, say, has loaded another.
+    """
+    found = [each for each in thread_pools() if each["user_api"] == "blas"]
+    return next((each for each in found if "numpy" in each["filepath"]), next(iter(found), None))
+
+
+def lent_threads() -> tuple[Any, int] | None:
+    """The function that has OpenBLAS's threads do a job, and their number with the caller's.
+
+    It is ``gotoblas_pthread(jobs, function, arguments, bytes of one's arguments)``. None where
+    NumPy calls another BLAS, or one without threads of its own.
+    """
+    found = numpy_library()
+    if found is None or found.get("threading_layer") != "pthreads":
+        return None
+    library = ctypes.CDLL(found["filepath"])
+    try:
+        threads = ctypes.c_int.in_dll(library, "blas_num_threads").value
+        return (library.gotoblas_pthread, threads) if threads > 1 else None
+    except (AttributeError, ValueError):  # built otherwise
+        return None
 
 
 @functools.lru_cache(maxsize=1)
