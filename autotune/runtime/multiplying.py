@@ -89,7 +89,7 @@ def matmul(
         library: Library = NUMPY
     else:
         known = library_of(type(a))
-        if known is None or library_of(type(b)) is not known:
+        if known is None or library_of(type(b)) is not known or known.is_watched():
             return _of_others(a, b, out, alpha, beta)
         if known.keeps(a, b):
             return known.multiply(a, b, out, alpha, beta)
@@ -221,11 +221,11 @@ _KERNELS = Remembered(_made_kernel)
 
 def _of_others(a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
     """The product of whatever is not two plain arrays of one library."""
-    homes = {home_of(a), home_of(b)}
     if is_torchs(a) and is_torchs(b):
         tensors = library_of(sys.modules["torch"].Tensor)
         assert tensors is not None
         return tensors.multiply(a, b, out, alpha, beta)
+    homes = {home_of(a), home_of(b)}
     if homes == {_host()}:
         if is_torchs(a) or is_torchs(b):
             kinds = " and ".join(type(each).__name__ for each in (a, b))

@@ -216,11 +216,11 @@ def _host_calls(problem: Gemm, kernel: BoundKernel) -> TensorCalls:
     """Calls of a kernel that takes NumPy's arrays."""
     shape, layout = problem.c_shape, problem.layout
     dtype = getattr(torch, problem.dtype)
-    empty = torch.empty
+    empty, device = torch.empty, torch.device("cpu")  # not where the program's default is
 
     def of_stored(a: Any, b: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0) -> Any:
         if out is None:
-            out = empty(shape, dtype=dtype)
+            out = empty(shape, dtype=dtype, device=device)
         left = a.detach().numpy() if a.requires_grad else a.numpy()
         right = b.detach().numpy() if b.requires_grad else b.numpy()
         kernel(left, right, out.numpy(), alpha, beta)

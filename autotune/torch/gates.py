@@ -52,15 +52,15 @@ def install(keeper: Keeper, devices: Iterable[str]) -> None:
 def _installed(keeper: Keeper, device: str) -> Any:
     """The library of the gates of a device, as the dispatcher calls it."""
     library = torch.library.Library("aten", "IMPL")
-    with warnings.catch_warnings():  # PyTorch warns of kernels that are replaced
-        warnings.simplefilter("ignore", UserWarning)
-        for name, gate in GATES.items():
-            try:
-                original = torch.library.get_kernel(f"aten::{name}", device)
-            except RuntimeError:  # a build without such devices
-                break
-            made = gate(keeper, original.call_boxed)
-            library.impl(name, made, device, with_keyset=True)
+    # PyTorch warns of that once. The filter stays: other threads may be changing theirs meanwhile.
+    warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered", UserWarning)
+    for name, gate in GATES.items():
+        try:
+            original = torch.library.get_kernel(f"aten::{name}", device)
+        except RuntimeError:  # a build without such devices
+            break
+        made = gate(keeper, original.call_boxed)
+        library.impl(name, made, device, with_keyset=True)
     return library
 
 

@@ -11,10 +11,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.nn import functional
 
-from autotune.torch.plain import casts, is_plain, is_transformed, is_watched
+from autotune.targets.watching import (
+    casts,
+    has_plain_class,
+    is_forward,
+    is_functionalized,
+    is_plain,
+    is_traced,
+    is_transformed,
+    wants_operators,
+)
 from autotune.torch.products import plain_linear, plain_mm
 
 NAMESPACE = torch.library.Library("autotune", "DEF")
@@ -37,17 +45,11 @@ def mm(a: Tensor, b: Tensor) -> Tensor:
         a: A, M x N.
         b: B, N x K.
     """
-    if torch.compiler.is_compiling():
-        return MM(a, b)
-    if forward_ad._current_level >= 0:
-        return torch.mm(a, b)
-    if casts() and torch.is_autocast_enabled(a.device.type):
-        return under_autocast(a.device.type, mm, a, b)
-    if is_transformed():
-        return Mm.apply(a, b)
-    if is_watched() or not is_plain(a) or not is_plain(b):
-        return MM(a, b)
-    return eager_mm(a, b)
+    if wants_operators():
+        return _seen(MM, torch.mm, mm, Mm, a, b)
+    if is_plain(a) and is_plain(b):
+        return eager_mm(a, b)
+    return torch.mm(a, b)
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -58,18 +60,39 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         weight: K x N.
         bias: K; None adds nothing.
     """
+    if wants_operators():
+        return _seen(LINEAR, functional.linear, linear, Linear, input, weight, bias)
+    if is_plain(input) and is_plain(weight) and (bias is None or is_plain(bias)):
+        return eager_linear(input, weight, bias)
+    return functional.linear(input, weight, bias)
+
+
+def _seen(
+    operator: Any, own: Any, function: Any, differentiable: Any, *tensors: Tensor | None
+) -> Any:
+    """A product that somebody sees, records, casts or transforms.
+
+    Args:
+        operator: what is in the graphs of PyTorch's compiler, and its modes see.
+        own: PyTorch's product. It is in the graphs of `torch.jit.trace`, which other programs run
+            without this package; it has derivatives in forward mode; and classes that are derived
+            from tensors know it.
+        function: the function that was called.
+        differentiable: the same for `torch.func`.
+        tensors: its operands.
+    """
+    known = all(each is None or has_plain_class(each) for each in tensors)
     if torch.compiler.is_compiling():
-        return LINEAR(input, weight, bias)
-    if forward_ad._current_level >= 0:
-        return functional.linear(input, weight, bias)
-    if casts() and torch.is_autocast_enabled(input.device.type):
-        return under_autocast(input.device.type, linear, input, weight, bias)
+        return operator(*tensors) if known else own(*tensors)
+    if not known or is_traced() or is_forward() or is_functionalized():
+        return own(*tensors)
+    assert tensors[0] is not None
+    device = tensors[0].device.type
+    if casts() and torch.is_autocast_enabled(device):
+        return under_autocast(device, function, *tensors)
     if is_transformed():
-        return Linear.apply(input, weight, bias)
-    plain = is_plain(input) and is_plain(weight) and (bias is None or is_plain(bias))
-    if is_watched() or not plain:
-        return LINEAR(input, weight, bias)
-    return eager_linear(input, weight, bias)
+        return differentiable.apply(*tensors)
+    return operator(*tensors)
 
 
 def eager_mm(a: Tensor, b: Tensor) -> Tensor:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.nn import functional
+from torch.utils.flop_counter import register_flop_formula
 
+from autotune.runtime.multiplying import matmul
+from autotune.targets.watching import is_forward, keys_of_plain
 from autotune.torch.operator import (
     LINEAR,
     MM,
@@ -18,11 +21,12 @@ from autotune.torch.operator import (
     Mm,
     eager_linear,
     eager_mm,
+    linear,
     many_linear,
     many_mm,
+    mm,
     under_autocast,
 )
-from autotune.torch.plain import keys_of_plain
 from autotune.torch.products import plain_linear, plain_mm
 
 _DEVICES = ("CPU", "CUDA")
@@ -35,6 +39,8 @@ def register() -> None:
     # Results without contents, for tracing: shapes, dtypes and errors are PyTorch's.
     library.register_fake("autotune::mm", torch.mm, lib=NAMESPACE)
     library.register_fake("autotune::linear", functional.linear, lib=NAMESPACE)
+    register_flop_formula(torch.ops.autotune.mm)(_mm_flop)
+    register_flop_formula(torch.ops.autotune.linear)(_linear_flop)
     for name, operator, rules, many in (
         ("mm", MM, Mm, many_mm),
         ("linear", LINEAR, Linear, many_linear),
@@ -52,6 +58,19 @@ def register() -> None:
             NAMESPACE.impl(name, cast, f"Autocast{device}")
     if hasattr(library, "get_kernel"):  # PyTorch 2.9
         _register_short_ways()
+    _register_scripts()
+
+
+def _mm_flop(a: tuple[int, ...], b: tuple[int, ...], **options: Any) -> int:
+    """Operations of a product by the shapes of its operands, as PyTorch counts them."""
+    return 2 * math.prod(a) * b[1]
+
+
+def _linear_flop(
+    input: tuple[int, ...], weight: tuple[int, ...], bias: Any = None, **options: Any
+) -> int:
+    """The same of a layer, without its bias."""
+    return 2 * math.prod(input) * weight[0]
 
 
 def _stacked(many: Any, operator: Any, info: Any, dims: Any, *tensors: Tensor | None) -> Any:
@@ -84,11 +103,19 @@ def _short(plain: Any, eager: Any, own: Any, usual: Any) -> Any:
     def kernel(keys: Any, *tensors: Tensor | None) -> Any:
         if keys.raw_repr() != plain:
             return usual(keys, *tensors)
-        if forward_ad._current_level >= 0:
+        if is_forward():
             return own(*tensors)
         return eager(*tensors)
 
     return kernel
+
+
+def _register_scripts() -> None:
+    """Have `torch.jit.script`, which reads source text, take PyTorch's products for ours."""
+    register = getattr(torch.jit._builtins, "_register_builtin", None)
+    if register is not None:
+        for function, own in ((mm, "mm"), (linear, "linear"), (matmul, "matmul")):
+            register(function, f"aten::{own}")
 
 
 def _register_on_devices() -> None:

@@ -64,6 +64,10 @@ class Library(Protocol):
         """What decides how an array is multiplied: the values of a `Look`, in a plain tuple."""
         ...
 
+    def is_watched(self) -> bool:
+        """Whether somebody would miss a product in this thread that is not the library's own."""
+        ...
+
     def target(self, a: Look, b: Look) -> str | None:
         """The target where products of such arrays are computed; None leaves them to the library.
 

@@ -50,9 +50,11 @@ def _made(library: type[TorchTensors] | type[CupyArrays], module: Any) -> Librar
 
 
 def is_torchs(operand: object) -> bool:
-    """Whether something is a tensor of PyTorch, of whatever class."""
+    """Whether something is a tensor of PyTorch, of whatever class, or stands for one in a graph."""
     torch: Any = sys.modules.get("torch")
-    return torch is not None and isinstance(operand, torch.Tensor)
+    if torch is None:
+        return False
+    return isinstance(operand, torch.Tensor) or hasattr(type(operand), "__torch_function__")
 
 
 def overrides_products(operand: object) -> bool:

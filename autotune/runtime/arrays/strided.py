@@ -43,6 +43,10 @@ class NumpyArrays:
         """See `Library.look`."""
         return array.shape, array.strides, array.dtype
 
+    def is_watched(self) -> bool:
+        """See `Library.is_watched`."""
+        return False
+
     def target(self, a: Look, b: Look) -> str | None:
         """See `Library.target`."""
         return home_of(np.empty(0))

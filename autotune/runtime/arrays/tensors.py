@@ -34,8 +34,12 @@ class TorchTensors:
     """
 
     def __init__(self, module: Any) -> None:
+        from autotune.targets import watching  # it imports PyTorch
+
         self._torch = module
         self.name = f"PyTorch {module.__version__}"
+        self._is_plain = watching.is_plain
+        self.is_watched = watching.is_watched
         self._dtypes = {name: getattr(module, name) for name in DTYPES}
         self._strided = module.strided
         self._names = {dtype: name for name, dtype in self._dtypes.items()}
@@ -46,15 +50,12 @@ class TorchTensors:
 
     def look(self, array: Any) -> tuple[Any, ...]:
         """See `Library.look`."""
-        own = self._is_torchs_own(array)
+        plain = self._is_plain(array)
+        negated = not plain and array.is_neg()
+        own = not (plain or negated) or (array.requires_grad and self._torch.is_grad_enabled())
         strides = () if own else array.stride()  # sparse tensors have none
-        return array.shape, strides, array.dtype, (array.device, own, array.is_neg())
-
-    def _is_torchs_own(self, tensor: Any) -> bool:
-        """Whether products are PyTorch's: of sparse tensors, and where gradients are wanted."""
-        if tensor.layout is not self._strided:
-            return True
-        return bool(tensor.requires_grad and self._torch.is_grad_enabled())
+        shape = () if array.is_nested else array.shape
+        return shape, strides, array.dtype, (array.device, own, negated)
 
     def target(self, a: Look, b: Look) -> str | None:
         """See `Library.target`."""
