@@ -17,3 +17,7 @@ except ImportError as error:
 from autotune.jax.products import matmul
 
 __all__ = ["matmul"]
+
+
+def __dir__() -> list[str]:
+    return __all__

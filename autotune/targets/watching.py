@@ -96,15 +96,15 @@ def is_functionalized() -> bool:
 
 
 def check_unrecorded() -> None:
-    """Refuse a call that a kernel would hide from who records or transforms it.
+    """Refuse a call of a kernel where PyTorch records what is called, and sees nothing of it.
 
     Raises:
-        OperandError: `torch.jit.trace`, `make_fx` or `torch.func` is at work.
+        OperandError: `torch.jit.trace` or `make_fx` is at work.
     """
-    if is_traced() or _transform() is not None or _is_proxied():
+    if is_traced() or _is_proxied():
         raise OperandError(
-            "a kernel's call must not be traced or transformed by PyTorch, which sees nothing of "
-            "it: use autotune.torch, or wrap the call in torch.library.custom_op"
+            "a kernel's call must not be traced by PyTorch, which sees nothing of it: use "
+            "autotune.torch, or wrap the call in torch.library.custom_op"
         )
 
 

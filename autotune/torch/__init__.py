@@ -24,3 +24,7 @@ from autotune.torch.switch import disable, enable, use_tuned
 _register()
 
 __all__ = ["Linear", "Selection", "convert", "disable", "enable", "linear", "mm", "use_tuned"]
+
+
+def __dir__() -> list[str]:
+    return __all__

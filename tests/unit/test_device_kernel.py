@@ -74,6 +74,8 @@ def calls(monkeypatch: pytest.MonkeyPatch, current: dict[int, int]) -> Iterator[
             calls.held.append((device, stream, objects))
 
     monkeypatch.setitem(sys.modules, "torch", fake_torch(current))
+    watching = types.SimpleNamespace(check_unrecorded=lambda: None)
+    monkeypatch.setitem(sys.modules, "autotune.targets.watching", watching)
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy(current))
     monkeypatch.setattr(device_libraries, "_BY_TYPE", {})
     monkeypatch.setattr(streams, "wait", calls.wait)
@@ -101,6 +103,33 @@ def hosts(problem: Gemm = PROBLEM) -> list[Any]:
 
 def at(array: Any) -> int:
     return int(array.ctypes.data)
+
+
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("stream", [None, 7])
+def test_what_pytorch_records_is_not_called(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch, given: bool, stream: int | None
+) -> None:
+    def check() -> None:
+        raise OperandError("recorded")
+
+    watching: Any = sys.modules["autotune.targets.watching"]
+    monkeypatch.setattr(watching, "check_unrecorded", check)
+    a, b, c = (make("torch", each) for each in hosts())
+    with pytest.raises(OperandError, match="recorded"):
+        DeviceProduct(PROBLEM, calls.load_on)(a, b, c if given else None, stream=stream)
+    assert calls.launches == []
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_tensors_without_memory_are_refused(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    operands = [make("torch", each) for each in hosts()]
+    monkeypatch.setattr(operands[place], "data_ptr", lambda: 0)
+    with pytest.raises(OperandError, match="no memory of its own"):
+        DeviceProduct(PROBLEM, calls.load_on)(*operands)
+    assert calls.launches == []
 
 
 @pytest.mark.parametrize("kind", KINDS)

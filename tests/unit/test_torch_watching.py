@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +22,14 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 import autotune  # noqa: E402
 from autotune.core.errors import OperandError  # noqa: E402
 from autotune.targets import watching  # noqa: E402
-from autotune.torch import Linear, convert, linear, mm, use_tuned  # noqa: E402
+from autotune.torch import (  # noqa: E402
+    Linear,
+    convert,
+    gates,
+    linear,
+    mm,
+    use_tuned,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -276,7 +284,7 @@ WATCHERS: dict[str, Callable[[Any], Any]] = {
     "a sharded tensor": sharded,
     "sparse": lambda f: f(A.to_sparse(), B),
     "compressed": lambda f: f(A.to_sparse_csr(), B),
-    "meta": lambda f: (f(A.to("meta"), B.to("meta")).shape),
+    "meta": lambda f: f(A.to("meta"), B.to("meta")).shape,
     "negated": lambda f: f(torch._neg_view(A), B),
     "conjugated": lambda f: f(A.cfloat().conj(), B.cfloat().conj()),
     "zeros without memory": lambda f: f(torch._efficientzerotensor((M, N)), B),
@@ -318,3 +326,95 @@ def same(got: Any, wanted: Any) -> None:
         assert got.equal(wanted) or (got.isnan() == wanted.isnan()).all()
     else:
         assert got == wanted
+
+
+def scripted_mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return mm(a, b).relu()
+
+
+def scripted_linear(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return linear(a, b.t()).relu()
+
+
+def scripted_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return autotune.matmul(a, b).relu()
+
+
+@pytest.mark.parametrize("function", [scripted_mm, scripted_linear, scripted_matmul])
+def test_scripted_functions_are_pytorchs(function: Any) -> None:
+    made = torch.jit.script(function)
+    assert "autotune" not in made.code
+    same(made(A, B), torch.mm(A, B).relu())
+
+
+def test_scripted_models_are_pytorchs() -> None:
+    model = torch.nn.Sequential(layer_like(torch.nn.Linear), torch.nn.ReLU())
+    wanted = model(A)
+    made = torch.jit.script(convert(model))
+    file = io.BytesIO()
+    torch.jit.save(made, file)
+    file.seek(0)
+    for each in (made, torch.jit.load(file), torch.jit.freeze(made.eval())):
+        same(each(A).detach(), wanted.detach())
+
+
+def test_an_operator_that_is_traced_stays_one() -> None:
+    made = torch.jit.trace(torch.ops.autotune.mm, (A, B))
+    assert "autotune::mm" in str(made.graph)
+    same(again(made), (torch.mm(A, B), torch.mm(OTHER, B)))
+
+
+@pytest.mark.parametrize("name", ["mm", "linear"])
+def test_kernels_serve_where_nobody_watches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What all of the above would be right without."""
+    for module, own in ((torch, "mm"), (functional, "linear")):
+        monkeypatch.setattr(module, own, None)
+    assert ENTRIES[name][0](A, B).shape == (M, K)
+    for context in (lambda: torch.device("cpu"), torch.inference_mode, Dispatches):
+        with context():
+            assert ENTRIES[name][0](A, B).shape == (M, K)
+
+
+def test_recorded_calls_of_kernels_are_refused() -> None:
+    def call(a: Any) -> Any:
+        watching.check_unrecorded()
+        return a + 1
+
+    refused = pytest.raises(OperandError, match="must not be traced by PyTorch")
+    assert call(A).equal(A + 1)
+    with Functions(), Dispatches(), FlopCounterMode(display=False):
+        call(A)
+    for record in (
+        lambda: torch.jit.trace(call, (A,)),
+        lambda: make_fx(call)(A),
+        lambda: make_fx(call, tracing_mode="fake")(A),
+        lambda: make_fx(call, pre_dispatch=True)(A),
+    ):
+        with refused:
+            record()
+
+
+def test_other_peoples_filters_of_warnings_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread sets one while the switch is set up."""
+    monkeypatch.setattr(gates, "_INSTALLED", [])
+
+    class Library:
+        def __init__(self, *_: Any) -> None:
+            pass
+
+        def impl(self, *_: Any, **__: Any) -> None:
+            pass
+
+    monkeypatch.setattr(torch.library, "Library", Library)
+
+    def get_kernel(name: str, device: str) -> Any:
+        warnings.filterwarnings("ignore", "of another thread", BytesWarning)
+        raise RuntimeError
+
+    monkeypatch.setattr(torch.library, "get_kernel", get_kernel)
+    gates.install(gates.Keeper)
+    assert any(each[2] is BytesWarning for each in warnings.filters)
+
+
+def test_what_completion_shows() -> None:
+    assert dir(autotune.torch) == sorted(autotune.torch.__all__)

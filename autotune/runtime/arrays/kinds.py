@@ -50,7 +50,7 @@ def _made(library: type[TorchTensors] | type[CupyArrays], module: Any) -> Librar
 
 
 def is_torchs(operand: object) -> bool:
-    """Whether something is a tensor of PyTorch, of whatever class, or stands for one in a graph."""
+    """Whether something is a tensor of PyTorch, of whatever class, or stands for one."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
         return False

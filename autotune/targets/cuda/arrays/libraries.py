@@ -36,7 +36,11 @@ class Library(Protocol):
         ...
 
     def current_stream(self, array: Any) -> int:
-        """Handle of the stream that work on an array goes to by default."""
+        """Handle of the stream that work on an array goes to by default.
+
+        Raises:
+            OperandError: the library records its own work there, and would miss a kernel's.
+        """
         ...
 
     def empty(self, like: Any, shape: tuple[int, ...], dtype: str, stream: int | None) -> Any:
@@ -57,6 +61,9 @@ class Torch:
     ordered: ClassVar[bool] = True
 
     def __init__(self) -> None:
+        from autotune.targets.watching import check_unrecorded  # it imports PyTorch
+
+        self._check_unrecorded = check_unrecorded
         self._torch = sys.modules["torch"]
         self._empty = self._torch.empty
         self._dtypes = {name: getattr(self._torch, name) for name in DTYPES}
@@ -77,8 +84,8 @@ class Torch:
                 leading, step = array.stride()
                 if step != 1 or leading < columns:
                     return None
-            device = array.get_device()
-            return (array.data_ptr(), leading, device) if device >= 0 else None
+            device, address = array.get_device(), array.data_ptr()
+            return (address, leading, device) if device >= 0 and address else None
 
         return read
 
@@ -96,6 +103,7 @@ class Torch:
 
     def current_stream(self, array: Any) -> int:
         """See `Library.current_stream`."""
+        self._check_unrecorded()
         device = array.get_device()
         return self._current(device) if device >= 0 else 0
 

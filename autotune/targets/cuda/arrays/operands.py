@@ -109,6 +109,10 @@ def check_place(
     """
     if tuple(array.shape) != shape:
         raise OperandError(f"{name} must have shape {shape}, got {tuple(array.shape)}")
+    if not array.address:
+        raise OperandError(
+            f"{name} has no memory of its own, but stands for a tensor: pass what it holds"
+        )
     if array.dtype != dtype:
         raise OperandError(f"{name} must have dtype {dtype}, got {array.dtype}: convert it first")
     if written and array.read_only:
