@@ -323,7 +323,7 @@ def same(got: Any, wanted: Any) -> None:
     elif isinstance(wanted, torch.Tensor):
         assert type(got) is type(wanted)
         assert (got.dtype, got.shape, got.layout) == (wanted.dtype, wanted.shape, wanted.layout)
-        assert got.equal(wanted) or (got.isnan() == wanted.isnan()).all()
+        torch.testing.assert_close(got, wanted, rtol=0, atol=0, equal_nan=True)
     else:
         assert got == wanted
 
