@@ -17,7 +17,7 @@ from jax import numpy as jnp
 from jax.custom_batching import custom_vmap
 
 from autotune.core.dtypes import DTYPES
-from autotune.core.errors import OperandTypeError
+from autotune.core.errors import OperandError, OperandTypeError
 from autotune.jax.foreign import Buffer, register
 from autotune.operations.problem import Gemm
 from autotune.runtime.multiplying import kernel_for
@@ -36,7 +36,9 @@ _LAYOUTS = ("nn", "nt", "tn")
 """Of products and of those that their gradients are."""
 
 
-def matmul(a: Any, b: Any) -> jax.Array:
+def matmul(
+    a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None
+) -> jax.Array:
     """`jax.numpy.matmul` by a tuned kernel where one was measured for the shapes.
 
     Works under `jax.jit`, `jax.grad` and `jax.vmap`. A stack of A and one matrix B are one
@@ -46,9 +48,26 @@ def matmul(a: Any, b: Any) -> jax.Array:
     Args:
         a: A, ... x M x N or N, an array of JAX or what it makes one of.
         b: B, ... x N x K or N.
+        precision: None or `jax.lax.Precision.DEFAULT`, as programs for `jax.numpy.matmul` say it.
+        preferred_element_type: None or the type that the product has.
+
+    Raises:
+        OperandError: another precision or type, which kernels do not have.
     """
-    made: jax.Array = _traced()(jnp.asarray(a), jnp.asarray(b))
-    return made
+    a, b = jnp.asarray(a), jnp.asarray(b)
+    made = jnp.result_type(a, b)
+    if precision not in (None, "default", jax.lax.Precision.DEFAULT):
+        raise _refused("precision", precision, None)
+    if preferred_element_type is not None and np.dtype(preferred_element_type) != made:
+        raise _refused("preferred_element_type", preferred_element_type, made)
+    product: jax.Array = _traced()(a, b)
+    return product
+
+
+def _refused(name: str, given: Any, usual: Any) -> OperandError:
+    return OperandError(
+        f"{name} must be {usual}, got {given!r:.60}: kernels have no other, jax.numpy.matmul has"
+    )
 
 
 @functools.cache
@@ -58,11 +77,27 @@ def _traced() -> Any:
 
 
 def _matmul(a: jax.Array, b: jax.Array) -> jax.Array:
+    known = all(isinstance(size, int) for size in (*a.shape, *b.shape))  # else of any size
     fits = b.ndim == 2 and a.ndim >= 1 and a.dtype == b.dtype and a.shape[-1] == b.shape[0]
-    if not fits or a.dtype.name not in DTYPES or not a.size or not b.size:
+    if not known or not fits or a.dtype.name not in DTYPES or not a.size or not b.size:
         return jnp.matmul(a, b)
+    a, b = _spread(a, b), _spread(b, a)
     rows = a.reshape(-1, a.shape[-1])
     return _product("nn", rows, b).reshape(*a.shape[:-1], b.shape[1])
+
+
+def _spread(array: jax.Array, other: jax.Array) -> jax.Array:
+    """An array that differs along those of `jax.shard_map`'s axes that another one differs along.
+
+    So its gradient is summed along them, which JAX does for its own products by itself.
+    """
+    missing = _axes(other) - _axes(array)
+    return jax.lax.pcast(array, tuple(missing), to="varying") if missing else array
+
+
+def _axes(array: jax.Array) -> frozenset[Any]:
+    kind = getattr(jax.typeof(array), "manual_axis_type", None)
+    return frozenset() if kind is None else frozenset(kind.varying)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -107,7 +142,8 @@ def _by_platform(a: jax.Array, b: jax.Array, layout: str) -> jax.Array:
     left, right = _turned(a, b, layout)
     (m, n), k = left.shape, right.shape[1]
     problem = Gemm(m, n, k, a.dtype.name, layout=layout)
-    result = jax.ShapeDtypeStruct((m, k), a.dtype)
+    # Of `jax.shard_map`'s axes, too, it says along which the result differs.
+    result = jax.eval_shape(jnp.matmul, left, right)
     targets = ["cpu"] if jax.default_backend() == "cpu" else list(_PLATFORMS)
     ways = {
         target: jax.ffi.ffi_call(_name(target, layout), result)

@@ -246,6 +246,11 @@ def _as_array(name: str, operand: Any) -> NDArray[Any]:
     try:
         return np.asarray(operand)
     except (TypeError, ValueError) as error:
+        if type(operand).__module__.partition(".")[0] in ("jax", "jaxlib"):
+            raise OperandError(
+                f"{name} must have contents, which JAX has not while it traces a program: use "
+                "autotune.jax.matmul there"
+            ) from error
         raise OperandError(
             f"{name} must be an array, or what NumPy makes one of: {error}"
         ) from error

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from measured_shapes import SHAPES, measured
 
-from autotune.core.errors import AutotuneError
+import autotune
+from autotune.core.errors import AutotuneError, OperandError
 
 jax: Any = pytest.importorskip("jax")
 
+from jax import export  # noqa: E402
 from jax import numpy as jnp  # noqa: E402
 
 from autotune.jax import foreign, matmul  # noqa: E402
@@ -60,6 +62,7 @@ def test_products_that_go_to_kernels(own_cache: Path) -> None:
     told = own_cache.read_text()
     assert f"jax matmul {M}x{N}x{K}-float32 on cpu: textbook: step=1, EXACT" in told
     assert f"jax matmul 1x{N}x{K}-float32 on cpu: left to the library: " in told
+    assert "load" not in told  # which nobody here can
 
 
 def test_products_of_float64() -> None:
@@ -123,6 +126,85 @@ def test_transforms() -> None:
             for each, along in zip((a, b), dims, strict=True)
         ]
         same(jax.vmap(matmul, dims)(*inputs), jax.vmap(jnp.matmul, dims)(*inputs))
+
+
+def without_jit(f: Any, a: Any, b: Any) -> Any:
+    with jax.disable_jit():
+        return f(a, b)
+
+
+def in_shards(f: Any, a: Any, b: Any) -> Any:
+    mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows, all_ = jax.sharding.PartitionSpec("x"), jax.sharding.PartitionSpec()
+
+    def cost(a: Any, b: Any) -> Any:
+        return jax.lax.psum(f(a, b).sum(), "x")
+
+    by_rows = jax.shard_map(f, mesh=mesh, in_specs=(rows, all_), out_specs=rows)
+    total = jax.shard_map(cost, mesh=mesh, in_specs=(rows, all_), out_specs=all_)
+    return by_rows(a, b), jax.jit(by_rows)(a, b), jax.grad(total, (0, 1))(a, b)
+
+
+def exported(f: Any, a: Any, b: Any) -> Any:
+    rows = export.symbolic_shape(f"rows, {N}")
+    made = export.export(jax.jit(f))(jax.ShapeDtypeStruct(rows, a.dtype), b)
+    return made.call(a, b), made.call(a[1:], b)
+
+
+WATCHERS: dict[str, Callable[..., Any]] = {
+    "without jit": without_jit,
+    "shapes alone": lambda f, a, b: jax.eval_shape(f, a, b).shape,
+    "devices": lambda f, a, b: jax.pmap(f)(a[None], b[None]),
+    "shards": in_shards,
+    "exported for all sizes": exported,
+    "exported elsewhere": lambda f, a, b: (
+        export.export(jax.jit(f), platforms=["tpu"])(a, b).platforms
+    ),
+    "donated": lambda f, a, b: jax.jit(f, donate_argnums=0)(a + 0, b),
+    "loop": lambda f, a, b: jax.lax.fori_loop(0, 3, lambda _, x: x + f(a, b), jnp.zeros((M, K))),
+    "condition": lambda f, a, b: jax.lax.cond(a[0, 0] < 9, f, jnp.matmul, a, b),
+    "checkpoint": lambda f, a, b: jax.grad(jax.checkpoint(lambda x: f(x, b).sum()))(a),
+    "defaults by keyword": lambda f, a, b: f(
+        a, b, precision=jax.lax.Precision.DEFAULT, preferred_element_type="float32"
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Some donated buffers:UserWarning")
+@pytest.mark.parametrize("watcher", WATCHERS)
+def test_who_watches_sees_what_jax_does(watcher: str) -> None:
+    a, b = whole(M, N), whole(N, K)
+    got, wanted = (WATCHERS[watcher](each, a, b) for each in (matmul, jnp.matmul))
+    jax.tree.map(np.testing.assert_array_equal, got, wanted)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"precision": "highest"}, {"preferred_element_type": jnp.float16}],
+)
+def test_what_kernels_do_not_have_is_refused_in_a_line(options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.raises(OperandError, match=rf"^{name} must be .* jax.numpy.matmul has$"):
+        matmul(whole(M, N), whole(N, K), **options)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        jax.jit,
+        jax.vmap,
+        lambda f: lambda *x: jax.eval_shape(f, *x),
+        lambda f: jax.grad(lambda *x: f(*x).sum()),
+    ],
+)
+def test_arrays_without_contents_are_for_the_other_matmul(transform: Any) -> None:
+    stack = whole(2, M, N), whole(2, N, K)
+    with pytest.raises(OperandError, match=r"^a must have contents.*: use autotune.jax.matmul"):
+        transform(autotune.matmul)(*stack)
+
+
+def test_what_completion_shows() -> None:
+    assert dir(autotune.jax) == ["matmul"]
 
 
 def test_gradients_are_kernels_products() -> None:
