@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from brevity import be_brief
+from device_turns import pytest_runtest_protocol  # noqa: F401 - a hook
 from hypothesis import settings
 from sampling_of_cases import left_out_of_samples
 from shared_programs import SharedPrograms

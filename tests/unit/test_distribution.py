@@ -118,3 +118,65 @@ def test_a_sample_of_cases_has_every_value_and_is_the_same_again(tmp_path: Path)
     fewer = [each[1:] for each in drawn if len(each) == 3]
     assert len(fewer) == 3
     assert len(ran("--thorough")) == 38
+
+
+TURNS = """
+import contextlib
+import os
+import signal
+import time
+import pytest
+
+pytestmark = pytest.mark.gpu
+
+def told(what):
+    with open({log!r}, "a") as log:
+        print(what, os.getpid(), file=log)
+
+@pytest.fixture
+def context():
+    told("begun")
+    yield
+    told("ended")
+
+@pytest.mark.parametrize("number", range(4))
+def test_one(number, context):
+    time.sleep(0.05)
+
+def test_killed():
+    if os.fork() == 0:  # lives on, with the lock's file open, as what the killed one began would
+        for each in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                if not os.readlink("/proc/self/fd/" + each).endswith(".lock"):
+                    os.close(int(each))
+        time.sleep(15)
+        os._exit(0)
+    told("killed")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_has_the_device_takes_turns(tmp_path: Path) -> None:
+    """Of a device that nobody needs: tests that say that they have it are never two at once."""
+    shutil.copy(TESTS / "device_turns.py", tmp_path)
+    (tmp_path / "conftest.py").write_text("from device_turns import pytest_runtest_protocol\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    gpu: has it\n")
+    log = tmp_path / "log"
+    for name in ("test_a", "test_b", "test_c"):
+        (tmp_path / f"{name}.py").write_text(TURNS.format(log=str(log)))
+    kept = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
+    kept["CUDA_VISIBLE_DEVICES"] = f"none,{tmp_path.name}"
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "3", "--dist", "load"]
+    done = subprocess.run(
+        [*command, "-p", "no:randomly"], cwd=tmp_path, env=kept, capture_output=True, text=True
+    )
+    assert "3 failed, 12 passed" in done.stdout, done.stdout + done.stderr
+
+    told = [line.split() for line in log.read_text().splitlines() if "killed" not in line]
+    begun, ended = told[::2], told[1::2]
+    assert len(begun) == len(ended) == 12
+    assert all(
+        (each, other) == (["begun", process], ["ended", process])
+        for each, other in zip(begun, ended, strict=True)
+        for process in each[1:]
+    ), told
