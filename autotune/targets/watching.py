@@ -39,7 +39,9 @@ casts = _asked(_C, "_is_any_autocast_enabled", True)
 is_traced = _asked(_C, "_is_tracing", True)
 """Whether `torch.jit.trace` records what is called in this thread."""
 
-_is_profiled = _asked(getattr(_C, "_autograd", None), "_profiler_enabled", True)
+is_profiled = _asked(getattr(_C, "_autograd", None), "_profiler_enabled", True)
+"""Whether a profiler would show the operators that are called in this thread."""
+
 _modes_of_dispatch = _asked(_C, "_len_torch_dispatch_stack", 1)
 _modes_of_functions = _asked(_C, "_len_torch_function_stack", 1)
 _transform = _asked(getattr(_C, "_functorch", None), "peek_interpreter_stack", None)
@@ -72,11 +74,6 @@ def is_watched() -> bool:
         or casts()
         or is_forward()
     )
-
-
-def wants_operators() -> bool:
-    """Whether that is so, or a profiler would show operators."""
-    return is_watched() or bool(_is_profiled())
 
 
 def is_forward() -> bool:

@@ -19,9 +19,10 @@ from autotune.targets.watching import (
     is_forward,
     is_functionalized,
     is_plain,
+    is_profiled,
     is_traced,
     is_transformed,
-    wants_operators,
+    is_watched,
 )
 from autotune.torch.products import plain_linear, plain_mm
 
@@ -45,7 +46,7 @@ def mm(a: Tensor, b: Tensor) -> Tensor:
         a: A, M x N.
         b: B, N x K.
     """
-    if wants_operators():
+    if is_watched() or is_profiled():
         return _seen(MM, torch.mm, mm, Mm, a, b)
     if is_plain(a) and is_plain(b):
         return eager_mm(a, b)
@@ -60,7 +61,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         weight: K x N.
         bias: K; None adds nothing.
     """
-    if wants_operators():
+    if is_watched() or is_profiled():
         return _seen(LINEAR, functional.linear, linear, Linear, input, weight, bias)
     if is_plain(input) and is_plain(weight) and (bias is None or is_plain(bias)):
         return eager_linear(input, weight, bias)
