@@ -184,7 +184,10 @@ class TorchTensors:
         return result if out is None else self.store(out, result, beta, core_of(a, b))
 
     def _product(self, a: Any, b: Any) -> Any:
-        if a.dim() == b.dim() == 3 and a.shape[0] == b.shape[0]:
+        stacks = type(a) is type(b) is self._torch.Tensor and a.dim() == b.dim() == 3
+        # Who records it may have other sizes later.
+        plain = stacks and not self.is_watched() and self._is_plain(a) and self._is_plain(b)
+        if plain and a.shape[0] == b.shape[0]:
             return self._torch.bmm(a, b)  # where `matmul` arrives, some microseconds later
         return self._torch.matmul(a, b)
 
