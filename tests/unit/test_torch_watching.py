@@ -301,18 +301,16 @@ WATCHERS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_who_watches_sees_what_pytorch_does(entry: str, watcher: str) -> None:
     ours, theirs = (Program(each) for each in ENTRIES[entry])
+    switched = use_tuned(devices=["cpu"]) if "switch" in entry else contextlib.nullcontext()
     try:
         wanted = WATCHERS[watcher](theirs)
     except (RuntimeError, TypeError, NotImplementedError, AssertionError) as error:
-        with pytest.raises(type(error)), use_tuned(devices=["cpu"]) if "switch" in entry else _nothing():
+        with pytest.raises(type(error)), switched:
             WATCHERS[watcher](ours)
         return
-    with use_tuned(devices=["cpu"]) if "switch" in entry else _nothing():
+    with switched:
         got = WATCHERS[watcher](ours)
     same(got, wanted)
-
-
-_nothing = contextlib.nullcontext
 
 
 def same(got: Any, wanted: Any) -> None:
