@@ -93,14 +93,9 @@ def decide(
     Raises:
         TuningFailedError: no candidate of the searched families is right.
     """
-    measured = list(measured)
-    chosen = finalists(measured)
-    if not chosen:
-        raise TuningFailedError(_nothing_valid(work.problem, run))
     old = None if incumbent is None else incumbent.record
-    if old is not None and old.candidate not in chosen:
-        chosen.insert(1, old.candidate)  # before those that there may be no time for
-    held = _hold(work, evaluator, run, chosen, dict(measured))
+    held = _contest(work, evaluator, run, dict(measured), old)
+    chosen = held.chosen
     searched = [each for each in held.ranked if chosen[each].family in work.union.spaces]
     if not searched:
         reasons = "; ".join(m.reason for m in held.finals.measurements if m.reason)
@@ -235,6 +230,39 @@ class _Held:
         contents = [] if binary is None else [binary.content, binary.support]
         work.store.add(record, binaries=filter(None, contents))
         return record
+
+
+def _contest(
+    work: Workplace,
+    evaluator: Evaluator,
+    run: TrialRun,
+    searched: Mapping[Candidate, Measurement],
+    old: TuningRecord | None,
+) -> _Held:
+    """Finals; others, where one who fell in them had kept others out by a time that was false.
+
+    Raises:
+        TuningFailedError: there is nobody to hold them among.
+    """
+    held: _Held | None = None
+    while True:
+        chosen = finalists(searched.items())
+        if held is not None and set(chosen) <= {held.chosen[place] for place in held.ranked}:
+            return held
+        if not chosen:
+            raise TuningFailedError(_nothing_valid(work.problem, run))
+        if old is not None and old.candidate not in chosen:
+            chosen.insert(1, old.candidate)  # before those that there may be no time for
+        held = _hold(work, evaluator, run, chosen, searched)
+        told = dict(zip(chosen, held.finals.measurements, strict=True))
+        fallen = {
+            candidate: found
+            for candidate, found in told.items()
+            if candidate in searched and found.outcome not in (Outcome.OK, Outcome.ABANDONED)
+        }
+        if not fallen or (held.ranked and not run.can_repeat_finals):
+            return held
+        searched = run.reconsider(searched, fallen)
 
 
 def _hold(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 BASELINE_SHARE = 0.05
 """Of the time so far, what measuring the vendor library may have taken for it to be measured again
 when there is a new best."""
+
+RECONSIDERED = 10
+"""Abandoned candidates at most that are measured again when a finalist falls."""
 
 
 class TrialRun:
@@ -160,6 +164,38 @@ class TrialRun:
         ratios = tuple(relative_speed(each, self.baseline) for each in measurements)
         return Finals(measurements, ratios, self.baseline)
 
+    def reconsider(
+        self, searched: Mapping[Candidate, Measurement], fallen: Mapping[Candidate, Measurement]
+    ) -> dict[Candidate, Measurement]:
+        """What a search found, less what it found of finalists that have fallen since.
+
+        What was abandoned against their times is measured again, the most promising first, as
+        long as there is time to hold the finals once more.
+
+        Args:
+            searched: every candidate's measurement.
+            fallen: those that the finals have found wrong or lost, with what they say of them.
+        """
+        found = {**searched, **fallen}
+        times = [each.median_s for each in found.values() if each.ok and each.median_s is not None]
+        best_s = min(times, default=None)
+        abandoned = sorted(
+            (each.median_s, position, candidate)
+            for position, (candidate, each) in enumerate(found.items())
+            if each.outcome is Outcome.ABANDONED and each.median_s is not None
+        )
+        with contextlib.suppress(OutOfTimeError), self._spending("trials"):
+            for expected_s, _, candidate in abandoned[:RECONSIDERED]:
+                if not self.can_repeat_finals or (best_s is not None and expected_s > best_s):
+                    break
+                self._report(Stage("trials", 0, 0))
+                measurement = self._evaluator.evaluate(candidate, best_s)
+                found[candidate] = measurement
+                self._keep(candidate, measurement)
+                if measurement.ok and measurement.median_s is not None:
+                    best_s = min(best_s or math.inf, measurement.median_s)
+        return found
+
     @property
     def interrupted(self) -> bool:
         """Whether somebody asked for an end."""
@@ -255,13 +291,7 @@ class TrialRun:
         trial_s = round(self._deadline.elapsed_s - begun_s, 6)
         measurement = replace(measurement, details={**measurement.details, "trial_s": trial_s})
         # First: whoever is killed in between loses nothing that was reported.
-        self._workplace.store.add_measurements(
-            self._study.name,
-            self._workplace.device.fingerprint,
-            self._workplace.problem,
-            self._workplace.target.name,
-            [(proposal.candidate, measurement)],
-        )
+        self._keep(proposal.candidate, measurement)
         self._study.tell(proposal, measurement)
         result = TrialResult(proposal.candidate, measurement)
         self.results.append(result)
@@ -277,6 +307,15 @@ class TrialRun:
             ready = sum(self._evaluator.is_ready(each.candidate) for each in self._waiting)
             self._deadline.settle(ready * self._pace.trial_s)
         self._report(Stage("trials", 0, 0))
+
+    def _keep(self, candidate: Candidate, measurement: Measurement) -> None:
+        self._workplace.store.add_measurements(
+            self._study.name,
+            self._workplace.device.fingerprint,
+            self._workplace.problem,
+            self._workplace.target.name,
+            [(candidate, measurement)],
+        )
 
     def _check_baseline(self) -> None:
         """Compare a new best with a library that had as good a moment, where that costs little."""

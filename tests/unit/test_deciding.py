@@ -8,6 +8,8 @@ import pytest
 from stopwatch import Stopwatch
 
 from autotune import Gemm, TuneResult, TuningRecord, tune
+from autotune.core.errors import TuningFailedError
+from autotune.core.measurement import Measurement, Outcome
 from autotune.measuring.noise import Competition, disagreement, throttling
 from autotune.store import TuningCache
 from autotune.targets.cpu.identity import read_cpu
@@ -139,6 +141,59 @@ def test_an_incumbent_that_is_wrong_now_does_not_serve(
     second = run(spoilt, ["loops"])
     assert second.best.beat == (first.best.id,)
     assert served(tmp_path) == second.best == second.serving
+
+
+class Racing(Stopwatch):
+    """Abandons what is far behind the best so far, as evaluators do."""
+
+    def evaluate(self, candidate: Candidate, best_s: float | None) -> Measurement:
+        measurement = super().evaluate(candidate, best_s)
+        assert measurement.median_s is not None
+        if best_s is None or measurement.median_s <= 1.5 * best_s:
+            return measurement
+        return Measurement(Outcome.ABANDONED, measurement.median_s, reason="far behind")
+
+
+def test_a_finalist_that_falls_takes_nobody_along(
+    run: Callable[..., TuneResult], tmp_path: Path
+) -> None:
+    """Its time was false: what it had put out of the race is measured again."""
+    stopwatch = Racing(read_cpu(), lambda each: 1e-6 if each.family == "blocked" else 1e-3)
+    stopwatch.wrong = Cheats("blocked")
+    result = run(stopwatch, trials=12)
+    assert {each.family for each in stopwatch.finals_held[0]} == {"blocked"}
+    assert {each.family for each in stopwatch.finals_held[-1]} == {"loops"}
+    assert result.best.candidate.family == "loops"
+    assert result.best.median_s == 1e-3
+    assert served(tmp_path) == result.best
+
+
+def test_who_was_slow_beside_a_false_time_is_a_finalist_then(
+    run: Callable[..., TuneResult],
+) -> None:
+    times = {"blocked": 1e-6, "loops": 1e-3}
+    stopwatch = watch(lambda candidate: times[candidate.family])  # none is abandoned
+    stopwatch.wrong = Cheats("blocked")
+    assert run(stopwatch, trials=12).best.candidate.family == "loops"
+
+
+def test_where_all_are_wrong_it_ends(run: Callable[..., TuneResult], tmp_path: Path) -> None:
+    stopwatch = watch()
+    stopwatch.wrong = Cheats("blocked", "loops")
+    with pytest.raises(TuningFailedError, match="second verification"):
+        run(stopwatch)
+    assert stored(tmp_path) == []
+
+
+class Cheats(set["Candidate"]):
+    """All candidates of some families."""
+
+    def __init__(self, *families: str) -> None:
+        super().__init__()
+        self._families = families
+
+    def __contains__(self, candidate: object) -> bool:
+        return getattr(candidate, "family", "") in self._families
 
 
 def test_disturbed_finals_are_held_again(run: Callable[..., TuneResult]) -> None:
