@@ -155,7 +155,8 @@ def _contest(
                     if isinstance(reply, Failure):
                         print(f"{key}: {reply.reason}", file=sys.stderr, flush=True)
                     else:
-                        runs.add(key, Kept(reply.rows.tolist(), reply.cpu_s))
+                        rows, cpu_s = reply
+                        runs.add(key, Kept(list(rows), cpu_s))
             done = [kept for key in keys if (kept := runs.get(key)) is not None]
             if done:
                 yield (

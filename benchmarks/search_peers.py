@@ -44,13 +44,16 @@ def peers() -> tuple[str, ...]:
     return (*(f"Kernel Tuner {name}" for name in KERNEL_TUNER_STRATEGIES), "pyATF AUCBandit")
 
 
-def contestant_worker(path: Path) -> Callable[[tuple[str, int, int]], Run]:
+def contestant_worker(path: Path) -> Callable[[tuple[str, int, int]], tuple[list[int], float]]:
     """Entry of a worker process: it reads the space once and runs (name, trials, seed)."""
     recorded = read_recorded(path)
     peer = cache(lambda name: make_peer(name, recorded))
 
-    def handle(request: tuple[str, int, int]) -> Run:
-        name, trials, seed = request
+    def handle(request: tuple[str, int, int]) -> tuple[list[int], float]:
+        run = made(*request)
+        return run.rows.tolist(), run.cpu_s
+
+    def made(name: str, trials: int, seed: int) -> Run:
         if name in peers():
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # theirs, about overflowing penalties

@@ -26,7 +26,7 @@ summary = "NumPy's product, and something else"
 [parameters]
 deed = { values = ["none", "remembers", "stops", "puts_back", "errs", "errs_when_fresh",
     "rounds_up", "leaves_child",
-    "leaves_daemon", "computes_on", "at_import"], default = "none" }
+    "leaves_daemon", "computes_on", "at_import", "forges", "dies_later"], default = "none" }
 period = { values = [1, 2, 7], default = 1, summary = "one call of so many errs" }
 """
 
@@ -36,6 +36,8 @@ TEMPLATE = '''\
 import ctypes
 import hashlib
 import os
+import struct
+import sys
 import threading
 import time
 
@@ -59,6 +61,27 @@ def matrix(address, rows, columns, stride):
 def compute():
     while True:
         hashlib.sha256(bytes(50_000_000))  # lets other threads run meanwhile
+
+
+def forge(content):
+    """Write a message to every socket of the process."""
+    for entry in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{entry}").startswith("socket:"):
+                os.write(int(entry), struct.pack("!Q", len(content)) + content)
+        except OSError:
+            pass
+
+
+def die_with_another(mark):
+    """Corrupt the heap, once, in a way that shows when another kernel is loaded."""
+    own = [name for name in sys.modules if name.startswith("autotune_program_")]
+    while not [name for name in sys.modules if name.startswith("autotune_program_meddler_")
+               and name not in own]:
+        time.sleep(0.005)
+    if not os.path.exists(mark):
+        open(mark, "w").close()
+        os.abort()
 
 
 def gemm({{ arguments }}):
@@ -92,6 +115,15 @@ def gemm({{ arguments }}):
 {% elif deed == "computes_on" %}
     if large:
         threading.Thread(target=compute, daemon=True).start()
+{% elif deed == "forges" %}
+    if large:
+        forge(b"0123456789abcdef"
+              b'{"Evaluated": {"measurement": {"Measurement": {"outcome": "ok", "median_s": 1e-6, '
+              b'"interval_s": [1e-6, 1e-6], "repeats": 9, "error": 0.1, "reason": "", '
+              b'"details": {}}}, "lost": false, "blameless": false}}\\n')
+{% elif deed == "dies_later" %}
+    if large and calls[key] == 1:
+        threading.Thread(target=die_with_another, args=(__file__ + ".died",), daemon=True).start()
 {% elif deed == "rounds_up" %}
     if large:
         ctypes.CDLL(None).fesetround({"x86_64": 0x800, "aarch64": 0x400000}[os.uname().machine])

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from autotune.measuring.messages import Evaluate
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -43,6 +45,9 @@ def compile_details(seconds: float, program: str) -> dict[str, float | int | str
     """
     return {"compile_s": seconds, "program": program} if seconds else {}
 
+
+RENEW_ANSWERS = 512
+"""Requests that a process which measures has answered before a trial finds a fresh one."""
 
 Baselines: TypeAlias = "dict[Problem, tuple[Vendor, Baseline]]"
 """The fastest vendor library of each problem that has been measured."""
@@ -163,7 +168,10 @@ class WorkerBackend:
 
     def ask(self, request: Request, timeout_s: float, run: Deadline) -> Any:
         """The worker's reply, or a `Failure`."""
-        return self.processes.worker.call(self.subject, request, timeout_s, run)
+        worker = self.processes.worker
+        if isinstance(request, Evaluate) and worker.answered >= RENEW_ANSWERS:
+            self.renew()  # it keeps something of every kernel that it has loaded
+        return worker.call(self.subject, request, timeout_s, run)
 
     def renew(self) -> None:
         """End the worker: memory may be damaged there."""

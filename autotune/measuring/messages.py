@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from autotune.core.measurement import Measurement
+from autotune.core.measurement import Measurement, Outcome
 
 
 class Program(Protocol):
@@ -135,6 +136,29 @@ class Evaluated:
     measurement: Measurement
     lost: bool = False
     blameless: bool = False
+
+
+def answers(reply: object, request: Request) -> bool:
+    """Whether a reply is one to the request, with times that are times."""
+    match reply:
+        case Evaluated(measurement=measurement):
+            if measurement.outcome not in (Outcome.OK, Outcome.ABANDONED):
+                return True
+            timed = _is_time(measurement.median_s, measurement.interval_s)
+            confirmed = isinstance(request, Confirm) and measurement.ok
+            return confirmed or (isinstance(request, Evaluate) and timed)
+        case Series():
+            visited = isinstance(request, Visit)
+            return visited and reply.calls > 0 and _is_time(reply.median_s, reply.interval_s)
+        case tuple():
+            return isinstance(request, DescribeBaseline)
+    return isinstance(request, Redraw)
+
+
+def _is_time(median_s: float | None, interval_s: tuple[float, float] | None) -> bool:
+    """Whether it is of calls that took some time, and ended."""
+    low, high = interval_s or (median_s, median_s)
+    return all(each is not None and 0 < each < math.inf for each in (low, median_s, high))
 
 
 Request: TypeAlias = Evaluate | Visit | Redraw | Confirm | DescribeBaseline

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from autotune.core.deadline import Deadline
-from autotune.core.errors import OutOfTimeError
+from autotune.core.errors import OutOfTimeError, WorkerError
 from autotune.measuring.closing import GRACE_S, Closing
 from autotune.measuring.processes import LOOK_S, Handler, WorkerProcess
 
@@ -22,6 +22,8 @@ class WorkerPool(Closing):
         count: how many workers at most; those are started that are needed.
         environment: as for `WorkerProcess`.
         watched: as for `WorkerProcess`.
+        replies: as for `WorkerProcess`.
+        renewed: as for `WorkerProcess`.
     """
 
     def __init__(
@@ -31,9 +33,17 @@ class WorkerPool(Closing):
         count: int,
         environment: Mapping[str, str] | None = None,
         watched: bool = False,
+        replies: Any = Any,
+        renewed: bool = False,
     ) -> None:
         self._make = partial(
-            WorkerProcess, entry, *arguments, environment=environment, watched=watched
+            WorkerProcess,
+            entry,
+            *arguments,
+            environment=environment,
+            watched=watched,
+            replies=replies,
+            renewed=renewed,
         )
         self._workers: list[WorkerProcess] = []
         # The one that was used last is asked first: it runs.
@@ -56,10 +66,19 @@ class WorkerPool(Closing):
         Returns:
             The future reply, or `Failure`. It raises WorkerError when a worker does not start,
             OutOfTimeError when the run is over or the pool closed before that.
+
+        Raises:
+            WorkerError: there is no thread to be had.
         """
-        return self._threads.submit(
-            self._answer, request, timeout_s, _Either(deadline, self._open)
-        )
+        try:
+            return self._threads.submit(
+                self._answer, request, timeout_s, _Either(deadline, self._open)
+            )
+        except RuntimeError as error:
+            raise WorkerError(
+                f"no thread can be started to wait for a worker ({error}): see the limit of "
+                "processes (ulimit -u)"
+            ) from error
 
     def run(
         self,
@@ -121,7 +140,7 @@ class WorkerPool(Closing):
             worker = self._make()
             self._workers.append(worker)
         try:
-            return worker.call(request, timeout_s, deadline)
+            return worker.insist(request, timeout_s, deadline)
         finally:
             self._idle.append(worker)
 

@@ -4,8 +4,9 @@ A worker is a fresh interpreter, neither forked nor `multiprocessing`'s: nothing
 the environment, `sys.path` and one socket, and the parent's ``__main__`` is never run again, so
 that scripts without a guard, notebooks and ``python -`` work alike.
 
-Requests and replies are pickled; they travel only between a parent and its own child, over a
-socket no other process has.
+Requests are pickled: they travel from a parent to its own child. Replies are data of a declared
+form (`autotune.measuring.replies`), since what a kernel does to its process must not reach the
+parent: nothing that comes back is run or believed without its type.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from multiprocessing.connection import Connection
 from typing import Any
 
 from autotune.core.deadline import Deadline
 from autotune.core.errors import OutOfTimeError, WorkerError
+from autotune.measuring.channel import Channel
 from autotune.measuring.child import Child
 from autotune.measuring.closing import GRACE_S, Closing
 from autotune.measuring.process_state import ProcessWatch
+from autotune.measuring.replies import ReplyError, decode, encode
 
 START_TIMEOUT_S = 120.0
 """Seconds a set of ranks has to start; an mpiexec may hang."""
@@ -64,11 +66,14 @@ class Failure:
         kind: how it failed.
         reason: one line: the time limit, the signal or exit code, or the exception.
         trace: the worker's traceback, where it raised.
+        innocent: whether it may be the doing of somebody else: of requests that the process had
+            answered before, or of whoever killed it. A fresh process tells.
     """
 
     kind: FailureKind
     reason: str
     trace: str = ""
+    innocent: bool = False
 
 
 class WorkerProcess(Closing):
@@ -84,6 +89,9 @@ class WorkerProcess(Closing):
         environment: variables to set for the child on top of the inherited ones.
         watched: whether a request fails that changes the child's process
             (`autotune.measuring.process_state`), which is then replaced.
+        replies: the type of what the handler returns; see `autotune.measuring.replies.decode`.
+        renewed: whether the child is replaced once it has grown (`autotune.measuring.child`):
+            it keeps nothing from one request to the next, but compilers keep of every source.
     """
 
     def __init__(
@@ -92,11 +100,15 @@ class WorkerProcess(Closing):
         *arguments: Any,
         environment: Mapping[str, str] | None = None,
         watched: bool = False,
+        replies: Any = Any,
+        renewed: bool = False,
     ) -> None:
         self._entry = entry
         self._arguments = arguments
         self._environment = dict(environment or {})
         self._watched = watched
+        self._replies = Failure | replies
+        self._renewed = renewed
         self._child: Child | None = None
         self._until = 0.0
         self._timeout_s = 0.0
@@ -113,6 +125,11 @@ class WorkerProcess(Closing):
         return self._child is not None and self._child.ready
 
     @property
+    def answered(self) -> int:
+        """Requests that the child has answered; 0 while there is no child."""
+        return 0 if self._child is None else self._child.answered
+
+    @property
     def remaining_s(self) -> float:
         """Seconds left for the request submitted last, and of its run; never below zero."""
         return min(max(0.0, self._until - time.monotonic()), self._run.remaining_s)
@@ -122,7 +139,7 @@ class WorkerProcess(Closing):
         if self._child is not None and self._child.process.poll() is not None:
             self.close()
         if self._child is None:
-            self._child = Child(self._environment, self._watched)
+            self._child = Child(self._environment, self._watched, PREPARE_TIMEOUT_S)
             self._send((self._entry, self._arguments))
 
     def submit(self, request: Any, timeout_s: float, deadline: Deadline | None = None) -> None:
@@ -140,6 +157,8 @@ class WorkerProcess(Closing):
         self._run = deadline or Deadline()
         if self._run.over:
             raise OutOfTimeError("the run is over: nothing more is asked of a worker")
+        if self._renewed and self._child is not None and self._child.has_grown:
+            self.close()
         self.spawn()
         if self._child is not None and not self._child.ready:
             self._await_start()
@@ -160,26 +179,32 @@ class WorkerProcess(Closing):
         if child is None:
             return Failure(FailureKind.DIED, "the worker process was closed")
         try:
-            while not child.connection.poll(min(LOOK_S, self.remaining_s)):
+            while (content := child.channel.replied(min(LOOK_S, self.remaining_s))) is None:
                 if self._run.over:
                     raise OutOfTimeError("the run was over before a worker had answered")
                 if self.remaining_s == 0:
                     self.close(grace_s=0)
                     limit = f"no result within {self._timeout_s:g} s: killed"
                     return Failure(FailureKind.TIMED_OUT, limit)
-            reply = child.connection.recv()
+            reply = decode(content, self._replies if child.ready else Failure | None)
             if isinstance(reply, Failure) and reply.kind is FailureKind.CHANGED:
                 self.close(grace_s=0)
+            elif child.ready:
+                child.note_answer()
             return reply
         except OutOfTimeError:
             self.close(grace_s=0)
             raise
-        except Exception:
-            # Usually EOFError. A process boundary: a child whose memory a kernel has overwritten
-            # can send anything, and unpickling that can raise anything.
-            reason = child.epitaph()
+        except ReplyError as error:
+            # A kernel has written to the socket, or over the memory of its process.
             self.close(grace_s=0)
-            return Failure(FailureKind.DIED, reason)
+            reason = f"sent what is no reply ({error}): killed"
+            return Failure(FailureKind.DIED, reason, innocent=child.answered > 0)
+        except Exception:  # usually EOFError: a process boundary
+            reason = child.epitaph()
+            innocent = child.innocent
+            self.close(grace_s=0)
+            return Failure(FailureKind.DIED, reason, innocent=innocent)
         except BaseException:
             # The reply is still to come and would answer the next request.
             self.close(grace_s=0)
@@ -197,6 +222,16 @@ class WorkerProcess(Closing):
         """
         self.submit(request, timeout_s, deadline)
         return self.collect()
+
+    def insist(self, request: Any, timeout_s: float, deadline: Deadline | None = None) -> Any:
+        """As `call`, and once more in a fresh process where a failure says nothing yet.
+
+        For requests to which it makes no difference what was asked before.
+        """
+        reply = self.call(request, timeout_s, deadline)
+        if isinstance(reply, Failure) and reply.innocent:
+            reply = self.call(request, timeout_s, deadline)
+        return reply
 
     def close(self, grace_s: float = GRACE_S) -> None:
         """End the child: ask, wait up to `grace_s` seconds, then kill it with its group."""
@@ -228,7 +263,7 @@ class WorkerProcess(Closing):
         if self._child is not None:
             # A child that is gone already shows in `collect`, which knows how it ended.
             with contextlib.suppress(OSError):
-                self._child.connection.send(message)
+                self._child.channel.ask(message)
 
 
 def serve(descriptor: int, parent: int, watched: int) -> None:
@@ -242,29 +277,28 @@ def serve(descriptor: int, parent: int, watched: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # crashes are expected here
     _die_with(parent)
-    os.set_inheritable(descriptor, False)
-    connection: Connection[Any, Any] = Connection(descriptor)
+    channel = Channel.hidden(descriptor)
     with contextlib.suppress(EOFError, OSError):
-        entry, arguments = connection.recv()
+        entry, arguments = channel.requested()
         handler: Handler | None = None
         try:
             handler = entry(*arguments)
-            reply: Any = None
+            reply = encode(None)
         except Exception as error:  # a process boundary: the parent raises it
-            reply = _raised(error)
-        connection.send(reply)
+            reply = encode(_raised(error))
+        channel.answer(reply)
         watch = ProcessWatch() if watched else None
         while handler is not None:
-            request = connection.recv()
+            request = channel.requested()
             if watch is not None:
                 watch.begin()
             try:
-                reply = handler(request)
+                reply = encode(handler(request))
             except Exception as error:  # a process boundary: the parent decides what it means
-                reply = _raised(error)
+                reply = encode(_raised(error))
             if watch is not None and (changes := watch.end()):
-                reply = Failure(FailureKind.CHANGED, changes)
-            connection.send(reply)
+                reply = encode(Failure(FailureKind.CHANGED, changes))
+            channel.answer(reply)
 
 
 def _raised(error: Exception) -> Failure:

@@ -94,6 +94,7 @@ class SharedWorker:
         environment: variables to set for the child on top of the inherited ones.
         watched: whether a request that leaves the child changed counts as failed; see
             `WorkerProcess`.
+        replies: the type of what subjects are answered with; see `WorkerProcess`.
     """
 
     def __init__(
@@ -102,11 +103,13 @@ class SharedWorker:
         *arguments: Any,
         environment: Mapping[str, str] | None = None,
         watched: bool = False,
+        replies: Any = Any,
     ) -> None:
         self._entry = entry
         self._arguments = arguments
         self._environment = environment
         self._watched = watched
+        self._replies = replies
         self._process: WorkerProcess | None = None
         self._coming: Any = None
         self._made: set[Any] = set()
@@ -115,6 +118,11 @@ class SharedWorker:
     def pid(self) -> int | None:
         """The child's process id; None while there is no child."""
         return None if self._process is None else self._process.pid
+
+    @property
+    def answered(self) -> int:
+        """Requests that the child has answered; 0 while there is no child."""
+        return 0 if self._process is None else self._process.answered
 
     def begin(self, subject: Any, deadline: Deadline | None = None) -> None:
         """Have what a subject needs made; does not wait for it.
@@ -131,6 +139,7 @@ class SharedWorker:
                 subject,
                 environment=self._environment,
                 watched=self._watched,
+                replies=_Unprepared | None | self._replies,
             )
             self._process.spawn()
         elif self._process.ready and self._coming is None and subject not in self._made:
@@ -148,12 +157,12 @@ class SharedWorker:
             OutOfTimeError: the run was over first.
         """
         self.begin(subject, deadline)
-        self._arrive()
+        self._arrive(subject, deadline)
         reply = self._worker.call(_About(subject, request), timeout_s, deadline)
         if isinstance(reply, _Unprepared):
             self._made.discard(subject)
             self.begin(subject, deadline)
-            self._arrive()
+            self._arrive(subject, deadline)
             reply = self._worker.call(_About(subject, request), timeout_s, deadline)
         return reply
 
@@ -168,9 +177,12 @@ class SharedWorker:
         assert self._process is not None
         return self._process
 
-    def _arrive(self) -> None:
-        """Wait for what `begin` has asked for."""
+    def _arrive(self, subject: Any, deadline: Deadline | None) -> None:
+        """Wait for what `begin` has asked for; a process that others have used may die of them."""
         coming, self._coming = self._coming, None
         if coming is not None and isinstance(reply := self._worker.collect(), Failure):
             self._worker.close(grace_s=0)
-            raise WorkerError(f"operands of {coming} cannot be made: {reply.reason}")
+            if reply.innocent:
+                self.begin(subject, deadline)
+            else:
+                raise WorkerError(f"operands of {coming} cannot be made: {reply.reason}")

@@ -22,8 +22,9 @@ from autotune.measuring.messages import (
     Series,
     Vendor,
     Visit,
+    answers,
 )
-from autotune.measuring.processes import PREPARE_TIMEOUT_S, Failure
+from autotune.measuring.processes import PREPARE_TIMEOUT_S, Failure, FailureKind
 from autotune.measuring.rounds import CONFIRM_SHARE, faster, hold_rounds
 from autotune.measuring.validity import Validity
 from autotune.measuring.verdicts import judge_failure
@@ -198,7 +199,7 @@ class TrialEvaluator(Generic[B]):
         self.close()
 
     def _fastest_vendor(self) -> tuple[Vendor, Baseline] | None:
-        vendors = self._ask(DescribeBaseline())
+        vendors = self._insist(DescribeBaseline())
         best: tuple[Vendor, Baseline] | None = None
         for vendor in vendors if isinstance(vendors, tuple) else ():
             turn = self._visit(vendor, "ieee", self._effort.budget_s)
@@ -237,31 +238,50 @@ class TrialEvaluator(Generic[B]):
         self, candidate: Candidate, prepared: Prepared, best_s: float | None, budget_s: float
     ) -> Measurement:
         request = Evaluate(prepared.program, self._accuracy(candidate), best_s, budget_s)
-        reply = self._ask(request)
-        if isinstance(reply, Evaluated) and reply.blameless:
-            # Another candidate may have done the damage. In a fresh process there is no other.
-            reply = self._ask(request)
-        measurement = _measurement(reply)
+        measurement = _measurement(self._insist(request))
         return replace(measurement, details={**measurement.details, **prepared.details})
 
     def _visit(self, program: Program, accuracy: str, budget_s: float) -> Series | Measurement:
         """One turn of a program or a vendor library."""
-        reply = self._ask(Visit(program, accuracy, budget_s))
+        reply = self._insist(Visit(program, accuracy, budget_s))
         return reply if isinstance(reply, Series) else _measurement(reply)
 
     def _confirm(self, program: Program, accuracy: str, seed: int) -> Measurement:
         """What calls on fresh operands, all of them checked, say of a finalist."""
-        redrawn = self._ask(Redraw(seed), PREPARE_TIMEOUT_S)
-        if redrawn is not None:
-            return _measurement(redrawn)
-        budget_s = CONFIRM_SHARE * self._effort.finals_s
-        return _measurement(self._ask(Confirm(program, accuracy, budget_s)))
+        request = Confirm(program, accuracy, CONFIRM_SHARE * self._effort.finals_s)
+        # A fresh process has its first operands: they are drawn again before a second try.
+        for _ in range(2):
+            reply = self._insist(Redraw(seed), PREPARE_TIMEOUT_S)
+            if reply is None:
+                reply = self._ask(request)
+            if not _is_innocent(reply):
+                break
+        return _measurement(reply)
+
+    def _insist(self, request: Request, timeout_s: float | None = None) -> Any:
+        """The reply; a second one, of a fresh process, where another may be to blame."""
+        reply = self._ask(request, timeout_s)
+        return self._ask(request, timeout_s) if _is_innocent(reply) else reply
 
     def _ask(self, request: Request, timeout_s: float | None = None) -> Any:
         reply = self.backend.ask(request, timeout_s or self._effort.timeout_s, self.deadline)
+        if not isinstance(reply, Failure) and not answers(reply, request):
+            told = f"answered {type(request).__name__} with {reply!r:.80}"
+            reply = Failure(FailureKind.DIED, told, innocent=True)
+            self.backend.renew()
         if isinstance(reply, Evaluated) and reply.lost:
             self.backend.renew()
         return reply
+
+
+def _is_innocent(reply: object) -> bool:
+    """Whether a fresh process, in which nothing else has run, may answer better."""
+    match reply:
+        case Evaluated():
+            return reply.blameless
+        case Failure():
+            return reply.innocent
+    return False
 
 
 def _measurement(reply: Evaluated | Failure) -> Measurement:

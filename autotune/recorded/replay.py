@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -128,7 +128,9 @@ def _replay(
     prior: Sequence[RecordedSpace],
 ) -> Iterator[tuple[str, Summary]]:
     count = min(workers or usable_processors(), seeds)
-    with WorkerPool(_replayer, recorded, prior, count=count, environment=ONE_THREAD) as pool:
+    with WorkerPool(
+        _replayer, recorded, prior, count=count, environment=ONE_THREAD, replies=_Reply
+    ) as pool:
         for sampler in samplers:
             replies = pool.run([Request(sampler, s, trials) for s in range(seeds)], _UNLIMITED_S)
             runs = [_checked(reply, sampler) for reply in replies]
@@ -143,17 +145,25 @@ def _replay(
             )
 
 
-def _replayer(recorded: RecordedSpace, prior: Sequence[RecordedSpace]) -> Callable[[Request], Run]:
+_Reply: TypeAlias = tuple[tuple[int, ...], float]
+"""A `Run`, as workers reply: its rows, and its seconds."""
+
+
+def _replayer(
+    recorded: RecordedSpace, prior: Sequence[RecordedSpace]
+) -> Callable[[Request], _Reply]:
     """Entry of a worker: it keeps the space and what is known beforehand."""
     priors = [MeasuredPrior(other.measurements()) for other in prior]
 
-    def handle(request: Request) -> Run:
-        return run_sampler(recorded, request.sampler, request.trials, request.seed, priors)
+    def handle(request: Request) -> _Reply:
+        run = run_sampler(recorded, request.sampler, request.trials, request.seed, priors)
+        return tuple(run.rows.tolist()), run.cpu_s
 
     return handle
 
 
-def _checked(reply: Run | Failure, sampler: str) -> Run:
+def _checked(reply: _Reply | Failure, sampler: str) -> Run:
     if isinstance(reply, Failure):
         raise AutotuneError(f"sampler {sampler!r} failed on the recorded space: {reply.reason}")
-    return reply
+    rows, cpu_s = reply
+    return Run(np.array(rows, dtype=np.int64), cpu_s)

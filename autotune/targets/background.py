@@ -62,7 +62,7 @@ class Workers:
             AutotuneError: it does not start.
         """
         worker = self._workers.get(kind) or self._workers.setdefault(kind, make())
-        reply = worker.call(request, COMPILE_TIMEOUT_S)
+        reply = worker.insist(request, COMPILE_TIMEOUT_S)
         if isinstance(reply, Failure):
             raise CompileError(f"the compiler {reply.kind}: {reply.reason}")
         return reply
@@ -103,6 +103,7 @@ class Background:
         self._failures: dict[Hashable, str] = {}
         self._thread: threading.Thread | None = None
         self._working = False
+        self._alone = False
 
     @property
     def busy(self) -> bool:
@@ -115,27 +116,43 @@ class Background:
         with self._changed:
             return key in self._told or key in self._failures
 
-    def submit(self, job: Job, told: Told) -> None:
+    def submit(self, job: Job, told: Told) -> bool:
         """Have a job done, unless that is under way or has failed; returns at once.
 
         Args:
             job: what to do.
             told: hears of its end, once, in the thread that does it; at once if it has failed.
+
+        Returns:
+            Whether `told` hears of it. No thread may be to be had: the limit of processes is
+            reached, or the program ends. Nothing is kept of the job then.
         """
         with self._changed:
             failed = self._failures.get(job.key)
             if failed is None:
+                if self._thread is None and not self._start():
+                    return False
                 waiting = self._told.setdefault(job.key, [])
                 waiting.append(told)
                 if len(waiting) == 1:
                     self._queue.append(job)
-                if self._thread is None:
-                    name = "autotune-background"
-                    self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-                    self._thread.start()
                 self._changed.notify()
         if failed is not None:
             told(failed)
+        return True
+
+    def _start(self) -> bool:
+        """Start the thread, which waits for the lock that the caller holds; whether it runs."""
+        thread = threading.Thread(target=self._work, name="autotune-background", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            if not self._alone and threading.main_thread().is_alive():
+                _log.warning("nothing is compiled in the background for now: %s", error)
+            self._alone = True
+            return False
+        self._thread = thread
+        return True
 
     def forget(self) -> None:
         """Let what has failed be tried again."""

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar, get_type_hints
 
 from autotune.core.errors import AutotuneError
 from autotune.measuring.closing import GRACE_S, Closing
 from autotune.measuring.processes import Failure, Handler, WorkerProcess
+from autotune.measuring.replies import decode, encode
 
 T = TypeVar("T")
 
 LIMIT_S = 60.0
 """Seconds that one look may take: a driver that loads its modules, on a machine that is busy."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """What a function says against being called."""
+
+    reason: str
 
 
 class Apart(Closing):
@@ -23,11 +32,11 @@ class Apart(Closing):
     """
 
     def __init__(self, limit_s: float = LIMIT_S) -> None:
-        self._worker = WorkerProcess(_caller)
+        self._worker = WorkerProcess(_caller, replies=bytes | _Refusal)
         self._limit_s = limit_s
 
     def __call__(self, function: Callable[..., T], *arguments: Any) -> T:
-        """What an importable function gives; arguments and result are picklable.
+        """What an importable function gives, which is data of the type that it declares.
 
         Raises:
             AutotuneError: it raised, crashed, or took too long; in one line.
@@ -35,9 +44,9 @@ class Apart(Closing):
         reply = self._worker.call((function, arguments), self._limit_s)
         if isinstance(reply, Failure):
             raise AutotuneError(reply.reason)
-        if isinstance(reply, AutotuneError):
-            raise reply
-        given: T = reply
+        if isinstance(reply, _Refusal):
+            raise AutotuneError(reply.reason)
+        given: T = decode(reply, get_type_hints(function).get("return", Any))
         return given
 
     def close(self, grace_s: float = GRACE_S) -> None:
@@ -49,9 +58,9 @@ def _caller() -> Handler:
     return _call
 
 
-def _call(request: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
+def _call(request: tuple[Callable[..., Any], tuple[Any, ...]]) -> bytes | _Refusal:
     function, arguments = request
     try:
-        return function(*arguments)
+        return encode(function(*arguments))
     except AutotuneError as error:
-        return AutotuneError(str(error))  # its message alone: others may not survive the journey
+        return _Refusal(str(error))

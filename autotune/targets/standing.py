@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autotune.core.forking import LOADING
 from autotune.targets.background import Background, background, failure_text
 
 if TYPE_CHECKING:
@@ -33,13 +34,15 @@ class Standing:
         self._make = make
         self._now = other
         self._asked: Background | None = None
+        self._over = False
         self._kernel: Kernel | None = None
         self._reason = ""
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """See `autotune.targets.Kernel`."""
-        if self._asked is not None and self._asked is not background():
-            self._submit()  # this is a child by fork, and its parent's threads are not here
+        if self._asked is not background() and not self._over:
+            # There was no thread to be had, or this is a child by fork, without its parent's.
+            self._submit()
         return self._now(*inputs, **options)
 
     def begin(self, kernel: Kernel) -> None:
@@ -49,18 +52,21 @@ class Standing:
         self._submit()
 
     def _submit(self) -> None:
-        self._asked = background()
-        self._asked.submit(self._job, self._end)
+        here = background()
+        self._asked = here  # before its end can be heard of
+        if not here.submit(self._job, self._end):
+            self._asked = None
 
     def _end(self, failure: str) -> None:
         kernel = self._kernel
         assert kernel is not None  # it has begun
         if not failure:
             try:
-                self._now = self._make()
+                with LOADING:  # in the thread that compiles: a fork waits for its imports
+                    self._now = self._make()
             except Exception as error:  # of loaders and drivers, too: the other one goes on
                 failure = failure_text(error)
-        self._asked = None
+        self._over = True
         if failure:
             self._tell(
                 f"{self._job.name} cannot be used ({failure}): {self._what} computes",

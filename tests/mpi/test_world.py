@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from mpiexec import until
@@ -120,6 +122,27 @@ def test_a_lost_rank_costs_one_request(
     assert told in reply.reason
     assert "\n" not in reply.reason
     assert gone(before)
+    assert isinstance(world.call(MeasureNetwork(), LIMIT_S), Network)
+
+
+# To the socket alone whose number is not small: the others are MPI's.
+FORGED = (
+    "[os.write(int(each), (20).to_bytes(8) + bytes(16) + b'null') "
+    "for each in os.listdir('/proc/self/fd') "
+    "if int(each) >= 64 and 'socket:' in os.path.realpath(f'/proc/self/fd/{each}')]"
+)
+
+
+def test_what_a_program_writes_to_the_socket_is_no_reply(world: World, tmp_path: Path) -> None:
+    assert world.call(setup(tmp_path), LIMIT_S) is None
+    request = doing(FORGED)
+    program = cast("MpiProgram", request.program)
+    text = program.source.text.replace("rank == 1", "rank == 0")  # which has it
+    source = Source(text, "gemm", (), "mpi")
+    reply = world.call(replace(request, program=replace(program, source=source)), LIMIT_S)
+    assert isinstance(reply, Failure)
+    assert reply.kind is FailureKind.DIED
+    assert "sent what is no reply (a reply to another request" in reply.reason
     assert isinstance(world.call(MeasureNetwork(), LIMIT_S), Network)
 
 

@@ -144,6 +144,54 @@ def test_it_compiles_at_once_where_that_is_asked_for(
     assert is_right(kernel)
 
 
+def test_where_no_thread_can_be_started_it_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    start, refused = threading.Thread.start, [3]
+
+    def full(thread: threading.Thread) -> None:
+        if thread.name == "autotune-background" and refused[0]:
+            refused[0] -= 1
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", full)
+    told: list[str] = []
+    done: list[str] = []
+    job = Job("key", "a kernel", lambda workers: done.append("done"))
+    for _ in range(3):
+        assert not background().submit(job, told.append)
+        assert not background().has("key")
+        assert not background().busy
+    assert background().submit(job, told.append)
+    assert eventually(lambda: told == [""])
+    assert done == ["done"]
+    assert [each.message for each in caplog.records] == [
+        "nothing is compiled in the background for now: can't start new thread"
+    ]
+
+
+@pytest.mark.usefixtures("on")
+def test_a_call_has_compiled_what_could_not_be_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(tmp_path)
+    start, refused = threading.Thread.start, [1]
+
+    def full(thread: threading.Thread) -> None:
+        if thread.name == "autotune-background" and refused and refused.pop():
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", full)
+    kernel = near(tmp_path)
+    assert "being compiled" in kernel.reason
+    assert background()._thread is None
+    assert is_right(kernel)
+    assert eventually(lambda: kernel.reason == "")
+    assert is_right(kernel)
+
+
 def test_the_variable_is_0_or_1(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AUTOTUNE_BACKGROUND")
     assert is_wanted(None)

@@ -40,6 +40,7 @@ from autotune.operations.problem import GEMM, Gemm
 from autotune.space import SearchSpace
 from autotune.targets.cuda.compile import compiling
 from autotune.targets.cuda.compile.compiling import (
+    CompileReply,
     CompileRequest,
     Refused,
     compile_kept,
@@ -511,7 +512,9 @@ def test_a_pool_compiles_in_the_background_and_outlives_bad_sources(tmp_path: Pa
         )
         + "t = t * t + c[(i * 7919 + j * 31) % (int)c[0]]; *c = t;"
     )
-    pool = WorkerPool(compile_worker, ProgramCache(tmp_path), ("cuda",), count=2)
+    pool = WorkerPool(
+        compile_worker, ProgramCache(tmp_path), ("cuda",), count=2, replies=CompileReply
+    )
     try:
         bodies = {"good": "*c = 1;", "bad": "undeclared();", "endless": endless}
         futures = {
@@ -530,7 +533,9 @@ def test_a_pool_compiles_in_the_background_and_outlives_bad_sources(tmp_path: Pa
 
 
 def test_closing_a_pool_ends_what_it_is_doing(tmp_path: Path) -> None:
-    pool = WorkerPool(compile_worker, ProgramCache(tmp_path), ("cuda",), count=1)
+    pool = WorkerPool(
+        compile_worker, ProgramCache(tmp_path), ("cuda",), count=1, replies=CompileReply
+    )
     body = (
         "\n#pragma unroll\n".join(
             ["float t = 0;", "for (int i = 0; i < 64; ++i)", "for (int j = 0; j < 64; ++j)"]

@@ -61,6 +61,7 @@ def started_here() -> int:
         ("remembers", Outcome.WRONG_RESULT, r"error is .*, once operands had changed"),
         ("stops", Outcome.WRONG_RESULT, r"unwritten.*, once operands had changed"),
         ("puts_back", Outcome.LAUNCH_FAILED, r"killed by SIGSEGV"),
+        ("forges", Outcome.LAUNCH_FAILED, r"sent what is no reply \(a reply to another request"),
         ("rounds_up", Outcome.LAUNCH_FAILED, r"changed the process: rounding mode changed"),
         ("leaves_child", Outcome.LAUNCH_FAILED, r"changed the process: child processes left"),
         ("leaves_daemon", Outcome.LAUNCH_FAILED, r"changed the process: child processes left"),
@@ -76,6 +77,27 @@ def test_a_deed_costs_its_trial_and_no_other(
     assert re.search(told, measurement.reason), measurement
     assert evaluator.evaluate(meddler(), None).ok
     assert started_here() <= 2  # one that measures, one that compiles
+
+
+def test_who_dies_of_another_is_measured_again(evaluator: Evaluator) -> None:
+    evaluator.backend.renew()  # type: ignore[attr-defined] # nothing else has run there
+    assert evaluator.evaluate(meddler("dies_later"), None).ok
+    assert evaluator.evaluate(meddler(), None).ok
+
+
+def test_one_finalist_takes_no_other_along(tmp_path: Path) -> None:
+    family = write_meddlers(tmp_path)
+    with CpuEvaluator(
+        Gemm(40, 30, 50, threads=1),
+        {family.name: family},
+        read_cpu(),
+        ProgramCache(tmp_path / "programs"),
+        effort=Effort(budget_s=0.02, finals_s=0.2),
+        workers=1,
+    ) as evaluator:
+        finals = evaluator.finals([meddler("dies_later"), meddler()])
+    assert list(tmp_path.rglob("*.died"))
+    assert all(each.ok for each in finals.measurements), finals
 
 
 def test_finalists_are_verified_after_their_last_timed_call(evaluator: Evaluator) -> None:

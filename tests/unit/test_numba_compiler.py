@@ -23,6 +23,7 @@ from autotune.measuring.pool import WorkerPool
 from autotune.operations.problem import Gemm
 from autotune.targets.cuda.compile import cubin, numba_compiler
 from autotune.targets.cuda.compile.compiling import (
+    CompileReply,
     CompileRequest,
     Refused,
     compile_kept,
@@ -229,7 +230,13 @@ def test_binaries_are_kept_beside_their_sources(
 
 
 def test_a_pool_compiles_modules_and_cuda(tmp_path: Path) -> None:
-    pool = WorkerPool(compile_worker, ProgramCache(tmp_path), ("cuda", "numba-cuda"), count=1)
+    pool = WorkerPool(
+        compile_worker,
+        ProgramCache(tmp_path),
+        ("cuda", "numba-cuda"),
+        count=1,
+        replies=CompileReply,
+    )
     cuda = Source('extern "C" __global__ void gemm(float* c) { *c = 1; }', "gemm", (), "cuda")
     try:
         sources = {"good": a_source(), "bad": a_source("gemm = 1"), "cuda": cuda}

@@ -3,11 +3,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import pickle
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.core.deadline import Deadline
-from autotune.core.errors import AutotuneError, OutOfTimeError
+from autotune.core.errors import AutotuneError, OutOfTimeError, WorkerError
+from autotune.measuring import child
 from autotune.measuring.pool import WorkerPool
 from autotune.measuring.processes import Failure, FailureKind, WorkerProcess
 from autotune.measuring.sharing import SharedWorker, Subjects
@@ -73,12 +77,39 @@ def worker_entry(*arguments: Any) -> Callable[[tuple[str, Any]], Any]:
             case "daemon":
                 started = subprocess.Popen(["sleep", "1000"], start_new_session=True)
                 return started.pid
+            case "sockets":
+                return sockets()
+            case "forge":
+                for descriptor in sockets():
+                    os.write(descriptor, value)
+            case "later":  # what a kernel has left behind shows when it is another's turn
+                threading.Thread(target=abort_once_asked, args=(state, state["calls"])).start()
+            case "grow":
+                state["kept"] = b"x" * value
+            case "flags":
+                return [getattr(sys.flags, name) for name in value], list(sys.warnoptions)
             case "interrupt":
                 os.kill(os.getpid(), signal.SIGINT)
                 return "still here"
         return None
 
     return handle
+
+
+def sockets() -> list[int]:
+    """Descriptors of the sockets of this process, as a kernel would look for them."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if str(entry.readlink()).startswith("socket:"):
+                found.append(int(entry.name))
+    return found
+
+
+def abort_once_asked(state: dict[str, Any], calls: int) -> None:
+    while state["calls"] == calls:
+        time.sleep(0.01)
+    os.abort()
 
 
 def failing_entry() -> Callable[[Any], Any]:
@@ -148,10 +179,215 @@ def test_a_lost_child_is_reported_and_replaced(
 ) -> None:
     first = worker.call(("pid", None), LONG_S)
     timeout_s = 0.5 if kind is FailureKind.TIMED_OUT else LONG_S
-    assert worker.call(request_, timeout_s) == Failure(kind, reason)
+    # The request before may be to blame for a death, but not for a time that is over.
+    innocent = kind is FailureKind.DIED
+    assert worker.call(request_, timeout_s) == Failure(kind, reason, innocent=innocent)
     assert gone(first)
     assert worker.call(("pid", None), LONG_S) != first
     assert worker.call(("calls", None), LONG_S) == 2
+
+
+class Exploit:
+    """Runs code where it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self._mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self._mark,)
+
+
+@pytest.mark.parametrize("number", [b"", b"0123456789abcdef"])
+def test_what_a_kernel_writes_to_the_socket_is_neither_run_nor_believed(
+    worker: WorkerProcess, number: bytes, tmp_path: Path
+) -> None:
+    mark = tmp_path / "ran"
+    assert worker.call(("echo", 1), LONG_S) == 1
+    for content in (pickle.dumps(Exploit(mark)), b"7"):
+        message = struct.pack("!Q", len(number + content)) + number + content
+        reply = worker.call(("forge", message), LONG_S)
+        assert isinstance(reply, Failure)
+        assert reply.kind is FailureKind.DIED
+        assert "sent what is no reply" in reply.reason
+        assert "\n" not in reply.reason
+        assert not mark.exists()
+        assert worker.call(("echo", 1), LONG_S) == 1
+
+
+def test_half_a_message_of_a_kernels_is_not_waited_for(worker: WorkerProcess) -> None:
+    worker.call(("echo", 1), LONG_S)
+    reply = worker.call(("forge", struct.pack("!Q", 1 << 29)), 0.5)
+    assert reply.kind in (FailureKind.TIMED_OUT, FailureKind.DIED)
+    assert worker.call(("echo", 1), LONG_S) == 1
+
+
+def test_replies_are_of_the_form_that_was_asked_for() -> None:
+    with WorkerProcess(worker_entry, replies=int | None) as worker:
+        assert worker.call(("echo", 1), LONG_S) == 1
+        failure = worker.call(("echo", "text"), LONG_S)
+        assert failure.kind is FailureKind.DIED
+        assert "sent what is no reply" in failure.reason
+        assert worker.call(("raise", "x"), LONG_S).kind is FailureKind.RAISED
+
+
+def test_what_is_no_data_is_a_reply_that_raised(worker: WorkerProcess) -> None:
+    pid = worker.call(("pid", None), LONG_S)
+    failure = worker.call(("echo", threading.Event), LONG_S)
+    assert (failure.kind, worker.pid) == (FailureKind.RAISED, pid)
+
+
+def test_the_socket_has_no_number_that_is_easily_guessed(worker: WorkerProcess) -> None:
+    numbers = set()
+    for _ in range(4):
+        (number,) = worker.call(("sockets", None), LONG_S)
+        assert number >= 64
+        numbers.add(number)
+        worker.close()
+    assert len(numbers) > 1
+
+
+class TestBlame:
+    """A death may be the doing of what ran before, or of somebody outside."""
+
+    def test_who_dies_in_a_used_process_is_asked_again_in_a_fresh_one(
+        self, worker: WorkerProcess
+    ) -> None:
+        worker.call(("later", None), LONG_S)
+        failure = worker.call(("sleep", 30), LONG_S)
+        assert (failure.kind, failure.innocent) == (FailureKind.DIED, True)
+        worker.call(("later", None), LONG_S)
+        assert worker.insist(("sleep", 0.5), LONG_S) == 0.5
+
+    def test_who_dies_in_a_fresh_process_is_to_blame(self, worker: WorkerProcess) -> None:
+        failure = worker.call(("crash", None), LONG_S)
+        assert (failure.kind, failure.innocent) == (FailureKind.DIED, False)
+        worker.call(("echo", 1), LONG_S)
+        assert not worker.insist(("crash", None), LONG_S).innocent
+
+    def test_who_is_killed_from_outside_is_asked_again(self, tmp_path: Path) -> None:
+        with WorkerPool(once_killed_entry, tmp_path / "mark", count=1) as pool:
+            assert pool.run(["anything"], LONG_S) == ["anything"]
+            assert (tmp_path / "mark").exists()
+
+    def test_a_process_killed_while_it_makes_operands_is_replaced(self, tmp_path: Path) -> None:
+        shared = SharedWorker(once_lost_subjects, tmp_path / "mark")
+        try:
+            assert shared.call("one", "a", LONG_S) == ("one", "a")
+            assert shared.call("two", "b", LONG_S) == ("two", "b")
+            assert (tmp_path / "mark").exists()
+        finally:
+            shared.close()
+
+
+def once_killed_entry(mark: Path) -> Callable[[Any], Any]:
+    """Killed at its first request, as by somebody short of memory."""
+
+    def handle(request: Any) -> Any:
+        if not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return request
+
+    return handle
+
+
+def once_lost_subjects(mark: Path, first: str) -> Subjects:
+    """Killed when it makes what the second subject needs, the first time."""
+
+    def make(subject: str) -> Callable[[str], Any]:
+        if subject == "two" and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return lambda request: (subject, request)
+
+    return Subjects(make, first, weigh=len, limit=6)
+
+
+class TestRenewal:
+    """Compilers keep something of everything that they compile."""
+
+    def test_a_worker_is_replaced_after_some_answers(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(child, "RENEW_ANSWERS", 2)
+        with WorkerPool(worker_entry, count=1, renewed=True) as pool:
+            pids = [pool.run([("pid", None)], LONG_S)[0] for _ in range(6)]
+        assert len(set(pids)) == 3
+        assert all(map(gone, pids))
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="the system does not tell")
+    def test_a_worker_is_replaced_when_it_has_grown(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(child, "RENEW_BYTES", 50_000_000)
+        with WorkerPool(worker_entry, count=1, renewed=True) as pool:
+            pid, again = (pool.run([("pid", None)], LONG_S)[0] for _ in range(2))
+            assert again == pid
+            pool.run([("grow", 100_000_000)], LONG_S)
+            assert pool.run([("pid", None)], LONG_S)[0] != pid
+
+    def test_others_stay(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(child, "RENEW_ANSWERS", 1)
+        with WorkerPool(worker_entry, count=1) as pool:
+            assert len({pool.run([("pid", None)], LONG_S)[0] for _ in range(3)}) == 1
+
+
+@pytest.mark.parametrize("given", [None, "", "/no/such/python"])
+def test_without_an_interpreter_it_is_said(given: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", given)
+    with WorkerProcess(worker_entry) as worker, pytest.raises(WorkerError, match="executable"):
+        worker.call(("echo", 1), LONG_S)
+
+
+def test_where_no_files_can_be_opened_it_is_said() -> None:
+    script = (
+        "import resource, sys; sys.path[:0] = sys.argv[1:]\n"
+        "from test_processes import worker_entry, WorkerProcess, WorkerError\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (6, 6))\n"
+        "try: WorkerProcess(worker_entry).call(('echo', 1), 60)\n"
+        "except WorkerError as error: print(error)\n"
+    )
+    command = [sys.executable, "-c", script, *sys.path]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "a worker process cannot be started" in done.stdout
+    assert "ulimit" in done.stdout
+    assert done.stdout.count("\n") == 1
+
+
+def test_where_no_thread_can_be_started_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with WorkerPool(worker_entry, count=1) as pool:
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(WorkerError, match="no thread can be started"):
+            pool.run([("echo", 1)], LONG_S)
+
+
+OPTIONS = ("isolated", "ignore_environment", "no_user_site", "safe_path", "optimize", "utf8_mode")
+
+
+@pytest.mark.parametrize(
+    "options", [["-I"], ["-E"], ["-s"], ["-P"], ["-O"], ["-X", "utf8"], ["-W", "ignore::Warning"]]
+)
+def test_children_have_their_parents_options(options: list[str], tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    script = (
+        "import sys; sys.path[:0] = sys.argv[1:]\n"
+        "from test_processes import worker_entry, WorkerProcess, OPTIONS\n"
+        "with WorkerProcess(worker_entry) as worker:\n"
+        "    theirs = worker.call(('flags', OPTIONS), 60)\n"
+        "ours = tuple(getattr(sys.flags, each) for each in OPTIONS), tuple(sys.warnoptions)\n"
+        "print(theirs == ours, ours)\n"
+    )
+    kept_out = options[0] in ("-I", "-E")
+    done = subprocess.run(
+        [sys.executable, *options, "-c", script, *sys.path],
+        env={**os.environ, "PYTHONPATH": str(tmp_path) if kept_out else ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.startswith("True "), (done.stdout, done.stderr)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_an_exception_is_one_line_and_costs_no_child(worker: WorkerProcess) -> None:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from autotune.core.configuration import Configuration
 from autotune.core.errors import CompileError
+from autotune.core.forking import LOADING
 from autotune.measuring.processes import WorkerProcess
 from autotune.targets.background import Job, background
-from autotune.targets.cpu.compiling import compile_worker, is_compiled
+from autotune.targets.cpu.compiling import Compiled, compile_worker, is_compiled
 from autotune.targets.cpu.direct import direct_call, known_call, write_call
 from autotune.targets.cpu.kernel import is_loaded, known_program, load_kernel, write_program
 
@@ -41,14 +42,21 @@ def compile_job(
         return None
 
     def compile_both(workers: Workers) -> None:
-        program = write_program(family, configuration, problem, programs)
-        for path in (program.path, write_call(program, programs)):
-            reply = workers.ask("cpu", lambda: WorkerProcess(compile_worker), path)
+        with LOADING:  # a fork waits for what is imported and rendered for the first time
+            program = write_program(family, configuration, problem, programs)
+            paths = (program.path, write_call(program, programs))
+        for path in paths:
+            reply = workers.ask("cpu", _start, path)
             if reply.error:
                 raise CompileError(reply.error)
-        direct_call(load_kernel(family, configuration, problem, programs), problem, programs)
+        with LOADING:
+            direct_call(load_kernel(family, configuration, problem, programs), problem, programs)
 
     return Job(key, f"{family.name} for {problem.dtype}", compile_both)
+
+
+def _start() -> WorkerProcess:
+    return WorkerProcess(compile_worker, replies=Compiled, renewed=True)
 
 
 def _is_on_disk(

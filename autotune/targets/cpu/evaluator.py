@@ -10,6 +10,7 @@ from autotune.core.measurement import Measurement, Outcome
 from autotune.core.processors import usable_processors
 from autotune.measuring.backend import Prepared, Processes, WorkerBackend, compile_details
 from autotune.measuring.evaluator import Effort, Stage
+from autotune.measuring.messages import Reply
 from autotune.measuring.pool import WorkerPool
 from autotune.measuring.processes import Failure
 from autotune.measuring.sharing import SharedWorker
@@ -124,8 +125,16 @@ class CpuBackend(WorkerBackend):
                     *arguments,
                     environment={**environment, **BRIEF_SPIN},
                     watched=True,
+                    replies=Reply,
                 ),
-                WorkerPool(compile_worker, count=workers, environment=environment, watched=True),
+                WorkerPool(
+                    compile_worker,
+                    count=workers,
+                    environment=environment,
+                    watched=True,
+                    replies=Compiled,
+                    renewed=True,
+                ),
             )
 
         super().__init__((programs.folder, effort, threads, workers, seed), make, beside)

@@ -10,6 +10,7 @@ from autotune.families.local import local_problem
 from autotune.families.rendering import render
 from autotune.measuring.backend import Prepared, Processes, WorkerBackend
 from autotune.measuring.evaluator import Effort
+from autotune.measuring.messages import Reply
 from autotune.measuring.sharing import SharedWorker
 from autotune.measuring.trial_evaluator import TrialEvaluator
 from autotune.targets.hybrid.loading import HybridProgram
@@ -66,7 +67,7 @@ class HybridEvaluator(TrialEvaluator["HybridBackend"]):
         effort = effort or DEFAULT_EFFORT
         gpus = device.limits.names()["gpus"]
         setup = Setup(operands, gpus, effort, programs.folder, seed)
-        worker = SharedWorker(entry, setup)
+        worker = SharedWorker(entry, setup, replies=Reply)
         backend = HybridBackend(problem, families, device, choose_local, worker)
         super().__init__(problem, families, device, backend, effort, seed)
 

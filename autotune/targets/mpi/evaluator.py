@@ -115,7 +115,9 @@ class MpiBackend:
         self._programs = programs
         self._ranks = ranks
         self._choose_local = functools.cache(choose_local)
-        self._compilers = WorkerPool(compile_worker, count=1, watched=True)
+        self._compilers = WorkerPool(
+            compile_worker, count=1, watched=True, replies=Compiled, renewed=True
+        )
         self._compiled: dict[str, str] = {}
         self._is_set_up = False
         self._setup_s = 0.0

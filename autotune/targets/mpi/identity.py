@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import re
 import subprocess
-import sys
 from dataclasses import replace
 
 from autotune.core.device import Device, DeviceFingerprint
 from autotune.core.errors import MissingDependencyError
 from autotune.core.installing import install_hint
+from autotune.core.interpreter import python
 from autotune.core.limits import MpiLimits
 from autotune.targets.mpi.messages import GpuSet, RankSet
 from autotune.targets.mpi.mpiexec import find_mpiexec
@@ -91,12 +91,10 @@ def _library_version() -> str:
     """
     find_mpiexec()
     asked = subprocess.run(
-        [
-            sys.executable,
-            "-c",
+        python(
             "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; "
-            "print(MPI.Get_library_version())",
-        ],
+            "print(MPI.Get_library_version())"
+        ),
         capture_output=True,
         text=True,
         check=False,

@@ -156,3 +156,5 @@ class Refused:
 
 
 Request: TypeAlias = Setup | MeasureNetwork | measuring.Request
+
+Reply: TypeAlias = Network | Refused | measuring.Reply

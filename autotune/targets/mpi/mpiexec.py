@@ -25,7 +25,8 @@ def find_mpiexec() -> Path:
         raise MissingDependencyError(
             f"target mpi needs mpi4py: {install_hint('mpi')}", name="mpi4py"
         )
-    places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    beside = [str(Path(sys.executable).parent)] if sys.executable else []
+    places = os.pathsep.join([*beside, os.environ.get("PATH", "")])
     found = shutil.which("mpiexec", path=places)
     if found is None:
         raise MissingDependencyError(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autotune.core.forking import LOADING
 from autotune.families.planning import planner_of
 from autotune.measuring.processes import WorkerProcess
 from autotune.targets.background import Job, background
-from autotune.targets.cuda.compile.compiling import Refused, compile_worker
+from autotune.targets.cuda.compile.compiling import CompileReply, Refused, compile_worker
 from autotune.targets.cuda.launch.code import Wanted, refused
 
 if TYPE_CHECKING:
@@ -42,14 +43,19 @@ def compile_job(
         return None
 
     def start() -> WorkerProcess:
-        return WorkerProcess(compile_worker, programs, (family.target,))
+        return WorkerProcess(
+            compile_worker, programs, (family.target,), replies=CompileReply, renewed=True
+        )
 
     def compile_all(workers: Workers) -> None:
         kind = family.target, programs.folder
-        for request in wanted.requests():
+        with LOADING:  # a fork waits for what is imported and rendered for the first time
+            requests = wanted.requests()
+        for request in requests:
             reply = workers.ask(kind, start, request)
             if isinstance(reply, Refused):
                 raise refused(request, reply)
-        wanted.code()
+        with LOADING:
+            wanted.code()
 
     return Job(key, f"{family.name} for {problem.dtype}", compile_all)

@@ -22,6 +22,7 @@ from autotune.families.planning import Planner
 from autotune.families.rendering import render
 from autotune.measuring.backend import Prepared, Processes, WorkerBackend, compile_details
 from autotune.measuring.evaluator import Effort, Stage, silent
+from autotune.measuring.messages import Reply
 from autotune.measuring.pool import WorkerPool
 from autotune.measuring.processes import LOOK_S, Failure
 from autotune.measuring.sharing import SharedWorker
@@ -29,6 +30,7 @@ from autotune.measuring.trial_evaluator import TrialEvaluator
 from autotune.measuring.verdicts import judge_compile_failure
 from autotune.operations.cases import cases_of
 from autotune.targets.cuda.compile.compiling import (
+    CompileReply,
     CompileRequest,
     Refused,
     compile_worker,
@@ -54,7 +56,6 @@ if TYPE_CHECKING:
     from autotune.measuring.evaluator import Report
     from autotune.measuring.messages import Request
     from autotune.operations.problem import Problem
-    from autotune.targets.cuda.compile.compiling import CompileReply
 
 DEFAULT_EFFORT = Effort(budget_s=0.15)
 
@@ -151,7 +152,15 @@ class CudaBackend(WorkerBackend):
             return Processes(
                 key,
                 _make_worker(device, effort, seed),
-                WorkerPool(compile_worker, programs, targets, count=workers, watched=True),
+                WorkerPool(
+                    compile_worker,
+                    programs,
+                    targets,
+                    count=workers,
+                    watched=True,
+                    replies=CompileReply,
+                    renewed=True,
+                ),
             )
 
         super().__init__(
@@ -365,4 +374,5 @@ def _make_worker(device: Device, effort: Effort, seed: int) -> SharedWorker:
         settings,
         seed,
         environment={"CUDA_VISIBLE_DEVICES": visible},
+        replies=Reply,
     )

@@ -96,7 +96,10 @@ class DeviceCalls:
 
     def _start(self) -> WorkerProcess:
         worker = WorkerProcess(
-            host_call_worker, self._problem, environment={"CUDA_VISIBLE_DEVICES": self._visible}
+            host_call_worker,
+            self._problem,
+            environment={"CUDA_VISIBLE_DEVICES": self._visible},
+            replies=HostCall | None,
         )
         worker.spawn()
         return worker

@@ -7,10 +7,10 @@ import functools
 import json
 import re
 import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 from autotune.core.errors import AutotuneError, InputError, MissingDependencyError
+from autotune.core.interpreter import python
 from autotune.targets.mpi.mapped_files import mapped_files
 from autotune.targets.mpi.messages import GpuSet
 from autotune.targets.mpi.patience import patience_s
@@ -161,16 +161,13 @@ def _abilities() -> tuple[bool, bool]:
     limit_s = patience_s()
     try:
         asked = subprocess.run(
-            [
-                sys.executable,
-                "-c",
+            python(
                 "import json; from mpi4py import MPI; from autotune.targets.mpi.gpu import gpus; "
-                "print(json.dumps([gpus.takes_gpu_memory(), gpus.has_nccl()]))",
-            ],
+                "print(json.dumps([gpus.takes_gpu_memory(), gpus.has_nccl()]))"
+            ),
             capture_output=True,
             text=True,
             check=False,
-            env=_with_path(),
             timeout=limit_s,
         )
     except subprocess.TimeoutExpired:
@@ -184,9 +181,3 @@ def _abilities() -> tuple[bool, bool]:
         raise MissingDependencyError(f"MPI does not start ({told[:200]})", name="mpi4py")
     aware, nccl = json.loads(asked.stdout.strip().rpartition("\n")[2])
     return aware, nccl
-
-
-def _with_path() -> dict[str, str]:
-    import os
-
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

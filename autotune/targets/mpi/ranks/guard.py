@@ -17,6 +17,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+from autotune.core.interpreter import python
 from autotune.targets.mpi.patience import VARIABLE, OwnTime, patience_s
 from autotune.targets.mpi.ranks.launched import (
     NODE_NAMES,
@@ -40,10 +41,7 @@ _TURN_S = 1.0
 """Seconds that a guard leaves each rank before its own to speak, so that one line is printed."""
 
 _MARK = "autotune.targets.mpi.ranks.guard import watch"
-_BOOT = (
-    "import sys; parent, limit_s, *sys.path[:] = sys.argv[1:]; "
-    f"from {_MARK}; watch(int(parent), float(limit_s))"
-)
+_BOOT = f"from {_MARK}; parent, limit_s = sys.argv[1:]; watch(int(parent), float(limit_s))"
 
 
 class Guard:
@@ -62,7 +60,7 @@ class Guard:
         theirs, self._commands = os.pipe()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, str(os.getpid()), str(self.limit_s), *sys.path],
+                python(_BOOT, str(os.getpid()), str(self.limit_s)),
                 stdin=theirs,
                 stdout=subprocess.DEVNULL,
                 # Signals to the rank's group are not for the guard.

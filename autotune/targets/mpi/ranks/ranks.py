@@ -9,12 +9,13 @@ import signal
 import socket
 import sys
 import traceback
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import AutotuneError
 from autotune.core.processors import affinity_count
+from autotune.measuring.channel import Channel
+from autotune.measuring.replies import encode
 from autotune.targets.mpi.gpu.gpus import describe_gpus
 from autotune.targets.mpi.identity import parse_library
 from autotune.targets.mpi.messages import FAULT, RankSet, Request
@@ -139,21 +140,22 @@ def main(address: str, *, gpus: bool) -> None:
         session = Session(comm)
         end = socket.socket(socket.AF_UNIX)
         end.connect(address)
-        connection: Connection[Any, Any] = Connection(end.detach())
-        connection.send(described)
-        while (request := _next(connection)) is not None:
+        channel = Channel.hidden(end.detach())
+        _next(channel)  # who the ranks are is asked first
+        channel.answer(encode(described))
+        while (request := _next(channel)) is not None:
             tell(comm, ("request", request))
-            reply = session.handle(request)
+            reply = encode(session.handle(request))
             with contextlib.suppress(OSError):  # nobody is there to read it: the next is the end
-                connection.send(reply)
+                channel.answer(reply)
         tell(comm, ("end", None))
         confirm(comm, None)
 
 
-def _next(connection: Connection[Any, Any]) -> Request | None:
+def _next(channel: Channel) -> Request | None:
     """The next request; None once there is nobody to make one."""
     try:
-        request: Request = connection.recv()
+        request: Request = channel.requested()
     except (EOFError, OSError):
         return None
     return request

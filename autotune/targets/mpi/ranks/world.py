@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import signal
 import socket
-import struct
 import subprocess
-import sys
 import tempfile
 import time
 import weakref
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
 from autotune.core.deadline import Deadline
 from autotune.core.errors import AutotuneError, OutOfTimeError
+from autotune.core.interpreter import executable, python
+from autotune.measuring.channel import Channel
 from autotune.measuring.closing import GRACE_S, Closing
 from autotune.measuring.processes import LOOK_S, START_TIMEOUT_S, Failure, FailureKind
+from autotune.measuring.replies import ReplyError, decode
 from autotune.targets.cpu.baseline import BRIEF_SPIN
-from autotune.targets.mpi.messages import FAULT, RankSet, Request
+from autotune.targets.mpi.messages import FAULT, RankSet, Reply, Request
 from autotune.targets.mpi.mpiexec import find_mpiexec, launch_command
 from autotune.targets.mpi.patience import VARIABLE, patience_s
 from autotune.targets.mpi.ranks.launched import descendants, processes
@@ -38,7 +37,7 @@ _LAUNCH = (
 # file itself: mpiexec, which would pass it on, may end before it has read all. (A batch system's
 # may have put the rank on another machine, where there is no such file.)
 _RANK = (
-    "import ctypes, os, sys; address, printed, kind, *sys.path[:] = sys.argv[1:]; "
+    "import ctypes, os; address, printed, kind = sys.argv[1:]; "
     "sys.platform == 'linux' and ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); "
     "os.path.exists(printed) and os.dup2(os.open(printed, os.O_WRONLY | os.O_APPEND), 2); "
     "from autotune.targets.mpi.ranks.ranks import main; main(address, gpus=kind == 'gpus')"
@@ -143,21 +142,24 @@ class World(Closing):
         started = self._started
         assert started is not None
         try:
-            started.connection.send(request)
-            if not _heard(started.connection, timeout_s, run):
+            started.channel.ask(request)
+            content = _heard(started.channel, timeout_s, run)
+            if content is None:
                 self.close(grace_s=0)
                 limit = f"no result from {self._ranks} ranks within {timeout_s:g} s: killed"
                 return Failure(FailureKind.TIMED_OUT, limit)
-            return started.connection.recv()
+            reply = decode(content, Reply)
+            started.answered += 1
+            return reply
         except OutOfTimeError:
             self.close(grace_s=0)
             raise
-        except Exception:
-            # Usually EOFError. A process boundary: ranks whose memory a kernel has overwritten can
-            # send anything, and unpickling that can raise anything.
-            reason = started.epitaph()
+        except Exception as error:  # usually EOFError: a process boundary
+            # Ranks whose memory a kernel has overwritten can send anything.
+            sent = f"sent what is no reply ({error}): killed"
+            reason = sent if isinstance(error, ReplyError) else started.epitaph()
             self.close(grace_s=0)
-            return Failure(FailureKind.DIED, reason)
+            return Failure(FailureKind.DIED, reason, innocent=started.answered > 0)
         except BaseException:
             # The reply is still to come and would answer the next request.
             self.close(grace_s=0)
@@ -189,6 +191,7 @@ class _Started:
     def __init__(
         self, command: list[str], kind: str, environment: dict[str, str], run: Deadline
     ) -> None:
+        self.answered = 0
         self._limit_s = patience_s(START_TIMEOUT_S)
         self._until = time.monotonic() + self._limit_s
         sweep()
@@ -210,9 +213,9 @@ class _Started:
                 listener.listen(1)
                 self.process = subprocess.Popen(
                     [
-                        *(sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid())),
+                        *(executable(), "-I", "-S", "-c", _LAUNCH, str(os.getpid())),
                         *command,
-                        *(sys.executable, "-c", _RANK, address, printed, kind, *sys.path),
+                        *python(_RANK, address, printed, kind),
                     ],
                     stdin=subprocess.DEVNULL,
                     stdout=self._printed,
@@ -223,8 +226,8 @@ class _Started:
                     start_new_session=True,
                 )
                 resources.callback(_kill, self.process)
-                self.connection = self._accept(listener, run)
-            resources.callback(self.connection.close)
+                self.channel = self._accept(listener, run)
+            resources.callback(self.channel.close)
             self.described = self._hear(run)
         except BaseException:
             self._finalizer()
@@ -232,7 +235,7 @@ class _Started:
 
     def end(self, grace_s: float) -> None:
         """Close the socket, which asks the ranks to exit; kill them when they have not in time."""
-        self.connection.close()
+        self.channel.close()
         if grace_s:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(grace_s)
@@ -253,20 +256,16 @@ class _Started:
         told = (signalled or lines or [""])[-1]
         return f"a rank was lost, mpiexec ended with {code}: {told[:200]}".rstrip(": ")
 
-    def _accept(self, listener: socket.socket, run: Deadline) -> Connection[Any, Any]:
-        """The connection from rank 0, as soon as it makes one."""
+    def _accept(self, listener: socket.socket, run: Deadline) -> Channel:
+        """The channel to rank 0, as soon as it makes one."""
         listener.settimeout(LOOK_S)
         while time.monotonic() < self._until:
             if run.over:
                 raise OutOfTimeError("the run was over before its ranks had started")
             with contextlib.suppress(TimeoutError):
                 accepted, _ = listener.accept()
-                accepted.setblocking(True)
-                # What a rank that is stopped leaves half read or half sent holds nobody up.
-                limit = struct.pack("ll", math.ceil(self._limit_s), 0)
-                for direction in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
-                    accepted.setsockopt(socket.SOL_SOCKET, direction, limit)
-                return Connection(accepted.detach())
+                # What a rank that is stopped leaves half read holds nobody up.
+                return Channel(accepted, self._limit_s)
             if self.process.poll() is not None:
                 raise NotStartedError(f"ranks did not start: {self.epitaph()}")
         raise NotStartedError(
@@ -277,27 +276,29 @@ class _Started:
     def _hear(self, run: Deadline) -> RankSet:
         """How the ranks describe themselves, once they have started."""
         try:
-            if _heard(self.connection, max(0.0, self._until - time.monotonic()), run):
-                described: RankSet = self.connection.recv()
+            self.channel.ask(None)
+            content = _heard(self.channel, max(0.0, self._until - time.monotonic()), run)
+            if content is not None:
+                described: RankSet = decode(content, RankSet)
                 return described
-        except (EOFError, OSError):
+        except (EOFError, OSError, ReplyError):
             raise NotStartedError(f"ranks did not start: {self.epitaph()}") from None
         raise NotStartedError(f"nothing heard from rank 0 within {self._limit_s:g} s of its start")
 
 
-def _heard(connection: Connection[Any, Any], timeout_s: float, deadline: Deadline) -> bool:
-    """Whether there is something to read within so many seconds.
+def _heard(channel: Channel, timeout_s: float, deadline: Deadline) -> bytes | None:
+    """The encoded reply; None where there is none within so many seconds.
 
     Raises:
         OutOfTimeError: the run is over before that.
     """
     until = time.monotonic() + timeout_s
-    while not connection.poll(max(0.0, min(LOOK_S, until - time.monotonic()))):
+    while (content := channel.replied(min(LOOK_S, until - time.monotonic()))) is None:
         if deadline.over:
             raise OutOfTimeError("the run was over before its ranks had answered")
         if time.monotonic() >= until:
-            return False
-    return True
+            return None
+    return content
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

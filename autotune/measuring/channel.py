@@ -1,0 +1,148 @@
+"""One end of a socket between a process and its child: whole messages, each known by its number.
+
+A reply carries the number of its request, which nobody can foretell. What a kernel writes to the
+socket without it is no reply, and costs the process that it runs in.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import pickle
+import resource
+import secrets
+import select
+import socket
+import struct
+import threading
+from typing import Any
+
+from autotune.measuring.replies import ReplyError
+
+_LENGTH = struct.Struct("!Q")
+_NUMBER = 16
+_AT_ONCE = 1 << 20
+
+LIMIT = 1 << 30
+"""Bytes of a message at most."""
+
+
+class Channel:
+    """Sends and receives messages; it is closed once, from whichever thread comes first.
+
+    Args:
+        end: a connected socket, which is the channel's from now on.
+        patience_s: seconds after which a message is given up that the other side does not read.
+    """
+
+    def __init__(self, end: socket.socket, patience_s: float | None = None) -> None:
+        end.settimeout(patience_s)
+        self._end = end
+        self._closing = threading.Lock()
+        self._unread = bytearray()
+        self._number = b""
+
+    @classmethod
+    def pair(cls, patience_s: float) -> tuple[Channel, socket.socket]:
+        """A channel, and the socket at its other end."""
+        ours, theirs = socket.socketpair()
+        return cls(ours, patience_s), theirs
+
+    @classmethod
+    def hidden(cls, descriptor: int) -> Channel:
+        """The channel of an inherited socket, at a number that is not easily guessed.
+
+        The programs that a kernel starts do not inherit it.
+        """
+        with socket.socket(fileno=descriptor) as given:
+            soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            highest = 1 << 16 if soft == resource.RLIM_INFINITY else min(soft, 1 << 16)
+            least = highest // 2 + secrets.randbelow(max(1, highest // 2 - 8))
+            moved = fcntl.fcntl(given, fcntl.F_DUPFD_CLOEXEC, least)
+        return cls(socket.socket(fileno=moved))
+
+    def ask(self, request: Any) -> None:
+        """Send a request: the next reply is to this one.
+
+        Args:
+            request: picklable. Requests go to processes that do as they are told anyway.
+
+        Raises:
+            OSError: there is nobody to read it.
+        """
+        self._number = secrets.token_bytes(_NUMBER)
+        self._send(pickle.dumps(request))
+
+    def requested(self) -> Any:
+        """Wait for a request, which the next `answer` is to.
+
+        Raises:
+            EOFError, OSError: there is nobody to make one.
+        """
+        while (message := self.poll(None)) is None:
+            pass
+        self._number = message[:_NUMBER]
+        return pickle.loads(message[_NUMBER:])
+
+    def answer(self, reply: bytes) -> None:
+        """Send the encoded reply to the latest request.
+
+        Raises:
+            OSError: there is nobody to read it.
+        """
+        self._send(reply)
+
+    def replied(self, timeout_s: float) -> bytes | None:
+        """The encoded reply to the latest request; None where it does not come in time.
+
+        Raises:
+            EOFError, OSError: the other side is gone.
+            ReplyError: what came is no reply to it.
+        """
+        message = self.poll(timeout_s)
+        if message is None:
+            return None
+        if not secrets.compare_digest(message[:_NUMBER], self._number):
+            raise ReplyError("a reply to another request")
+        self._number = secrets.token_bytes(_NUMBER)  # one reply is all that a request has
+        return message[_NUMBER:]
+
+    def poll(self, timeout_s: float | None) -> bytes | None:
+        """The next message, if it is whole after that many seconds; None waits for more of it."""
+        if (message := self._whole()) is not None:
+            return message
+        if not _readable(self._end, timeout_s):
+            return None
+        more = self._end.recv(_AT_ONCE)
+        if not more:
+            raise EOFError
+        self._unread += more
+        return self._whole()
+
+    def close(self) -> None:
+        """Close the socket; the other side meets the end of a file."""
+        # Never released: a second close finds it taken, and a child by fork need not wait for it.
+        if self._closing.acquire(blocking=False):
+            self._end.close()
+
+    def _whole(self) -> bytes | None:
+        if len(self._unread) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(self._unread)
+        if not _NUMBER <= length <= LIMIT:
+            raise ReplyError(f"a message of {length} bytes")
+        end = _LENGTH.size + length
+        if len(self._unread) < end:
+            return None
+        message = bytes(self._unread[_LENGTH.size : end])
+        del self._unread[:end]
+        return message
+
+    def _send(self, content: bytes) -> None:
+        header = _LENGTH.pack(_NUMBER + len(content)) + self._number
+        self._end.sendall(b"".join((header, content)))
+
+
+def _readable(end: socket.socket, timeout_s: float | None) -> bool:
+    waiting = select.poll()  # not select, whose numbers end at 1024
+    waiting.register(end, select.POLLIN)
+    return bool(waiting.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000))

@@ -1,0 +1,228 @@
+"""What comes back from a worker: data of a declared form, or nothing."""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import socket
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from autotune.core.measurement import Measurement, Outcome
+from autotune.measuring.channel import LIMIT, Channel
+from autotune.measuring.messages import (
+    Confirm,
+    DescribeBaseline,
+    Evaluate,
+    Evaluated,
+    Redraw,
+    Reply,
+    Series,
+    Vendor,
+    Visit,
+    answers,
+)
+from autotune.measuring.replies import ReplyError, decode, encode
+from autotune.targets.cuda.compile.cubin import KernelResources
+from autotune.targets.cuda.compile.nvrtc import Compiled
+from autotune.targets.cuda.device.presence import Presence
+from autotune.targets.mpi.messages import GpuSet, Network, RankSet
+from autotune.targets.mpi.messages import Reply as RanksReply
+from autotune.targets.reports import HostCall
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MEASUREMENT = Measurement(Outcome.OK, 1e-6, (9e-7, 2e-6), 7, 0.25, "", {"a": 1, "b": 0.5, "c": ""})
+
+
+@dataclass(frozen=True)
+class Small:
+    number: int
+    name: str
+
+
+@pytest.mark.parametrize(
+    ("reply", "form"),
+    [
+        (Evaluated(MEASUREMENT, lost=True), Reply),
+        (Evaluated(Measurement(Outcome.WRONG_RESULT, error=math.inf, reason="é\n\x00")), Reply),
+        (Series(1e-6, (1e-7, 1.0), 3), Reply),
+        ((Vendor("NumPy", 2, {"blas": "OpenBLAS"}), Vendor("", 1, {})), Reply),
+        (None, Reply),
+        (Network(1e-6, 2e-9), RanksReply),
+        (RankSet(2, 1, 4, "MPICH", "5", "ch4", GpuSet("H200", 2, True, False)), RankSet),
+        (HostCall(0.1, 0.2, 0.3), HostCall | None),
+        (
+            Compiled(
+                bytes(range(256)) * 9, "sm_90", {"gemm": KernelResources(9, 0, 0, None)},
+                {"gemm": 0}, "log\n", 0.5,
+            ),
+            Compiled,
+        ),
+        ({"plain": (1, 2.5, b"\n\x00", [b""], None, True)}, Any),
+        ([Small(1, "x")], list[Small]),
+    ],
+)  # fmt: skip
+def test_replies_arrive_as_they_were(reply: object, form: Any) -> None:
+    arrived = decode(encode(reply), form)
+    assert arrived == reply or encode(arrived) == encode(reply)
+    assert type(arrived) is type(reply)
+
+
+def test_numbers_of_numpy_and_texts_that_nobody_can_store_arrive_as_plain_ones() -> None:
+    reply = (np.float32(0.5), np.int64(3), np.bool_(True), np.float64(2.0), "a\udc80")
+    arrived = decode(encode(reply), Any)
+    assert arrived == (0.5, 3, True, 2.0, "a\\udc80")
+    assert list(map(type, arrived)) == [float, int, bool, float, str]
+
+
+@pytest.mark.parametrize("reply", [object(), np.zeros(3), {1: 2}, {"": 1}, Small, {1, 2}])
+def test_what_is_no_data_is_not_sent(reply: object) -> None:
+    with pytest.raises(TypeError):
+        encode(reply)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x80",
+        b"7",
+        b"{}",
+        b"[]",
+        b"nonsense",
+        b'{"Small": {}}',
+        b'{"Small": {"number": 1}}',
+        b'{"Small": {"number": 1, "name": "x", "more": 1}}',
+        b'{"Small": {"number": true, "name": "x"}}',
+        b'{"Small": {"number": 1.0, "name": "x"}}',
+        b'{"Small": {"number": "1", "name": "x"}}',
+        b'{"Small": {"number": 1, "name": ["x"]}}',
+        b'{"Small": {"number": 1, "name": "\\udc80"}}',
+        b'{"Small": {"number": 1, "name": "x"}, "Other": {}}',
+        b'{"Other": {"number": 1, "name": "x"}}',
+        b'{"Small": {"number": ' + b"9" * 5000 + b', "name": "x"}}',
+        b"[" * 100_000,
+        pickle.dumps(Small(1, "x")),
+    ],
+)
+@pytest.mark.parametrize("form", [Small, Small | Network])
+def test_anything_else_is_refused(content: bytes, form: Any) -> None:
+    with pytest.raises(ReplyError):
+        decode(content, form)
+
+
+@pytest.mark.parametrize("place", ["[0, 9]", "[-1, 1]", "[0, -1]", "[0]", "7"])
+def test_bytes_lie_within_the_message(place: str) -> None:
+    content = b'{"": %s}\nabc' % place.encode()
+    with pytest.raises(ReplyError):
+        decode(content, bytes)
+
+
+EVALUATE = Evaluate(Vendor("", 1, {}), "ieee", None, 0.1)
+VISIT = Visit(Vendor("", 1, {}), "ieee", 0.1)
+CONFIRM = Confirm(Vendor("", 1, {}), "ieee", 0.1)
+SERIES = Series(1e-6, (1e-6, 1e-6), 1)
+OK, BAD = Evaluated(MEASUREMENT), Evaluated(Measurement(Outcome.WRONG_RESULT, reason="no"))
+
+
+@pytest.mark.parametrize(
+    ("reply", "request_", "fits"),
+    [
+        (OK, EVALUATE, True),
+        (OK, VISIT, False),  # who takes a turn is timed, or wrong
+        (OK, Redraw(1), False),
+        (Evaluated(Measurement(Outcome.OK, error=0.5)), CONFIRM, True),
+        (Evaluated(Measurement(Outcome.OK, error=0.5)), EVALUATE, False),
+        (Evaluated(Measurement(Outcome.OK, math.nan, (1.0, 1.0), 1)), EVALUATE, False),
+        (Evaluated(Measurement(Outcome.OK, 0.0, (0.0, 1.0), 1)), EVALUATE, False),
+        (Evaluated(Measurement(Outcome.OK, 1.0, (1.0, math.inf), 1)), EVALUATE, False),
+        (Evaluated(Measurement(Outcome.ABANDONED, 1.0)), EVALUATE, True),
+        (Evaluated(Measurement(Outcome.ABANDONED, -1.0)), EVALUATE, False),
+        *((BAD, each, True) for each in (EVALUATE, VISIT, CONFIRM, Redraw(1), DescribeBaseline())),
+        (SERIES, VISIT, True),
+        (SERIES, EVALUATE, False),
+        (Series(-1e-6, (1e-6, 1e-6), 1), VISIT, False),
+        ((), DescribeBaseline(), True),
+        ((), VISIT, False),
+        (None, Redraw(1), True),
+        (None, CONFIRM, False),
+    ],
+)
+def test_a_reply_fits_its_request(reply: object, request_: Any, fits: bool) -> None:
+    assert answers(reply, request_) is fits
+
+
+def test_what_a_driver_says_can_be_sent() -> None:
+    assert decode(encode(Presence((), "")), Presence) == Presence((), "")
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Channel, socket.socket]]:
+    channel, theirs = Channel.pair(5.0)
+    with theirs:
+        yield channel, theirs
+        channel.close()
+
+
+def framed(content: bytes, length: int | None = None) -> bytes:
+    return struct.pack("!Q", len(content) if length is None else length) + content
+
+
+def test_a_reply_is_one_to_the_latest_request(ends: tuple[Channel, socket.socket]) -> None:
+    channel, theirs = ends
+    child = Channel(theirs)
+    for number in range(3):
+        channel.ask(number)
+        assert channel.replied(0.0) is None
+        assert child.requested() == number
+        child.answer(encode(number))
+        reply = channel.replied(1.0)
+        assert reply is not None
+        assert decode(reply, int) == number
+    child.answer(encode(7))  # once more, to a request that has its reply
+    with pytest.raises(ReplyError, match="another request"):
+        channel.replied(1.0)
+
+
+@pytest.mark.parametrize("length", [None, 0, 7, LIMIT + 1, 1 << 63])
+def test_a_forged_message_is_none(ends: tuple[Channel, socket.socket], length: int | None) -> None:
+    channel, theirs = ends
+    channel.ask("anything")
+    theirs.sendall(framed(os.urandom(16) + encode(OK), length))
+    with pytest.raises(ReplyError):
+        channel.replied(1.0)
+
+
+def test_half_a_message_holds_nobody_up(ends: tuple[Channel, socket.socket]) -> None:
+    channel, theirs = ends
+    channel.ask("anything")
+    theirs.sendall(framed(b"x" * 16, LIMIT))
+    assert channel.replied(0.01) is None
+    assert channel.replied(0.01) is None
+
+
+class CountedEnd:
+    """A socket that counts how often it is closed."""
+
+    closed = 0
+
+    def settimeout(self, seconds: float | None) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_a_channel_is_closed_once() -> None:
+    end: Any = CountedEnd()
+    channel = Channel(end)
+    channel.close()
+    channel.close()
+    assert end.closed == 1
