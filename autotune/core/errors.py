@@ -18,6 +18,7 @@ The tree::
     │   ├── CompileError
     │   └── LaunchError
     ├── WorkerError                        a process that measures does not start; exit code 1
+    ├── UnavailableError                   kernels cannot be used; programs do without
     ├── MissingDependencyError             an optional package is absent (also ImportError)
     ├── NotTunedError                      nothing in the cache (also LookupError)
     ├── OutOfTimeError                     the run is over; the tuner ends with what it has
@@ -111,6 +112,10 @@ class LaunchError(KernelError):
 
 class WorkerError(AutotuneError):
     """A process that compiles or measures does not start, or cannot make what it needs."""
+
+
+class UnavailableError(AutotuneError):
+    """Something that kernels need does not work as it is set up; libraries compute without it."""
 
 
 class MissingDependencyError(AutotuneError, ImportError):

@@ -16,7 +16,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from autotune.core.errors import AutotuneError, OperandError
+from autotune.core.errors import AutotuneError, OperandError, UnavailableError
 from autotune.core.statistics import median, median_interval
 from autotune.core.switches import is_on
 from autotune.core.version import __version__
@@ -255,6 +255,8 @@ class Turns:
             try:
                 kernel = runner.load()
             except AutotuneError as error:  # the library does as well
+                if isinstance(error, UnavailableError):
+                    _warn(str(error))
                 _log.debug("%s takes no part: %s", runner.contender.found.candidate, error)
                 runner.is_out = True
                 return theirs()
@@ -299,7 +301,10 @@ class Turns:
             if jobs:
                 self._tell()
             for runner, job in jobs.items():
-                background().submit(job, functools.partial(self._compiled, runner))
+                if not background().submit(job, functools.partial(self._compiled, runner)):
+                    runner.waiting = self._begun = False  # no thread: a later call tries again
+            if not self._begun:
+                self._tell()
 
     def _compiled(self, runner: _Runner, failure: str) -> None:
         """A kernel has been compiled, or cannot be."""
@@ -380,6 +385,12 @@ class Turns:
             state=dict(found.device.state),
             version=__version__,
         )
+
+
+@functools.cache
+def _warn(reason: str) -> None:
+    """Say once, and not for every shape, why libraries compute."""
+    _log.warning("products are left to their libraries: %s", reason)
 
 
 def _keep(record: TuningRecord, runner: _Runner) -> None:

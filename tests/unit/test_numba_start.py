@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 COMPILED = """
 import sys
@@ -35,6 +39,40 @@ def run(program: str) -> list[str]:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
+
+
+PRODUCTS = """
+import numpy as np
+from autotune import matmul
+for rows in (300, 301):
+    a, b = np.ones((rows, 80)), np.ones((80, 640))
+    for _ in range(40):  # the library and kernels take turns
+        assert (matmul(a, b) == 80).all()
+"""
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [
+        ("NUMBA_NUM_THREADS", "0", "Numba does not start (ValueError: Number of threads"),
+        ("NUMBA_THREADING_LAYER", "none", "Numba does not start (ValueError: The threading layer"),
+        ("NUMBA_DISABLE_JIT", "1", "NUMBA_DISABLE_JIT must be 0"),
+    ],
+)
+def test_products_do_without_numba_where_it_does_not_start(
+    variable: str, value: str, told: str, warm_cache: Path
+) -> None:
+    own = {"AUTOTUNE_CACHE": str(warm_cache), "AUTOTUNE_BACKGROUND": "0", variable: value}
+    done = subprocess.run(
+        [sys.executable, "-c", PRODUCTS],
+        env={**os.environ, **own},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("products are left to their libraries") == 1  # and not twice
+    assert told in done.stderr
 
 
 def test_only_what_calls_blas_imports_scipy_s() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import os
 
+from autotune.targets.cpu.numba_start import import_numba, working
+
 SPIN = "20000"
 """Times that a thread looks for work before it sleeps: some 2 milliseconds.
 
@@ -24,14 +26,18 @@ def start_threads() -> None:
     """Start Numba's threads, which wait briefly unless the environment says how they wait.
 
     GNU's OpenMP reads the variable when it is loaded, and nobody else is meant.
-    """
-    import numba
 
+    Raises:
+        UnavailableError: Numba has no threads, or not as its variables ask for them.
+    """
+    numba = import_numba()
     if _VARIABLE in os.environ or "OMP_WAIT_POLICY" in os.environ:
-        numba.get_num_threads()
+        with working():
+            numba.get_num_threads()
         return
     os.environ[_VARIABLE] = SPIN
     try:
-        numba.get_num_threads()
+        with working():
+            numba.get_num_threads()
     finally:
         del os.environ[_VARIABLE]
