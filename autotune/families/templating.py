@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.errors import FamilyError
 from autotune.core.facts import Stamp, stamps_of, unchanged
+from autotune.core.forking import LOADING
 from autotune.families.headers import with_headers
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ def environment(folders: tuple[Path, ...]) -> Environment:
 
     Nothing is escaped: what is emitted is source code, not markup.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    with LOADING:
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     jinja = Environment(
         loader=FileSystemLoader(folders),
@@ -215,11 +217,15 @@ def _listed(folders: tuple[Path, ...]) -> str:
 
 @contextmanager
 def _blaming(template: str, folders: tuple[Path, ...]) -> Iterator[None]:
-    """Turn whatever a template raises into a FamilyError that names file and line."""
-    from jinja2 import TemplateError, TemplateNotFound, TemplateSyntaxError
+    """Turn whatever a template raises into a FamilyError that names file and line.
 
+    A fork waits for it: Jinja, which is imported here first, has locks of its own.
+    """
+    with LOADING:
+        from jinja2 import TemplateError, TemplateNotFound, TemplateSyntaxError
     try:
-        yield
+        with LOADING:
+            yield
     except TemplateSyntaxError as error:
         raise FamilyError(f"{error.filename}:{error.lineno}: {error.message}") from error
     except TemplateNotFound as error:

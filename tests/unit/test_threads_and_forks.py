@@ -189,8 +189,77 @@ def test_forks_while_threads_look_kernels_up(warm_cache: Path) -> None:
     assert (finished.returncode, finished.stdout) == (0, "0 " * 4), finished.stderr
 
 
+# A thread imports something for the first time, slowly, while the program forks.
+IMPORTS = """
+import importlib.abc, os, signal, sys, threading, time
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from suspect_family import suspect, write_suspects
+import autotune, autotune.targets.cpu.ahead
+from autotune.families.program_cache import ProgramCache
+from autotune.families.templating import expand
+from autotune.operations.problem import Gemm
+
+begun, name, folder = threading.Event(), sys.argv[1], Path(sys.argv[2])
+
+class Slow(importlib.abc.MetaPathFinder):
+    def find_spec(self, found, path, target=None):
+        if found == name and not begun.is_set():
+            begun.set()
+            time.sleep(1)
+
+class Nobody:
+    def ask(self, kind, make, request):
+        raise SystemExit
+
+for module in list(sys.modules):
+    if module == name or module.startswith(name + "."):
+        del sys.modules[module]
+family = write_suspects(folder)
+for module in list(sys.modules):
+    if module == name or module.startswith(name + "."):
+        del sys.modules[module]
+autotune.families.templating.environment.cache_clear()
+sys.meta_path.insert(0, Slow())
+
+def work():
+    if name == "jinja2":
+        (folder / "plain.j2").write_text("text")
+        return expand("plain.j2", (folder,), {{}})
+    job = autotune.targets.cpu.ahead.compile_job(
+        family, suspect().configuration, Gemm(4, 5, 6), ProgramCache(folder / "programs"))
+    return job.compile(Nobody())
+
+thread = threading.Thread(target=work, daemon=True)
+thread.start()
+assert begun.wait(100)
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    try:
+        work()
+    except SystemExit:
+        pass
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+"""
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot fork here")
-def test_a_fork_waits_for_what_another_thread_is_loading() -> None:
+@pytest.mark.parametrize("name", ["jinja2", "autotune.families.rendering"])
+def test_a_fork_waits_for_what_another_thread_imports(tmp_path: Path, name: str) -> None:
+    finished = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", IMPORTS.format(tests=str(TESTS)), name, tmp_path],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=250,
+    )
+    assert finished.stdout == "0\n", finished.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot fork here")
+def test_a_fork_waits_for_what_another_thread_is_another_thread_is_loading() -> None:
     loading, loaded = threading.Event(), threading.Event()
 
     def load() -> None:
