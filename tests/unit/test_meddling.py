@@ -13,6 +13,7 @@ from meddler_family import meddler, write_meddlers
 
 from autotune.core.measurement import Outcome
 from autotune.families.program_cache import ProgramCache
+from autotune.measuring import backend
 from autotune.measuring.child import MARK
 from autotune.measuring.evaluator import Effort
 from autotune.operations.cases import Case
@@ -79,10 +80,22 @@ def test_a_deed_costs_its_trial_and_no_other(
     assert started_here() <= 2  # one that measures, one that compiles
 
 
-def test_who_dies_of_another_is_measured_again(evaluator: Evaluator) -> None:
-    evaluator.backend.renew()  # type: ignore[attr-defined] # nothing else has run there
+def test_who_dies_of_another_is_measured_again(evaluator: CpuEvaluator) -> None:
+    evaluator.backend.renew()  # nothing else has run there
     assert evaluator.evaluate(meddler("dies_later"), None).ok
     assert evaluator.evaluate(meddler(), None).ok
+
+
+def test_a_process_that_has_measured_a_lot_is_replaced(
+    evaluator: CpuEvaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluator.backend.renew()
+    pids = []
+    for _ in range(5):
+        assert evaluator.evaluate(meddler(), None).ok
+        pids.append(evaluator.backend.processes.worker.pid)
+        monkeypatch.setattr(backend, "RENEW_ANSWERS", 2)
+    assert len(set(pids)) == 3
 
 
 def test_one_finalist_takes_no_other_along(tmp_path: Path) -> None:
