@@ -17,6 +17,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import AutotuneError, OperandError, UnavailableError
+from autotune.core.forking import LOADING
 from autotune.core.statistics import median, median_interval
 from autotune.core.switches import is_on
 from autotune.core.version import __version__
@@ -170,7 +171,6 @@ class Turns:
         self._runners = [_Runner(None), *map(_Runner, contenders)]
         self._ticks = itertools.count()
         self._turn = itertools.count()
-        self._lock = threading.RLock()
         self._inside = threading.local()
         self._begun = False
         self.counts = used is not None
@@ -286,7 +286,7 @@ class Turns:
         return not self._is_waiting
 
     def _begin(self) -> None:
-        with self._lock:
+        with LOADING:
             if self._begun:
                 return
             jobs = {}
@@ -308,7 +308,7 @@ class Turns:
 
     def _compiled(self, runner: _Runner, failure: str) -> None:
         """A kernel has been compiled, or cannot be."""
-        with self._lock:
+        with LOADING:
             runner.is_out, runner.waiting = bool(failure), False
             if not self._is_waiting:
                 self._tell()
@@ -318,8 +318,11 @@ class Turns:
             each()
 
     def _judge(self) -> None:
-        """Decide, where enough is known."""
-        if not self._lock.acquire(blocking=False):
+        """Decide, where enough is known.
+
+        What several threads must not do at once is done under the lock that a fork waits for.
+        """
+        if not LOADING.acquire(blocking=False):
             return
         try:
             if self.over:
@@ -346,7 +349,7 @@ class Turns:
                 won = is_faster(theirs / ours, ours, self._problem, self.target, MARGIN)
                 self._end(fastest.kernel if won else None)
         finally:
-            self._lock.release()
+            LOADING.release()
 
     def _end(self, winner: Kernel | None) -> None:
         if winner is not None and self._used is not None:
