@@ -43,8 +43,9 @@ FEWEST = 3
 ENOUGH = 7
 """Timed calls of each that decide in any case."""
 
-MOST_CALLS = 100
-"""Calls after which the library stays where nothing was decided: clocks may be of no use."""
+MOST_CALLS = 30
+"""Calls of each after which the library stays where nothing was decided: clocks may be of no
+use."""
 
 MARGIN = 1.02
 """Times that a kernel must be faster than the library to take its place."""
@@ -221,12 +222,8 @@ class Turns:
         early = next(self._ticks) < _UNTIMED
         if early or not self._are_ready() or not self._clock.runs(like):
             return theirs()
-        turn = next(self._turn)
-        if turn > MOST_CALLS:
-            self._end(None)
-            return theirs()
         running = [each for each in self._runners if not each.is_out]
-        runner = running[turn % len(running)]
+        runner = running[next(self._turn) % len(running)]
         result = self._timed(runner, ours, theirs, like)
         self._judge()
         return result
@@ -334,7 +331,8 @@ class Turns:
                 if each.times and library.times:
                     each.is_out |= min(each.times) > _HOPELESS * min(library.times)
             running = [each for each in kernels if not each.is_out]
-            if not running:
+            calls = min(each.calls for each in (library, *running))
+            if not running or calls > MOST_CALLS:
                 self._end(None)
                 return
             count = min(len(each.times) for each in (library, *running))

@@ -268,7 +268,12 @@ def test_the_library_computes_while_a_compiler_works(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("AUTOTUNE_BACKGROUND", "1")
     monkeypatch.setattr(NumpyArrays, "_product", lambda *given: pytest.fail("the long way"))
     submitted: list[Callable[[str], None]] = []
-    monkeypatch.setattr(background(), "submit", lambda job, told: submitted.append(told))
+
+    def submit(job: Job, told: Callable[[str], None]) -> bool:
+        submitted.append(told)
+        return True
+
+    monkeypatch.setattr(background(), "submit", submit)
     job = Job("compiled", "a kernel", lambda workers: None)
     monkeypatch.setattr(Contender, "job", property(lambda self: job))
     made = serving._TURNS[PROBLEM, "cpu", LIBRARY][0]
