@@ -27,6 +27,7 @@ _GIVEN = {
     "INLINE": "",
     "CALLED": "",
     "KERNEL": "",
+    "SUMMING": "",
     "view": "",
 }
 """Names that the opening of a module binds, and how, where a user may mean the same."""

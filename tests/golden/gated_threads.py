@@ -1,6 +1,6 @@
 """gated for cpu: family blocked, float32, layout nn.
 
-template: gemm/cpu/blocked.py.j2, digest dcce0b1ed36fa123
+template: gemm/cpu/blocked.py.j2, digest 0686647a99258743
 configuration: {"threads": 2, "unroll": 4}
 """
 
@@ -16,11 +16,11 @@ REAL = types.float32
 ITEMSIZE = 4
 # Threads that share the work.
 THREADS = 2
-# Contraction to FMA and reordering of sums are allowed; NaN and infinity keep their meaning.
+# Contraction to FMA is allowed. Reordering is not: (x + z) - x would be z, also where x is NaN.
 OPTIONS = {
     "nogil": True,
     "error_model": "numpy",
-    "fastmath": {"contract", "reassoc", "nsz"},
+    "fastmath": {"contract"},
 }
 # Small helpers vanish into their caller before types are inferred, which compiles fastest.
 INLINE = {"inline": "always"}
@@ -28,6 +28,8 @@ INLINE = {"inline": "always"}
 CALLED = {**OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 # Loops that carry the time are vectorised by themselves first, and inlined by LLVM afterwards.
 KERNEL = {**CALLED, "forceinline": True}
+# Such a loop that forms sums of products and nothing else: terms may be added in any order.
+SUMMING = {**KERNEL, "fastmath": {"contract", "reassoc", "nsz"}}
 
 
 @intrinsic
@@ -56,7 +58,7 @@ def view(typing_context, address, count):
 UNROLL = 4
 
 
-@njit(**KERNEL)
+@njit(**SUMMING)
 def add_block(alpha, a, lda, b, ldb, c, ldc, rows, depth, columns):
     """C[rows x columns] += alpha * A[rows x depth] @ B[depth x columns]."""
     for i in range(rows):

@@ -1,6 +1,6 @@
 """gemm for cpu: family loops, float32, layout nn.
 
-template: gemm/cpu/loops.py.j2, digest 7783a16fd699fd70
+template: gemm/cpu/loops.py.j2, digest 7ac33e83e86a3da3
 configuration: {"order": "ikj", "threads": 1}
 """
 
@@ -12,11 +12,11 @@ from numba.np.arrayobj import make_array, populate_array
 # ---- Element type, threads and compiler options
 REAL = types.float32
 ITEMSIZE = 4
-# Contraction to FMA and reordering of sums are allowed; NaN and infinity keep their meaning.
+# Contraction to FMA is allowed. Reordering is not: (x + z) - x would be z, also where x is NaN.
 OPTIONS = {
     "nogil": True,
     "error_model": "numpy",
-    "fastmath": {"contract", "reassoc", "nsz"},
+    "fastmath": {"contract"},
 }
 # Small helpers vanish into their caller before types are inferred, which compiles fastest.
 INLINE = {"inline": "always"}
@@ -24,6 +24,8 @@ INLINE = {"inline": "always"}
 CALLED = {**OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 # Loops that carry the time are vectorised by themselves first, and inlined by LLVM afterwards.
 KERNEL = {**CALLED, "forceinline": True}
+# Such a loop that forms sums of products and nothing else: terms may be added in any order.
+SUMMING = {**KERNEL, "fastmath": {"contract", "reassoc", "nsz"}}
 
 
 @intrinsic
@@ -82,7 +84,7 @@ def scale_c(beta, c, ldc, rows, columns):
                 row[j] *= beta
 
 
-@njit(**KERNEL)
+@njit(**SUMMING)
 def multiply(m, n, k, alpha, a, lda, b, ldb, c, ldc):
     """C[m x k] += alpha * A[m x n] @ B[n x k]."""
     A, B, C = matrix(a, m, lda), matrix(b, n, ldb), matrix(c, m, ldc)

@@ -1,6 +1,6 @@
 """gemm for cpu: family packed, float64, layout tt.
 
-template: gemm/cpu/packed.py.j2, digest 720b42df723548b7
+template: gemm/cpu/packed.py.j2, digest 7cf9b3e9214a0c55
 configuration: {"schedule": "dynamic", "shared": "grid", "threads": 2, "ty": 2, "unroll": 3}
 """
 
@@ -16,11 +16,11 @@ REAL = types.float64
 ITEMSIZE = 8
 # Threads that share the work.
 THREADS = 2
-# Contraction to FMA and reordering of sums are allowed; NaN and infinity keep their meaning.
+# Contraction to FMA is allowed. Reordering is not: (x + z) - x would be z, also where x is NaN.
 OPTIONS = {
     "nogil": True,
     "error_model": "numpy",
-    "fastmath": {"contract", "reassoc", "nsz"},
+    "fastmath": {"contract"},
 }
 # Small helpers vanish into their caller before types are inferred, which compiles fastest.
 INLINE = {"inline": "always"}
@@ -28,6 +28,8 @@ INLINE = {"inline": "always"}
 CALLED = {**OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 # Loops that carry the time are vectorised by themselves first, and inlined by LLVM afterwards.
 KERNEL = {**CALLED, "forceinline": True}
+# Such a loop that forms sums of products and nothing else: terms may be added in any order.
+SUMMING = {**KERNEL, "fastmath": {"contract", "reassoc", "nsz"}}
 
 
 @intrinsic
@@ -119,7 +121,7 @@ def pack_b(b, ldb, depth, columns, packed, steps, width):
                 target[j] = 0
 
 
-@njit(**KERNEL)
+@njit(**SUMMING)
 def accumulate(tile, a, b, steps, width):
     """tile[TY x width] = a[TY x steps] @ b[steps x width], all packed, UNROLL steps at a time."""
     whole = view(tile, TY * width)

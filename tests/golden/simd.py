@@ -1,6 +1,6 @@
 """gemm for cpu: family simd, float32, layout nn.
 
-template: gemm/cpu/simd.py.j2, digest 18cc79fe2748bd9f
+template: gemm/cpu/simd.py.j2, digest 0b3d720c94b53508
 configuration: {"row": "registers", "schedule": "static", "threads": 1, "unroll": 2,
     "vector": 256}
 """
@@ -16,11 +16,11 @@ from numba.np.arrayobj import make_array, populate_array
 # ---- Element type, threads and compiler options
 REAL = types.float32
 ITEMSIZE = 4
-# Contraction to FMA and reordering of sums are allowed; NaN and infinity keep their meaning.
+# Contraction to FMA is allowed. Reordering is not: (x + z) - x would be z, also where x is NaN.
 OPTIONS = {
     "nogil": True,
     "error_model": "numpy",
-    "fastmath": {"contract", "reassoc", "nsz"},
+    "fastmath": {"contract"},
 }
 # Small helpers vanish into their caller before types are inferred, which compiles fastest.
 INLINE = {"inline": "always"}
@@ -28,6 +28,8 @@ INLINE = {"inline": "always"}
 CALLED = {**OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 # Loops that carry the time are vectorised by themselves first, and inlined by LLVM afterwards.
 KERNEL = {**CALLED, "forceinline": True}
+# Such a loop that forms sums of products and nothing else: terms may be added in any order.
+SUMMING = {**KERNEL, "fastmath": {"contract", "reassoc", "nsz"}}
 
 
 @intrinsic
@@ -138,7 +140,7 @@ def scale_c(beta, c, ldc, rows, columns):
                 row[j] *= beta
 
 
-@njit(**KERNEL)
+@njit(**SUMMING)
 def add_row(alpha, a, depth, b, ldb, c, columns):
     """c[columns] += alpha * a[depth] @ B[depth x columns]; the row waits in registers."""
     a_row = view(a, depth)

@@ -1,6 +1,6 @@
 """gemm for cpu: family strassen, float32, layout nn.
 
-template: gemm/cpu/strassen.py.j2, digest 623db22463408235
+template: gemm/cpu/strassen.py.j2, digest c6d6762b83092e53
 configuration: {"threads": 1, "ty": 4, "unroll": 4}
 """
 
@@ -12,11 +12,11 @@ from numba.np.arrayobj import make_array, populate_array
 # ---- Element type, threads and compiler options
 REAL = types.float32
 ITEMSIZE = 4
-# Contraction to FMA and reordering of sums are allowed; NaN and infinity keep their meaning.
+# Contraction to FMA is allowed. Reordering is not: (x + z) - x would be z, also where x is NaN.
 OPTIONS = {
     "nogil": True,
     "error_model": "numpy",
-    "fastmath": {"contract", "reassoc", "nsz"},
+    "fastmath": {"contract"},
 }
 # Small helpers vanish into their caller before types are inferred, which compiles fastest.
 INLINE = {"inline": "always"}
@@ -24,6 +24,8 @@ INLINE = {"inline": "always"}
 CALLED = {**OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 # Loops that carry the time are vectorised by themselves first, and inlined by LLVM afterwards.
 KERNEL = {**CALLED, "forceinline": True}
+# Such a loop that forms sums of products and nothing else: terms may be added in any order.
+SUMMING = {**KERNEL, "fastmath": {"contract", "reassoc", "nsz"}}
 
 
 @intrinsic
@@ -115,7 +117,7 @@ def pack_b(b, ldb, depth, columns, packed, steps, width):
             target[j] = 0
 
 
-@njit(**KERNEL)
+@njit(**SUMMING)
 def accumulate(tile, a, b, steps, width):
     """tile[TY x width] = a[TY x steps] @ b[steps x width], all packed, UNROLL steps at a time."""
     whole = view(tile, TY * width)

@@ -1,6 +1,6 @@
 """gemm for cpu: family unrolled, float32, layout nn.
 
-template: gemm/cpu/unrolled.py.j2, digest 8f27e9c50ca0d3c3
+template: gemm/cpu/unrolled.py.j2, digest 8d92174b69681f18
 configuration: {"threads": 1, "tx": 2, "unroll": 4}
 """
 
@@ -12,11 +12,11 @@ from numba.np.arrayobj import make_array, populate_array
 # ---- Element type, threads and compiler options
 REAL = types.float32
 ITEMSIZE = 4
-# Contraction to FMA and reordering of sums are allowed; NaN and infinity keep their meaning.
+# Contraction to FMA is allowed. Reordering is not: (x + z) - x would be z, also where x is NaN.
 OPTIONS = {
     "nogil": True,
     "error_model": "numpy",
-    "fastmath": {"contract", "reassoc", "nsz"},
+    "fastmath": {"contract"},
 }
 # Small helpers vanish into their caller before types are inferred, which compiles fastest.
 INLINE = {"inline": "always"}
@@ -24,6 +24,8 @@ INLINE = {"inline": "always"}
 CALLED = {**OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 # Loops that carry the time are vectorised by themselves first, and inlined by LLVM afterwards.
 KERNEL = {**CALLED, "forceinline": True}
+# Such a loop that forms sums of products and nothing else: terms may be added in any order.
+SUMMING = {**KERNEL, "fastmath": {"contract", "reassoc", "nsz"}}
 
 
 @intrinsic
@@ -67,7 +69,7 @@ def gather(b, ldb, n, used, packed):
                 target[p] = view(b + (p * ldb + x) * ITEMSIZE, 1)[0]
 
 
-@njit(**KERNEL)
+@njit(**SUMMING)
 def dots(a, columns, n):
     """TX dot products of a row of A with gathered columns of B, in UNROLL stretches of the row."""
     stretch = n // UNROLL

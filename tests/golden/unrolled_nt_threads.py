@@ -1,6 +1,6 @@
 """gemm for cpu: family unrolled, float32, layout nt.
 
-template: gemm/cpu/unrolled.py.j2, digest 8f27e9c50ca0d3c3
+template: gemm/cpu/unrolled.py.j2, digest 8d92174b69681f18
 configuration: {"threads": 4, "tx": 1, "unroll": 1}
 """
 
@@ -14,11 +14,11 @@ REAL = types.float32
 ITEMSIZE = 4
 # Threads that share the work.
 THREADS = 4
-# Contraction to FMA and reordering of sums are allowed; NaN and infinity keep their meaning.
+# Contraction to FMA is allowed. Reordering is not: (x + z) - x would be z, also where x is NaN.
 OPTIONS = {
     "nogil": True,
     "error_model": "numpy",
-    "fastmath": {"contract", "reassoc", "nsz"},
+    "fastmath": {"contract"},
 }
 # Small helpers vanish into their caller before types are inferred, which compiles fastest.
 INLINE = {"inline": "always"}
@@ -26,6 +26,8 @@ INLINE = {"inline": "always"}
 CALLED = {**OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 # Loops that carry the time are vectorised by themselves first, and inlined by LLVM afterwards.
 KERNEL = {**CALLED, "forceinline": True}
+# Such a loop that forms sums of products and nothing else: terms may be added in any order.
+SUMMING = {**KERNEL, "fastmath": {"contract", "reassoc", "nsz"}}
 
 
 @intrinsic
@@ -70,7 +72,7 @@ def gather(b, ldb, n, used, packed):
                 target[p] = source[p]
 
 
-@njit(**KERNEL)
+@njit(**SUMMING)
 def dots(a, columns, n):
     """TX dot products of a row of A with gathered columns of B, in UNROLL stretches of the row."""
     stretch = n // UNROLL
