@@ -57,6 +57,7 @@ def read_operation(top: Table) -> Operation:
             entry=_texts(top, "entry") if "entry" in top else (),
             takes=_texts(top, "arguments", _MOST_ARGUMENTS) if "arguments" in top else (),
             product=top.text("product") if "product" in top else "",
+            finite=top.flag("finite") if "finite" in top else False,
         )
         epilogue_of(operation)
         if "cases" in top:

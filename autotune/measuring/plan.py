@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.operations.cases import Case, cases_of
+from autotune.operations.cases import Case, cases_of, special_cases
 
 if TYPE_CHECKING:
     from autotune.operations.problem import Problem
@@ -48,15 +48,16 @@ RANK_PRODUCTS = 2**20
 
 
 def affordable(problem: Problem, most: int, *, padded: bool = True) -> tuple[Case, ...]:
-    """The cases of a problem's operation with at most so many multiplications.
+    """The cases of a problem's operation with at most so many multiplications, and special ones.
 
     Args:
         problem: its own sizes do not matter.
         most: multiplications of the largest.
         padded: whether rows may be apart.
     """
-    return tuple(
+    cases = [
         case if padded else case.without_padding()
         for case in cases_of(problem)
         if problem.with_sizes(*case.sizes).flops <= 2 * most
-    )
+    ]
+    return (*cases, *special_cases(problem, cases))

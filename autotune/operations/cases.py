@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -28,6 +28,9 @@ _ALIKE = (1027, 515, 259, 131, 67, 35)
 """What sizes are beside one large one, and what all are: the largest for which operands are not
 too large."""
 
+_SOME = 100
+"""Elements of an operand of which a few may be NaN without the result being little else."""
+
 _MOST_ELEMENTS = 2**21
 """Of all operands of a case together."""
 
@@ -40,7 +43,7 @@ class Case:
         sizes: in the operation's order.
         scalars: those that do not have their defaults, with their values.
         padding: elements between the end of a row and the start of the next, in every operand.
-        distribution: of the operands' elements: "uniform" in (-1, 1) or "normal".
+        distribution: of the operands' elements: "uniform" in (-1, 1), "normal", or `SPECIAL`.
     """
 
     sizes: tuple[int, ...]
@@ -65,6 +68,22 @@ class Case:
             ["x".join(map(str, self.sizes)), *(f"{name}={x:g}" for name, x in self.scalars)]
         )
 
+    @property
+    def special(self) -> bool:
+        """Whether operands hold NaN and infinity, which are the reference's to propagate."""
+        return self.distribution == SPECIAL
+
+    def told(self, names: Sequence[str]) -> str:
+        """The case for people: ``at 7x5 (M=7, N=5)``, with the scalars that it names.
+
+        Args:
+            names: of the sizes.
+        """
+        sizes = ", ".join(f"{name}={size}" for name, size in zip(names, self.sizes, strict=True))
+        scalars = "".join(f" {name}={x:g}" for name, x in self.scalars)
+        special = ", operands with NaN and infinity" if self.special else ""
+        return f"at {'x'.join(map(str, self.sizes))} ({sizes}){scalars}{special}"
+
     def without_padding(self) -> Case:
         """The same with rows that follow each other."""
         return Case(*self.sizes, distribution=self.distribution, scalars=dict(self.scalars))
@@ -78,6 +97,9 @@ class Case:
         """The value of every scalar of an operation, in its order."""
         return {**dict(operation.scalars), **dict(self.scalars)}
 
+
+SPECIAL = "special"
+"""Uniform elements, a few of which are NaN, infinite, zeros of either sign, large or small."""
 
 SMALL_CASES = (
     Case(1, 1, 1),
@@ -151,6 +173,28 @@ def small_case(problem: Problem, valid: Callable[[tuple[int, ...]], bool]) -> Ca
                 shape = nearer
                 break
     return Case(*shape, padding=_PADDING[2]) if _has(problem, shape) else None
+
+
+def special_cases(problem: Problem, cases: Iterable[Case]) -> tuple[Case, ...]:
+    """What a program is verified at besides, on operands that hold NaN and infinity.
+
+    Those are the smallest cases whose operands all have `_SOME` elements, one of padded rows and
+    one of others, or those that come closest; none where the operation is of finite numbers alone.
+
+    Args:
+        problem: its own sizes do not matter.
+        cases: what the program is verified at.
+    """
+
+    def size(case: Case) -> tuple[bool, int]:
+        here = problem.with_sizes(*case.sizes)
+        least = min(math.prod(each.shape) for each in here.operands)
+        return (True, -least) if least < _SOME else (False, here.traffic)
+
+    by_padding: dict[bool, list[Case]] = {}
+    for case in () if problem.defined.finite else cases:
+        by_padding.setdefault(case.padding > 0, []).append(case)
+    return tuple(min(alike, key=size).drawn_from(SPECIAL) for alike in by_padding.values())
 
 
 def _stretched(problem: Problem) -> Iterator[tuple[int, ...]]:

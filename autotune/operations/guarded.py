@@ -38,20 +38,26 @@ class GuardedArray:
         shape: of the array, 1 to 3 dimensions; the last is contiguous.
         dtype: of its elements.
         padding: guard elements after every row, and after every matrix of several.
+        shift: elements that it begins behind the place where large arrays do: kernels must not
+            count on an alignment beyond an element's own.
 
     Attributes:
-        array: the array. Its first element is `LINE_OFFSET` bytes after a page's start.
+        array: the array. Without a shift its first element is `LINE_OFFSET` bytes after a page's
+            start.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: str, padding: int = 0) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], dtype: str, padding: int = 0, *, shift: int = 0
+    ) -> None:
         row = DTYPES[dtype]
         itemsize = row.itemsize
         self._poison = row.word.poison
         guard = GUARD_BYTES // itemsize
         strides = strides_of(shape, padding)
         count = shape[0] * strides[0]
-        self._pages = _Pages(LINE_OFFSET + (count + 2 * guard) * itemsize)
-        self.words = self._pages.words(f"u{itemsize}", count + 2 * guard)
+        offset = LINE_OFFSET + shift * itemsize
+        self._pages = _Pages(offset + (count + 2 * guard) * itemsize)
+        self.words = self._pages.words(f"u{itemsize}", count + 2 * guard, offset)
         self._before = self.words[:guard]
         self._after = self.words[guard + count :]
         body = self.words[guard : guard + count]
@@ -136,9 +142,9 @@ class _Pages:
         self._size = size
         self.read_only = False
 
-    def words(self, dtype: str, count: int) -> NDArray[Any]:
-        """The memory as integers, from `LINE_OFFSET` on."""
-        return np.frombuffer(self._memory, dtype, count, LINE_OFFSET)
+    def words(self, dtype: str, count: int, offset: int) -> NDArray[Any]:
+        """The memory as integers, from an offset on."""
+        return np.frombuffer(self._memory, dtype, count, offset)
 
     def protect(self, *, read_only: bool) -> None:
         """Let, or do not let, anybody write here."""

@@ -47,6 +47,8 @@ class Operation:
         scalars: their names and defaults, in the order of the entry.
         summary: one line for listings.
         cases: shapes to verify kernels at; empty where ragged ones are made.
+        finite: whether kernels are right for finite operands alone; if not, NaN and infinity come
+            out where the reference has them.
         baselines: by target, what its kernels are compared with, as the target calls it.
         entry: names of sizes, scalars and operands in the order of the kernels' arguments; empty
             where that is this one.
@@ -68,6 +70,7 @@ class Operation:
     scalars: tuple[tuple[str, float], ...] = ()
     summary: str = ""
     cases: tuple[tuple[int, ...], ...] = ()
+    finite: bool = False
     baselines: tuple[tuple[str, str], ...] = ()
     entry: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()

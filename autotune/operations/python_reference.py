@@ -96,9 +96,11 @@ class PythonReference:
         result = np.abs(self.evaluate(values).astype(np.float64))
         plain = {name: np.abs(value) for name, value in values.items()}
         terms = np.abs(self.evaluate(plain).astype(np.float64))
-        typical = float(np.sqrt(np.mean(np.square(result)))) if result.size else 0.0
-        if terms.shape != result.shape or not np.isfinite(terms).all():
+        known = result[np.isfinite(result)]
+        typical = float(np.sqrt(np.mean(np.square(known)))) if known.size else 0.0
+        if terms.shape != result.shape:
             terms = result
+        terms = np.where(np.isfinite(terms), terms, result)
         return np.maximum(np.maximum(result, terms), typical)
 
 

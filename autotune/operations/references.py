@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -11,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.core.dtypes import DTYPES
-from autotune.core.errors import InputError
-from autotune.operations.cases import Case
+from autotune.core.errors import ExpressionError, InputError
+from autotune.operations.cases import SPECIAL, Case
 from autotune.operations.formula import Formula
 from autotune.operations.problem import Problem, multiplies
 from autotune.operations.python_reference import PythonReference
@@ -27,6 +28,9 @@ FULL_ELEMENTS = 2**24
 
 SAMPLES = 8
 """Rows and columns compared exactly where not every element is."""
+
+_SHORT = 64
+"""Terms of a sum one of which may be much larger than others."""
 
 VECTORS = 16
 """Random vectors of the identity: a fault that one of them misses half the time passes all with
@@ -72,10 +76,11 @@ class Tolerance:
         (Higham, "Accuracy and Stability of Numerical Algorithms", 2nd edition, section 23.2.2;
         Strassen's own by 12), so relative to S by 4.5; rounding errors of random data add up
         like a random walk, by its square root. Measured: a factor of 2.1 to 2.4 per level.
-        The bound is one for finite operands, and operands of checks are finite. An Inf or NaN in
-        A or B makes Inf or NaN of elements of C that are finite in the textbook product, since
-        whole blocks are added and subtracted before they are multiplied; in class `ieee` it stays
-        in its row of A, or its column of B.
+        The bound is one for finite operands, and only those are checked: it alone of the classes
+        is exempt from what `Case.special` operands ask for. An Inf or NaN in A or B makes Inf or
+        NaN of elements of C that are finite in the textbook product, since whole blocks are added
+        and subtracted before they are multiplied; in every other class it stays in its row of A,
+        or its column of B.
 
         `native`: (16 + sqrt n) eps, n the reduction. Tensor cores hold products of 16-bit operands
         exactly, but truncate: addends, when they are brought to the largest exponent, and every
@@ -141,6 +146,24 @@ class Tolerance:
         return np.asarray(allowed)
 
 
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """The element of a result that is farthest off.
+
+    Attributes:
+        error: relative to what is allowed; 1 is the limit, NaN where the result is NaN and must
+            not be.
+        place: its indices; None where no single element is known to be off.
+        found: its value.
+        expected: what it should be.
+    """
+
+    error: float
+    place: tuple[int, ...] | None = None
+    found: float = math.nan
+    expected: float = math.nan
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
     """Random operands of a case, and what comes of them.
@@ -163,19 +186,35 @@ class Drawn:
             case: sizes, scalars and distribution.
             problem: operation, dtype and layout; its own sizes do not matter.
             rng: draws the operands.
+
+        Raises:
+            InputError: elements of a type come out equal, which shows nothing.
         """
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            if not case.special:
+                return cls._of(case, problem, rng)
+            warnings.simplefilter("ignore")  # of NaN and infinity
+            try:
+                return cls._of(case, problem, rng)
+            except ExpressionError:  # a function that takes finite numbers alone
+                return cls._of(case.drawn_from("uniform"), problem, rng)
+
+    @classmethod
+    def _of(cls, case: Case, problem: Problem, rng: np.random.Generator) -> Drawn:
         here = problem.with_sizes(*case.sizes)
         defined = problem.defined
         scalars = case.scalars_of(defined)
+        # In a long sum a large term drowns the rest, of which tensor cores cut off too much then.
+        large = multiplies(defined) and case.sizes[1] <= _SHORT
         inputs = {
-            each.name: _random(rng, each.shape, case.distribution, each.dtype)
+            each.name: _random(rng, each.shape, case.distribution, each.dtype, large)
             for each in here.operands
             if not each.written
         }
         output = next(each for each in here.operands if each.written)
         before = None
         if defined.reads_output(scalars):
-            before = _random(rng, output.shape, case.distribution, output.dtype)
+            before = _random(rng, output.shape, case.distribution, output.dtype, large)
         named = problem.named(inputs)
         if not multiplies(defined):
             # No rows, columns or identity stand for all of it: it is computed whole.
@@ -207,7 +246,7 @@ class FullReference:
     def __init__(self, expected: Matrix, scale: Matrix) -> None:
         self.expected = expected
         self.scale = scale
-        self.largest = float(scale.max())
+        self.largest = float(np.max(scale, initial=0.0, where=np.isfinite(scale)))
 
     @classmethod
     def of_product(
@@ -243,7 +282,15 @@ class FullReference:
         return cls(formula.evaluate(exact), formula.magnitude(exact))
 
     def error(self, c: Matrix, tolerance: Tolerance) -> float:
-        """The largest error relative to `tolerance`; NaN where the output is NaN."""
+        """The largest error relative to `tolerance`; NaN where the output wrongly is NaN."""
+        return self.worst(c, tolerance).error
+
+    def worst(self, c: Matrix, tolerance: Tolerance) -> Deviation:
+        """The element whose error relative to `tolerance` is largest.
+
+        Where NaN or infinity is expected, or more than the type of `c` holds, the same must be
+        there.
+        """
         allowed = tolerance.allowed(self.scale, self.largest, self.expected)
         return _worst(c, self.expected, allowed)
 
@@ -297,34 +344,59 @@ class SampledReference:
         self._largest = float(self._scale.max())
         self._width = b.shape[1]
 
-    def error(self, c: Matrix, tolerance: Tolerance) -> float:
-        """The largest error relative to `tolerance`; NaN where C is NaN."""
-        return self.error_of(
+    def worst(self, c: Matrix, tolerance: Tolerance) -> Deviation:
+        """What is farthest off, relative to `tolerance`; its error is NaN where C is NaN."""
+        return self.worst_of(
             c[self.rows], c[:, self.columns], _product(c, self.vectors), tolerance
         )
 
-    def error_of(
+    def worst_of(
         self, rows: Matrix, columns: Matrix, image: Matrix, tolerance: Tolerance
-    ) -> float:
+    ) -> Deviation:
         """The same, of the parts of C that it takes: its `rows`, its `columns`, and C v."""
         of_row = replace(tolerance, absolute=tolerance.absolute * math.sqrt(self._width))
         allowed = of_row.allowed(self._scale, self._largest, self._magnitude)
-        errors = (
-            self._row_part.error(rows, tolerance),
-            self._column_part.error(columns, tolerance),
-            _worst(image, self._expected, self._DEVIATIONS * allowed),
-        )
-        return float(np.max(errors))  # unlike max(), propagates NaN
+        found = [
+            _placed(self._row_part.worst(rows, tolerance), self.rows, None),
+            _placed(self._column_part.worst(columns, tolerance), None, self.columns),
+            replace(_worst(image, self._expected, self._DEVIATIONS * allowed), place=None),
+        ]
+        # NaN is worse than all; of faults of a kind, one that has a place is told.
+        return max(found, key=lambda each: (not each.error <= 1, bool(each.place), each.error))
 
 
-def _worst(values: Matrix, expected: Matrix, allowed: Matrix) -> float:
-    error = np.abs(values.astype(np.float64, copy=False) - expected)
-    # Where nothing may be off nothing is, as above the diagonal of a triangle.
-    exact = (allowed == 0) & (error == 0)
-    with np.errstate(divide="ignore", invalid="ignore"):
+def _placed(
+    found: Deviation, rows: NDArray[np.int64] | None, columns: NDArray[np.int64] | None
+) -> Deviation:
+    """What is off in some rows or columns, by its place in the whole."""
+    if found.place is None:
+        return found
+    row, column = found.place
+    row = row if rows is None else int(rows[row])
+    return replace(found, place=(row, column if columns is None else int(columns[column])))
+
+
+def _worst(values: Matrix, expected: Matrix, allowed: Matrix) -> Deviation:
+    numbers = values.astype(np.float64, copy=False)
+    with np.errstate(all="ignore"):
+        error = np.abs(numbers - expected)
+        # Where nothing may be off nothing is, as above the diagonal of a triangle.
+        exact = (allowed == 0) & (error == 0)
         relative = np.divide(error, allowed, out=error)
-    relative[np.broadcast_to(exact, relative.shape)] = 0
-    return float(relative.max())
+        relative[np.broadcast_to(exact, relative.shape)] = 0
+        largest = float(relative.max())
+        if largest <= 1:
+            return Deviation(largest)
+        # What the type cannot hold as a number is compared as it holds it.
+        stored = expected.astype(values.dtype).astype(np.float64)
+        beyond = ~np.isfinite(stored)
+        same = beyond & ((stored == numbers) | np.isnan(stored) & np.isnan(numbers))
+        relative[beyond & ~(relative <= 1)] = np.inf
+        # How far a number may be off is not known where terms that it does not show are infinite.
+        relative[same | ~beyond & np.isnan(allowed) & np.isfinite(numbers)] = 0
+    worst = np.where(np.isnan(relative), np.inf, relative).argmax()
+    place = tuple(map(int, np.unravel_index(worst, relative.shape)))
+    return Deviation(float(relative[place]), place, float(numbers[place]), float(expected[place]))
 
 
 def _norms(matrix: Matrix) -> Matrix:
@@ -336,6 +408,9 @@ def _norms(matrix: Matrix) -> Matrix:
 def _product(a: Matrix, b: Matrix) -> Matrix:
     """A product in float64, by blocks of the reduction so that only blocks are converted."""
     result = np.zeros((a.shape[0], b.shape[1]))
+    if not (np.isfinite(a).all() and np.isfinite(b).all()):
+        # What BLAS libraries make of NaN and infinity is their own affair.
+        return np.einsum("ij,jk->ik", a.astype(np.float64), b.astype(np.float64))
     for start in range(0, a.shape[1], 1024):
         block = slice(start, start + 1024)
         result += a[:, block].astype(np.float64) @ b[block].astype(np.float64)
@@ -351,7 +426,24 @@ def _pick(count: int, rng: np.random.Generator) -> NDArray[np.int64]:
 
 
 def _random(
-    rng: np.random.Generator, shape: tuple[int, ...], distribution: str, dtype: str
+    rng: np.random.Generator, shape: tuple[int, ...], distribution: str, dtype: str, large: bool
 ) -> Matrix:
-    values = rng.uniform(-1, 1, shape) if distribution == "uniform" else rng.normal(size=shape)
-    return values.astype(DTYPES[dtype].numpy)
+    """Random elements; of `SPECIAL` ones a few are not, or powers of two, `large` if they may."""
+    normal = distribution == "normal"
+    values = rng.normal(size=shape) if normal else rng.uniform(-1, 1, shape)
+    if distribution == SPECIAL:
+        power = (20 if DTYPES[dtype].smallest < 2.0**-100 else 5) if large else 3
+        chosen = (np.nan, np.inf, -np.inf, 0.0, -0.0, 2.0**power, -(2.0**power), 2.0**-power)
+        # What is read again beyond an edge, to be multiplied by zero, is the last element: it must
+        # be all that is not finite in its row and column.
+        inner = np.arange(values.size).reshape(shape)[(slice(-1),) * len(shape)].reshape(-1)
+        several = len(chosen) * (1 + min(shape) // 64)
+        places = rng.permutation(inner)[: min(several, 1 + inner.size // 8)]
+        values.flat[places] = np.resize(rng.permutation(chosen), len(places))
+        values.flat[-1] = np.inf
+    drawn = values.astype(DTYPES[dtype].numpy)
+    if drawn.size > 1 and (drawn == drawn.reshape(-1)[0]).all():
+        raise InputError(
+            f"operands of {dtype} cannot be verified: random elements are all {drawn.flat[0]}"
+        )
+    return drawn

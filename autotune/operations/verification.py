@@ -18,10 +18,13 @@ import numpy as np
 from autotune.operations.cases import Case
 from autotune.operations.guarded import GuardedArray
 from autotune.operations.parts import Array
-from autotune.operations.problem import Problem
-from autotune.operations.references import Drawn, Matrix, Tolerance
+from autotune.operations.problem import Problem, multiplies
+from autotune.operations.references import Deviation, Drawn, Matrix, Tolerance
 
 Kernel: TypeAlias = Callable[..., object]
+
+SPREADING = "strassen"
+"""The accuracy class whose kernels spread NaN and infinity over numbers; see `Tolerance.of`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class Verdict:
 
 def find_flaw(
     case: Case,
+    problem: Problem,
     damage: Mapping[str, str | None],
     modified: Mapping[str, bool],
     unwritten: int,
@@ -56,39 +60,61 @@ def find_flaw(
 
     Args:
         case: what was computed.
+        problem: its operation.
         damage: which guard zone of each operand was written, by its name; None where none was.
         modified: whether an input was.
         unwritten: elements of the output that still hold what guard zones hold.
         output: the operand that is written.
     """
+    told = case.told(problem.defined.sizes)
     for name, place in damage.items():
         if place:
-            return Verdict(math.inf, f"{case}: wrote outside {name}, {place}", damaged=True)
+            return Verdict(math.inf, f"{told}: wrote outside {name}, {place}", damaged=True)
     for name, changed in modified.items():
         if changed:
-            return Verdict(math.inf, f"{case}: modified {name}, an input", damaged=True)
+            return Verdict(math.inf, f"{told}: modified {name}, an input", damaged=True)
     if unwritten:
         return Verdict(
             math.inf,
-            f"{case}: left {unwritten} of {math.prod(output.shape)} elements of {output.name} "
+            f"{told}: left {unwritten} of {math.prod(output.shape)} elements of {output.name} "
             "unwritten, or computed them from memory that holds no operand",
         )
     return None
 
 
-def grade(case: Case, accuracy: str, error: float) -> Verdict:
+def grade(case: Case, problem: Problem, accuracy: str, worst: Deviation) -> Verdict:
     """The verdict on an error.
 
     Args:
         case: what was computed.
+        problem: its operation.
         accuracy: the accuracy class that the kernel promises.
-        error: relative to what that class allows; NaN where the output is NaN.
+        worst: what is farthest off.
     """
-    if error <= 1:
-        return Verdict(error)
+    if worst.error <= 1:
+        return Verdict(worst.error)
+    if case.special and accuracy == SPREADING:
+        return Verdict(0.0)
     # The NaN of a comparison with NaN is a fault without size.
-    error = math.inf if math.isnan(error) else error
-    return Verdict(error, f"{case}: error is {error:.3g} times what {accuracy} allows")
+    error = math.inf if math.isnan(worst.error) else worst.error
+    told, said = case.told(problem.defined.sizes), f"error is {error:.3g} times what"
+    if worst.place is None:
+        return Verdict(error, f"{told}: {said} {accuracy} allows")
+    name = f"{problem.defined.output.name}[{', '.join(map(str, worst.place))}]"
+    found, expected = _unlike(worst.found, worst.expected)
+    reason = f"{told}: {name} is {found}, expected {expected} ({said} {accuracy} allows)"
+    if case.special and not multiplies(problem.defined):
+        reason += "; if it is for finite operands alone, say finite = true"
+    return Verdict(error, reason)
+
+
+def _unlike(*numbers: float) -> tuple[str, ...]:
+    """Numbers in as few digits as tell them apart."""
+    for digits in (3, 6, 9, 17):
+        texts = tuple(f"{number:.{digits}g}" for number in numbers)
+        if len(set(texts)) == len(texts):
+            break
+    return texts
 
 
 class Check:
@@ -128,7 +154,12 @@ class Check:
         self._contents = [Drawn.of(each, problem, rng) for each in self._cases]
         self._turn = 0
         self.guarded = {
-            each.name: GuardedArray(each.shape, each.dtype, 0 if each.packed else case.padding)
+            each.name: GuardedArray(
+                each.shape,
+                each.dtype,
+                0 if each.packed else case.padding,
+                shift=1 if case.padding else 0,
+            )
             for each in self.problem.operands
         }
         self._written = next(each for each in self.problem.operands if each.written)
@@ -179,13 +210,16 @@ class Check:
             name: not self.guarded[name].same_as(values)
             for name, values in self._drawn.inputs.items()
         }
-        flaw = find_flaw(self.case, damage, modified, self._out.unwritten, self._written)
+        flaw = find_flaw(
+            self.case, self.problem, damage, modified, self._out.unwritten, self._written
+        )
         if flaw is not None:
             return flaw
         tolerance = Tolerance.of(
             accuracy, self.problem.dtype, self.case.sizes, self.problem.out_dtype
         )
-        return grade(self.case, accuracy, self._drawn.reference.error(self.output, tolerance))
+        worst = self._drawn.reference.worst(self.output, tolerance)
+        return grade(self.case, self.problem, accuracy, worst)
 
     def judge_again(self, accuracy: str) -> Verdict:
         """Judge what one of many calls left: bits that were right before are looked up.

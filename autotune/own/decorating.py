@@ -52,6 +52,7 @@ def kernel(
     dtypes: Sequence[Any] = (),
     flops: str | None = None,
     cases: Sequence[Shape | Sequence[int]] = (),
+    finite: bool = False,
     summary: str = "",
     tune: bool = True,
     trials: int = 200,
@@ -100,6 +101,8 @@ def kernel(
         dtypes: element types that it is for; None takes those that the source leaves open.
         flops: how many operations it takes, an expression over sizes; one an element if left out.
         cases: shapes to verify candidates at, instead of ragged ones of every size.
+        finite: whether it is for finite operands alone; if not, it must give NaN and infinity
+            where the reference does.
         summary: one line for listings; None takes the function's docstring.
         tune: whether a call may tune; AUTOTUNE_TUNE=0 forbids it to all kernels.
         trials: the most candidates to try.
@@ -133,6 +136,7 @@ def kernel(
         dtypes=dtypes,
         flops=flops,
         cases=cases,
+        finite=finite,
         summary=summary,
     )
 

@@ -139,6 +139,8 @@ class Definition:
         }
         if defined.cases:
             top["cases"] = ["x".join(map(str, shape)) for shape in defined.cases]
+        if defined.finite:
+            top["finite"] = True
         if defined.takes:
             top["arguments"] = defined.takes
         operands: dict[str, Entry] = {

@@ -56,6 +56,7 @@ class Description:
     dtypes: Sequence[Any]
     flops: str | None
     cases: Sequence[Shape | Sequence[int]]
+    finite: bool
     summary: str
 
     def define(
@@ -100,6 +101,7 @@ class Description:
         if self.flops is not None:
             arguments.text("flops", self.flops)
         must("summary", "one line of text", self.summary, isinstance(self.summary, str))
+        must("finite", "True or False", self.finite, isinstance(self.finite, bool))
         for key in ("cases", "dtypes"):
             given = getattr(self, key)
             several = isinstance(given, Iterable) and not isinstance(given, bytes)
@@ -156,6 +158,7 @@ class Description:
             flops=self.flops or elements,
             scalars=tuple((each, float(value)) for each, value in self.scalars.items()),
             summary=self.summary or summary or f"{parts[-1].name} = {what}",
+            finite=self.finite,
         )
         if defined.reads_output({}):
             raise InputError(

@@ -45,6 +45,10 @@ class HostDriver:
         ctypes.memmove(target, values.ctypes.data, values.nbytes)
 
     @staticmethod
+    def download(values: NDArray[Any], source: int) -> None:
+        ctypes.memmove(values.ctypes.data, source, values.nbytes)
+
+    @staticmethod
     def duplicate(target: int, source: int, size: int) -> None:
         ctypes.memmove(target, source, size)
 
@@ -82,6 +86,9 @@ class HostSupport:
         scales = array(scale, count, "float64") if scale else 1.0
         limits = factor * scales + rounding * np.abs(values) + absolute
         return float((np.abs(c - values) / limits).max())
+
+    def take(self, base: int, place: Placement, rows: Any, columns: Any) -> NDArray[Any]:
+        return matrix(base, place, self.result)[rows]
 
 
 def array(address: int, count: int, dtype: DTypeLike) -> NDArray[Any]:

@@ -3,18 +3,21 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
+import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError
 from autotune.operations import references
-from autotune.operations.cases import SMALL_CASES, Case
+from autotune.operations.cases import PRODUCT_CASES, SMALL_CASES, Case, special_cases
 from autotune.operations.guarded import LINE_OFFSET, GuardedArray
 from autotune.operations.problem import Gemm
 from autotune.operations.references import Tolerance
@@ -240,7 +243,7 @@ def test_large_problems_are_sampled(elements: str, monkeypatch: pytest.MonkeyPat
 
 def test_an_unwritten_c_is_named() -> None:
     verdict = check(Case(4, 5, 6)).run(lambda *_: None, "ieee")
-    assert verdict.reason.startswith("4x5x6: left 24 of 24 elements of C unwritten")
+    assert verdict.reason.startswith("at 4x5x6 (M=4, N=5, K=6): left 24 of 24 elements")
     assert verdict.error == math.inf
     assert not verdict.damaged
 
@@ -414,3 +417,98 @@ def test_a_guarded_matrix_is_nan_until_it_is_written(dtype: str) -> None:
 def test_an_unknown_class_has_no_tolerance() -> None:
     with pytest.raises(InputError, match="ieee, native, tf32 or strassen"):
         Tolerance.of("fp32", "float32", (1, 1, 1))
+
+
+class DropsNan(Textbook):
+    """As with fast math, which assumes that there are none."""
+
+    def operands(self, a, b):
+        return np.nan_to_num(a, posinf=np.inf, neginf=-np.inf), b
+
+
+class ClipsOperands(Textbook):
+    def operands(self, a, b):
+        return np.where(np.isfinite(a), np.clip(a, -8, 8), a), b
+
+
+class RepeatsWhatLiesLast(Textbook):
+    """A reduction padded with zeros of A and with B's last row: an infinity there meets a zero."""
+
+    def product(self, a, b):
+        padded = np.concatenate([a, np.zeros((len(a), 3), a.dtype)], axis=1)
+        repeated = np.concatenate([b, b[-1:], b[-1:], b[-1:]])
+        return RunningSum().product(padded, repeated)
+
+
+class LosesSignsOfInfinity(Textbook):
+    def store(self, values, out) -> None:
+        out[...] = np.where(np.isinf(values), np.inf, values)
+
+
+SPECIAL_CASES = special_cases(Gemm(1, 1, 1), PRODUCT_CASES)
+quietly = pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+
+
+@quietly
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("case", SPECIAL_CASES, ids=str)
+def test_nan_and_infinity_come_out_where_the_reference_has_them(
+    case: Case, dtype: str, layout: str
+) -> None:
+    for seed in range(5):
+        drawn = check(case, dtype, layout, seed)
+        expected = drawn._drawn.reference.expected
+        kinds = [np.isnan(expected), np.isposinf(expected), np.isneginf(expected)]
+        assert all(kind.any() for kind in kinds)
+        assert np.isfinite(expected).mean() > 0.2
+        assert drawn.run(RunningSum(layout), "ieee").right
+    faults = [DropsNan, ClipsOperands, RepeatsWhatLiesLast, LosesSignsOfInfinity, *FAULTS[2:4]]
+    for fault in faults:
+        verdict = check(case, dtype, layout).run(fault(layout), "ieee")
+        assert "operands with NaN and infinity: C[" in verdict.reason, fault
+        assert check(case, dtype, layout).run(fault(layout), "strassen").right
+
+
+def test_every_plan_has_special_operands_of_either_alignment() -> None:
+    assert {bool(case.padding) for case in SPECIAL_CASES} == {False, True}
+    assert all(math.prod(case.sizes) < 2**20 for case in SPECIAL_CASES)
+
+
+@pytest.mark.parametrize("padding", [0, 3])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_operands_with_padded_rows_begin_off_alignment(dtype: str, padding: int) -> None:
+    drawn = check(Case(5, 6, 7, padding=padding), dtype)
+    for array in drawn.operands:
+        off = array.ctypes.data % 16
+        assert off == (array.itemsize if padding else 0)
+
+
+def test_a_verdict_shows_the_element() -> None:
+    verdict = check(Case(4, 5, 6, scalars={"beta": 2.0})).run(ZeroedLastColumn(), "ieee")
+    told = r"at 4x5x6 \(M=4, N=5, K=6\) beta=2: C\[\d, 5\] is 0, expected -?\d\S* "
+    assert re.fullmatch(told + r"\(error is \S+ times what ieee allows\)", verdict.reason)
+
+
+@pytest.mark.parametrize("fault", [ZeroedLastColumn, SkippedLastRow])
+def test_a_sampled_verdict_shows_the_element(
+    fault: type[Textbook], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(references, "FULL_PRODUCTS", 0)
+    case = Case(40, 30, 50)
+    drawn = check(case)
+    verdict = drawn.run(fault(), "ieee")
+    if fault is ZeroedLastColumn:
+        assert re.search(r"C\[\d+, 49\] is 0, expected", verdict.reason)
+    else:
+        assert "left 50 of 2000 elements of C unwritten" in verdict.reason
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "bool"])
+def test_operands_that_come_out_equal_are_refused(
+    dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = replace(DTYPES["float32"], name=dtype)
+    monkeypatch.setattr(references, "DTYPES", {**DTYPES, dtype: row})
+    with pytest.raises(InputError, match=f"operands of {dtype} cannot be verified"):
+        references._random(np.random.default_rng(0), (3, 4), "uniform", dtype, False)

@@ -22,7 +22,7 @@ from autotune.measuring.plan import OTHER_CONTENTS
 from autotune.measuring.rig import Pace
 from autotune.measuring.sharing import Subjects
 from autotune.measuring.trial import Trials
-from autotune.operations.cases import PRODUCT_CASES, Case
+from autotune.operations.cases import PRODUCT_CASES, Case, special_cases
 from autotune.operations.verification import ProductCheck
 from autotune.targets.cuda.driver.context import describe, driver_errors
 from autotune.targets.cuda.measure.baseline import CublasError
@@ -110,7 +110,8 @@ class HybridRig:
         self._find_library = find_library
         self._errors = errors
         rng = np.random.default_rng(setup.seed)
-        self.small = [ProductCheck(case, problem, rng) for case in PRODUCT_CASES]
+        cases = (*PRODUCT_CASES, *special_cases(problem, PRODUCT_CASES))
+        self.small = [ProductCheck(case, problem, rng) for case in cases]
         large = Case(problem.m, problem.n, problem.k)
         self.large = ProductCheck(large, problem, rng, others=OTHER_CONTENTS)
         self._seed = setup.seed

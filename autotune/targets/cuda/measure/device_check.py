@@ -6,7 +6,15 @@ import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from autotune.operations.references import Drawn, FullReference, SampledReference, Tolerance
+import numpy as np
+
+from autotune.operations.references import (
+    Deviation,
+    Drawn,
+    FullReference,
+    SampledReference,
+    Tolerance,
+)
 from autotune.operations.verification import Verdict, find_flaw, grade
 from autotune.targets.cuda.driver.interface import driver
 from autotune.targets.cuda.machine.placement import Placement, lay_out
@@ -15,8 +23,6 @@ from autotune.targets.cuda.measure.support import Support, pack_signs, upload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    import numpy as np
 
     from autotune.operations.cases import Case
     from autotune.operations.problem import Problem
@@ -124,7 +130,9 @@ class DeviceCheck:
             name: found[name][4] != hash_ for name, hash_ in zip("AB", content.hashes, strict=True)
         }
         unwritten = found["C"][3] if own else 0
-        verdict = find_flaw(self.case, damage, modified, unwritten, self._problem.operands[-1])
+        verdict = find_flaw(
+            self.case, self._problem, damage, modified, unwritten, self._problem.operands[-1]
+        )
         if verdict is not None:
             return self._blame(verdict)
         return self.judge_result(self.slab.base if base is None else base, accuracy)
@@ -140,8 +148,8 @@ class DeviceCheck:
             accuracy, self._problem.dtype, self.case.sizes, self._problem.out_dtype
         )
         reference = self._contents[self._turn].reference
-        error = reference.error(base, self._placed["C"], tolerance)
-        return self._blame(grade(self.case, accuracy, error))
+        worst = reference.worst(base, self._placed["C"], tolerance)
+        return self._blame(grade(self.case, self._problem, accuracy, worst))
 
     def _blame(self, verdict: Verdict) -> Verdict:
         """A verdict, which an earlier kernel may have to answer for."""
@@ -203,8 +211,8 @@ class _Content:
 class _Reference(Protocol):
     """What C must be, for C on the device."""
 
-    def error(self, base: int, placement: Placement, tolerance: Tolerance) -> float:
-        """The largest error relative to `tolerance`; NaN where C is NaN."""
+    def worst(self, base: int, placement: Placement, tolerance: Tolerance) -> Deviation:
+        """What is farthest off, relative to `tolerance`; its error is NaN where C is NaN."""
         ...
 
     def intact(self) -> bool:
@@ -218,15 +226,24 @@ class _DeviceFullReference:
     def __init__(self, reference: FullReference, support: Support) -> None:
         self._support = support
         self._largest = reference.largest
-        self._size = reference.expected.nbytes
+        self._size, self._shape = reference.expected.nbytes, reference.expected.shape
         self._expected, self._scale = upload(reference.expected), upload(reference.scale)
         self._hashes = self._hash()
 
-    def error(self, base: int, placement: Placement, tolerance: Tolerance) -> float:
+    def worst(self, base: int, placement: Placement, tolerance: Tolerance) -> Deviation:
         scale = None if tolerance.normwise else int(self._scale)
         factor = tolerance.factor * (self._largest if tolerance.normwise else 1.0)
         allowed = (factor, tolerance.rounding, tolerance.absolute)
-        return self._support.largest_error(base, placement, int(self._expected), scale, allowed)
+        error = self._support.largest_error(base, placement, int(self._expected), scale, allowed)
+        if error <= 1:
+            return Deviation(error)
+        # Where the fault is takes the host to say, which has no need to be quick.
+        expected, scales = np.empty(self._shape), np.empty(self._shape)
+        driver().download(expected, int(self._expected))
+        driver().download(scales, int(self._scale))
+        everything = np.arange(placement.rows)
+        found = self._support.take(base, placement, everything, None)
+        return FullReference(expected, scales).worst(found, tolerance)
 
     def intact(self) -> bool:
         return self._hash() == self._hashes
@@ -245,9 +262,9 @@ class _DeviceSampledReference:
         self._host = reference
         self._packed = pack_signs(reference.vectors)
 
-    def error(self, base: int, placement: Placement, tolerance: Tolerance) -> float:
+    def worst(self, base: int, placement: Placement, tolerance: Tolerance) -> Deviation:
         signs = upload(self._packed)
-        return self._host.error_of(
+        return self._host.worst_of(
             self._support.take(base, placement, self._host.rows, None),
             self._support.take(base, placement, None, self._host.columns),
             self._support.project(base, placement, int(signs)),

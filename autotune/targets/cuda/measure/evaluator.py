@@ -28,7 +28,7 @@ from autotune.measuring.processes import LOOK_S, Failure
 from autotune.measuring.sharing import SharedWorker
 from autotune.measuring.trial_evaluator import TrialEvaluator
 from autotune.measuring.verdicts import judge_compile_failure
-from autotune.operations.cases import cases_of
+from autotune.operations.cases import cases_of, special_cases
 from autotune.targets.cuda.compile.compiling import (
     CompileReply,
     CompileRequest,
@@ -248,6 +248,8 @@ class CudaBackend(WorkerBackend):
         sized = {case: self._problem.with_sizes(*case.sizes) for case in cases_of(self._problem)}
         found = {case: planner.find(problem) for case, problem in sized.items()}
         plans = {case: each for case, each in found.items() if each is not None}
+        for case in special_cases(self._problem, plans):
+            plans[case] = planner.plan(self._problem.with_sizes(*case.sizes))
         try:
             for each in (plan, *plans.values()):
                 check_launches(family, each, compiled.kernels)

@@ -73,11 +73,24 @@ def measurement_worker(
     return Subjects(measuring, subject, weigh=lambda each: 1, limit=1)
 
 
+class _Checks(dict[Case, "DeviceCheck | MirrorCheck"]):
+    """Operands and references of cases; special ones are made when a program asks for them."""
+
+    def __init__(
+        self, problem: Problem, make: Callable[[Case], DeviceCheck | MirrorCheck]
+    ) -> None:
+        super().__init__((case, make(case)) for case in cases_of(problem))
+        self._make = make
+
+    def __missing__(self, case: Case) -> DeviceCheck | MirrorCheck:
+        return self.setdefault(case, self._make(case))
+
+
 class KeptCases:
     """Operands and references of small products, which problems of one kind have in common."""
 
     def __init__(self) -> None:
-        self._checks: dict[tuple[Any, ...], Mapping[Case, DeviceCheck | MirrorCheck]] = {}
+        self._checks: dict[tuple[Any, ...], _Checks] = {}
 
     def of(
         self,
@@ -87,10 +100,10 @@ class KeptCases:
     ) -> Mapping[Case, DeviceCheck | MirrorCheck]:
         """Those of the problem's kind, made if there are none yet."""
         if not isinstance(problem, Gemm):  # other operations' cases follow from their sizes
-            return {case: make(case) for case in cases_of(problem)}
+            return _Checks(problem, make)
         kind = (problem.with_sizes(1, 1, 1), support)
         if kind not in self._checks:
-            self._checks[kind] = {case: make(case) for case in cases_of(problem)}
+            self._checks[kind] = _Checks(problem, make)
         return self._checks[kind]
 
 

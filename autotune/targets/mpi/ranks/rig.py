@@ -192,7 +192,8 @@ class _Loaded:
             setup.problem.dtype,
             self._make_plan.gpu,
         )
-        yield RankBench(rig.comm, placed, setup.effort.interval)
+        with np.errstate(all="ignore"):  # of NaN and infinity, which NumPy would tell users of
+            yield RankBench(rig.comm, placed, setup.effort.interval)
         plan.free()  # not after an error: what fails on one rank is not met by the others
 
     def problem(self) -> contextlib.AbstractContextManager[RankBench]:
