@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from autotune.measuring.timing import time_calls, timed
+from autotune.operations.verification import Verdict
 
 if TYPE_CHECKING:
     from autotune.measuring.messages import Series
-    from autotune.operations.verification import Verdict
+    from autotune.operations.poke import Poke
 
 
 class Operands(Protocol):
@@ -46,6 +48,7 @@ class ClockedBench:
         call: the call.
         interval: relative width of the confidence interval at which a median is known.
         pause_s: how long what others did before is left to end.
+        poke: changes single elements of the operands between timed calls.
     """
 
     def __init__(
@@ -54,11 +57,13 @@ class ClockedBench:
         call: Callable[[], object],
         interval: float,
         pause_s: float = 0.0,
+        poke: Poke | None = None,
     ) -> None:
         self._operands = operands
         self._call = call
         self._interval = interval
         self._pause_s = pause_s
+        self._poke = poke
 
     @property
     def contents(self) -> int:
@@ -100,6 +105,7 @@ class ClockedBench:
             interval=self._interval,
             deadline_s=deadline_s,
             enough=enough,
+            poke=self._poke,
         )
 
     def judge(self, accuracy: str) -> Verdict:
@@ -107,7 +113,9 @@ class ClockedBench:
         return self._operands.judge(accuracy)
 
     def judge_last(self, accuracy: str) -> Verdict:
-        """Judge memory and the result of the last call."""
+        """Judge memory, the result of the last call, and what single elements came to."""
+        if self._poke is not None and self._poke.flaw:
+            return Verdict(math.inf, self._poke.flaw)
         return self._operands.judge_again(accuracy)
 
     def observe(self, series: Series, budget_s: float) -> dict[str, float | int | str]:

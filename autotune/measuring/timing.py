@@ -6,10 +6,14 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from autotune.core.statistics import median, median_interval
 from autotune.measuring.messages import Series
 from autotune.measuring.racing import never
+
+if TYPE_CHECKING:
+    from autotune.operations.poke import Poke
 
 BATCH_S = 20e-6
 """Calls shorter than this are timed several at a time, so that the clock's resolution and the
@@ -17,6 +21,9 @@ loop around them do not count."""
 
 MIN_SPAN_S = 0.01
 """The least time a series spans: neighbouring calls agree more than they would a moment later."""
+
+POKE_SHARE = 0.1
+"""Of the time of a series, what goes to changing operands between its samples."""
 
 MIN_CALLS = 5
 """Samples behind any median, unless the deadline comes first."""
@@ -73,6 +80,49 @@ class Stop:
         return high - low <= self.interval * median(samples) or self.enough(low)
 
 
+class Poking:
+    """Pokes before some samples: the first one, and then ever fewer, a tenth of the time at most.
+
+    Args:
+        poke: what changes the operands; None changes nothing.
+    """
+
+    def __init__(self, poke: Poke | None) -> None:
+        self._poke = poke
+        self._next = 0
+        self._spent_s = 0.0
+        self._elapsed_s = math.inf
+        self._begun = False
+
+    def begin(self, samples: int, expected_s: float) -> None:
+        """Poke, if it is time; the sample follows at once.
+
+        Args:
+            samples: how many there are.
+            expected_s: about how long a call takes.
+        """
+        if self._poke is None or samples < self._next:
+            return
+        if self._spent_s > POKE_SHARE * self._elapsed_s:
+            return
+        self._next = 3 * samples + 1
+        start = time.perf_counter()
+        self._poke.begin(expected_s)
+        self._spent_s += time.perf_counter() - start
+        self._begun = True
+
+    def end(self, elapsed_s: float) -> None:
+        """Look at what the sample has left, if there was a poke before it.
+
+        Args:
+            elapsed_s: seconds since the series began.
+        """
+        if self._begun and self._poke is not None:
+            self._poke.end()
+            self._begun = False
+        self._elapsed_s = elapsed_s
+
+
 def time_calls(
     call: Callable[[], object],
     *,
@@ -81,6 +131,7 @@ def time_calls(
     interval: float,
     deadline_s: float,
     enough: Callable[[float], bool] = never,
+    poke: Poke | None = None,
     clock: Clock = time.perf_counter_ns,
 ) -> Series:
     """Time a call that has been warmed up, until `Stop` says that it is enough.
@@ -94,6 +145,7 @@ def time_calls(
         interval: as in `Stop`.
         deadline_s: as in `Stop`.
         enough: as in `Stop`.
+        poke: what changes operands before some of the samples; its own time does not count in any.
         clock: the clock, in nanoseconds.
     """
     batch = max(1, math.ceil(BATCH_S / max(expected_s, 1e-9)))
@@ -101,11 +153,14 @@ def time_calls(
     start = clock()
     # Sorting at every sample would cost more than short calls do.
     stop = Stop(budget_s, interval, deadline_s, enough, growth=1.2)
+    poking = Poking(poke)
     while True:
+        poking.begin(len(samples), expected_s)
         before = clock()
         for _ in range(batch):
             call()
         now = clock()
+        poking.end((now - start) / 1e9)
         span_s = max(now - before, 1) / 1e9
         elapsed_s = (now - start) / 1e9
         if span_s < BATCH_S / 2 and elapsed_s < deadline_s:

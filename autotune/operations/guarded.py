@@ -77,6 +77,14 @@ class GuardedArray:
         """Fill guards and array with NaNs."""
         self.words.fill(self._poison)
 
+    def spoil(self, place: tuple[int, ...]) -> None:
+        """Put into one element of the array what guards hold."""
+        self._bits[place] = self._poison
+
+    def spoilt(self, place: tuple[int, ...]) -> bool:
+        """Whether an element holds that."""
+        return bool(self._bits[place] == self._poison)
+
     def seal(self) -> None:
         """From now on a write to it or its guards, by whomever, ends the process (SIGSEGV)."""
         self._pages.protect(read_only=True)

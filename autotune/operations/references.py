@@ -410,7 +410,7 @@ def _product(a: Matrix, b: Matrix) -> Matrix:
     result = np.zeros((a.shape[0], b.shape[1]))
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         # What BLAS libraries make of NaN and infinity is their own affair.
-        return np.einsum("ij,jk->ik", a.astype(np.float64), b.astype(np.float64))
+        return np.asarray(np.einsum("ij,jk->ik", a.astype(np.float64), b.astype(np.float64)))
     for start in range(0, a.shape[1], 1024):
         block = slice(start, start + 1024)
         result += a[:, block].astype(np.float64) @ b[block].astype(np.float64)

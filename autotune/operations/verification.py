@@ -18,6 +18,7 @@ import numpy as np
 from autotune.operations.cases import Case
 from autotune.operations.guarded import GuardedArray
 from autotune.operations.parts import Array
+from autotune.operations.poke import Place
 from autotune.operations.problem import Problem, multiplies
 from autotune.operations.references import Deviation, Drawn, Matrix, Tolerance
 
@@ -192,6 +193,23 @@ class Check:
         self._contents = [Drawn.of(each, self.problem, rng) for each in self._cases]
         self._known.clear()
         self._write()
+
+    def read(self, name: str, place: Place) -> float:
+        """An element of an operand; see `Memory`."""
+        return float(self.guarded[name].array[place])
+
+    def write(self, name: str, place: Place, value: float) -> None:
+        """Set an element of an operand."""
+        with self.guarded[name].unsealed() as array:
+            array[place] = value
+
+    def spoil(self, place: Place) -> None:
+        """Put into an element of the output what an unwritten one holds."""
+        self._out.spoil(place)
+
+    def spoilt(self, place: Place) -> bool:
+        """Whether an element of the output is unwritten."""
+        return self._out.spoilt(place)
 
     def prepare(self) -> None:
         """Put the output into its state before a call: NaNs, or its values where it is read."""

@@ -11,11 +11,12 @@ import pytest
 
 from autotune.core.dtypes import DTYPES, WORDS
 from autotune.operations.cases import Case
+from autotune.operations.poke import Poke
 from autotune.operations.problem import Gemm
 from autotune.targets.cuda.machine.placement import Placement
 from autotune.targets.cuda.measure import device_check, memory
 from autotune.targets.cuda.measure.device_check import DeviceCheck
-from autotune.targets.cuda.measure.memory import OperandSets, operands
+from autotune.targets.cuda.measure.memory import OperandSets, SetMemory, operands
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -216,3 +217,36 @@ def test_short_operands_and_results_of_either_size(
     check.prepare()
     array(check.slab.base + at_c.offset - result.itemsize, 1, f"u{result.itemsize}")[0] = 1
     assert "wrote outside C" in check.judge("ieee").reason
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("layout", ["nn", "tt"])
+def test_elements_of_any_set_are_poked(
+    dtype: str, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (device_check, memory):
+        monkeypatch.setattr(module, "driver", HostDriver)
+    monkeypatch.setattr(device_check, "upload", upload)
+    rng = np.random.default_rng(0)
+    check = DeviceCheck(CASE, Gemm(1, 1, 1, dtype, layout=layout), rng, HostSupport(dtype))
+    base = OperandSets(check.slab, 3).bases[2]
+    placed = check.slab.layout.placements.values()
+    a, b, c = (matrix(base, place, DTYPES[dtype].numpy) for place in placed)
+    before = a.tobytes(), b.tobytes()
+    left, right = (a, b) if layout == "nn" else (a.T, b.T)
+
+    def call() -> None:
+        c[...] = (left.astype(np.float32) @ right.astype(np.float32)).astype(c.dtype)
+
+    elements = SetMemory(check.problem.operands, check.slab.layout, base)
+    poke = Poke(CASE, check.problem, elements, call, rng)
+    for _ in range(20):
+        poke.begin(1e-6)
+        assert np.isnan(c.astype(np.float32)).sum() == 1
+        call()
+        poke.end()
+    assert poke.flaw == ""
+    assert (a.tobytes(), b.tobytes()) == before
+    poke.begin(1e-6)
+    poke.end()
+    assert "unwritten in a timed call" in poke.flaw

@@ -59,6 +59,8 @@ class Steady:
     def again(self) -> float:
         return self.once()
 
+    settle = again
+
     def series(
         self,
         expected_s: float,

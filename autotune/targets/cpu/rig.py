@@ -21,6 +21,7 @@ from autotune.measuring.rig import Pace, Probe
 from autotune.measuring.sharing import Subjects
 from autotune.measuring.trial import Trials
 from autotune.operations.cases import Case
+from autotune.operations.poke import Poke
 from autotune.operations.verification import Check
 from autotune.targets.cpu.baseline import numpy_blas, numpy_vendor
 from autotune.targets.cpu.call import NumpyKernel
@@ -89,7 +90,7 @@ class CpuRig:
         self._threads = threads
         # For the whole life of the process: NumPy is both reference and baseline here.
         self._limit = threadpoolctl.threadpool_limits(limits=threads, user_api="blas")
-        rng = np.random.default_rng(seed)
+        self._rng = rng = np.random.default_rng(seed)
 
         def check(case: Case, *others: str) -> Check:
             return Check(case, problem, rng, others=others, sealed=bool(others))
@@ -127,7 +128,8 @@ class CpuRig:
 
     def bench(self, check: Check, call: Callable[[], object]) -> ClockedBench:
         """A call that is timed, once the threads of others have settled."""
-        return ClockedBench(check, call, self.interval, self._pause_s)
+        poke = Poke(check.case, check.problem, check, call, self._rng)
+        return ClockedBench(check, call, self.interval, self._pause_s, poke)
 
     def redraw(self, seed: int) -> None:
         """Draw all operands afresh, unless they are of this seed already."""

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from autotune.targets.cuda.measure.memory import operands
+import numpy as np
+
+from autotune.operations.poke import Poke
+from autotune.operations.verification import Verdict
+from autotune.targets.cuda.measure.memory import SetMemory, operands
 from autotune.targets.cuda.measure.timing import Batch, steady_s
 
 if TYPE_CHECKING:
     from autotune.measuring.messages import Series
-    from autotune.operations.verification import Verdict
     from autotune.targets.cuda.launch.launch import Launch
     from autotune.targets.cuda.measure.device_check import DeviceCheck
     from autotune.targets.cuda.measure.mirror_check import MirrorCheck
@@ -58,6 +62,20 @@ class CaseBench:
         return self.check.judge(accuracy)
 
 
+class _SetPoke(Poke):
+    """Changes elements of whichever operand set the next batch launches early."""
+
+    def __init__(self, bench: ProblemBench, rng: np.random.Generator) -> None:
+        check, layout = bench.check, bench.check.slab.layout
+        self._bench = bench
+        self._set = SetMemory(check.problem.operands, layout, check.slab.base)
+        super().__init__(check.case, check.problem, self._set, bench.launch_poked, rng)
+
+    def begin(self, expected_s: float) -> None:
+        self._set.base = self._bench.choose_poked()
+        super().begin(expected_s)
+
+
 class ProblemBench(CaseBench):
     """A launch before the problem's operands, of which there are so many sets that none is cached.
 
@@ -85,6 +103,8 @@ class ProblemBench(CaseBench):
         self._first_s: float | None = None
         self._last = check.slab.base
         self._own_is_current = False
+        self._poked = 0
+        self._poke = _SetPoke(self, np.random.default_rng(0))
 
     @property
     def contents(self) -> int:
@@ -126,12 +146,26 @@ class ProblemBench(CaseBench):
     ) -> Series:
         """Time batches; see `autotune.targets.cuda.measure.timing.time_batches`."""
         batch = self._batches()
-        series = batch.series(expected_s, budget_s, self._interval, deadline_s, enough)
+        series = batch.series(expected_s, budget_s, self._interval, deadline_s, enough, self._poke)
         self._launched(batch)
         return series
 
+    def choose_poked(self) -> int:
+        """Choose the set to change elements of; its address."""
+        self._poked = self._batches().early
+        return self.check.bases[self._poked]
+
+    def launch_poked(self) -> None:
+        """Launch that set."""
+        self._launch_set(self._poked, self.stopwatch.stream)
+
     def judge_last(self, accuracy: str) -> Verdict:
-        """Judge memory around the first set, and what was launched last, in whatever set."""
+        """Judge memory around the first set, and what was launched last, in whatever set.
+
+        Besides, what single elements came to that were changed between batches.
+        """
+        if self._poke.flaw:
+            return Verdict(math.inf, self._poke.flaw)
         verdict = self.check.judge(accuracy, self._last)
         if verdict.right and self._own_is_current and self._last != self.check.slab.base:
             own = self.check.judge_result(self.check.slab.base, accuracy)

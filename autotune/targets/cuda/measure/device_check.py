@@ -48,6 +48,7 @@ class DeviceCheck:
 
     Attributes:
         case: what is multiplied.
+        problem: the problem at the case's sizes.
         slab: A, B and C.
         bases: addresses of all slabs that hold the content whose turn it is, this one's first.
     """
@@ -62,12 +63,12 @@ class DeviceCheck:
         others: Sequence[str] = (),
     ) -> None:
         self.case = case
-        self._problem = problem.with_sizes(*case.sizes)
+        self.problem = problem.with_sizes(*case.sizes)
         self._support = support
         self._cases = (case, *(case.drawn_from(each) for each in others))
         self._draw = functools.partial(Drawn.of, problem=problem)
         drawn = self._draw(case, rng=rng)
-        placed = lay_out(self._problem.operands, case.padding)
+        placed = lay_out(self.problem.operands, case.padding)
         self.slab = Slab(placed, support)
         self.bases = [self.slab.base]
         # One content is where it is; of several, each also has an image of A and B to come from.
@@ -97,7 +98,7 @@ class DeviceCheck:
     def arguments(self) -> tuple[float, ...]:
         """What a launch is called with."""
         placed = operands(self.slab.layout, self.slab.base)
-        return (*placed, *self.case.scalars_of(self._problem.defined).values())
+        return (*placed, *self.case.scalars_of(self.problem.defined).values())
 
     def prepare(self) -> None:
         """Put C into its state before a launch: NaNs, or its values where beta is not zero."""
@@ -131,7 +132,7 @@ class DeviceCheck:
         }
         unwritten = found["C"][3] if own else 0
         verdict = find_flaw(
-            self.case, self._problem, damage, modified, unwritten, self._problem.operands[-1]
+            self.case, self.problem, damage, modified, unwritten, self.problem.operands[-1]
         )
         if verdict is not None:
             return self._blame(verdict)
@@ -145,11 +146,11 @@ class DeviceCheck:
             accuracy: the accuracy class the kernel promises.
         """
         tolerance = Tolerance.of(
-            accuracy, self._problem.dtype, self.case.sizes, self._problem.out_dtype
+            accuracy, self.problem.dtype, self.case.sizes, self.problem.out_dtype
         )
         reference = self._contents[self._turn].reference
         worst = reference.worst(base, self._placed["C"], tolerance)
-        return self._blame(grade(self.case, self._problem, accuracy, worst))
+        return self._blame(grade(self.case, self.problem, accuracy, worst))
 
     def _blame(self, verdict: Verdict) -> Verdict:
         """A verdict, which an earlier kernel may have to answer for."""

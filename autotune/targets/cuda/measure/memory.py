@@ -5,10 +5,19 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from autotune.core.dtypes import DTYPES, Dtype
 from autotune.targets.cuda.driver.interface import driver
 from autotune.targets.cuda.machine.guarded import padded
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from autotune.operations.parts import Array
+    from autotune.operations.poke import Place
     from autotune.operations.references import Matrix
     from autotune.targets.cuda.machine.placement import Placement, SlabLayout
     from autotune.targets.cuda.measure.support import Support
@@ -73,6 +82,57 @@ class OperandSets:
             self.bases += [int(self._copies) + i * size for i in range(count - 1)]
             for base in self.bases[1:]:
                 driver().duplicate(base, first.base, size)
+
+
+class SetMemory:
+    """The operands of one set, element by element; see `autotune.operations.poke.Memory`.
+
+    Args:
+        arrays: the operands.
+        layout: where they lie in a set.
+        base: the set's address.
+    """
+
+    def __init__(self, arrays: Sequence[Array], layout: SlabLayout, base: int) -> None:
+        self.base = base
+        self._layout = layout
+        self._dtypes = {each.name: DTYPES[each.dtype] for each in arrays}
+        (self._output,) = (each.name for each in arrays if each.written)
+
+    def read(self, name: str, place: Place) -> float:
+        """An element of an operand."""
+        return float(self._bits(name, place).view(self._dtypes[name].numpy)[0])
+
+    def write(self, name: str, place: Place, value: float) -> None:
+        """Set it."""
+        row = self._dtypes[name]
+        driver().upload(self._address(name, place), np.array([value], row.numpy).view(_word(row)))
+
+    def spoil(self, place: Place) -> None:
+        """Put into an element of the output what an unwritten one holds."""
+        row = self._dtypes[self._output]
+        poison = np.array([row.word.poison], _word(row))
+        driver().upload(self._address(self._output, place), poison)
+
+    def spoilt(self, place: Place) -> bool:
+        """Whether it is still there."""
+        poison = self._dtypes[self._output].word.poison
+        return bool(self._bits(self._output, place)[0] == poison)
+
+    def _bits(self, name: str, place: Place) -> NDArray[Any]:
+        bits = np.empty(1, _word(self._dtypes[name]))
+        driver().download(bits, self._address(name, place))
+        return bits
+
+    def _address(self, name: str, place: Place) -> int:
+        placed = self._layout.placements[name]
+        elements = sum(index * step for index, step in zip(place, placed.strides, strict=True))
+        return self.base + placed.offset + elements * placed.itemsize
+
+
+def _word(row: Dtype) -> str:
+    """The type of an element's bits, which drivers take where they do not know the element's."""
+    return f"u{row.itemsize}"
 
 
 def operands(layout: SlabLayout, base: int) -> tuple[int, ...]:

@@ -37,6 +37,7 @@ class MirrorCheck:
 
     Attributes:
         case: what is computed.
+        problem: the problem at the case's sizes.
         slab: the operands on the device.
         bases: addresses of all slabs that hold the content whose turn it is, this one's first.
     """
@@ -53,7 +54,8 @@ class MirrorCheck:
         self.case = case
         self._support = support
         self._host = Check(case, problem, rng, others=others)
-        arrays = self._host.problem.operands
+        self.problem = self._host.problem
+        arrays = self.problem.operands
         self._inputs = [each.name for each in arrays if not each.written]
         (self._output,) = (each.name for each in arrays if each.written)
         self.slab = Slab(lay_out(arrays, case.padding), support)

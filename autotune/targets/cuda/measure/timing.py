@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Self
 from autotune.core.statistics import median, median_interval
 from autotune.measuring.messages import Series
 from autotune.measuring.racing import never
-from autotune.measuring.timing import Stop
+from autotune.measuring.timing import Poking, Stop
 from autotune.targets.cuda.device.identity import load_driver
 from autotune.targets.cuda.driver.interface import driver
 from autotune.targets.cuda.driver.owned import call
 
 if TYPE_CHECKING:
+    from autotune.operations.poke import Poke
     from autotune.targets.cuda.driver.interface import Event, Stream
 
 GRAPH_BELOW_S = 200e-6
@@ -78,6 +79,7 @@ def time_batches(
     interval: float,
     deadline_s: float = math.inf,
     enough: Callable[[float], bool] = never,
+    poke: Poke | None = None,
 ) -> Series:
     """Time batches until `Stop` says that it is enough, by the time on the device.
 
@@ -89,15 +91,19 @@ def time_batches(
         interval: as in `Stop`.
         deadline_s: as in `Stop`.
         enough: as in `Stop`.
+        poke: what changes operands while the device waits.
     """
     stop = Stop(budget_s, interval, deadline_s, enough)
     samples: list[float] = []
     spent_s = 0.0
+    poking = Poking(poke)
     chunk = max(1, min(_CHUNK_SAMPLES, round(_CHUNK_S / (launches * max(expected_s, 1e-9)))))
     while True:
+        poking.begin(len(samples), expected_s)
         fresh = sample(chunk)
         samples += fresh
         spent_s += launches * sum(fresh)
+        poking.end(spent_s)
         if stop.done(samples, spent_s):
             break
     return Series(median(samples), median_interval(samples), len(samples) * launches)
@@ -224,6 +230,11 @@ class Batch:
         """Which operand set was launched last."""
         return (self._next - 1) % self._sets
 
+    @property
+    def early(self) -> int:
+        """An operand set that the next batch launches right after another one, if it has two."""
+        return (self._next + (self.launches > 1)) % self._sets
+
     def samples(self, count: int) -> list[float]:
         """Seconds per launch of so many batches; see `Stopwatch.samples`."""
         enqueue = self._graph.replay if self._graph is not None else self._enqueue
@@ -236,6 +247,7 @@ class Batch:
         interval: float,
         deadline_s: float = math.inf,
         enough: Callable[[float], bool] = never,
+        poke: Poke | None = None,
     ) -> Series:
         """See `time_batches`."""
         return time_batches(
@@ -246,6 +258,7 @@ class Batch:
             interval=interval,
             deadline_s=deadline_s,
             enough=enough,
+            poke=poke,
         )
 
     def close(self) -> None:
