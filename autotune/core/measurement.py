@@ -15,6 +15,7 @@ class Outcome(StrEnum):
     LAUNCH_FAILED = "launch_failed"
     TIMEOUT = "timeout"
     WRONG_RESULT = "wrong_result"
+    IMPLAUSIBLE = "implausible"
     ABANDONED = "abandoned"
 
 

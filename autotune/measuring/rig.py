@@ -16,6 +16,8 @@ from autotune.measuring.racing import FIRST_RUNS
 
 if TYPE_CHECKING:
     from autotune.measuring.messages import Evaluated, Program, Series, Vendor
+    from autotune.measuring.plausibility import Ceiling
+    from autotune.operations.problem import Problem
     from autotune.operations.verification import Verdict
 
 
@@ -132,9 +134,17 @@ class Loaded(Protocol):
 
 
 class Rig(Protocol):
-    """The operands of one problem, and what calls programs on them."""
+    """The operands of one problem, and what calls programs on them.
+
+    Attributes:
+        pace: what first runs are worth.
+        problem: what is computed.
+        ceiling: what the device can do at most.
+    """
 
     pace: Pace
+    problem: Problem
+    ceiling: Ceiling
 
     def now(self) -> float:
         """Seconds from a fixed point, the same for all who take part in a trial."""

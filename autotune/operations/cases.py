@@ -176,7 +176,7 @@ def small_case(problem: Problem, valid: Callable[[tuple[int, ...]], bool]) -> Ca
 
 
 def special_cases(problem: Problem, cases: Iterable[Case]) -> tuple[Case, ...]:
-    """What a program is verified at besides, on operands that hold NaN and infinity.
+    """Further cases of a program's, on operands that hold NaN and infinity.
 
     Those are the smallest cases whose operands all have `_SOME` elements, one of padded rows and
     one of others, or those that come closest; none where the operation is of finite numbers alone.

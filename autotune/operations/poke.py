@@ -1,4 +1,4 @@
-"""What one of many calls leaves, once a single element of its operands has changed.
+"""Single elements of operands that change between timed calls, and what kernels make of it.
 
 A kernel that returns at once where samples of its operands are what they were, or where it was
 called just now, passes every check that changes all of them and takes its time. So between two

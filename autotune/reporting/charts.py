@@ -34,6 +34,7 @@ OUTCOME_COLORS = (
     UNFINISHED,
     str(Outcome.ABANDONED),
     FAILED,
+    str(Outcome.IMPLAUSIBLE),
 )
 """In the order of the page's colours: what is right is green, what is wrong red."""
 

@@ -87,7 +87,7 @@ _STAGES = (
     ("compiled", (Outcome.COMPILE_FAILED,)),
     ("within limits as compiled", (Outcome.REJECTED,)),
     ("ran", (Outcome.LAUNCH_FAILED, Outcome.TIMEOUT, FAILED)),
-    ("right", (Outcome.WRONG_RESULT,)),
+    ("right", (Outcome.WRONG_RESULT, Outcome.IMPLAUSIBLE)),
     ("timed to the end", (Outcome.ABANDONED,)),
 )
 

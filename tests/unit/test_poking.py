@@ -7,6 +7,7 @@ import functools
 import re
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -16,6 +17,7 @@ from autotune.core.measurement import Outcome
 from autotune.measuring.clocked import ClockedBench
 from autotune.measuring.evaluator import Effort
 from autotune.measuring.messages import Evaluate, Evaluated, Program, Visit
+from autotune.measuring.plausibility import UNKNOWN
 from autotune.measuring.rig import Pace, Rig
 from autotune.measuring.trial import Trials
 from autotune.operations.cases import Case
@@ -101,10 +103,12 @@ class HostRig:
     """A rig, and a loaded program in one, that calls NumPy or a cheat."""
 
     pace = Pace()
-    cases = ()
+    ceiling = UNKNOWN
+    effort = Effort()
 
     def __init__(self, cheat: Cheat, problem: Any = PRODUCT, *, poked: bool = True) -> None:
         rng = np.random.default_rng(0)
+        self.problem = problem
         self.check = Check(Case(*problem.shape), problem, rng, others=("normal",), sealed=True)
         *inputs, output = self.check.operands
         function: Any = np.add
@@ -123,12 +127,9 @@ class HostRig:
         return time.monotonic()
 
     @contextlib.contextmanager
-    def load(self, program: Any, *, keep: bool) -> Iterator[HostRig]:
-        yield self
-
-    @contextlib.contextmanager
-    def problem(self) -> Iterator[ClockedBench]:
-        yield self.bench
+    def load(self, program: Any, *, keep: bool) -> Iterator[Any]:
+        placed = contextlib.nullcontext(self.bench)
+        yield SimpleNamespace(cases=(), probe=self.probe, problem=lambda: placed)
 
     def probe(self, best_s: float | None) -> None:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,8 +13,10 @@ import pytest
 from autotune.core.measurement import Outcome
 from autotune.measuring.evaluator import Effort
 from autotune.measuring.messages import Evaluate, Evaluated, Program, Series
+from autotune.measuring.plausibility import UNKNOWN
 from autotune.measuring.rig import Pace, Rig
 from autotune.measuring.trial import BRIEF_S, Trials
+from autotune.operations.problem import Gemm
 from autotune.operations.verification import Verdict
 
 PROGRAM = cast(Program, None)  # the rig below looks at none
@@ -28,7 +31,7 @@ class Steady:
     """
 
     pace = Pace(runs=3, long_runs=2, hopeless=8.0)
-    cases = ()
+    problem, ceiling = Gemm(1, 1, 1), UNKNOWN
     contents = 1
 
     def __init__(self, first_s: float, usual_s: float) -> None:
@@ -39,11 +42,11 @@ class Steady:
         return 0.0
 
     @contextlib.contextmanager
-    def load(self, program: Any, *, keep: bool) -> Iterator[Steady]:
-        yield self
+    def load(self, program: Any, *, keep: bool) -> Iterator[Any]:
+        yield SimpleNamespace(cases=(), probe=self.probe, problem=self.placed)
 
     @contextlib.contextmanager
-    def problem(self) -> Iterator[Steady]:
+    def placed(self) -> Iterator[Steady]:
         yield self
 
     def probe(self, best_s: float | None) -> None:

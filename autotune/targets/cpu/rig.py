@@ -17,6 +17,7 @@ from autotune.core.measurement import Measurement, Outcome
 from autotune.measuring.clocked import ClockedBench
 from autotune.measuring.messages import Evaluated, Vendor
 from autotune.measuring.plan import OTHER_CONTENTS
+from autotune.measuring.plausibility import UNKNOWN, Ceiling, cpu_ceiling
 from autotune.measuring.rig import Pace, Probe
 from autotune.measuring.sharing import Subjects
 from autotune.measuring.trial import Trials
@@ -27,6 +28,7 @@ from autotune.targets.cpu.baseline import numpy_blas, numpy_vendor
 from autotune.targets.cpu.call import NumpyKernel
 from autotune.targets.cpu.cases import PROBE_SHRINK, CasedProgram, host_cases, shrunk
 from autotune.targets.cpu.direct import direct_call
+from autotune.targets.cpu.identity import read_cpu
 from autotune.targets.cpu.kernel import CpuKernel
 from autotune.targets.cpu.numba_start import import_numba
 
@@ -55,8 +57,11 @@ def measurement_worker(
     """Entry of the worker that measures: owns the operands of the problems it is asked about."""
     import_numba()  # now, so that it is no part of any candidate's time
 
+    bits = read_cpu().limits.names()["vector_bits"]
+
     def measuring(problem: Problem) -> Trials:
-        return Trials(CpuRig(problem, programs, effort.interval, threads, seed), effort)
+        ceiling = cpu_ceiling(threads, bits, problem.itemsize)
+        return Trials(CpuRig(problem, programs, effort.interval, threads, seed, ceiling), effort)
 
     return Subjects(measuring, problem, weigh=_operand_bytes, limit=KEPT_BYTES)
 
@@ -76,14 +81,22 @@ class CpuRig:
         interval: relative width of the confidence interval at which a median is known.
         threads: threads that kernels and baseline may use.
         seed: seeds the operands.
+        ceiling: what the threads can do at most.
     """
 
     pace = Pace()
 
     def __init__(
-        self, problem: Problem, programs: ProgramCache, interval: float, threads: int, seed: int
+        self,
+        problem: Problem,
+        programs: ProgramCache,
+        interval: float,
+        threads: int,
+        seed: int,
+        ceiling: Ceiling = UNKNOWN,
     ) -> None:
         self.problem = problem
+        self.ceiling = ceiling
         self.interval = interval
         self._pause_s = SETTLE_S if threads > 1 else 0.0
         self._programs = programs

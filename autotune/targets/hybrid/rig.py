@@ -19,6 +19,7 @@ from autotune.measuring.clocked import ClockedBench
 from autotune.measuring.evaluator import Effort
 from autotune.measuring.messages import Evaluated, Vendor
 from autotune.measuring.plan import OTHER_CONTENTS
+from autotune.measuring.plausibility import UNKNOWN
 from autotune.measuring.rig import Pace
 from autotune.measuring.sharing import Subjects
 from autotune.measuring.trial import Trials
@@ -94,6 +95,7 @@ class HybridRig:
     """
 
     pace = Pace()
+    ceiling = UNKNOWN
 
     def __init__(
         self,

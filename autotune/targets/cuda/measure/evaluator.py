@@ -368,6 +368,7 @@ def _make_worker(device: Device, effort: Effort, seed: int) -> SharedWorker:
         ordinal=0,
         pci_bus_id=state.get("pci_bus_id", ""),
         multiprocessor_count=limits["multiprocessor_count"],
+        compute_capability=limits["compute_capability"],
         l2_bytes=limits["l2_bytes"],
     )
     return SharedWorker(

@@ -15,6 +15,7 @@ from autotune.core.errors import LaunchError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.measuring.messages import Evaluated, Vendor
 from autotune.measuring.plan import OTHER_CONTENTS
+from autotune.measuring.plausibility import gpu_ceiling
 from autotune.measuring.rig import Pace
 from autotune.measuring.sharing import Subjects
 from autotune.measuring.trial import PATIENCE, Trials
@@ -53,6 +54,7 @@ HOPELESS = 8.0
 """Kernels that a first run of some length shows to be this much slower than the limit are timed no
 further: low clocks explain no more than that."""
 
+_HIGHEST_CLOCK = "max_sm_clock_mhz"
 _RECORDED_STATE = ("sm_clock_mhz", "power_w", "throttle")
 
 
@@ -130,10 +132,17 @@ class CudaRig:
         kept: KeptCases | None = None,
     ) -> None:
         problem = subject.problem
-        self._problem = problem
+        self.problem = problem
         self._interval = effort.interval
         self._ordinal = settings.ordinal
         self._monitor = GpuMonitor(settings.pci_bus_id)
+        clock = self._monitor.read((_HIGHEST_CLOCK,)).get(_HIGHEST_CLOCK)
+        self.ceiling = gpu_ceiling(
+            settings.compute_capability,
+            settings.multiprocessor_count,
+            problem.itemsize,
+            None if clock is None else 1e6 * float(clock),
+        )
         self._stopwatch = Stopwatch(PATIENCE * effort.timeout_s)
         rng = np.random.default_rng(seed)
         helpers = Support(subject.support, problem.result_dtype, settings.multiprocessor_count)
@@ -212,7 +221,7 @@ class CudaRig:
         if cublas is None:
             return ()
         version = cublas.version
-        name = f"cuBLAS {version} ({cublas_mode(self._problem)})"
+        name = f"cuBLAS {version} ({cublas_mode(self.problem)})"
         return (Vendor(name, 1, {"library": "cuBLAS", "version": version}),)
 
     def failure(self, error: Exception) -> Evaluated | None:
@@ -245,12 +254,12 @@ class CudaRig:
             return self._cublas
         failures: tuple[type[Exception], ...] = (CublasError, *driver_errors())
         try:
-            cublas = vendor_of(self._problem, "cuda", self._stopwatch.stream)
+            cublas = vendor_of(self.problem, "cuda", self._stopwatch.stream)
             if cublas is None:
                 return None
             bench = CaseBench(self._large, _own_stream(cublas), self._stopwatch)
             bench.once()
-            verdict = bench.judge(class_of(self._problem))
+            verdict = bench.judge(class_of(self.problem))
         except failures:
             return None
         if verdict.right:

@@ -19,12 +19,14 @@ class GpuSettings:
         ordinal: the driver's number, as the worker sees it.
         pci_bus_id: for NVML.
         multiprocessor_count: multiprocessors of the device.
+        compute_capability: ten times the major version plus the minor one.
         l2_bytes: level-2 cache.
     """
 
     ordinal: int
     pci_bus_id: str
     multiprocessor_count: int
+    compute_capability: int
     l2_bytes: int
 
 

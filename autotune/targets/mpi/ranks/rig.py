@@ -18,6 +18,7 @@ from autotune.families.program_cache import ProgramCache
 from autotune.measuring.clocked import ClockedBench
 from autotune.measuring.messages import Evaluated, Series, Vendor
 from autotune.measuring.plan import OTHER_CONTENTS, RANK_PRODUCTS, affordable
+from autotune.measuring.plausibility import UNKNOWN
 from autotune.measuring.rig import Pace
 from autotune.operations.cases import Case
 from autotune.operations.problem import Gemm
@@ -57,12 +58,13 @@ class MpiRig:
     # Processes are held up by others more often than one is, and the first run also opens
     # connections.
     pace = Pace(runs=5)
+    ceiling = UNKNOWN
 
     def __init__(self, comm: Intracomm, setup: Setup) -> None:
         self.comm = comm
         self.setup = setup
         self._programs = ProgramCache(setup.programs)
-        problem = setup.problem
+        self.problem = problem = setup.problem
         self.large = Case(problem.m, problem.n, problem.k)
         self.checks: dict[Case, ProductCheck] = {}
         if comm.rank == 0:
