@@ -32,6 +32,7 @@ class Stopwatch:
         scatter: half the width of every interval of the finals, relative to its median; one number
             for each finals, the last for all that follow.
         wrong: what is found wrong in the finals.
+        library_noise: what disturbs the library in the finals.
     """
 
     compiles_ahead = False
@@ -52,6 +53,7 @@ class Stopwatch:
         self.slowdown = 1.0
         self.scatter = [0.0]
         self.wrong: set[Candidate] = set()
+        self.library_noise = ""
         self._seconds = seconds
         self._library_s = library_s
 
@@ -81,7 +83,7 @@ class Stopwatch:
                 for time_s, good in zip(times, right, strict=True)
             ),
             ratios=tuple(
-                baseline.median_s / time_s if baseline and good else None
+                baseline.median_s / time_s if baseline and good and not baseline.noise else None
                 for time_s, good in zip(times, right, strict=True)
             ),
             baseline=baseline,
@@ -97,7 +99,9 @@ class Stopwatch:
         if self._library_s is None:
             return None
         time_s = self.slowdown * self._library_s
-        return Baseline("NumPy 2.4 (OpenBLAS)", time_s, (time_s, time_s), 1, {})
+        interval_s = (time_s, time_s)
+        name = "NumPy 2.4 (OpenBLAS)"
+        return Baseline(name, time_s, interval_s, 1, {}, self.library_noise)
 
     def check_baseline(self) -> Baseline | None:
         return self.baseline()

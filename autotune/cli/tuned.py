@@ -61,6 +61,8 @@ def summary(result: TuneResult) -> str:
     counts = ", ".join(f"{n} {outcome}" for outcome, n in sorted(result.counts.items()))
     ended = " (interrupted)" if result.interrupted else ""
     others = "1 other" if best.ties == 1 else f"{best.ties} others"
+    interval = f"{half_width_text(best.spread)} (95% interval of the median)"
+    known = "(noisy)" if best.noisy else interval
     lines = [
         shapes_text(result.problem, blas=True),
         folded("space     ", _space_text(result)),
@@ -71,9 +73,7 @@ def summary(result: TuneResult) -> str:
         folded("winner    ", styled(str(best.candidate), Style.GREEN)),
         folded(
             "          ",
-            f"{best.median_s * 1e3:.4g} ms {half_width_text(best.spread)} "
-            "(95% interval of the median), "
-            f"{best.gflops:.1f} GFLOP/s, ties with {others}",
+            f"{best.median_s * 1e3:.4g} ms {known}, {best.gflops:.1f} GFLOP/s, ties with {others}",
         ),
     ]
     if best.baseline is not None:
@@ -85,6 +85,8 @@ def summary(result: TuneResult) -> str:
                 f"{best.baseline.median_s * 1e3:.4g} ms, measured interleaved",
             )
         )
+    elif result.baseline is not None:
+        lines.append(folded("baseline  ", f"not known ({result.baseline.name} was disturbed)"))
     for word, text in _outcome(result):
         label = f"{word:<10}"
         lines.append(folded(styled(label, Style.YELLOW) if word in _DOUBTS else label, text))

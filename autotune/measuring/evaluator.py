@@ -51,6 +51,8 @@ class Baseline:
         interval_s: 95% confidence interval of that median.
         threads: threads it may use.
         details: what the name is made of.
+        noise: what disturbed it, so that nothing can be compared with its time; empty if nothing
+            was seen to.
     """
 
     name: str
@@ -58,11 +60,12 @@ class Baseline:
     interval_s: tuple[float, float]
     threads: int
     details: Mapping[str, str]
+    noise: str = ""
 
 
 def relative_speed(measurement: Measurement, baseline: Baseline | None) -> float | None:
-    """Speed relative to the baseline, each measured by itself; None where either failed."""
-    if baseline is None or not measurement.ok or measurement.median_s is None:
+    """Speed relative to the baseline, each measured by itself; None where that is not known."""
+    if baseline is None or baseline.noise or not measurement.ok or measurement.median_s is None:
         return None
     return baseline.median_s / measurement.median_s
 
@@ -74,7 +77,7 @@ class Finals:
     Attributes:
         measurements: one per candidate, in the order given; the failed ones say why.
         ratios: speed relative to the baseline over the same rounds: its median divided by the
-            candidate's; None where either failed.
+            candidate's; None where either failed, or the baseline was disturbed.
         baseline: the baseline over the same rounds; None when there is none.
         rounds: each candidate's median of every round, in seconds; empty where it failed.
     """

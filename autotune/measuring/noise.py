@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.core.statistics import WIDE, half_width
+from autotune.core.statistics import WIDE, half_width, median
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 DISAGREE = 2.0
 """Search and finals that differ by more than this did not measure the same thing."""
@@ -32,6 +32,22 @@ def scatter(name: str, median_s: float, interval_s: tuple[float, float]) -> str:
     """What the interval of a median says against it; empty when it is narrow enough."""
     spread = half_width(median_s, interval_s)
     return "" if spread <= WIDE else f"the median of {name} is known to ±{spread:.0%} only"
+
+
+def disturbance(medians: Sequence[float], best_s: float) -> str:
+    """What the times of a library say against their median; empty if it is near its best.
+
+    Args:
+        medians: of its turns, in seconds.
+        best_s: its best time besides.
+    """
+    typical_s, least_s = median(medians), min(best_s, *medians)
+    if typical_s <= DISAGREE * least_s:
+        return ""
+    return (
+        f"the library was disturbed: it took {typical_s * 1e3:.3g} ms in its turns and "
+        f"{least_s * 1e3:.3g} ms at its best"
+    )
 
 
 def disagreement(search_s: float | None, finals_s: float) -> str:

@@ -16,6 +16,7 @@ from autotune.core.measurement import Measurement, Outcome
 from autotune.core.statistics import median, median_interval
 from autotune.measuring.evaluator import Baseline, Finals, Report, Stage, silent
 from autotune.measuring.messages import Series
+from autotune.measuring.noise import disturbance
 
 ROUNDS = 15
 """Rounds that the time is divided into: enough for a 95% interval that is not merely the smallest
@@ -150,6 +151,14 @@ def conclude(
         baseline: as measured alone; None when there is none.
         baseline_turns: its turns.
     """
+    library_s = None
+    if baseline is not None and isinstance(baseline_turns, list):
+        theirs = [turn.median_s for turn in baseline_turns]
+        noise = disturbance(theirs, baseline.median_s)
+        library_s = None if noise else median(theirs)
+        baseline = replace(
+            baseline, median_s=median(theirs), interval_s=median_interval(theirs), noise=noise
+        )
     final: list[Measurement] = []
     rounds: list[tuple[float, ...]] = []
     ratios: list[float | None] = []
@@ -166,14 +175,11 @@ def conclude(
                 interval_s=median_interval(medians),
                 repeats=sum(turn.calls for turn in own),
             )
-            if isinstance(baseline_turns, list):
-                ratio = median([turn.median_s for turn in baseline_turns]) / median(medians)
+            if library_s is not None:
+                ratio = library_s / median(medians)
         final.append(measurement)
         ratios.append(ratio)
         rounds.append(tuple(medians))
-    if baseline is not None and isinstance(baseline_turns, list):
-        medians = [turn.median_s for turn in baseline_turns]
-        baseline = replace(baseline, median_s=median(medians), interval_s=median_interval(medians))
     return Finals(tuple(final), tuple(ratios), baseline, tuple(rounds))
 
 

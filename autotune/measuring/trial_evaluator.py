@@ -24,6 +24,7 @@ from autotune.measuring.messages import (
     Visit,
     answers,
 )
+from autotune.measuring.noise import scatter
 from autotune.measuring.processes import PREPARE_TIMEOUT_S, Failure, FailureKind
 from autotune.measuring.rounds import CONFIRM_SHARE, faster, hold_rounds
 from autotune.measuring.validity import Validity
@@ -205,17 +206,13 @@ class TrialEvaluator(Generic[B]):
             turn = self._visit(vendor, "ieee", self._effort.budget_s)
             if isinstance(turn, Measurement):
                 continue
-            if best is None or turn.median_s < best[1].median_s:
-                best = (
-                    vendor,
-                    Baseline(
-                        name=vendor.name,
-                        median_s=turn.median_s,
-                        interval_s=turn.interval_s,
-                        threads=vendor.threads,
-                        details=vendor.details,
-                    ),
-                )
+            found = Baseline(
+                vendor.name, turn.median_s, turn.interval_s, vendor.threads, vendor.details
+            )
+            if scatter("the library", turn.median_s, turn.interval_s):
+                found = faster(found, self._visit(vendor, "ieee", self._effort.budget_s))
+            if best is None or found.median_s < best[1].median_s:
+                best = vendor, found
         return best
 
     @property

@@ -114,7 +114,9 @@ def _card(study: Study) -> Card:
         figure, unit = _figure(study, record.median_s)
         unit += " in the finals"
         lines.append(("winner", str(record.candidate)))
-        known = f"{time_text(record.median_s)}, {half_width_text(record.spread)}"
+        known = time_text(record.median_s)
+        if not record.noisy:  # an interval of disturbed times says nothing
+            known += f", {half_width_text(record.spread)}"
         lines.append(("finals", f"{known}, in turns with others"))
         if study.stored is not None:
             lines.append(("search", f"{_of(study, study.stored)}, by itself"))

@@ -306,7 +306,9 @@ def _noise(
         reasons.append(scatter("the winner", winner.median_s, winner.interval_s))
     if finals.baseline is not None:
         library = finals.baseline
-        reasons.append(scatter("the library", library.median_s, library.interval_s))
+        reasons.append(
+            library.noise or scatter("the library", library.median_s, library.interval_s)
+        )
     return "; ".join(filter(None, reasons))
 
 

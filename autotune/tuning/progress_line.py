@@ -10,6 +10,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, TextIO
 
+from autotune.measuring.noise import DISAGREE
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -116,9 +118,10 @@ def status(progress: Progress, since_s: float = 0.0, width: int | None = None) -
     parts = [_phase(progress)]
     if progress.best_s is not None:
         best = f"best {progress.flops / progress.best_s / 1e9:.1f} GFLOP/s"
-        if progress.baseline is not None:
-            ratio = progress.baseline.median_s / progress.best_s
-            best += f" ({ratio:.2f}x {vendor(progress.baseline)})"
+        library = progress.baseline
+        if library and library.median_s <= DISAGREE * library.interval_s[0]:
+            ratio = library.median_s / progress.best_s
+            best += f" ({ratio:.2f}x {vendor(library)})"
         if progress.best is not None:
             best += f" {progress.best.family}"
         parts.append(best)

@@ -28,7 +28,7 @@ from autotune.families.launch import (
 from autotune.families.planning import Planner
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import Source
-from autotune.measuring.evaluator import Baseline, silent
+from autotune.measuring.evaluator import Baseline, relative_speed, silent
 from autotune.measuring.messages import Series
 from autotune.measuring.pool import WorkerPool
 from autotune.measuring.processes import Failure, FailureKind
@@ -379,6 +379,30 @@ def test_the_rounds_give_medians_and_ratios() -> None:
     assert finals.ratios == (2.0, None, None)
     assert finals.baseline is not None
     assert finals.baseline.median_s == 4.0
+
+
+@pytest.mark.parametrize(
+    ("alone_s", "turns", "disturbed"),
+    [
+        (1.0, (1.1, 1.2, 9.0), False),
+        (1.0, (1.9, 1.9, 2.0), False),
+        (1.0, (2.1, 2.2, 2.3), True),  # as fast as it was nobody saw it again
+        (9.0, (1.0, 435.0, 400.0), True),
+    ],
+)
+def test_nothing_is_compared_with_a_library_far_from_its_best(
+    alone_s: float, turns: tuple[float, ...], disturbed: bool
+) -> None:
+    right = Measurement(Outcome.OK, 9.0, (9.0, 9.0), 1, 0.1)
+    baseline = Baseline("NumPy", alone_s, (alone_s, alone_s), 1, {})
+    own = [a_series(1.0)] * 3
+    finals = conclude([right], [own], baseline, [a_series(s) for s in turns])
+    assert finals.baseline is not None
+    assert bool(finals.baseline.noise) is disturbed
+    assert (finals.ratios == (None,)) is disturbed
+    assert (relative_speed(right, finals.baseline) is None) is disturbed
+    if disturbed:
+        assert finals.baseline.noise.startswith("the library was disturbed: it took")
 
 
 def test_who_fails_after_the_rounds_has_lost() -> None:

@@ -10,6 +10,7 @@ from stopwatch import Stopwatch
 from autotune import Gemm, TuneResult, TuningRecord, tune
 from autotune.core.errors import TuningFailedError
 from autotune.core.measurement import Measurement, Outcome
+from autotune.cli.tuned import summary
 from autotune.measuring.noise import Competition, disagreement, throttling
 from autotune.store import TuningCache
 from autotune.targets.cpu.identity import read_cpu
@@ -231,6 +232,21 @@ def test_the_ratio_is_that_of_the_times_beside_it(run: Callable[..., TuneResult]
     assert best.baseline is not None
     assert best.baseline.ratio == pytest.approx(best.baseline.median_s / best.median_s)
     assert best.slower_than_library
+
+
+def test_a_disturbed_library_is_measured_again_and_then_not_known(
+    run: Callable[..., TuneResult],
+) -> None:
+    stopwatch = watch(library_s=0.5e-3)
+    stopwatch.library_noise = "the library was disturbed"
+    result = run(stopwatch)
+    assert len(stopwatch.finals_held) == deciding.ATTEMPTS
+    assert result.best.baseline is None
+    assert "the library was disturbed" in result.best.noise
+    told = summary(result)
+    assert "baseline  not known (NumPy 2.4 (OpenBLAS) was disturbed)" in told
+    assert "the speed of" not in told
+    assert "ms (noisy)," in told
 
 
 @pytest.mark.parametrize(
