@@ -94,6 +94,7 @@ def damping(**options: Any) -> Any:
         scalars={"alpha": 1.0},
         reference=damp,
         flops="7 * M * N",
+        finite=True,  # as `damped` is, by its fast math
         parameters={
             "threads": [1, 2],
             "tile": {"values": [1, 8], "runtime": True, "summary": "rows of a thread's share"},

@@ -1,9 +1,11 @@
 """What a kernel is verified at: one plan for every target.
 
-Before it is timed, at every case of its operation (`autotune.operations.cases`) and at the problem
-itself; after it was timed, on what its last call left and on another content of the problem's
-operands; in the finals in every turn and, on operands that nobody has seen, at everything again
-and in as many calls as there is time for (`autotune.measuring.trial`). What a target leaves out:
+Before it is timed, at every case of its operation (`autotune.operations.cases`), at two of them
+once more on operands that hold NaN and infinity, and at the problem itself; while it is timed, in
+single elements that change between calls; after it was timed, on what its last call left and on
+another content of the problem's operands; in the finals in every turn and, on operands that nobody
+has seen, at everything again and in as many calls as there is time for
+(`autotune.measuring.trial`). What a target leaves out:
 
 cuda
     The cases that a configuration is not valid for: a launch is planned for sizes, where other
@@ -17,6 +19,9 @@ cpu
 hybrid
     Read-only inputs: memory that a GPU copies from by itself is not write-protected. They are
     compared after every call that is judged.
+hybrid, mpi
+    Changes of single elements between timed calls (`autotune.operations.poke`), and a bound that
+    no time may be below (`autotune.measuring.plausibility`): several processes or devices work.
 mpi
     Padded rows, since ranks take whole operands without, and cases of more than `RANK_PRODUCTS`
     multiplications: every rank makes a plan, with communicators of its own, for every case.

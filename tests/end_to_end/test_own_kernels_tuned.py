@@ -21,7 +21,7 @@ from autotune.core.errors import TuningFailedError
 from autotune.core.interrupt import SIGNALS
 from autotune.families.catalog import catalog
 from autotune.families.program_cache import ProgramCache
-from autotune.operations.cases import cases_of
+from autotune.operations.cases import cases_of, special_cases
 from autotune.operations.verification import Check
 from autotune.store import TuningCache
 from autotune.targets.cpu.kernel import load_kernel
@@ -92,7 +92,8 @@ def test_a_function_may_be_the_reference_and_threads_share_loops(cache: Path) ->
     family = catalog("cpu", kernel.name, [kernel.folder])[kernel.name]
     chosen = {"threads": 2, "tile": 8, "order": "plain"}
     shared = load_kernel(family, chosen, result.problem, ProgramCache(cache / "programs"))
-    for case in cases_of(result.problem)[:10]:
+    cases = cases_of(result.problem)[:10]
+    for case in (*cases, *special_cases(result.problem, cases)):
         verdict = Check(case, result.problem, np.random.default_rng(2)).run(shared, "ieee")
         assert verdict.right, verdict.reason
 

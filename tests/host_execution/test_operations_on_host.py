@@ -12,7 +12,7 @@ from operation_examples import LARGE, example, family_of
 from operations_on_host import relative_error
 
 from autotune.families.rendering import render
-from autotune.operations.cases import cases_of
+from autotune.operations.cases import cases_of, special_cases
 from autotune.targets.cuda.device.known_gpus import find_gpu
 
 pytestmark = [
@@ -34,6 +34,7 @@ def test_random_configurations_compute_the_formula(name: str, dtype: str, tmp_pa
     rng = np.random.default_rng(zlib.crc32(f"{name} {dtype}".encode()))
     drawn = [space[int(row)] for row in space.sample(CONFIGURATIONS, rng)]
     cases = cases_of(problem)[: len(operation.cases)]
+    cases = (*cases, *special_cases(problem, cases))
     for configuration in (family.default(problem, limits), *drawn):
         program = HostProgram(render(family, configuration, dtype=dtype).text, tmp_path)
         for number, case in enumerate((*cases, *cases)):  # laid out in two ways each

@@ -12,7 +12,7 @@ from own_kernels import DOTS, FLAT, dots
 
 from autotune.families.catalog import catalog
 from autotune.families.rendering import render
-from autotune.operations.cases import cases_of
+from autotune.operations.cases import cases_of, special_cases
 from autotune.operations.verification import Check
 from autotune.targets.cuda.device.known_gpus import find_gpu
 
@@ -29,7 +29,8 @@ def test_a_source_computes_its_formula(source: str, dtype: str, tmp_path: Path) 
     program = HostProgram(render(family, configuration, dtype=dtype).text, tmp_path)
     problem = kernel.problem(M=64, N=64, dtype=dtype)
     rng = np.random.default_rng(5)
-    for case in cases_of(problem)[:12]:
+    cases = cases_of(problem)[:12]
+    for case in (*cases, *special_cases(problem, cases)):
         check = Check(case, problem, rng)
         strides = [operand.strides[0] // operand.itemsize for operand in check.operands]
         assert (strides[0] > case.sizes[1]) == (source is DOTS and case.padding > 0)

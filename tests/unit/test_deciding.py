@@ -8,9 +8,9 @@ import pytest
 from stopwatch import Stopwatch
 
 from autotune import Gemm, TuneResult, TuningRecord, tune
+from autotune.cli.tuned import summary
 from autotune.core.errors import TuningFailedError
 from autotune.core.measurement import Measurement, Outcome
-from autotune.cli.tuned import summary
 from autotune.measuring.noise import Competition, disagreement, throttling
 from autotune.store import TuningCache
 from autotune.targets.cpu.identity import read_cpu

@@ -30,7 +30,7 @@ from autotune.families.modules import load_module
 from autotune.families.operation_file import read_operation
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
-from autotune.operations.cases import cases_of
+from autotune.operations.cases import cases_of, special_cases
 from autotune.operations.epilogue import Epilogue, epilogue_of
 from autotune.operations.formula import Formula
 from autotune.operations.operation import Operation
@@ -385,7 +385,8 @@ def test_a_cpu_kernel_is_right_at_every_case(text: str, tmp_path: Path) -> None:
     path = ProgramCache(tmp_path / "programs").write(source, family.name)
     kernel = getattr(load_module(path), defined.name)
     problem = defined.at((30, 20, 10), dtype="float64")
-    for case in cases_of(problem)[:4]:
+    cases = cases_of(problem)[:4]
+    for case in (*cases, *special_cases(problem, cases)):
         check = Check(case, problem, np.random.default_rng(7), sealed=True)
         values = entry_values(defined, case.sizes, check.operands, case.scalars_of(defined))
         check.prepare()

@@ -59,8 +59,9 @@ def started_here() -> int:
 @pytest.mark.parametrize(
     ("deed", "outcome", "told"),
     [
-        ("remembers", Outcome.WRONG_RESULT, r"once [AB]\[.*\] has changed, after repeated"),
-        ("stops", Outcome.WRONG_RESULT, r"once [AB]\[.*\] has changed, after repeated"),
+        # Before, while or after it is timed: how often it is called is the clock's to say.
+        ("remembers", Outcome.WRONG_RESULT, r"once ([AB]\[.*\] has|operands had) changed"),
+        ("stops", Outcome.WRONG_RESULT, r"once ([AB]\[.*\] has|operands had) changed|unwritten"),
         ("puts_back", Outcome.LAUNCH_FAILED, r"killed by SIGSEGV"),
         ("forges", Outcome.LAUNCH_FAILED, r"sent what is no reply \(a reply to another request"),
         ("rounds_up", Outcome.LAUNCH_FAILED, r"changed the process: rounding mode changed"),

@@ -16,7 +16,7 @@ from autotune.families.family import KernelFamily
 from autotune.families.modules import load_module
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
-from autotune.operations.cases import cases_of
+from autotune.operations.cases import cases_of, special_cases
 from autotune.operations.verification import Check
 from autotune.targets.cuda.device.known_gpus import find_gpu
 
@@ -100,7 +100,8 @@ def test_cpu_kernels_are_right_at_every_size(name: str, dtype: str, tmp_path: Pa
         source = render(family, configuration, dtype=dtype)
         kernel = getattr(load_module(programs.write(source, family.name)), name)
         runtime = [configuration[each] for each in source.runtime_parameters]
-        for case in cases_of(problem):
+        cases = cases_of(problem)
+        for case in (*cases, *special_cases(problem, cases)):
             check = Check(case, problem, np.random.default_rng(7), sealed=True)
             values = entry_values(
                 operation, case.sizes, check.operands, case.scalars_of(operation)
