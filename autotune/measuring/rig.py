@@ -138,13 +138,16 @@ class Rig(Protocol):
 
     Attributes:
         pace: what first runs are worth.
-        problem: what is computed.
         ceiling: what the device can do at most.
     """
 
     pace: Pace
-    problem: Problem
     ceiling: Ceiling
+
+    @property
+    def problem(self) -> Problem:
+        """The problem that is computed."""
+        ...
 
     def now(self) -> float:
         """Seconds from a fixed point, the same for all who take part in a trial."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import zlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from autotune.operations.poke import Poke
 from autotune.operations.problem import Gemm
 from autotune.targets.cuda.machine.placement import Placement
 from autotune.targets.cuda.measure import device_check, memory
+from autotune.targets.cuda.measure.bench import ProblemBench
 from autotune.targets.cuda.measure.device_check import DeviceCheck
 from autotune.targets.cuda.measure.memory import OperandSets, SetMemory, operands
 
@@ -250,3 +253,48 @@ def test_elements_of_any_set_are_poked(
     poke.begin(1e-6)
     poke.end()
     assert "unwritten in a timed call" in poke.flaw
+
+
+class HostStopwatch:
+    """Launches at once; each takes what it is said to."""
+
+    stream = None
+    busy_at = 0.0
+
+    def once(self, enqueue: Callable[[], None]) -> float:
+        enqueue()
+        return 3e-4
+
+    def samples(self, enqueue: Callable[[], None], launches: int, count: int) -> list[float]:
+        for _ in range(count):
+            enqueue()
+        return [3e-4] * count
+
+
+@pytest.mark.parametrize("sets", [1, 3])
+@pytest.mark.parametrize("cheat", [False, True])
+def test_launches_that_are_timed_write_what_is_spoilt(
+    check: DeviceCheck, sets: int, cheat: bool
+) -> None:
+    check.bases = OperandSets(check.slab, sets).bases
+    seen: dict[int, bytes] = {}
+
+    def launch(a: int, lda: int, b: int, ldb: int, c: int, *rest: Any, stream: Any) -> None:
+        base = a - check.slab.layout.placements["A"].offset
+        now = bytes(matrix(base, check.slab.layout.placements["A"], "float32")[0])
+        if not cheat or seen.get(base) != now:
+            multiply(check, base)
+        seen[base] = now
+
+    bench = ProblemBench(check, launch, HostStopwatch(), 0.02, dict)
+    for _ in range(3):
+        bench.once()
+        assert bench.judge("ieee").right
+        bench.series(3e-4, 0.05, deadline_s=1.0, enough=lambda low: False)
+        verdict = bench.judge_last("ieee")
+        assert verdict.right is not cheat
+        if cheat:
+            assert re.search(r"C\[.*\] (stays|unwritten in a timed call)", verdict.reason)
+            return
+        check.turn()
+        bench.settle()
