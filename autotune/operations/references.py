@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import ExpressionError, InputError
 from autotune.operations.cases import SPECIAL, Case
+from autotune.operations.deviation import Deviation, largest_deviation
 from autotune.operations.formula import Formula
 from autotune.operations.problem import Problem, multiplies
 from autotune.operations.python_reference import PythonReference
@@ -146,24 +147,6 @@ class Tolerance:
         return np.asarray(allowed)
 
 
-@dataclass(frozen=True, slots=True)
-class Deviation:
-    """The element of a result that is farthest off.
-
-    Attributes:
-        error: relative to what is allowed; 1 is the limit, NaN where the result is NaN and must
-            not be.
-        place: its indices; None where no single element is known to be off.
-        found: its value.
-        expected: what it should be.
-    """
-
-    error: float
-    place: tuple[int, ...] | None = None
-    found: float = math.nan
-    expected: float = math.nan
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
     """Random operands of a case, and what comes of them.
@@ -292,7 +275,7 @@ class FullReference:
         there.
         """
         allowed = tolerance.allowed(self.scale, self.largest, self.expected)
-        return _worst(c, self.expected, allowed)
+        return largest_deviation(c, self.expected, allowed)
 
 
 class SampledReference:
@@ -359,7 +342,9 @@ class SampledReference:
         found = [
             _placed(self._row_part.worst(rows, tolerance), self.rows, None),
             _placed(self._column_part.worst(columns, tolerance), None, self.columns),
-            replace(_worst(image, self._expected, self._DEVIATIONS * allowed), place=None),
+            replace(
+                largest_deviation(image, self._expected, self._DEVIATIONS * allowed), place=None
+            ),
         ]
         # NaN is worse than all; of faults of a kind, one that has a place is told.
         return max(found, key=lambda each: (not each.error <= 1, bool(each.place), each.error))
@@ -374,29 +359,6 @@ def _placed(
     row, column = found.place
     row = row if rows is None else int(rows[row])
     return replace(found, place=(row, column if columns is None else int(columns[column])))
-
-
-def _worst(values: Matrix, expected: Matrix, allowed: Matrix) -> Deviation:
-    numbers = values.astype(np.float64, copy=False)
-    with np.errstate(all="ignore"):
-        error = np.abs(numbers - expected)
-        # Where nothing may be off nothing is, as above the diagonal of a triangle.
-        exact = (allowed == 0) & (error == 0)
-        relative = np.divide(error, allowed, out=error)
-        relative[np.broadcast_to(exact, relative.shape)] = 0
-        largest = float(relative.max())
-        if largest <= 1:
-            return Deviation(largest)
-        # What the type cannot hold as a number is compared as it holds it.
-        stored = expected.astype(values.dtype).astype(np.float64)
-        beyond = ~np.isfinite(stored)
-        same = beyond & ((stored == numbers) | np.isnan(stored) & np.isnan(numbers))
-        relative[beyond & ~(relative <= 1)] = np.inf
-        # How far a number may be off is not known where terms that it does not show are infinite.
-        relative[same | ~beyond & np.isnan(allowed) & np.isfinite(numbers)] = 0
-    worst = np.where(np.isnan(relative), np.inf, relative).argmax()
-    place = tuple(map(int, np.unravel_index(worst, relative.shape)))
-    return Deviation(float(relative[place]), place, float(numbers[place]), float(expected[place]))
 
 
 def _norms(matrix: Matrix) -> Matrix:

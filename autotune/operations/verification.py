@@ -16,11 +16,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from autotune.operations.cases import Case
+from autotune.operations.deviation import Deviation
 from autotune.operations.guarded import GuardedArray
 from autotune.operations.parts import Array
 from autotune.operations.poke import Place
 from autotune.operations.problem import Problem, multiplies
-from autotune.operations.references import Deviation, Drawn, Matrix, Tolerance
+from autotune.operations.references import Drawn, Matrix, Tolerance
 
 Kernel: TypeAlias = Callable[..., object]
 

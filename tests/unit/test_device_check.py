@@ -232,7 +232,8 @@ def test_elements_of_any_set_are_poked(
     monkeypatch.setattr(device_check, "upload", upload)
     rng = np.random.default_rng(0)
     check = DeviceCheck(CASE, Gemm(1, 1, 1, dtype, layout=layout), rng, HostSupport(dtype))
-    base = OperandSets(check.slab, 3).bases[2]
+    all_sets = OperandSets(check.slab, 3)  # which frees them with itself
+    base = all_sets.bases[2]
     placed = check.slab.layout.placements.values()
     a, b, c = (matrix(base, place, DTYPES[dtype].numpy) for place in placed)
     before = a.tobytes(), b.tobytes()
@@ -276,7 +277,8 @@ class HostStopwatch:
 def test_launches_that_are_timed_write_what_is_spoilt(
     check: DeviceCheck, sets: int, cheat: bool
 ) -> None:
-    check.bases = OperandSets(check.slab, sets).bases
+    all_sets = OperandSets(check.slab, sets)
+    check.bases = all_sets.bases
     seen: dict[int, bytes] = {}
 
     def launch(a: int, lda: int, b: int, ldb: int, c: int, *rest: Any, stream: Any) -> None:

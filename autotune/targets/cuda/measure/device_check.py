@@ -8,13 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from autotune.operations.references import (
-    Deviation,
-    Drawn,
-    FullReference,
-    SampledReference,
-    Tolerance,
-)
+from autotune.operations.deviation import Deviation
+from autotune.operations.references import Drawn, FullReference, SampledReference, Tolerance
 from autotune.operations.verification import Verdict, find_flaw, grade
 from autotune.targets.cuda.driver.interface import driver
 from autotune.targets.cuda.machine.placement import Placement, lay_out
