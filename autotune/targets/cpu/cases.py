@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from autotune.core.errors import InputError
 from autotune.families.bound import Bound
 from autotune.measuring.plan import FORMULA_PRODUCTS, HOST_PRODUCTS, affordable
-from autotune.operations.cases import Case, small_case
+from autotune.operations.cases import Case, small_case, special_cases
 from autotune.operations.problem import MatrixOperation, multiplies
 from autotune.targets.cpu.kernel import CpuProgram
 
@@ -75,7 +75,8 @@ def cased(
         except InputError:  # there are no such operands, or a division is not whole
             return False
 
-    allowed = tuple(case for case in cases if valid(case.sizes))
+    allowed = tuple(case for case in cases if valid(case.sizes) and not case.special)
     if not allowed and (small := small_case(problem, valid)) is not None:
         allowed = (small,)
+    allowed += special_cases(problem, allowed)
     return CasedProgram(program, allowed, shrinks=valid(shrunk(problem)))
