@@ -150,22 +150,34 @@ def check_trusted(folder: Path) -> None:
         OSError: it cannot be looked at.
     """
     status = folder.lstat()
-    who = None
     if stat.S_ISLNK(status.st_mode):
-        who = "is a symbolic link, which may be pointed elsewhere"
+        who: str | None = "is a symbolic link, which may be pointed elsewhere"
     elif not stat.S_ISDIR(status.st_mode):
         who = "is not a folder"
-    elif status.st_uid not in (os.geteuid(), 0):
-        who = f"belongs to another user (uid {status.st_uid}), who may change them"
-    elif status.st_mode & 0o002:
-        who = f"everybody may write (mode {stat.S_IMODE(status.st_mode):o})"
-    elif status.st_mode & 0o020:
-        who = f"its group may write (gid {status.st_gid}, mode {stat.S_IMODE(status.st_mode):o})"
+    else:
+        who = others_who_write(folder)
     if who is not None:
         raise CacheError(
             f"programs are run from {folder}, which {who}: make it a folder of your own with mode "
             "700, or give another one with --cache or AUTOTUNE_CACHE"
         )
+
+
+def others_who_write(path: Path) -> str | None:
+    """Who else may change a file or a folder, as in "which ..."; None where nobody may.
+
+    Raises:
+        OSError: it cannot be looked at.
+    """
+    status = path.stat()
+    mode = stat.S_IMODE(status.st_mode)
+    if status.st_uid not in (os.geteuid(), 0):
+        return f"belongs to another user (uid {status.st_uid}), who may change it"
+    if mode & 0o002:
+        return f"everybody may write (mode {mode:o})"
+    if mode & 0o020:
+        return f"its group may write (gid {status.st_gid}, mode {mode:o})"
+    return None
 
 
 def can_write(folder: Path) -> bool:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from autotune.families.launch import Binary, Extents
 
 _DIGEST = re.compile("[0-9a-f]{64}")
+_IDENTIFIER = re.compile("[A-Za-z_][A-Za-z0-9_]{0,255}")
 _STEPS_LIMIT = 16
 _SIZES_LIMIT = 8
 _RUNTIME_LIMIT = 16
@@ -137,12 +138,19 @@ def _step(document: object) -> LaunchStep:
     if math.prod(block) > _THREADS_LIMIT:
         raise InputError(f"binary.block must have {_THREADS_LIMIT} threads at most, got {block}")
     return LaunchStep(
-        kernel=checks.text("binary.kernel", checks.required(fields, "kernel")),
+        kernel=_kernel(checks.required(fields, "kernel")),
         grid=_extents("binary.grid", checks.required(fields, "grid")),
         block=block,
         shared_bytes=checks.count("binary.shared_bytes", checks.required(fields, "shared_bytes")),
         cluster=_extents("binary.cluster", fields.get("cluster", [1, 1, 1])),
     )
+
+
+def _kernel(value: object) -> str:
+    # The name is looked up in the binary, and stands in the text of exported programs.
+    if not isinstance(value, str) or not _IDENTIFIER.fullmatch(value):
+        raise checks.wrong("binary.kernel", "a C identifier", value)
+    return value
 
 
 def _maps(value: object) -> tuple[MappedOperand, ...]:

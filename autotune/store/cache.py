@@ -14,6 +14,7 @@ from autotune.core.configuration import Candidate, Configuration
 from autotune.core.errors import CacheError, InputError, UnknownNameError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.store import checks, schema, strict_json
+from autotune.store.interchange import without_binaries
 from autotune.store.portfolio import portfolio_document, read_portfolio
 from autotune.store.record import TuningRecord
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from autotune.core.device import DeviceFingerprint
     from autotune.model.portfolio import Portfolio
     from autotune.operations.problem import Problem
+    from autotune.store.interchange import AnyStored
 
 _log = logging.getLogger(__name__)
 
@@ -79,14 +81,23 @@ class TuningCache:
         path: the SQLite file.
         timeout_s: how long to wait for another process's transaction, in seconds.
         read_only: whether it is only read, and no file may be made beside it.
+        trusted: whether it may say what runs: its binaries, and how they are launched.
 
     Raises (every method):
         CacheError: the file is damaged, from a newer autotune, locked, or its place cannot be
             written; the message names the file and the remedy, and what is stored stays.
     """
 
-    def __init__(self, path: Path, *, timeout_s: float = 30.0, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        timeout_s: float = 30.0,
+        read_only: bool = False,
+        trusted: bool = True,
+    ) -> None:
         self.path = path
+        self._trusted = trusted
         self._timeout_s = timeout_s
         self._read_only = read_only
 
@@ -158,7 +169,7 @@ class TuningCache:
         found = []
         for document in self.portfolio_documents(operation, target):
             try:
-                found.append(read_portfolio(strict_json.parse(document)))
+                found.append(self._taken(read_portfolio(strict_json.parse(document))))
             except InputError as error:
                 _log.warning("%s: a portfolio is left out: %s", self.path, error)
         return found
@@ -173,6 +184,8 @@ class TuningCache:
 
     def binary(self, digest: str) -> bytes | None:
         """The binary with this SHA-256; None where there is none, or only a damaged one."""
+        if not self._trusted:
+            return None
         query = "SELECT CAST(content AS BLOB) FROM binaries WHERE digest = ?"
         for (content,) in self._read(query, (digest,), since=2):
             if hashlib.sha256(content).hexdigest() == digest:
@@ -247,7 +260,7 @@ class TuningCache:
             )
         [[id_, document]] = rows
         try:
-            return _record(document)
+            return self._taken(_record(document))
         except InputError as error:
             raise CacheError(f"{self.path}: record {id_} cannot be read: {error}") from error
 
@@ -373,10 +386,13 @@ class TuningCache:
         found = []
         for id_, document in documents:
             try:
-                found.append(_record(document))
+                found.append(self._taken(_record(document)))
             except InputError as error:
                 _log.warning("%s: record %s is left out: %s", self.path, id_, error)
         return found
+
+    def _taken(self, stored: AnyStored) -> AnyStored:
+        return stored if self._trusted else without_binaries(stored)
 
     def _read(
         self, query: str, values: tuple[object, ...], *, since: int = 1

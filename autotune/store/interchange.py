@@ -2,14 +2,17 @@
 
 Files come from strangers. They are data only, bounded in size, and taken as a whole or not at
 all. Compiled kernels do not travel: what a record says of its binary is left out.
+A file has at most `FILE_LIMIT` bytes and `LINES_LIMIT` lines, a line `LINE_LIMIT` bytes.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from autotune.core.errors import CacheError, InputError
+from autotune.core.reading import open_regular
 from autotune.core.writing import deliver
 from autotune.model.portfolio import Portfolio
 from autotune.store import checks, strict_json
@@ -23,12 +26,16 @@ if TYPE_CHECKING:
 Stored: TypeAlias = TuningRecord | Portfolio
 """What a line holds."""
 
+AnyStored = TypeVar("AnyStored", TuningRecord, Portfolio)
+
 FORMAT = "autotune-records"
 VERSION = 1
 LINE_LIMIT = 1 << 20
 """Bytes that a line may have."""
 FILE_LIMIT = 256 << 20
 """Bytes that a file may have."""
+LINES_LIMIT = 1 << 20
+"""Lines that a file may have."""
 
 
 def export_lines(stored: Iterable[Stored]) -> Iterator[str]:
@@ -63,7 +70,7 @@ def import_records(file: Path) -> list[Stored]:
     stored = []
     for number, line in read_lines(file):
         try:
-            stored.append(_without_binaries(parse_line(line)))
+            stored.append(without_binaries(parse_line(line)))
         except InputError as error:
             raise InputError(f"{file}:{number}: {error}") from error
     return stored
@@ -81,8 +88,8 @@ def parse_line(line: str) -> Stored:
     return TuningRecord.from_json(document)
 
 
-def _without_binaries(stored: Stored) -> Stored:
-    """How a binary is launched is as good as code: it is taken from nobody."""
+def without_binaries(stored: AnyStored) -> AnyStored:
+    """How a binary is launched is as good as code: it is taken from no stranger."""
     if isinstance(stored, TuningRecord):
         return replace(stored, binary=None)
     entries = (replace(each, binary=None, support=None) for each in stored.entries)
@@ -93,24 +100,34 @@ def read_lines(file: Path) -> Iterator[tuple[int, str]]:
     """Number and text of every line below the header; blank lines are passed over.
 
     Raises:
-        InputError: the file cannot be read, is too large, is not UTF-8, or has another header.
+        InputError: the file cannot be read, is no regular file, is too large, is not UTF-8, or
+            has another header.
     """
+    return ((number, line) for number, _, line in placed_lines(file))
+
+
+def placed_lines(file: Path) -> Iterator[tuple[int, int, str]]:
+    """Like `read_lines`, with the byte that each line begins at between number and text."""
     try:
-        with file.open("rb") as stream:
-            size = 0
+        with open_regular(file) as stream:
+            if os.fstat(stream.fileno()).st_size > FILE_LIMIT:
+                raise InputError(f"{file}: a file of records may have {FILE_LIMIT} bytes")
+            begin = 0
             number = 0
             while raw := stream.readline(LINE_LIMIT + 1):
                 number += 1
-                size += len(raw)
                 if len(raw) > LINE_LIMIT:
                     raise InputError(f"{file}:{number}: a line may have {LINE_LIMIT} bytes")
-                if size > FILE_LIMIT:
+                if begin + len(raw) > FILE_LIMIT:
                     raise InputError(f"{file}: a file of records may have {FILE_LIMIT} bytes")
+                if number > LINES_LIMIT:
+                    raise InputError(f"{file}: a file of records may have {LINES_LIMIT} lines")
                 line = _decode(file, number, raw)
                 if number == 1:
                     _check_header(file, line)
                 elif line:
-                    yield number, line
+                    yield number, begin, line
+                begin += len(raw)
             if number == 0:
                 raise InputError(f"{file} is empty, not an export of records")
     except OSError as error:

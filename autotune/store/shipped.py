@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from autotune.core.errors import InputError
 from autotune.core.paths import data_dir
+from autotune.core.reading import read_regular
 from autotune.model.portfolio import Portfolio
 from autotune.store.interchange import parse_line, read_lines
 from autotune.store.record import TuningRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from autotune.store.interchange import Stored
@@ -23,7 +24,7 @@ COMPRESSED = ".cubin.xz"
 """What the names of compressed binaries end with: they take a sixth of the room."""
 
 BINARY_LIMIT = 16 << 20
-"""Bytes that a compressed binary may have once it is decompressed."""
+"""Bytes that a binary may have, as it lies there and once it is decompressed."""
 
 _MEMORY = 256 << 20
 
@@ -76,19 +77,22 @@ def _read(file: Path) -> Iterator[Stored]:
         _log.warning("the rest is left out: %s", error)
 
 
-def shipped_binary(digest: str, folder: Path | None = None) -> bytes | None:
+def shipped_binary(
+    digest: str, folder: Path | None = None, trusted: Callable[[Path], bool] | None = None
+) -> bytes | None:
     """The shipped binary with this SHA-256, or None; a damaged one is logged and left out.
 
     Args:
         digest: in hex, as a `BinaryRecord` has it: the file is ``<device>/<digest>.cubin``, or
             the same compressed (``.cubin.xz``), or lies in the folder itself.
         folder: where the devices' folders are; None takes the package's own.
+        trusted: whether a file may be read; None reads any.
     """
     root = data_dir("cache") if folder is None else folder
     names = (f"{digest}.cubin", f"{digest}{COMPRESSED}")
     found = [file for name in names for file in (*sorted(root.glob(f"*/{name}")), root / name)]
     for file in found:
-        if not file.exists():
+        if not file.exists() or not (trusted is None or trusted(file)):
             continue
         try:
             content = _content(file)
@@ -108,7 +112,7 @@ def _content(file: Path) -> bytes:
         OSError: it cannot be read.
         LZMAError: it is not what its name says.
     """
-    content = file.read_bytes()
+    content = read_regular(file, BINARY_LIMIT)
     if not file.name.endswith(COMPRESSED):
         return content
     return lzma.LZMADecompressor(memlimit=_MEMORY).decompress(content, max_length=BINARY_LIMIT)

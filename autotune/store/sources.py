@@ -11,18 +11,19 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from autotune.core.errors import CacheError
 from autotune.core.facts import stamps_of
-from autotune.core.paths import check_trusted, data_dir
+from autotune.core.paths import data_dir, others_who_write
 from autotune.store import strict_json
 from autotune.store.cache import TuningCache
+from autotune.store.lines import index_of, portfolios_at, records_at
 from autotune.store.matching import problem_sizes, size_distance, without
-from autotune.store.shipped import read_portfolios, read_records, shipped_binary
+from autotune.store.shipped import shipped_binary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from autotune.core.device import DeviceFingerprint
+    from autotune.core.facts import Stamp
     from autotune.model.portfolio import Portfolio
     from autotune.operations.operation import Operation
     from autotune.operations.problem import Problem
@@ -62,13 +63,13 @@ class RecordSource(Protocol):
 class RecordFiles:
     """Records in JSON Lines: a file, or a folder with ``<device>/<operation>.jsonl`` in it.
 
-    Files are parsed again only when they have changed.
+    Files are read again only when they have changed.
 
     Args:
         path: the file or the folder.
         kind: the kind of device that is looked for: folders of others are passed over.
-        trusted: whether it came with this package; otherwise binaries are taken only from a
-            folder that nobody else may write.
+        trusted: whether it came with this package, or a distribution; otherwise binaries, and how
+            they are launched, are taken only from files that nobody else may write.
     """
 
     def __init__(self, path: Path, kind: str, *, trusted: bool = False) -> None:
@@ -78,42 +79,54 @@ class RecordFiles:
 
     def problems(self, operation: str, target: str) -> Iterable[tuple[str, str]]:
         """See `RecordSource.problems`."""
-        return list(dict.fromkeys(key[:2] for key, _ in self._records(operation, target)))
+        return list(
+            dict.fromkeys(
+                key
+                for stamp, _ in self._stamps(f"{operation}.jsonl")
+                for key in index_of(stamp).records.get((operation, target), ())
+            )
+        )
 
     def of_problem(
         self, fingerprint: str, operation: str, problem: str, target: str
     ) -> Iterable[TuningRecord]:
         """See `RecordSource.of_problem`."""
-        found = [
-            record
-            for key, record in self._records(operation, target)
-            if key == (fingerprint, problem)
-        ]
+        found = [r for _, r in self._records(operation, target, (fingerprint, problem))]
         return sorted(found, key=lambda record: record.created, reverse=True)
 
     def binary(self, digest: str) -> bytes | None:
         """See `RecordSource.binary`."""
         folder = self._path if self._path.is_dir() else self._path.parent
-        if not self._trusted and not _is_trusted(folder):
-            return None
-        return shipped_binary(digest, folder)
+        return shipped_binary(digest, folder, None if self._trusted else self._is_trusted)
 
     def portfolios(self, operation: str, target: str) -> Iterable[Portfolio]:
         """See `RecordSource.portfolios`."""
         return [
             each
-            for stamp in stamps_of(self._files(f"{operation}.portfolio.jsonl"))
-            for each in _parsed_portfolios(*stamp)
-            if (each.operation, each.target) == (operation, target)
+            for stamp, trusted in self._stamps(f"{operation}.portfolio.jsonl")
+            for each in portfolios_at(stamp, (operation, target), trusted)
         ]
 
     def _records(
-        self, operation: str, target: str
+        self, operation: str, target: str, wanted: tuple[str, str] | None = None
     ) -> Iterator[tuple[tuple[str, str], TuningRecord]]:
-        for stamp in stamps_of(self._files(f"{operation}.jsonl")):
-            for key, record in _parsed(*stamp):
-                if (record.operation, record.target) == (operation, target):
+        """Key and record of those of one key, or of all."""
+        for stamp, trusted in self._stamps(f"{operation}.jsonl"):
+            found = index_of(stamp).records.get((operation, target), {})
+            for key in found if wanted is None else (wanted,):
+                for record in records_at(stamp, (operation, target), key, trusted):
                     yield key, record
+
+    def _stamps(self, name: str) -> list[tuple[Stamp, bool]]:
+        """The files of a name, and whether each may say how binaries are launched."""
+        files = self._files(name)
+        return [
+            (stamp, self._trusted or self._is_trusted(file))
+            for file, stamp in zip(files, stamps_of(files), strict=True)
+        ]
+
+    def _is_trusted(self, file: Path) -> bool:
+        return _is_trusted(file, self._path)
 
     def _files(self, name: str) -> list[Path]:
         """Those of a name in the devices' folders; a single file holds whatever is asked for."""
@@ -124,19 +137,6 @@ class RecordFiles:
             for file in sorted(self._path.glob(f"*/{name}"))
             if file.parent.name.partition("-")[0] == self._kind
         ]
-
-
-@functools.lru_cache(maxsize=64)
-def _parsed(
-    file: str, changed_ns: int, size: int
-) -> Sequence[tuple[tuple[str, str], TuningRecord]]:
-    """Fingerprint, problem and record of every line of a file, as it was."""
-    return [((record.key[0], record.key[2]), record) for record in read_records(Path(file))]
-
-
-@functools.lru_cache(maxsize=64)
-def _parsed_portfolios(file: str, changed_ns: int, size: int) -> Sequence[Portfolio]:
-    return list(read_portfolios(Path(file)))
 
 
 def record_sources(database: Path, kind: str) -> list[RecordSource]:
@@ -166,7 +166,8 @@ def _layers(kind: str) -> Iterator[RecordSource]:
     for path in layer_paths():
         database = layer_database(path)
         if database.is_file():
-            yield TuningCache(database, read_only=True)
+            trusted = path in installed or _is_trusted(database, path)
+            yield TuningCache(database, read_only=True, trusted=trusted)
         elif path.is_dir() or (path.suffix == ".jsonl" and path.is_file()):
             # Code is imported from where distributions are, too.
             yield RecordFiles(path, kind, trusted=path in installed)
@@ -193,14 +194,22 @@ def _installed(places: tuple[str, ...]) -> tuple[Path, ...]:
     return tuple(found)
 
 
-@functools.cache
-def _is_trusted(folder: Path) -> bool:
-    try:
-        check_trusted(folder.resolve())
-    except (OSError, CacheError) as error:
-        _log.warning("%s: its binaries are left out: %s", folder, error)
-        return False
+def _is_trusted(file: Path, layer: Path) -> bool:
+    """Whether nobody else may change a file of a layer, or put another one in its place."""
+    for place in (layer, file.parent, file):
+        try:
+            who = others_who_write(place.resolve())
+        except (OSError, RuntimeError) as error:  # a loop of links, say
+            who = f"cannot be looked at ({error})"
+        if who is not None:
+            _untrusted(place, who)
+            return False
     return True
+
+
+@functools.lru_cache(maxsize=1024)
+def _untrusted(place: Path, who: str) -> None:
+    _log.warning("%s %s: its binaries, and how they are launched, are left out", place, who)
 
 
 def shapes(

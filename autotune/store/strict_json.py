@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from typing import Any
 
 from autotune.core.errors import InputError
@@ -73,8 +74,8 @@ def _bounded(digits: str) -> int:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     items = dict(pairs)
     if len(items) < len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = next(name for name in items if names.count(name) > 1)
+        times = Counter(name for name, _ in pairs)
+        repeated = next(name for name, count in times.items() if count > 1)
         raise InputError(f"a key may appear once, got {_short(repeated)!r} again")
     return items
 

@@ -113,6 +113,8 @@ def test_bad_description_is_refused(change: dict[str, Any], named: str) -> None:
         ({"grid": [1 << 31, 1, 1]}, "binary.grid must be below"),
         ({"grid": [1, True, 1]}, "binary.grid must be a whole number"),
         ({"kernel": ""}, "binary.kernel"),
+        ({"kernel": 'gemm"); system("true'}, "binary.kernel must be a C identifier"),
+        ({"kernel": "g" * 300}, "binary.kernel must be a C identifier"),
         ({"shared_bytes": 1.5}, "binary.shared_bytes"),
     ],
 )

@@ -131,8 +131,17 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes, message: str) -
 
 
 def test_endless_input_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="a line may have"):
+    with pytest.raises(InputError, match="not a regular file"):
         import_records(Path("/dev/zero"))
+    assert "a line may have" in refused(tmp_path / "line.jsonl", b" " * (2 << 20))
+    with (tmp_path / "sparse.jsonl").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(InputError, match="a file of records may have"):
+        import_records(tmp_path / "sparse.jsonl")
+    monkeypatch.setattr(interchange, "LINES_LIMIT", 5)
+    blank = f"{HEADER}{10 * chr(10)}".encode()
+    assert "may have 5 lines" in refused(tmp_path / "blank.jsonl", blank)
+    monkeypatch.setattr(interchange, "LINES_LIMIT", 100)
     monkeypatch.setattr(interchange, "FILE_LIMIT", 10 * len(LINE))
     text = "\n".join([HEADER, *[LINE] * 12])
     assert "a file of records may have" in refused(tmp_path / "records.jsonl", text.encode())

@@ -3,33 +3,48 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import sqlite3
 import sys
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from records import DEVICE, FINGERPRINT, PORTFOLIO, record
+from records import CUBIN, DEVICE, FINGERPRINT, PORTFOLIO, record
 
+from autotune.families.launch import Binary, LaunchPlan, LaunchStep
 from autotune.operations.problem import GEMM, Gemm
 from autotune.store import (
+    BinaryRecord,
     TuningCache,
     TuningRecord,
+    export_lines,
     export_records,
+    parse_line,
     pools,
     record_sources,
 )
+from autotune.store import lines as lines_module
 from autotune.store.sources import RecordFiles, shapes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from autotune.store import RecordSource
 
 
 pytestmark = pytest.mark.usefixtures("nothing_shipped")
 PROBLEM = Gemm(64, 64, 64)
+PLAN = LaunchPlan((64, 64, 64), (LaunchStep("gemm", (1 << 30, 1, 1), (32, 1, 1)),), 0)
+PLANNED = record(
+    fingerprint=PORTFOLIO.fingerprint,
+    target="cuda",
+    binary=BinaryRecord.of(Binary(CUBIN, "sm_90", PLAN, b"")),
+)
 
 
 def found(user: Path, problem: Gemm = PROBLEM) -> list[list[TuningRecord]]:
@@ -109,6 +124,105 @@ def test_binaries_of_a_folder_that_others_may_write_are_left_out(
     layer = record_sources(tmp_path / "none.sqlite", "cpu")[1]
     assert layer.binary(digest) is None
     assert "everybody may write (mode 777)" in caplog.text
+
+
+def layers_with_plans(folder: Path) -> dict[str, Path]:
+    """A layer of each form that holds a record and a portfolio, with their binaries."""
+    stored = [PLANNED, PORTFOLIO]
+    device = folder / "files" / PLANNED.fingerprint.slug
+    device.mkdir(parents=True)
+    export_records(stored[:1], device / "gemm.jsonl")
+    export_records(stored[1:], device / "gemm.portfolio.jsonl")
+    (folder / "one").mkdir()
+    export_records(stored, folder / "one" / "both.jsonl")
+    cache = TuningCache(folder / "cache" / "tuning.sqlite")
+    cache.add(PLANNED, binaries=[CUBIN])
+    cache.put_portfolio(PORTFOLIO, [CUBIN])
+    for place in (device, folder / "one"):
+        (place / f"{hashlib.sha256(CUBIN).hexdigest()}.cubin").write_bytes(CUBIN)
+    for place in folder.rglob("*"):
+        place.chmod(0o755 if place.is_dir() else 0o644)
+    return {
+        "folder": device / "gemm.jsonl",
+        "file": folder / "one" / "both.jsonl",
+        "cache": folder / "cache" / "tuning.sqlite",
+    }
+
+
+def told(sources: Sequence[RecordSource]) -> tuple[set[bool], set[bool], set[bool]]:
+    """Of what sources hold: records that say how a binary is launched, portfolios, binaries."""
+    digest = hashlib.sha256(CUBIN).hexdigest()
+    entries = [
+        entry
+        for source in sources
+        for portfolio in source.portfolios("gemm", "cuda")
+        for entry in portfolio.entries[:1]
+    ]
+    records = [each for source in sources for each in source.of_problem(*PLANNED.key)]
+    assert len(records) == len(entries) == 1  # nothing else of them is lost
+    return (
+        {each.binary is not None for each in records},
+        {each.binary is not None for each in entries},
+        {source.binary(digest) is not None for source in sources[1:-1]},
+    )
+
+
+@pytest.mark.parametrize("form", ["folder", "file", "cache"])
+@pytest.mark.parametrize("writable", ["", "layer", "device", "content"])
+def test_how_binaries_are_launched_is_taken_from_no_stranger(
+    form: str, writable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = layers_with_plans(tmp_path)[form]
+    layer = {"folder": file.parents[1], "file": file, "cache": file.parent}[form]
+    monkeypatch.setenv("AUTOTUNE_RECORDS", str(layer))
+    if writable:
+        place = {"layer": layer, "device": file.parent, "content": file}[writable]
+        place.chmod(place.stat().st_mode | 0o022)
+        if form == "folder" and writable == "content":
+            (file.parent / "gemm.portfolio.jsonl").chmod(0o666)
+            for each in file.parent.glob("*.cubin"):
+                each.chmod(0o666)
+    expected = ({not writable},) * 3
+    for _ in range(2):  # what is kept of a file does not know better
+        assert told(record_sources(tmp_path / "none.sqlite", "cuda")) == expected
+    if not writable:
+        file.parent.chmod(0o777)
+        assert told(record_sources(tmp_path / "none.sqlite", "cuda")) == ({False},) * 3
+
+
+def test_lines_of_other_writers_and_damaged_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = [*export_lines([record(), record(8, 8, 8)])]
+    turned = json.dumps(dict(reversed(json.loads(lines[2]).items())), indent=None)
+    lie = lines[1].replace('"state": {', '"state": {"fingerprint": "x", ')
+    text = [lines[0], lines[1], "", "{", turned, "[]", lie, *["nothing"] * 6]
+    (tmp_path / "one.jsonl").write_text("\n".join(text))
+    files = RecordFiles(tmp_path / "one.jsonl", "cpu")
+    assert files.of_problem(*record().key) == [record()]
+    assert files.of_problem(*record(8, 8, 8).key) == [record(8, 8, 8)]
+    assert len(list(files.problems("gemm", "cpu"))) == 2
+    assert len(caplog.messages) == 6
+    assert caplog.messages[0].startswith(f"{tmp_path}/one.jsonl:4: left out: ")
+    assert caplog.messages[4].endswith(": 4 more lines are left out")
+    assert "id must be that of the content" in caplog.messages[5]
+
+
+def test_only_the_lines_of_a_problem_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export_records([record(m=size) for size in range(1, 60)], tmp_path / "one.jsonl")
+    read: list[str] = []
+
+    def parse(line: str) -> Any:
+        read.append(line)
+        return parse_line(line)
+
+    monkeypatch.setattr(lines_module, "parse_line", parse)
+    for size in (7, 30, 7):
+        files = RecordFiles(tmp_path / "one.jsonl", "cpu")
+        assert files.of_problem(*record(m=size).key) == [record(m=size)]
+    assert len(read) == 2
 
 
 def test_a_read_only_layer_gets_no_files_beside_it(tmp_path: Path) -> None:
