@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import importlib
 import json
 import logging
@@ -116,13 +117,28 @@ def _run(args: argparse.Namespace) -> int:
 def _ended(work: Callable[[], int]) -> int:
     """The exit code of some work, also where it ends with an error: that is one line on stderr."""
     try:
-        return work()
+        return _with_files(work)
     except AutotuneError as error:
         told = f"autotune: {styled('error:', Style.RED)} {plain(str(error))}"
         print(drawn(told, sys.stderr), file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:  # the reader went away (`| head`)
         return 1
+
+
+def _with_files(work: Callable[[], int]) -> int:
+    """The exit code of some work.
+
+    Raises:
+        AutotuneError: the system lets this process open no more files.
+    """
+    try:
+        return work()
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        remedy = "let processes open 64 at least (`ulimit -n 64`)"
+        raise AutotuneError(f"{error.strerror}: {remedy}") from error
 
 
 def _tell(text: str) -> None:

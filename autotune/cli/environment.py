@@ -8,6 +8,7 @@ from pathlib import Path
 
 from autotune.core.check import Check, attempt
 from autotune.core.errors import InputError
+from autotune.core.paths import expanded
 from autotune.core.printable import shown
 from autotune.core.suggestions import did_you_mean
 from autotune.core.switches import is_on
@@ -45,7 +46,7 @@ def environment_checks() -> Iterator[Check]:
         yield attempt(_THREADS, _threads)
     listed = os.environ.get("AUTOTUNE_RECORD")
     if listed:
-        yield attempt("AUTOTUNE_RECORD", lambda: _recorded(Path(listed).expanduser()))
+        yield attempt("AUTOTUNE_RECORD", lambda: _recorded(expanded(listed)))
 
 
 def check_threads() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.core.errors import AutotuneError, InputError
-from autotune.core.paths import CacheLocations, data_dir
+from autotune.core.paths import CacheLocations, data_dir, expanded
 from autotune.core.writing import DATABASE
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _reason_family(path: Path, args: argparse.Namespace) -> str | None:
 def _listed(variable: str) -> list[Path]:
     """The paths that a variable of the environment lists."""
     listed = os.environ.get(variable, "").split(os.pathsep)
-    return [Path(each).expanduser() for each in listed if each]
+    return [expanded(each) for each in listed if each]
 
 
 def _storage(args: argparse.Namespace) -> Iterator[Path]:

@@ -25,7 +25,7 @@ def alone(path: Path) -> Iterator[None]:
             import fcntl
 
             with contextlib.suppress(OSError):
-                handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
                 _HELD.add(handle)
                 fcntl.flock(handle, fcntl.LOCK_EX)
         yield

@@ -6,6 +6,7 @@ import errno
 import functools
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import platformdirs
 
 from autotune.core.errors import AutotuneError, CacheError, InputError
+from autotune.core.printable import shown
 
 _PRIVATE = 0o700
 
@@ -44,6 +46,39 @@ def data_dir(name: str) -> Path:
     )
 
 
+NOWHERE = Path(os.devnull, "autotune")
+"""Stands for a user's own folders where there is no home: nothing is there, nor can be made."""
+
+
+def expanded(path: str | os.PathLike[str]) -> Path:
+    """A path with ``~`` replaced by the home folder that it stands for.
+
+    Raises:
+        InputError: there is no such user, or no home folder.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise InputError(
+            f"{shown(str(path))} begins with the home folder of a user who is not known here: "
+            "give the whole path"
+        ) from error
+
+
+def user_folder(find: Callable[..., Path]) -> Path:
+    """A folder for the user's files, or `NOWHERE` without a home folder.
+
+    Args:
+        find: a function of platformdirs.
+    """
+    try:
+        path = find("autotune", appauthor=False)
+    except RuntimeError:
+        return NOWHERE
+    # Earlier versions of it leave the name of a home folder that is not known.
+    return NOWHERE if path.parts[:1] == ("~",) else path
+
+
 @dataclass(frozen=True, slots=True)
 class CacheLocations:
     """The places of one cache; they move together.
@@ -63,12 +98,14 @@ class CacheLocations:
         A path that ends in ``.sqlite`` names the database file, and its folder is the root.
         Nothing is created.
 
+        Without a home folder they are `NOWHERE`.
+
         Raises:
-            InputError: the path is that of another file.
+            InputError: the path is that of another file, or of a user who is not known.
         """
         given = cache or os.environ.get("AUTOTUNE_CACHE")
-        path = Path(given) if given else platformdirs.user_data_path("autotune", appauthor=False)
-        path = path.expanduser().absolute()
+        path = expanded(given) if given else user_folder(platformdirs.user_data_path)
+        path = path.absolute()
         if path.suffix == ".sqlite":
             return cls(root=path.parent, database=path)
         if _is_file(path) or path.suffix == ".jsonl":
@@ -119,6 +156,8 @@ def private_folder(path: Path) -> Path:
     Raises:
         CacheError: the folder cannot be created, or something else has its name.
     """
+    if path.is_relative_to(NOWHERE):
+        raise CacheError(_HOMELESS)
     try:
         for folder in (*reversed(path.parents), path):
             if not folder.is_dir():
@@ -129,6 +168,12 @@ def private_folder(path: Path) -> Path:
             "give a writable folder with --cache or AUTOTUNE_CACHE"
         ) from error
     return path
+
+
+_HOMELESS = (
+    "nothing can be stored: this user has no home folder (no HOME, no account): give a folder "
+    "with --cache or AUTOTUNE_CACHE"
+)
 
 
 def _make_private(folder: Path) -> None:
@@ -182,6 +227,8 @@ def others_who_write(path: Path) -> str | None:
 
 def can_write(folder: Path) -> bool:
     """Whether this process may write a folder, or make it where it is missing."""
+    if folder.is_relative_to(NOWHERE):
+        return False
     place = next((each for each in (folder, *folder.parents) if os.path.lexists(each)), folder)
     # Whatever else is wrong with the place is told by those who write there.
     return not place.is_dir() or os.access(place, os.W_OK | os.X_OK)

@@ -8,9 +8,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from io import BufferedReader
     from pathlib import Path
 
 _NONBLOCK = getattr(os, "O_NONBLOCK", 0)
@@ -18,7 +19,7 @@ _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
 _BINARY = getattr(os, "O_BINARY", 0)
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BufferedReader:
     """Open a regular file to read its bytes.
 
     Raises:
@@ -49,8 +50,8 @@ def read_regular(path: Path, limit: int) -> bytes:
     """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
-        # Nothing of a sparse file is read; one that grows meanwhile is read no further.
-        content = b"" if size > limit else file.read(limit + 1)
+        # `read` makes room for all that may come; of a file that is too large nothing is read.
+        content = b"" if size > limit else file.read(size + 1)
     if max(size, len(content)) > limit:
         raise OSError(errno.EFBIG, f"larger than {limit} bytes", str(path))
     return content

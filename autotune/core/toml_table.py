@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import tomllib
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune.core.errors import FamilyError, InputError
 from autotune.core.printable import shown
+from autotune.core.reading import read_regular
 from autotune.core.suggestions import did_you_mean, listed, must_be, nearest
 
 if TYPE_CHECKING:
@@ -69,15 +71,14 @@ class Table:
             InputError: the file cannot be read, is not UTF-8, or is not TOML.
         """
         try:
-            with path.open("rb") as file:
-                content = file.read(LARGEST_FILE + 1)
-            if len(content) > LARGEST_FILE:
-                raise error(f"{path}: must have at most {LARGEST_FILE} bytes")
+            content = read_regular(path, LARGEST_FILE)
             source = content.decode("utf-8").replace("\r\n", "\n")
             return cls(path, source, "", tomllib.loads(source), error)
         except UnicodeDecodeError as fault:
             raise error(f"{path}: must be UTF-8 text: {fault}") from fault
         except OSError as fault:
+            if fault.errno == errno.EFBIG:
+                raise error(f"{path}: must have at most {LARGEST_FILE} bytes") from fault
             raise error(f"{path}: cannot be read: {fault.strerror}") from fault
         except tomllib.TOMLDecodeError as fault:
             raise error(f"{path}: must be valid TOML: {fault}") from fault

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.core.arguments import paths, texts
-from autotune.core.errors import FamilyError, UnknownNameError
+from autotune.core.errors import FamilyError, InputError, UnknownNameError
 from autotune.core.facts import stamps_of
-from autotune.core.paths import data_dir
+from autotune.core.paths import data_dir, expanded
 from autotune.core.printable import shown
 from autotune.core.suggestions import must_be
 from autotune.families.index import Families, FamilyEntry, FamilyFile, entries_of
@@ -168,10 +168,11 @@ def _folders(extra: Iterable[str | os.PathLike[str]]) -> Iterator[Path]:
     seen: set[Path] = set()
     for place, origin in places:
         try:
-            folder = place.expanduser().resolve()
-        except (OSError, RuntimeError) as error:  # a loop of links, a user who is not there
+            folder = expanded(place).resolve()
+            found = folder.is_dir()
+        except (OSError, RuntimeError, InputError) as error:  # a loop of links, say
             raise FamilyError(f"{shown(str(place))}{origin} cannot be found: {error}") from error
-        if not folder.is_dir():
+        if not found:
             raise FamilyError(f"{place}{origin} must be a folder with kernel families (*.toml)")
         if folder not in seen:
             seen.add(folder)

@@ -6,6 +6,7 @@ They unpickle those files, so every one must have the digest that was noted when
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
@@ -14,10 +15,14 @@ from typing import TYPE_CHECKING
 
 from autotune.core.facts import FILE, Facts
 from autotune.core.paths import check_trusted, private_folder
+from autotune.core.reading import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+LARGEST_PROGRAM = 64 << 20
+"""Bytes that a program, and what is made of it, may have."""
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +59,7 @@ class CompiledFiles:
         try:
             # An index begins with the pickled text of its version.
             return bool(indices) and all(
-                version.encode() in path.read_bytes()[:64] for path in indices
+                version.encode() in read_regular(path, LARGEST_PROGRAM)[:64] for path in indices
             )
         except OSError:
             return False
@@ -104,13 +109,19 @@ class CompiledFiles:
         self.note()
 
     def contents(self) -> Iterator[tuple[str, bytes]]:
-        """Name and content of every file."""
+        """Name and content of every file; no content of a pipe, say, which nobody has noted."""
         with contextlib.suppress(FileNotFoundError):
             # Listed at once: whoever takes only some leaves no folder open.
             for path in sorted(self._folder.iterdir()):
                 if path.name.startswith(f"{self._path.stem}."):
                     with contextlib.suppress(FileNotFoundError):
-                        yield path.name, path.read_bytes()
+                        try:
+                            content = read_regular(path, LARGEST_PROGRAM)
+                        except OSError as error:
+                            if error.errno not in (errno.EINVAL, errno.EFBIG):
+                                raise
+                            content = b""
+                        yield path.name, content
 
     def _digests(self) -> dict[str, str]:
         return {name: hashlib.sha256(content).hexdigest() for name, content in self.contents()}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import ExpressionError, FamilyError, InputError
 from autotune.core.printable import shown
+from autotune.core.reading import read_regular
 from autotune.core.toml_table import LARGEST_FILE
 from autotune.operations.epilogue import epilogue_of
 from autotune.operations.formula import Formula
@@ -89,11 +90,7 @@ def _result(top: Table) -> Formula | PythonReference:
         top.fail("reference", 'must be like "reference.py:function", a file beside this one')
     path = top.path.parent / match[1]
     try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST_FILE + 1)
-        if len(content) > LARGEST_FILE:
-            top.fail("reference", f"must be in a file of at most {LARGEST_FILE} bytes")
-        return PythonReference(match[2], content.decode("utf-8"))
+        return PythonReference(match[2], read_regular(path, LARGEST_FILE).decode("utf-8"))
     except (OSError, UnicodeDecodeError, ExpressionError) as error:
         top.fail("reference", f"must be a function in {path}: {error}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import functools
 import hashlib
 import json
@@ -18,9 +19,17 @@ import platformdirs
 
 from autotune.core.errors import CacheError
 from autotune.core.facts import FILE, Facts
-from autotune.core.paths import NO_SPACE, can_write, check_trusted, no_space, private_folder
+from autotune.core.paths import (
+    NO_SPACE,
+    can_write,
+    check_trusted,
+    no_space,
+    private_folder,
+    user_folder,
+)
+from autotune.core.reading import read_regular
 from autotune.core.version import __version__
-from autotune.families.compiled_files import CompiledFiles
+from autotune.families.compiled_files import LARGEST_PROGRAM, CompiledFiles
 from autotune.families.languages import language_of
 
 if TYPE_CHECKING:
@@ -181,7 +190,7 @@ class ProgramCache:
             return
         shared = self.shared / path.relative_to(self.folder)
         try:
-            content = shared.read_bytes()
+            content = read_regular(shared, LARGEST_PROGRAM)
             for folder in (self.shared, shared.parent):
                 check_trusted(folder)
         except OSError:
@@ -217,7 +226,7 @@ def _renderer() -> list[object]:
 def _is_named_by_its_digest(path: Path) -> bool:
     """Whether a source is what was rendered under its name."""
     try:
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        digest = hashlib.sha256(read_regular(path, LARGEST_PROGRAM)).hexdigest()
     except OSError:
         return False
     return path.stem.rpartition("_")[2] == digest[:16]
@@ -226,7 +235,7 @@ def _is_named_by_its_digest(path: Path) -> bool:
 @functools.cache
 def _own_folder(process: int) -> Path:
     """Where a process keeps programs that it may not keep where they should be."""
-    folder = platformdirs.user_cache_path("autotune", appauthor=False) / "programs"
+    folder = user_folder(platformdirs.user_cache_path) / "programs"
     if can_write(folder):
         with contextlib.suppress(CacheError, OSError):
             check_trusted(private_folder(folder))
@@ -257,9 +266,13 @@ def _unwritable(path: Path, error: OSError) -> CacheError:
 
 def _holds(path: Path, content: bytes) -> bool:
     try:
-        return path.read_bytes() == content
+        return read_regular(path, len(content)) == content
     except FileNotFoundError:
         return False
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.EFBIG):  # something else has its name
+            return False
+        raise
 
 
 def _publish(path: Path, content: bytes) -> None:

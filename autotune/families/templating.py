@@ -57,6 +57,9 @@ _DIGESTED: dict[tuple[str, tuple[Path, ...]], Digested] = {}
 
 _LONGEST_LOOP = 4096
 
+LARGEST_TEMPLATE = 1 << 20
+"""Bytes that a template may have."""
+
 
 def _bounded_range(*bounds: int) -> range:
     """`range` for templates: their numbers are a space's, whose author may be anybody."""
@@ -139,6 +142,9 @@ def _digest(template: str, folders: tuple[Path, ...]) -> Digested:
         name = waiting.pop()
         if name in sources:
             continue
+        file = template_path(name, folders)
+        if file.is_file() and file.stat().st_size > LARGEST_TEMPLATE:
+            raise FamilyError(f"{file}: a template may have {LARGEST_TEMPLATE} bytes")
         with _blaming(name, folders):
             sources[name], path, _ = jinja.loader.get_source(jinja, name)
             references = _references(sources[name], name, path)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import InputError
 from autotune.core.printable import printable, shown
+from autotune.core.reading import open_regular
 from autotune.recorded import foreign, sweeps
 
 if TYPE_CHECKING:
@@ -77,8 +78,8 @@ def open_recording(path: Path) -> Iterator[Recording]:
 def _content(path: Path) -> bytearray:
     """The bytes of a file, decompressed; no more of them than `LARGEST_FILE` and a chunk."""
     content = bytearray()  # `read` would make room for all that may come
-    with path.open("rb") as file:
-        packed = file.peek(len(_GZIP)).startswith(_GZIP)  # it may be a pipe, opened once
+    with open_regular(path) as file:
+        packed = file.peek(len(_GZIP)).startswith(_GZIP)
         source = gzip.GzipFile(fileobj=file) if packed else file
         try:
             while len(content) <= LARGEST_FILE and (more := source.read(_CHUNK)):

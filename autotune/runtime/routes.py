@@ -10,9 +10,10 @@ import functools
 import logging
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.core.errors import InputError
+from autotune.core.paths import expanded
 from autotune.core.writing import check_lines
 
 if TYPE_CHECKING:
@@ -76,14 +77,13 @@ def _listen(given: str) -> None:
         if given == "stderr":
             handler = logging.StreamHandler(sys.stderr)
         else:
-            path = Path(given).expanduser().absolute()
+            path = expanded(given).absolute()
             check_lines(path)
             # Lines are appended at once and whole, so that processes may share a file.
             handler = logging.FileHandler(path, encoding="utf-8")
-    except OSError as error:  # a program must not end for its log
-        _warnings.warning(
-            "%s=%s cannot be written (%s): nothing is told", VARIABLE, given, error.strerror
-        )
+    except (OSError, InputError) as error:  # a program must not end for its log
+        why = getattr(error, "strerror", None) or error
+        _warnings.warning("%s=%s cannot be written (%s): nothing is told", VARIABLE, given, why)
         return
     handler.setFormatter(logging.Formatter("autotune: %(message)s"))
     _log.addHandler(handler)

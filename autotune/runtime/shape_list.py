@@ -12,6 +12,7 @@ for nothing, and neither does a last line that is not complete: its process was 
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from typing import Any
 
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError
+from autotune.core.reading import read_regular
 from autotune.core.suggestions import must_be
 from autotune.core.writing import check_lines
 from autotune.families.catalog import find_operation
@@ -29,6 +31,9 @@ from autotune.store import strict_json
 
 LARGEST_LIST = 1 << 26
 """Bytes that a list may have."""
+
+LONGEST_LINE = 1 << 12
+"""Characters that a line may have."""
 
 _FIELDS = ("dtype", "out_dtype", "layout", "accuracy", "threads")
 _KEYS = ("operation", "shape", *_FIELDS, "target", "weight")
@@ -120,6 +125,8 @@ def read_shapes(
     found: dict[tuple[Problem, str], float] = {}
     for number, text in _lines(path):
         try:
+            if len(text) > LONGEST_LINE:
+                raise InputError(f"a line may have {LONGEST_LINE} characters, has {len(text)}")
             used = _used(strict_json.parse(text), defined)
         except InputError as error:
             raise InputError(f"{path}:{number}: {error}") from error
@@ -135,15 +142,13 @@ def read_shapes(
 def _lines(path: Path) -> list[tuple[int, str]]:
     """The lines that are not empty, less a last one that was not finished, with their numbers."""
     try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST_LIST + 1)
-        text = content.decode("utf-8-sig")
+        text = read_regular(path, LARGEST_LIST).decode("utf-8-sig")
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise InputError(f"{path} must have at most {LARGEST_LIST} bytes") from error
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path} must be UTF-8 text: {error}") from error
-    if len(content) > LARGEST_LIST:
-        raise InputError(f"{path} must have at most {LARGEST_LIST} bytes")
     lines = text.split("\n")
     last = lines[-1].strip()
     if last and not last.endswith("}"):

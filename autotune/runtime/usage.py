@@ -17,12 +17,15 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.core.errors import InputError
+from autotune.core.paths import expanded
 from autotune.runtime.shape_list import UsedShape, append
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from autotune.operations.problem import Problem
     from autotune.targets.kernel import Kernel
 
@@ -35,9 +38,8 @@ _log = logging.getLogger(__name__)
 def counted(kernel: Kernel) -> Kernel:
     """A kernel that was looked up; its calls are counted where the environment asks for that."""
     given = os.environ.get(VARIABLE)
-    if given:
-        recorder = _recorder(Path(given).expanduser().absolute())
-        count = recorder.count(kernel.problem, kernel.target)
+    if given and (path := _path(given)) is not None:
+        count = _recorder(path.absolute()).count(kernel.problem, kernel.target)
         count.look_up()
         kernel.hear(count.add)
     return kernel
@@ -46,9 +48,18 @@ def counted(kernel: Kernel) -> Kernel:
 def counter(problem: Problem, target: str) -> Callable[[], None] | None:
     """What counts a use of a problem that a library may compute; None where nobody asks for it."""
     given = os.environ.get(VARIABLE)
-    if not given:
+    if not given or (path := _path(given)) is None:
         return None
-    return _recorder(Path(given).expanduser().absolute()).count(problem, target).add
+    return _recorder(path.absolute()).count(problem, target).add
+
+
+@functools.cache
+def _path(given: str) -> Path | None:
+    try:
+        return expanded(given)
+    except InputError as error:  # a program must not end for its list of shapes
+        _log.warning("%s: %s: shapes are not recorded", VARIABLE, error)
+        return None
 
 
 class Count:

@@ -334,7 +334,7 @@ class TuningCache:
         query = f"SELECT {_COLUMNS} FROM measurements{where} ORDER BY number"
         try:
             return [_stored(row) for row in self._read(query, values)]
-        except ValueError as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise CacheError(f"{self.path}: a measurement cannot be read: {error}") from error
 
     def studies(self) -> list[str]:
@@ -444,17 +444,19 @@ def _stored(row: tuple[Any, ...]) -> StoredMeasurement:
         study,
         fingerprint,
         operation,
-        json.loads(problem),
+        checks.mapping("problem", json.loads(problem)),
         target,
-        Candidate(family, Configuration(json.loads(configuration))),
+        Candidate(
+            family, Configuration(checks.scalars("configuration", json.loads(configuration)))
+        ),
         Measurement(
             Outcome(outcome),
-            median_s,
-            None if low_s is None else (low_s, high_s),
+            None if median_s is None else checks.number("median_s", median_s),
+            None if low_s is None else checks.interval("interval_s", (low_s, high_s)),
             repeats,
             error,
             reason,
-            json.loads(details),
+            dict(checks.mapping("details", json.loads(details))),
         ),
         created,
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.check import Check, Status, attempt
 from autotune.core.errors import InputError
-from autotune.core.paths import NO_SPACE, can_write, check_trusted, no_space
+from autotune.core.paths import NO_SPACE, NOWHERE, can_write, check_trusted, no_space
 from autotune.store.cache import TuningCache
 from autotune.store.interchange import parse_line, read_lines
 from autotune.store.sources import layer_database, layer_paths
@@ -53,6 +53,8 @@ def layer_checks() -> list[Check]:
 
 def _folder(root: Path) -> Check:
     """Where it is, and whether there is room to write."""
+    if root.is_relative_to(NOWHERE):
+        return Check.problem("folder", "this user has no home folder", _ELSEWHERE)
     there = next(each for each in (root, *root.parents) if os.path.lexists(each))
     if not there.is_dir():
         return Check.problem("folder", f"{there} is not a folder", _ELSEWHERE)

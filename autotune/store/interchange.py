@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Stored: TypeAlias = TuningRecord | Portfolio
 """What a line holds."""
 
-AnyStored = TypeVar("AnyStored", TuningRecord, Portfolio)
+AnyStored = TypeVar("AnyStored", bound=TuningRecord | Portfolio)
 
 FORMAT = "autotune-records"
 VERSION = 1

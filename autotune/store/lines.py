@@ -128,6 +128,8 @@ def portfolios_at(stamp: Stamp, kind: Kind, trusted: bool) -> Sequence[Portfolio
 def _at(stamp: Stamp, places: Sequence[Place]) -> Iterator[Stored]:
     """What is at some places of a file; a line that is no good is logged and left out."""
     file = Path(stamp[0])
+    if not places:
+        return
     try:
         with open_regular(file) as stream:
             for place in places:

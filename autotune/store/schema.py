@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 3
 """Stored in the file's `user_version`: how many of `_STEPS` it has been through."""
 
+VALUE_LIMIT = 64 << 20
+"""Bytes that a value, or a row, may have."""
+
 APPLICATION_ID = 0x61746E65
 """Stored in the file's `application_id` ("atne"): tells a cache from other SQLite files."""
 
@@ -180,14 +183,32 @@ def _connect(path: Path, mode: str, timeout_s: float) -> sqlite3.Connection:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     uri = f"{path.absolute().as_uri()}?{mode}"
     # No isolation level: transactions begin where the code says so.
-    return sqlite3.connect(uri, uri=True, timeout=timeout_s, isolation_level=None)
+    connection = sqlite3.connect(uri, uri=True, timeout=timeout_s, isolation_level=None)
+    # The file may be a stranger's: its schema runs nothing, and a value has a size.
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, VALUE_LIMIT)
+    connection.execute("PRAGMA trusted_schema = OFF")
+    # A text that is damaged is the fault of its row, not of all that are read with it.
+    connection.text_factory = _text
+    return connection
+
+
+def _text(content: bytes) -> str:
+    return content.decode("utf-8", "replace")
 
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:
     """The schema's version; 0 for an empty database, an error for a strange one."""
     [[application]] = connection.execute("PRAGMA application_id")
     [[version]] = connection.execute("PRAGMA user_version")
-    [[tables]] = connection.execute("SELECT count(*) FROM sqlite_master")
+    [[tables, others]] = connection.execute(
+        # A table has a page where it begins: views, triggers and virtual tables have none.
+        "SELECT count(*), total(type NOT IN ('table', 'index') OR rootpage = 0) FROM sqlite_master"
+    )
+    if others:
+        raise CacheError(
+            f"{path} is no cache: it has views, triggers or virtual tables, whose text would be "
+            "run: use --cache elsewhere; the file was left as it is"
+        )
     if application == APPLICATION_ID and version > SCHEMA_VERSION:
         raise CacheError(
             f"{path} was written by a newer autotune (schema {version}, this one knows "

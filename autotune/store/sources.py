@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
@@ -11,8 +12,9 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from autotune.core.errors import InputError
 from autotune.core.facts import stamps_of
-from autotune.core.paths import data_dir, others_who_write
+from autotune.core.paths import data_dir, expanded, others_who_write
 from autotune.store import strict_json
 from autotune.store.cache import TuningCache
 from autotune.store.lines import index_of, portfolios_at, records_at
@@ -119,11 +121,12 @@ class RecordFiles:
 
     def _stamps(self, name: str) -> list[tuple[Stamp, bool]]:
         """The files of a name, and whether each may say how binaries are launched."""
-        files = self._files(name)
-        return [
-            (stamp, self._trusted or self._is_trusted(file))
-            for file, stamp in zip(files, stamps_of(files), strict=True)
-        ]
+        found = []
+        for file in self._files(name):
+            with contextlib.suppress(OSError):  # it was there when the folder was listed
+                [stamp] = stamps_of([file])
+                found.append((stamp, self._trusted or self._is_trusted(file)))
+        return found
 
     def _is_trusted(self, file: Path) -> bool:
         return _is_trusted(file, self._path)
@@ -152,8 +155,21 @@ def record_sources(database: Path, kind: str) -> list[RecordSource]:
 
 def layer_paths() -> list[Path]:
     """Where the read-only layers are to be: those of the variable, then those of distributions."""
-    named = [Path(each) for each in os.environ.get(VARIABLE, "").split(os.pathsep) if each]
-    return [*(each.expanduser().absolute() for each in named), *_installed(tuple(sys.path))]
+    named = [each for each in os.environ.get(VARIABLE, "").split(os.pathsep) if each]
+    found = (_named(each) for each in named)
+    return [*(each.absolute() for each in found if each), *_installed(tuple(sys.path))]
+
+
+@functools.cache
+def _named(place: str) -> Path | None:
+    try:
+        path = expanded(place)
+        path.exists()  # a name may be too long to be looked for
+    except (InputError, OSError) as error:
+        why = getattr(error, "strerror", None) or error
+        _log.warning("%s: a layer is left out: %s", VARIABLE, why)
+        return None
+    return path
 
 
 def layer_database(path: Path) -> Path:

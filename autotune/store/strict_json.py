@@ -25,6 +25,8 @@ def parse(text: str) -> Any:
         InputError: not JSON, a number that is not finite or does not fit in 64 bits, a repeated
             key, or nesting too deep to follow.
     """
+    if not isinstance(text, str):  # a value of a database that others may have made
+        raise InputError(f"not valid JSON: no text, got {type(text).__name__}")
     try:
         return json.loads(
             text,

@@ -412,6 +412,91 @@ def test_read_only_media_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "for a writable place" in _refusal(lambda: cache.add(record(128)))
 
 
+def test_only_a_place_that_cannot_be_opened_is_read_as_it_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = TuningCache(tmp_path / "tuning.sqlite")
+    cache.add(record())
+    opened = []
+
+    def connect(place: str, **options: Any) -> sqlite3.Connection:
+        opened.append(place.rpartition("?")[2])
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+        raise error
+
+    monkeypatch.setattr(sqlite3, "connect", connect)
+    assert "check the disk" in _refusal(cache.records)
+    assert opened == ["mode=rw"]  # as immutable it might be read amid somebody's writing
+
+
+def test_a_disk_that_takes_nothing_is_found_before_there_is_something(tmp_path: Path) -> None:
+    cache = TuningCache(tmp_path / "tuning.sqlite")
+    cache.add(record())
+    script = (
+        "import resource, sys; from pathlib import Path; from autotune.store import TuningCache\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1, 1))\n"
+        "TuningCache(Path(sys.argv[1])).check_writable()\n"
+    )
+    command = [sys.executable, "-c", script, str(cache.path)]
+    child = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert child.returncode == 1, "a transaction that writes nothing proves nothing"
+    assert "autotune.core.errors.CacheError: cannot " in child.stderr
+    assert cache.records() == [record()]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE VIEW more AS WITH RECURSIVE t(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM t) "
+        "SELECT x FROM t",
+        "CREATE TRIGGER more AFTER INSERT ON records BEGIN DELETE FROM records; END",
+        "CREATE VIRTUAL TABLE more USING fts4(text)",
+    ],
+    ids=["view", "trigger", "virtual table"],
+)
+def test_a_schema_that_runs_something_is_refused(tmp_path: Path, statement: str) -> None:
+    cache = TuningCache(tmp_path / "tuning.sqlite")
+    cache.add(record())
+    _sql(cache.path, statement)
+    before = cache.path.read_bytes()
+    for work in (cache.records, cache.portfolios, lambda: cache.add(record(128))):
+        assert "has views, triggers or virtual tables" in _refusal(work)
+    assert cache.path.read_bytes() == before
+
+
+def test_values_of_strangers_have_a_size_and_a_type(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = TuningCache(tmp_path / "tuning.sqlite")
+    cache.add(*(record(m) for m in (1, 2, 3, 4)))
+    for m, value in ((1, "CAST(x'ff7b7d' AS TEXT)"), (2, "x'7b7d'"), (3, "'[]'")):
+        _sql(cache.path, f"UPDATE records SET document = {value} WHERE id = '{record(m).id}'")
+    assert cache.records() == [record(4)]
+    assert len(caplog.messages) == 3
+    _sql(cache.path, "UPDATE records SET document = zeroblob(100000000)")
+    assert "too big" in _refusal(cache.records)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("problem", "'[]'"),
+        ("configuration", """'{"sm": [1]}'"""),
+        ("configuration", "'[[]]'"),
+        ("details", "x'00'"),
+        ("details", f"'{'[' * 20_000}'"),
+        ("median_s", "'long'"),
+        ("interval_low_s", "-1.0"),
+    ],
+)
+def test_measurements_of_strangers_are_checked(tmp_path: Path, column: str, value: str) -> None:
+    cache = TuningCache(tmp_path / "tuning.sqlite")
+    cache.add_measurements("study", FINGERPRINT, PROBLEM, "cpu", MEASUREMENTS)
+    _sql(cache.path, f"UPDATE measurements SET {column} = {value} WHERE number = 1")
+    assert "a measurement cannot be read" in _refusal(cache.measurements)
+
+
 def test_unreadable_rows_do_not_hide_the_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,14 +4,19 @@ import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import platformdirs
 import pytest
 
 import autotune
+from autotune import Gemm, load
 from autotune.core.errors import AutotuneError, CacheError, InputError
 from autotune.core.paths import CacheLocations, data_dir, private_folder
+from autotune.families.catalog import load_families
+from autotune.store import TuningCache
+from autotune.targets.cuda.device.known_gpus import find_gpu
 
 PACKAGE = Path(autotune.__file__).parent
 
@@ -135,3 +140,74 @@ def test_a_file_of_its_own_is_no_cache(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(InputError, match="AUTOTUNE_CACHE"):
         CacheLocations.at()
     assert CacheLocations.at(tmp_path / "script").root == tmp_path / "script"
+
+
+HOMELESS = """
+import os, pwd, sys
+def unknown(*_):
+    raise KeyError("uid not found")
+pwd.getpwuid = pwd.getpwnam = unknown
+for name in ("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "AUTOTUNE_CACHE"):
+    os.environ.pop(name, None)
+"""
+
+
+def homeless(script: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", HOMELESS + script]
+    return subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=100
+    )
+
+
+def test_a_user_without_a_home_computes_and_stores_nothing(tmp_path: Path) -> None:
+    done = homeless(
+        "import numpy as np, autotune; a, b = np.ones((9, 8)), np.ones((8, 7));"
+        "print((autotune.matmul(a, b) == 8).all() and (autotune.matmul(b.T, a.T) == 8).all());"
+        "print(autotune.load(autotune.Gemm(8, 8, 8), 'cpu', match='nearest').match)",
+        tmp_path,
+    )
+    assert done.stdout.split()[0] == "True", done.stderr
+    assert done.stderr.count("AUTOTUNE_CACHE names a folder that can") == 1
+    assert "Traceback" not in done.stderr
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_commands_tell_a_user_without_a_home_what_to_do(tmp_path: Path) -> None:
+    for words, code in ((["cache", "list"], 0), (["tune", "--shape", "8x8x8"], 1)):
+        done = homeless(f"from autotune.cli import main; sys.exit(main({words}))", tmp_path)
+        assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+    assert "no home folder" in done.stderr
+    assert "--cache or AUTOTUNE_CACHE" in done.stderr
+    assert [*tmp_path.iterdir()] == []
+
+
+LONG = "x" * 5000
+UNKNOWN = "~nobody-of-this-name/place"
+
+
+@pytest.mark.parametrize("given", [UNKNOWN, LONG])
+def test_paths_that_are_none_are_one_line(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Callable[[], object]] = [
+        lambda: TuningCache(CacheLocations.at(given).database).records(),
+        lambda: load_families(target="cpu", extra=[given]),
+        lambda: find_gpu(f"{given}.toml"),
+    ]
+    for ask in asked:
+        with pytest.raises(AutotuneError) as caught:
+            ask()
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("given", [UNKNOWN, LONG])
+def test_variables_that_name_no_path_cost_a_warning(
+    given: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("AUTOTUNE_RECORDS", "AUTOTUNE_RECORD", "AUTOTUNE_LOG"):
+        monkeypatch.setenv(name, given)
+    for _ in range(2):
+        load(Gemm(8, 8, 8), "cpu", match="nearest")
+    for name, told in (
+        ("AUTOTUNE_RECORDS", "a layer is left out"),
+        ("AUTOTUNE_RECORD", "shapes are not recorded"),
+    ):
+        assert sum(m.startswith(name) and told in m for m in caplog.messages) == 1, name

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from autotune.core.errors import CacheError, CompileError
+from autotune.core.file_lock import alone
 from autotune.families import program_cache
 from autotune.families.compiled_files import CompiledFiles
 from autotune.families.modules import load_module
@@ -195,3 +196,21 @@ def test_another_user_uses_roots_cache_without_a_home() -> None:
         )
     assert done.stdout == "False 2 1\n2 0\n", done.stderr
     assert "for this process alone" in done.stderr
+
+
+def test_a_pipe_in_the_place_of_a_program_is_replaced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "cache" / "programs"
+    assert load(folder).stdout == "2 0\n"
+    (program,) = (folder / "cpu").glob("*.py")
+    compiled = [*(folder / "cpu" / "__pycache__").iterdir()]
+    for path in (program, *compiled):
+        path.unlink()
+        os.mkfifo(path)
+    assert load(folder).stdout == "2 0\n"
+    assert program.is_file()
+    assert all(not path.is_fifo() for path in compiled)
+    os.mkfifo(folder / "lock")
+    with alone(folder / "lock"):
+        pass

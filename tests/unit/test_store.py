@@ -233,6 +233,9 @@ def test_a_record_says_whether_it_is_noisy_or_slower_than_the_library() -> None:
     assert not record().slower_than_library
     assert not record(baseline=None).slower_than_library
     assert record(baseline=BaselineRecord("NumPy", 1e-3, 0.97)).slower_than_library
+    assert record().caveats == ()
+    assert record(baseline=BaselineRecord("NumPy", 1e-3, 0.97)).caveats == ("slower than NumPy",)
+    assert record(baseline=None, noise="a throttled GPU").caveats == ("a throttled GPU",)
 
 
 def test_of_equals_the_newest_of_each_key_is_kept() -> None:

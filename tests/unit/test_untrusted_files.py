@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import json
 import math
+import os
 import random
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +21,18 @@ from autotune.core.printable import printable, shown
 from autotune.core.toml_table import LARGEST_FILE, Table
 from autotune.families.reading import read_family
 from autotune.families.rendering import render
+from autotune.families.templating import template_digest
 from autotune.recorded import read_recorded
+from autotune.runtime.shape_list import LONGEST_LINE, read_shapes
+from autotune.store import strict_json
 from autotune.store.interchange import export_lines, import_records
 from autotune.store.record import TuningRecord
+from autotune.store.sources import RecordFiles
 from autotune.targets.cuda.device import known_gpus
 from autotune.targets.cuda.device.known_gpus import find_gpu
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 MUTATIONS = 150
 STRANGE: list[Any] = [
@@ -237,3 +243,87 @@ def test_what_is_shown_is_short_and_printable() -> None:
 def test_errors_show_nothing_that_drives_a_terminal() -> None:
     assert str(InputError("no \x1b]0;title\x07 here")) == r"no \x1b]0;title\x07 here"
     assert str(MissingDependencyError("no \x1b here")) == r"no \x1b here"
+
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    "import": import_records,
+    "recorded": read_recorded,
+    "shapes": read_shapes,
+    "gpu": lambda path: find_gpu(str(path)),
+    "family": Table.read,
+}
+
+
+def strange(place: Path, kind: str) -> Path:
+    """Something else in the place of a file."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    match kind:
+        case "pipe":
+            os.mkfifo(place)
+        case "device":
+            place.symlink_to("/dev/zero")
+        case "folder":
+            place.mkdir()
+        case "sparse":
+            with place.open("wb") as file:
+                file.truncate(1 << 40)
+    return place
+
+
+KINDS = pytest.mark.parametrize("kind", ["pipe", "device", "folder", "sparse"])
+
+
+@KINDS
+@pytest.mark.parametrize("reader", READERS)
+def test_what_is_no_file_is_refused(reader: str, kind: str, tmp_path: Path) -> None:
+    place = strange(tmp_path / "folder" / "place.toml", kind)
+    with pytest.raises(InputError) as caught:
+        READERS[reader](place)
+    told = str(caught.value)
+    assert "\n" not in told
+    assert any(
+        words in told
+        for words in ("not a regular file", "Is a directory", "may have", "must have at most")
+    )
+
+
+@KINDS
+def test_what_is_no_file_is_left_out_of_a_layer(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    digest = "0" * 64
+    for name in ("gemm.jsonl", "gemm.portfolio.jsonl", f"{digest}.cubin", f"{digest}.cubin.xz"):
+        strange(tmp_path / "cpu-x" / name, kind)
+    layer = RecordFiles(tmp_path, "cpu", trusted=True)
+    assert list(layer.problems("gemm", "cpu")) == []
+    assert list(layer.of_problem(*record().key)) == []
+    assert list(layer.portfolios("gemm", "cpu")) == []
+    assert layer.binary(digest) is None
+    assert len(caplog.messages) == 4
+
+
+def test_lines_of_a_list_of_shapes_are_bounded(tmp_path: Path) -> None:
+    (tmp_path / "shapes").write_text(f'{{"shape": "{" " * LONGEST_LINE}8x8x8"}}\n')
+    with pytest.raises(InputError, match=r"shapes:1: a line may have 4096 characters"):
+        read_shapes(tmp_path / "shapes")
+
+
+def test_a_template_has_a_size(tmp_path: Path) -> None:
+    strange(tmp_path / "big.j2", "sparse")
+    with pytest.raises(FamilyError, match=r"big\.j2: a template may have \d+ bytes"):
+        template_digest("big.j2", (tmp_path,))
+
+
+def test_a_repeated_key_is_found_in_one_pass() -> None:
+    class Name(str):
+        compared = 0
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            Name.compared += 1
+            return str.__eq__(self, other)
+
+    pairs = [(Name(number), 1) for number in [*range(2000), 0]]
+    with pytest.raises(InputError, match="a key may appear once, got '0' again"):
+        strict_json._unique(pairs)
+    assert Name.compared < 10 * len(pairs)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import AutotuneError, CacheError
 from autotune.core.paths import CacheLocations
+from autotune.core.reading import read_regular
 from autotune.store import MatchQuality
 from autotune.targets.cpu.target import CpuTarget
 from autotune.targets.lookup import look_up
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from autotune.targets.mpi.messages import Network
 
 _FILE = "networks.json"
+_LARGEST = 1 << 20
 _TIMEOUT_S = 60.0
 
 _OF_RANKS = ("ranks", "nodes", "cores", "operands")
@@ -104,7 +106,7 @@ def _network(device: Device, file: Path) -> tuple[Network | None, str]:
 def _kept(file: Path) -> dict[str, Any]:
     """What earlier measurements left; nothing where the file is missing or is no such file."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = json.loads(read_regular(file, _LARGEST))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from autotune.core.errors import CompileError, InputError
+from autotune.core.reading import read_regular
+from autotune.families.compiled_files import LARGEST_PROGRAM
 from autotune.families.program_cache import ProgramCache
 from autotune.targets.cuda.compile import numba_compiler
 from autotune.targets.cuda.compile.cubin import read_cubin
@@ -145,8 +147,8 @@ def read_kept(programs: ProgramCache, request: CompileRequest) -> Compiled | Non
     """
     cubin = _binary(programs, request)
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, InputError):
-        binary = cubin.read_bytes()
-        kept = json.loads(cubin.with_suffix(".json").read_text(encoding="utf-8"))
+        binary = read_regular(cubin, LARGEST_PROGRAM)
+        kept = json.loads(read_regular(cubin.with_suffix(".json"), LARGEST_PROGRAM))
         return Compiled(
             cubin=binary,
             architecture=request.architecture,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from autotune.core.errors import InputError, UnknownNameError
 from autotune.core.limits import CudaLimits
+from autotune.core.paths import expanded
 from autotune.core.printable import shown
 from autotune.core.suggestions import did_you_mean
 from autotune.core.toml_table import Table
@@ -62,7 +63,7 @@ def known_gpus() -> dict[str, KnownGpu]:
     architectures, gpus = _shipped()
     for path in os.environ.get("AUTOTUNE_GPUS", "").split(os.pathsep):
         if path:
-            gpus |= _read(_path(path), architectures)
+            gpus |= _read(expanded(path), architectures)
     return gpus
 
 
@@ -78,7 +79,7 @@ def find_gpu(name: str) -> KnownGpu:
         InputError: a file of GPUs cannot be read or does not fit the format.
     """
     if name.endswith(".toml"):
-        described = _read(_path(name), _shipped()[0])
+        described = _read(expanded(name), _shipped()[0])
         if len(described) != 1:
             raise InputError(
                 f"{name} must describe one GPU to be a device, and describes "
@@ -94,13 +95,6 @@ def find_gpu(name: str) -> KnownGpu:
         f"device must be one of {', '.join(gpus)}, or a TOML file that describes one, "
         f"got {shown(name)}{did_you_mean(name[:80], gpus)}"
     )
-
-
-def _path(name: str) -> Path:
-    try:
-        return Path(name).expanduser()
-    except RuntimeError as error:  # "~somebody" whom the system does not know
-        raise InputError(f"{name}: {error}") from error
 
 
 def _plain(name: str) -> str:
