@@ -435,14 +435,18 @@ def test_a_disk_that_takes_nothing_is_found_before_there_is_something(tmp_path: 
     cache.add(record())
     script = (
         "import resource, sys; from pathlib import Path; from autotune.store import TuningCache\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (1, 1))\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (32768, 32768))\n"
         "TuningCache(Path(sys.argv[1])).check_writable()\n"
     )
-    command = [sys.executable, "-c", script, str(cache.path)]
-    child = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert child.returncode == 1, "a transaction that writes nothing proves nothing"
+    with closing(_connect(cache.path)) as holder:  # the log stays, and grows beyond the limit
+        holder.execute("SELECT count(*) FROM records").fetchall()
+        cache.add(*(record(m) for m in range(1, 50)))
+        assert cache.path.with_name("tuning.sqlite-wal").stat().st_size > 32768
+        command = [sys.executable, "-c", script, str(cache.path)]
+        child = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert child.returncode == 1, "a transaction that changes nothing would pass"
     assert "autotune.core.errors.CacheError: cannot " in child.stderr
-    assert cache.records() == [record()]
+    assert len(cache.records()) == 50
 
 
 @pytest.mark.parametrize(
