@@ -39,7 +39,7 @@ class DeviceFingerprint:
 
     kind: str
     name: str
-    fields: Mapping[str, str | int] = field(hash=False)
+    fields: Mapping[str, str | int | float] = field(hash=False)
 
     @property
     def digest(self) -> str:

@@ -36,22 +36,25 @@ def line(name: str, value: object, *, empty: bool = True) -> str:
     return words
 
 
-def count(name: str, value: object, *, minimum: int = 0) -> int:
-    """A whole number of 64 bits that is at least `minimum`."""
+def count(name: str, value: object, *, minimum: int = 0, most: int = INTEGER_LIMIT - 1) -> int:
+    """A whole number of 64 bits that is at least `minimum`, and at most `most`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
         raise wrong(name, f"a whole number >= {minimum}", value)
+    if most < value < INTEGER_LIMIT:
+        raise wrong(name, f"a whole number <= {most}", value)
     if value >= INTEGER_LIMIT:
         raise wrong(name, "a whole number < 2^63", value)
     return value
 
 
-def number(name: str, value: object, *, zero: bool = False) -> float:
-    """A finite number above zero; `zero` allows zero itself."""
+def number(name: str, value: object, *, zero: bool = False, most: float = math.inf) -> float:
+    """A finite number above zero and up to `most`; `zero` allows zero itself."""
     if isinstance(value, float) or (type(value) is int and abs(value) < INTEGER_LIMIT):
         real = float(value)
-        if math.isfinite(real) and (real > 0 or (zero and real == 0)):
+        if math.isfinite(real) and (real > 0 or (zero and real == 0)) and real <= most:
             return real
-    raise wrong(name, f"a finite number {'>=' if zero else '>'} 0", value)
+    limit = "" if most == math.inf else f" and <= {most:g}"
+    raise wrong(name, f"a finite number {'>=' if zero else '>'} 0{limit}", value)
 
 
 def scalar(name: str, value: object) -> Value:

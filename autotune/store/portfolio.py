@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from autotune.model.book import later_prices
 from autotune.model.portfolio import LARGEST, Entry, Portfolio
 from autotune.model.terms import FIRST_TERMS, TERMS
 from autotune.operations.problem import ACCURACIES, LAYOUTS
-from autotune.store import checks
+from autotune.store import checks, strict_json
 from autotune.store.record import read_fingerprint
 
 if TYPE_CHECKING:
@@ -24,12 +25,20 @@ FORMAT = 1
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 _PLAIN = ("operation", "target", "dtype", "out_dtype", "accuracy", "architecture", "created")
+_DIGITS = 16
+_MOST_PRICE = 1.0
+"""Seconds that a unit of anything may cost: what is charged is nanoseconds as a rule. Above such
+bounds a sum of prices is no finite time."""
+_MOST_SPREAD = 10.0
+_MOST_LOSS = 1e3
+_MOST_PRODUCTS = 1e60
+_MOST_RESIDENT = 1 << 16
 _ENTRY = ("family", "family_digest", "layout", "resident", "spread", "measured", "largest")
 
 
 def portfolio_document(portfolio: Portfolio) -> dict[str, Any]:
-    """A portfolio as a JSON-able document."""
-    return {
+    """A portfolio as a JSON-able document; its digest is over all the rest."""
+    document = {
         "format": FORMAT,
         **{name: getattr(portfolio, name) for name in _PLAIN},
         "fingerprint": portfolio.fingerprint.key(),
@@ -52,14 +61,20 @@ def portfolio_document(portfolio: Portfolio) -> dict[str, Any]:
             for each in portfolio.entries
         ],
     }
+    return {**document, "digest": _digest_of(document)}
+
+
+def _digest_of(document: Mapping[str, Any]) -> str:
+    rest = {name: value for name, value in document.items() if name != "digest"}
+    return hashlib.sha256(strict_json.canonical(rest).encode()).hexdigest()[:_DIGITS]
 
 
 def read_portfolio(document: object) -> Portfolio:
     """Rebuild a portfolio from `portfolio_document`.
 
     Raises:
-        InputError: another format version or other terms, a missing key, or a field of the wrong
-            type or out of range; the message names it.
+        InputError: another format version or other terms, a missing key, a field of the wrong
+            type or out of range, or a digest that is not that of the rest; the message names it.
     """
     fields = checks.mapping("a portfolio", document)
     version = checks.required(fields, "format")
@@ -81,7 +96,7 @@ def read_portfolio(document: object) -> Portfolio:
     threads = checks.required(fields, "threads")
     places = 1 if plain["target"] == "cpu" else 2  # of a GPU, however many it has
     later = later_prices(plain["dtype"], places, len(terms))
-    return Portfolio(
+    portfolio = Portfolio(
         **plain,
         fingerprint=read_fingerprint(checks.required(fields, "fingerprint")),
         threads=None if threads is None else checks.count("threads", threads, minimum=1),
@@ -94,8 +109,14 @@ def read_portfolio(document: object) -> Portfolio:
             ).items()
         },
         shapes=checks.count("shapes", checks.required(fields, "shapes")),
-        loss=checks.number("loss", checks.required(fields, "loss"), zero=True),
+        loss=checks.number("loss", checks.required(fields, "loss"), zero=True, most=_MOST_LOSS),
     )
+    if "digest" in fields and fields["digest"] != (own := _digest_of(fields)):
+        raise InputError(
+            f"digest must be that of the content ({own}), got {shown(fields['digest'])}: "
+            "the portfolio was altered; remove its digest to take it as it is"
+        )
+    return portfolio
 
 
 def _entry(document: object, later: Sequence[float]) -> Entry:
@@ -117,11 +138,17 @@ def _entry(document: object, later: Sequence[float]) -> Entry:
         configuration=configuration,
         free=free,
         calls=tuple(_call(each, len(free)) for each in checks.sequence("calls", calls)),
-        resident=checks.count("resident", checks.required(fields, "resident"), minimum=1),
+        resident=checks.count(
+            "resident", checks.required(fields, "resident"), minimum=1, most=_MOST_RESIDENT
+        ),
         prices=_prices(checks.required(fields, "prices"), later),
-        spread=checks.number("spread", checks.required(fields, "spread"), zero=True),
+        spread=checks.number(
+            "spread", checks.required(fields, "spread"), zero=True, most=_MOST_SPREAD
+        ),
         measured=checks.count("measured", checks.required(fields, "measured")),
-        largest=checks.number("largest", checks.required(fields, "largest"), zero=True),
+        largest=checks.number(
+            "largest", checks.required(fields, "largest"), zero=True, most=_MOST_PRODUCTS
+        ),
         binary=_digest(fields, "binary"),
         support=_digest(fields, "support"),
     )
@@ -139,7 +166,7 @@ def _prices(value: object, later: Sequence[float]) -> tuple[float, ...]:
     count = len(TERMS) - len(later)
     if len(prices) != count:
         raise InputError(f"there must be {count} prices, got {len(prices)}")
-    own = (checks.number("prices", each, zero=True) for each in prices)
+    own = (checks.number("prices", each, zero=True, most=_MOST_PRICE) for each in prices)
     return (*own, *later)
 
 

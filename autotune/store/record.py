@@ -73,8 +73,15 @@ class EffortRecord:
             _set(self, "seed", checks.count("effort.seed", self.seed))
 
 
+class _Summed:
+    """Room for what is worked out of a record once, and is no field of it."""
+
+    __slots__ = ("_sums_of",)
+    _sums_of: tuple[str, str]
+
+
 @dataclass(frozen=True, slots=True)
-class TuningRecord:
+class TuningRecord(_Summed):
     """A verified winner for one problem on one device. Valid by construction.
 
     Attributes:
@@ -138,9 +145,7 @@ class TuningRecord:
         _set(self, "ties", checks.count("ties", self.ties))
         _set(self, "created", checks.moment("created", self.created))
         _set(self, "problem", _problem(self.operation, self.problem))
-        checks.text("fingerprint.kind", self.fingerprint.kind)
-        checks.text("fingerprint.name", self.fingerprint.name)
-        checks.scalars("fingerprint.fields", self.fingerprint.fields)
+        read_fingerprint(self.fingerprint.key())
         checks.text("family", self.candidate.family)
         checks.scalars("configuration", self.candidate.configuration)
         _set(self, "noise", checks.text("noise", self.noise, empty=True))
@@ -184,30 +189,41 @@ class TuningRecord:
     @property
     def id(self) -> str:
         """Twelve hex digits over the content: equal records have equal ids everywhere."""
-        return hashlib.sha256(strict_json.canonical(self._content()).encode()).hexdigest()[:12]
+        return self._sums()[0]
+
+    def _sums(self) -> tuple[str, str]:
+        """The id, and the digest over everything, worked out once."""
+        try:
+            return self._sums_of
+        except AttributeError:  # not asked for yet
+            content = hashlib.sha256(strict_json.canonical(self._content()).encode())
+            every = content.copy()
+            every.update(strict_json.canonical(self._beside()).encode())
+            found = content.hexdigest()[:12], every.hexdigest()[:16]
+            _set(self, "_sums_of", found)
+            return found
 
     def to_json(self) -> dict[str, Any]:
         """The record as a JSON-able document."""
-        binary = None if self.binary is None else self.binary.to_json()
+        own, every = self._sums()
         return {
             "format": FORMAT,
-            "id": self.id,
+            "id": own,
             **self._content(),
-            "binary": binary,
-            "noise": self.noise,
-            "beat": list(self.beat),
-            "lost_to": list(self.lost_to),
+            **self._beside(),
+            "digest": every,
         }
 
     @classmethod
     def from_json(cls, document: object) -> TuningRecord:
         """Rebuild a record from `to_json`; keys that are not known are left out.
 
-        The document's id may be absent; if it is there it must be that of the content.
+        The document's id and digest may be absent; if they are there they must be those of the
+        content: the id of what was measured, the digest of all that is known here.
 
         Raises:
             InputError: another format version, a missing key, a field of the wrong type or out
-                of range, or an id that is not that of the content.
+                of range, or an id or a digest that is not that of the content.
         """
         fields = checks.mapping("a record", document)
         version = checks.required(fields, "format")
@@ -228,12 +244,22 @@ class TuningRecord:
             lost_to=_listed("lost_to", fields.get("lost_to", [])),
             **own,
         )
-        if fields.get("id", record.id) != record.id:
-            raise InputError(
-                f"id must be that of the content ({record.id}), got {shown(fields['id'])}: "
-                "the record was altered; remove its id to take it as it is"
-            )
+        for name, right in zip(("id", "digest"), record._sums(), strict=True):
+            if fields.get(name, right) != right:
+                raise InputError(
+                    f"{name} must be that of the content ({right}), got {shown(fields[name])}: "
+                    "the record was altered; remove its id and its digest to take it as it is"
+                )
         return record
+
+    def _beside(self) -> dict[str, Any]:
+        """Of what is not measured, or was seen in one run."""
+        return {
+            "binary": None if self.binary is None else self.binary.to_json(),
+            "noise": self.noise,
+            "beat": list(self.beat),
+            "lost_to": list(self.lost_to),
+        }
 
     def _content(self) -> dict[str, Any]:
         return {
@@ -287,9 +313,9 @@ def read_fingerprint(value: object) -> DeviceFingerprint:
     """
     fields = checks.mapping("fingerprint", value)
     return DeviceFingerprint(
-        kind=checks.required(fields, "kind"),
-        name=checks.required(fields, "name"),
-        fields=dict(checks.mapping("fingerprint.fields", checks.required(fields, "fields"))),
+        kind=checks.text("fingerprint.kind", checks.required(fields, "kind")),
+        name=checks.text("fingerprint.name", checks.required(fields, "name")),
+        fields=checks.scalars("fingerprint.fields", checks.required(fields, "fields")),
     )
 
 

@@ -28,10 +28,21 @@ FAULTS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"dtype": "float7"}, {}, "dtype must be one of"),
     ({"threads": 0}, {}, "threads must be a whole number >= 1"),
     ({"loss": -1.0}, {}, "loss must be a finite number >= 0"),
+    ({"loss": 1e9}, {}, "loss must be a finite number >= 0 and <= 1000"),
+    ({"loss": 0.5}, {}, "digest must be that of the content .*the portfolio was altered"),
+    ({"fingerprint": {"kind": ["cpu"], "name": "x", "fields": {}}}, {}, "fingerprint.kind must"),
+    ({"fingerprint": {"kind": "cpu", "name": None, "fields": {}}}, {}, "fingerprint.name must"),
+    ({"fingerprint": {"kind": "cpu", "name": "\x1b[2J", "fields": {}}}, {}, "fingerprint.name"),
+    ({"fingerprint": {"kind": "cpu", "name": "x", "fields": {"a": {}}}}, {}, "fields.a must"),
+    ({"families": {"pipelined": [1e308] * len(TERMS)}}, {}, "prices must be a .* <= 1,"),
     ({"entries": [{}] * 65}, {}, "64 programs at most"),
     ({}, {"layout": "xy"}, "layout must be one of"),
     ({}, {"prices": [1.0]}, "prices, got 1"),
     ({}, {"prices": [-1.0] * len(TERMS)}, "prices must be a finite number >= 0"),
+    ({}, {"prices": [1e308] * len(TERMS)}, "prices must be a finite number >= 0 and <= 1,"),
+    ({}, {"spread": 1e308}, "spread must be a finite number >= 0 and <= 10"),
+    ({}, {"largest": 1e308}, "largest must be a finite number >= 0 and <= 1e.60"),
+    ({}, {"resident": 1 << 40}, "resident must be a whole number <= 65536"),
     ({}, {"resident": 0}, "resident must be a whole number >= 1"),
     ({}, {"calls": [[1, 2]]}, "a value for each of 1 parameters, got 2"),
     ({}, {"free": ["sn"]}, "free must be names of the configuration"),
@@ -58,6 +69,7 @@ def test_terms_that_came_later_cost_part_of_what_is_usual(
 ) -> None:
     known = TERMS.index("sectors in vain")
     document = portfolio_document(PORTFOLIO) | {"target": target, "terms": list(TERMS[:known])}
+    del document["digest"]
     prices = [*document["families"].values(), *(each["prices"] for each in document["entries"])]
     for each in prices:
         del each[known:]

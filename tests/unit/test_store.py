@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import math
+import pickle
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
 import numpy as np
@@ -193,7 +196,15 @@ def test_bad_document_is_refused(path: list[str], value: object, message: str) -
     assert "\n" not in str(caught.value)
 
 
-OPTIONAL = {"id", "binary", "noise", "beat", "lost_to"}
+BINARY = {
+    "digest": "0" * 64,
+    "architecture": "sm_90",
+    "support": None,
+    "sizes": [64, 64, 64],
+    "workspace_bytes": 0,
+    "steps": [{"kernel": "gemm", "grid": [1, 1, 1], "block": [32, 1, 1], "shared_bytes": 0}],
+}
+OPTIONAL = {"id", "digest", "binary", "noise", "beat", "lost_to"}
 """Keys that came later, or may be left out: records of before are read as they are."""
 
 
@@ -224,6 +235,25 @@ def test_what_was_seen_in_the_finals_survives_storing_and_is_no_part_of_the_id()
     assert told.id == record().id
     before = {key: value for key, value in told.to_json().items() if key not in OPTIONAL}
     assert TuningRecord.from_json(before) == record()
+
+
+@pytest.mark.parametrize("name", ["noise", "beat", "lost_to", "binary"])
+def test_nothing_of_a_record_is_altered_unseen(name: str) -> None:
+    other = record(noise="a cold GPU", beat=("0" * 12,), lost_to=("1" * 12,))
+    told = record().to_json()
+    changed = json.loads(json.dumps(told | {name: other.to_json()[name]}))
+    if name == "binary":
+        changed = json.loads(json.dumps(told | {"binary": BINARY}))
+    with pytest.raises(InputError, match=r"digest must be that of the content .*was altered"):
+        TuningRecord.from_json(changed)
+    del changed["digest"]  # as records of before have it
+    assert TuningRecord.from_json(changed).id == record().id
+
+
+def test_a_copy_and_a_changed_record_have_their_own_id() -> None:
+    one = record()
+    assert one.id == pickle.loads(pickle.dumps(one)).id == copy.copy(one).id
+    assert replace(one, ties=7).id == record(ties=7).id != one.id
 
 
 def test_a_record_says_whether_it_is_noisy_or_slower_than_the_library() -> None:
