@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from autotune.cli.records import counted, subject
 from autotune.core.errors import InputError, MissingDependencyError, UnknownNameError
+from autotune.model import check_entry
 from autotune.store import TuningRecord, is_current, parse_line, read_portfolio, strict_json
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from autotune.core.device import Device
     from autotune.families.family import KernelFamily
+    from autotune.model import Portfolio
     from autotune.operations.problem import Problem
     from autotune.store import TuningCache
 
@@ -105,15 +107,35 @@ class Verifier:
         stale = [
             each for each in portfolio.entries if known.get(each.family) != each.family_digest
         ]
+        bad = self._no_programs(portfolio, families)
+        if bad:
+            return name, "invalid", bad
         if not stale:
             return name, "ok", ""
         changed = ", ".join(sorted({each.family for each in stale}))
         count = f"{len(stale)} of {counted(len(portfolio.entries), 'program')}"
         return name, "stale", f"{count} of families that changed since: {changed}"
 
+    def _no_programs(self, portfolio: Portfolio, families: Mapping[str, KernelFamily]) -> str:
+        """What is said of a portfolio's programs that there are none of, though families hold."""
+        told = []
+        for each in portfolio.entries:
+            family = families.get(each.family)
+            if family is not None and family.digest == each.family_digest:
+                try:
+                    check_entry(each, family)
+                except InputError as error:
+                    told.append(str(error))
+        count = f"{len(told)} of {counted(len(portfolio.entries), 'program')}"
+        return f"{count} not of their families ({told[0]})" if told else ""
+
     def _in_space(self, record: TuningRecord, family: KernelFamily) -> tuple[str, str]:
         try:
             problem = family.defined.problem_from_key(record.problem)
+        except InputError as error:
+            return "invalid", str(error)
+        try:
+            family.conform(record.candidate.configuration)
         except InputError as error:
             return "invalid", str(error)
         try:

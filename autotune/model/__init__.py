@@ -4,7 +4,7 @@ from autotune.model.book import PriceBook, Program, Timed, with_copies
 from autotune.model.building import Built, build
 from autotune.model.choosing import Calls, Choice, Chooser
 from autotune.model.expecting import Expectation, expected_log_time
-from autotune.model.portfolio import LARGEST, PLAIN, Entry, Key, Portfolio
+from autotune.model.portfolio import LARGEST, PLAIN, Entry, Key, Portfolio, check_entry
 from autotune.model.pruning import with_calls
 from autotune.model.terms import TERMS, Sizes, Unit
 from autotune.model.units import (
@@ -36,6 +36,7 @@ __all__ = [
     "Unit",
     "Units",
     "build",
+    "check_entry",
     "chip_of",
     "expected_log_time",
     "free_parameters",

@@ -5,11 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autotune.core.errors import SpaceError
+from autotune.core.printable import shown
+from autotune.model.units import free_parameters
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autotune.core.configuration import Configuration
     from autotune.core.device import DeviceFingerprint
+    from autotune.families.family import KernelFamily
 
 LARGEST = 64
 """Programs that a portfolio has at most, of all layouts together."""
@@ -112,3 +117,25 @@ class Portfolio:
     shapes: int
     loss: float
     created: str
+
+
+def check_entry(entry: Entry, family: KernelFamily) -> None:
+    """Make sure that a program, which may be a stranger's, is one of a family.
+
+    Raises:
+        SpaceError: its configuration, or one of its calls, is none of the family's, or others of
+            the family's parameters are free.
+    """
+    family.conform(entry.configuration)
+    free = free_parameters(family)
+    if entry.free != free:
+        raise SpaceError(
+            f"free parameters of family {family.name!r} are {', '.join(free) or 'none'}, got "
+            f"{shown(list(entry.free))}"
+        )
+    known = {each.name: each for each in family.parameters}
+    for call in entry.calls:
+        if any(
+            known[name].position(value) is None for name, value in zip(free, call, strict=True)
+        ):
+            raise SpaceError(f"family {family.name!r} has no call with {shown(list(call))}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -373,13 +374,23 @@ class TuningCache:
             return connection.execute(statement, (moment,)).rowcount
 
     def damage(self) -> list[str]:
-        """What SQLite finds wrong, and binaries that have changed; empty for a sound file."""
+        """What is wrong with the file; empty for a sound one.
+
+        SQLite looks at its pages and indices; a binary has to have its digest, and a record to lie
+        under its own key, where it is looked for. Documents that cannot be read are not told:
+        `autotune cache verify` lists those.
+        """
         lines = [line for (line,) in self._read("PRAGMA integrity_check", ()) if line != "ok"]
         for digest, content in self._read(
             "SELECT digest, CAST(content AS BLOB) FROM binaries", (), since=2
         ):
             if hashlib.sha256(content).hexdigest() != digest:
                 lines.append(f"binary {digest} is damaged: tune its problem again")
+        query = "SELECT id, fingerprint, operation, problem, target, document FROM records"
+        for id_, *key, document in self._read(query, ()):
+            with contextlib.suppress(InputError):
+                if (record := _record(document)).key != tuple(key):
+                    lines.append(f"record {id_} is not found by its key {record.key[1:]}")
         return lines
 
     def _checked(self, documents: Iterable[tuple[str, str]]) -> list[TuningRecord]:

@@ -19,6 +19,7 @@ from autotune.model import (
     PriceBook,
     Sizes,
     Units,
+    check_entry,
     chip_of,
     expected_log_time,
     on_all_threads,
@@ -257,6 +258,10 @@ class Predictor:
             if family is None or family.digest != entry.family_digest:
                 continue
             if entry.layout not in family.layouts or family.unsupported(problem) is not None:
+                continue
+            try:
+                check_entry(entry, family)
+            except SpaceError:
                 continue
             configuration = entry.configuration
             if threads_of(configuration) == most > 1:

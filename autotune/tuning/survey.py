@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from autotune.core.configuration import Candidate
 from autotune.core.deadline import Deadline
-from autotune.core.errors import OutOfTimeError
+from autotune.core.errors import OutOfTimeError, SpaceError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.families.planning import planner_of
 from autotune.measuring.evaluator import Effort
@@ -31,6 +31,7 @@ from autotune.model import (
     Sizes,
     Timed,
     build,
+    check_entry,
     is_modelled,
     on_all_threads,
 )
@@ -210,6 +211,10 @@ class Survey:
         for entry in portfolio.entries:
             family = self._place.families.get(entry.family)
             if family is not None and family.digest == entry.family_digest:
+                try:
+                    check_entry(entry, family)
+                except SpaceError:  # a stranger's: there is no such program
+                    continue
                 if entry.key not in self._recalled:
                     self.book.take(entry)
                 self._began_with.add(entry.key)

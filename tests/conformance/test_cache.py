@@ -278,6 +278,16 @@ def test_damage_inside_is_found(tmp_path: Path) -> None:
     assert any("never used" in line for line in cache.damage())
 
 
+@pytest.mark.parametrize("column", ["fingerprint", "operation", "problem", "target"])
+def test_a_record_that_is_not_found_by_its_key_is_damage(tmp_path: Path, column: str) -> None:
+    cache = TuningCache(tmp_path / "tuning.sqlite")
+    cache.add(record(), record(128))
+    assert cache.damage() == []
+    _sql(cache.path, f"UPDATE records SET {column} = 'x' WHERE id = '{record().id}'")
+    (told,) = cache.damage()
+    assert told.startswith(f"record {record().id} is not found by its key ('gemm', ")
+
+
 def test_newer_file_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "tuning.sqlite"
     TuningCache(path).add(record())

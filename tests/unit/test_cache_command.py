@@ -19,6 +19,7 @@ from autotune.core.errors import InputError, UnknownNameError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.paths import CacheLocations
 from autotune.families.catalog import load_families
+from autotune.model import free_parameters
 from autotune.operations.problem import Gemm
 from autotune.store import TuningCache, document_of, import_records
 from autotune.targets.registry import make_target
@@ -140,13 +141,29 @@ def test_list_portfolios(cache: TuningCache) -> None:
 
 
 def test_verify_grades_portfolios(cache: TuningCache) -> None:
-    families = load_families(target="cuda")
-    current = tuple(
-        replace(each, family_digest=families[each.family].digest) for each in PORTFOLIO.entries
+    family = load_families(target="cuda")[ENTRY.family]
+    current = replace(
+        ENTRY,
+        family_digest=family.digest,
+        configuration=Configuration({each.name: each.values[0] for each in family.parameters}),
+        free=free_parameters(family),
+        calls=(),
     )
-    cache.put_portfolio(replace(PORTFOLIO, entries=current), [CUBIN])
+    cache.put_portfolio(replace(PORTFOLIO, entries=(current,)), [CUBIN])
     [row] = run("verify").document["portfolios"]
     assert row == {"portfolio": "gemm float32 ieee on NVIDIA H200", "status": "ok", "detail": ""}
+    none = [
+        replace(current, configuration=Configuration({**current.configuration, "sm": 7777})),
+        replace(current, free=("sm", *current.free), calls=()),
+        replace(current, calls=((7777,) * len(current.free),)),
+    ]
+    for entry, why in zip(none, ("sm must be one of", "free param", "no call with"), strict=True):
+        cache.put_portfolio(replace(PORTFOLIO, entries=(entry, current)), [CUBIN])
+        result = run("verify")
+        [row] = result.document["portfolios"]
+        assert (row["status"], result.exit_code) == ("invalid", 1)
+        assert row["detail"].startswith("1 of 2 programs not of their families (")
+        assert why in row["detail"]
     cache.put_portfolio(PORTFOLIO, [CUBIN])
     [row] = run("verify").document["portfolios"]
     assert row["status"] == "stale"
@@ -162,6 +179,16 @@ def test_verify_grades_portfolios(cache: TuningCache) -> None:
         connection.execute("UPDATE portfolios SET document = '{}'")
     [row] = run("verify").document["portfolios"]
     assert (row["portfolio"], row["status"]) == ("-", "invalid")
+
+
+def test_verify_finds_a_record_that_was_altered_under_its_id(cache: TuningCache) -> None:
+    cache.add(record(noise="others used 1.9 of 2 processors"))
+    with closing(sqlite3.connect(cache.path)) as connection, connection:
+        connection.execute("UPDATE records SET document = replace(document, '1.9', '0.1')")
+    result = run("verify")
+    [row] = result.document["records"]
+    assert (row["status"], result.exit_code) == ("invalid", 1)
+    assert row["detail"].startswith("digest must be that of the content")
 
 
 def test_import_is_all_or_nothing(cache: TuningCache, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import autotune
-from autotune.core.configuration import Candidate
+from autotune.core.configuration import Candidate, Configuration
 from autotune.core.deadline import Deadline
 from autotune.core.errors import InputError, OutOfTimeError
 from autotune.core.measurement import Measurement, Outcome
@@ -25,6 +25,7 @@ from autotune.families.program_cache import ProgramCache
 from autotune.model import Entry, program_of
 from autotune.operations.problem import Gemm, gemm_from_key
 from autotune.store import MatchQuality, TuningCache
+from autotune.targets.predicting import Predictor
 from autotune.targets.registry import make_target, rescan
 from autotune.tuning import preset_run
 from autotune.tuning.pool import worth_knowing
@@ -109,6 +110,23 @@ def test_few_rows_and_few_columns_are_drawn_alike(seed: int) -> None:
     beyond = 2**24  # elements that no level-2 cache holds
     assert any(each.n * each.k > beyond / 2 for each in drawn if each.m <= 16)
     assert any(each.m * each.n > beyond / 2 for each in drawn if each.k <= 16)
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_program_that_there_is_not_is_no_beginning(tmp_path: Path) -> None:
+    """Portfolios come from strangers, too: what is no program of a family is left out."""
+    place = place_in(tmp_path / "cache")
+    (made,) = survey_device(place, PLAN, Deadline(60), never, study="survey")
+    good = made.portfolio.entries[0]
+    none = replace(good, configuration=Configuration({**good.configuration, "panel": 7777}))
+    other = replace(good, free=("panel",), calls=((7777,),))
+    stranger = replace(made.portfolio, entries=(none, other, good))
+    survey = Survey(place, contextlib.nullcontext(), [Gemm(32, 32, 32)], "another")  # type: ignore[arg-type]
+    survey.take(stranger)
+    assert [each.configuration for each in survey.at_prices_of_now(stranger.entries, timed=False)]
+    assert none not in [*survey.at_prices_of_now(stranger.entries, timed=False)]
+    predictor = Predictor([stranger], place.families, place.device)
+    assert predictor.choose(Gemm(32, 32, 32)) is not None
 
 
 @pytest.mark.usefixtures("toy")
