@@ -56,8 +56,8 @@ class Index(NamedTuple):
 
 _log = logging.getLogger(__name__)
 
-_TEXT = r'"(?:[^"\\]|\\.)*"'
-_FLAT = rf'\{{(?:[^{{}}"]|{_TEXT})*\}}'
+_TEXT = r'"[^"\\]*(?:\\.[^"\\]*)*"'
+_FLAT = rf'\{{[^{{}}"]*(?:{_TEXT}[^{{}}"]*)*\}}'
 # As `TuningRecord.to_json` writes them: a quote within a text has a backslash before it, so that
 # none of this is ever found in the middle of one.
 _SUBJECT = re.compile(rf'"operation": ({_TEXT}), "problem": ({_FLAT}), "target": ({_TEXT})')
@@ -97,7 +97,7 @@ _TOLD = 4
 """Lines of a file that cannot be read and are told one by one."""
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=8192)
 def records_at(stamp: Stamp, kind: Kind, key: Key, trusted: bool) -> Sequence[TuningRecord]:
     """The records of one problem and device in a file, as it was.
 
@@ -149,8 +149,7 @@ def _written(line: str) -> tuple[Kind, Key] | None:
     if subject is None or device is None:
         return None
     operation, problem, target = subject.groups()
-    kind = _short(operation), _short(target)
-    return kind, (_fingerprint(device[1]), strict_json.canonical(_short(problem)))
+    return (_name(operation), _name(target)), (_fingerprint(device[1]), _canonical(problem))
 
 
 def _said(line: str) -> tuple[Kind, Key | None]:
@@ -178,4 +177,9 @@ def _fingerprint(text: str) -> str:
     return read_fingerprint(strict_json.parse(text)).digest
 
 
-_short = functools.lru_cache(maxsize=1024)(strict_json.parse)
+_name = functools.lru_cache(maxsize=1024)(json.loads)
+
+
+@functools.lru_cache(maxsize=1024)
+def _canonical(text: str) -> str:
+    return strict_json.canonical(json.loads(text))

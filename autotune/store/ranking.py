@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+from autotune.store import strict_json
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -46,29 +48,40 @@ def superseded(
     """
     records = list(records)
     order = preference(records)
-    by_key: dict[tuple[RecordKey, bool], list[TuningRecord]] = {}
-    for record in records:  # times in calls are not held against those of finals
-        by_key.setdefault((record.key, record.is_light), []).append(record)
+    # Best first; the first that is current, and the first of each make, come before all others.
+    newest = sorted(records, key=lambda record: record.created, reverse=True)
+    fits: dict[tuple[RecordKey, bool], TuningRecord] = {}
+    alike: dict[tuple[object, str], TuningRecord] = {}
+    stale: dict[str, tuple[object, str]] = {}
+    for record in sorted(newest, key=order):
+        if current(record):
+            fits.setdefault(_subject(record), record)
+        else:
+            stale[record.id] = make = _subject(record), _made_of(record)
+            alike.setdefault(make, record)
 
-    def comes_before(better: TuningRecord, record: TuningRecord) -> bool:
+    def comes_before(better: TuningRecord | None, record: TuningRecord) -> bool:
+        if better is None:
+            return False
         one, other = order(better), order(record)
         return one < other or (one == other and better.created > record.created)
-
-    def fits_wherever(better: TuningRecord, record: TuningRecord) -> bool:
-        return current(better) or (not current(record) and _made_of(better) == _made_of(record))
 
     return [
         record
         for record in records
-        if any(
-            comes_before(better, record) and fits_wherever(better, record)
-            for better in by_key[record.key, record.is_light]
-        )
+        if comes_before(fits.get(_subject(record)), record)
+        or (record.id in stale and comes_before(alike[stale[record.id]], record))
     ]
 
 
-def _made_of(record: TuningRecord) -> tuple[object, ...]:
-    return record.candidate.family, record.family_digest, dict(record.toolchain)
+def _subject(record: TuningRecord) -> tuple[RecordKey, bool]:
+    """What records are held against each other of: times in calls are not those of finals."""
+    return record.key, record.is_light
+
+
+def _made_of(record: TuningRecord) -> str:
+    made = [record.candidate.family, record.family_digest, dict(record.toolchain)]
+    return strict_json.canonical(made)
 
 
 def _beaten(records: Iterable[TuningRecord]) -> set[str]:

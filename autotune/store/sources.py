@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import heapq
 import logging
 import os
 import sys
 from collections import defaultdict
 from importlib import metadata, util
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from autotune.core.errors import InputError
 from autotune.core.facts import stamps_of
@@ -22,7 +23,7 @@ from autotune.store.matching import problem_sizes, size_distance, without
 from autotune.store.shipped import shipped_binary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from autotune.core.device import DeviceFingerprint
     from autotune.core.facts import Stamp
@@ -36,6 +37,9 @@ VARIABLE = "AUTOTUNE_RECORDS"
 
 GROUP = "autotune.records"
 """Entry points of installed distributions whose package is such a folder of records."""
+
+FARTHEST = 512
+"""Problems, other than a problem itself, whose records are looked at for it."""
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +82,7 @@ class RecordFiles:
         self._path = path
         self._kind = kind
         self._trusted = trusted
+        self._trusts: dict[Path, bool] = {}
 
     def problems(self, operation: str, target: str) -> Iterable[tuple[str, str]]:
         """See `RecordSource.problems`."""
@@ -129,7 +134,9 @@ class RecordFiles:
         return found
 
     def _is_trusted(self, file: Path) -> bool:
-        return _is_trusted(file, self._path)
+        if file not in self._trusts:
+            self._trusts[file] = _is_trusted(file, self._path)
+        return self._trusts[file]
 
     def _files(self, name: str) -> list[Path]:
         """Those of a name in the devices' folders; a single file holds whatever is asked for."""
@@ -239,14 +246,16 @@ def shapes(
         target: where they run.
         fingerprint: digest of the device's.
     """
-    names = [name.lower() for name in operation.sizes]
+    names = tuple(name.lower() for name in operation.sizes)
     found = (
-        [fields.get(name) for name in names]
+        _parts(problem, names)[1]
         for source in sources
         for digest, problem in source.problems(operation.name, target)
-        if digest == fingerprint and (fields := _fields(problem)) is not None
+        if digest == fingerprint
     )
-    return frozenset(tuple(each) for each in found if all(isinstance(size, int) for size in each))
+    return frozenset(
+        each for each in found if each and all(isinstance(size, int) for size in each)
+    )
 
 
 def pools(
@@ -258,7 +267,9 @@ def pools(
     """Records that may serve a problem, as few as will do.
 
     First those of the problem itself on the device; then, with them, those of other sizes, the
-    nearest first; at last all. No record that is left out of a pool fits as well as any in it.
+    nearest first; at last those of other devices. No record that is left out of a pool fits as
+    well as any in it, but of the problems of other sizes, and of those of other devices, only the
+    `FARTHEST` with the nearest sizes are looked at.
 
     Args:
         sources: in order of preference.
@@ -271,27 +282,31 @@ def pools(
     pool = _records(sources, [(here, wanted)], operation, target)
     yield pool
     sizes = problem_sizes(problem)
-    fixed = without(problem.key(), sizes)
+    names = tuple(sizes)
+    fixed = _parts(wanted, names)[0]
     by_distance: defaultdict[float, dict[tuple[str, str], None]] = defaultdict(dict)
-    elsewhere: dict[tuple[str, str], None] = {}
+    elsewhere: dict[tuple[str, str], float] = {}
     for source in sources:
         for key in source.problems(operation, target):
-            fields = _fields(key[1])
-            if fields is None or key == (here, wanted) or without(fields, sizes) != fixed:
+            others, at = _parts(key[1], names)
+            if others != fixed or key == (here, wanted):
                 continue
+            distance = size_distance(dict(zip(names, at, strict=True)), sizes)
             if key[0] != here:
-                elsewhere[key] = None
+                elsewhere[key] = distance
             else:
-                by_distance[size_distance(fields, sizes)][key] = None
-    step, waiting = 1, sorted(by_distance)
-    while waiting:  # twice as many each time: whoever needs them all gets there soon
+                by_distance[distance][key] = None
+    step, waiting, left = 1, sorted(by_distance), FARTHEST
+    while waiting and left > 0:  # twice as many each time: whoever needs them all gets there soon
         nearest, waiting = waiting[:step], waiting[step:]
-        keys = [key for distance in nearest for key in by_distance[distance]]
+        keys = [key for distance in nearest for key in by_distance[distance]][:left]
+        left -= len(keys)
         pool = [*pool, *_records(sources, keys, operation, target)]
         yield pool
         step *= 2
     if elsewhere:
-        yield [*pool, *_records(sources, list(elsewhere), operation, target)]
+        keys = heapq.nsmallest(FARTHEST, elsewhere, key=elsewhere.__getitem__)
+        yield [*pool, *_records(sources, keys, operation, target)]
 
 
 def _records(
@@ -308,11 +323,19 @@ def _records(
     ]
 
 
-@functools.lru_cache(maxsize=4096)
-def _fields(problem: str) -> Mapping[str, Any] | None:
-    """A problem's fields by its JSON; None where that is none."""
+@functools.lru_cache(maxsize=1 << 17)
+def _parts(problem: str, names: tuple[str, ...]) -> tuple[str | None, tuple[object, ...]]:
+    """What a problem has beside its sizes, as canonical JSON, and these; None of what is none.
+
+    Args:
+        problem: as canonical JSON.
+        names: of the sizes.
+    """
     try:
         fields = strict_json.parse(problem)
     except ValueError:
-        return None
-    return fields if isinstance(fields, dict) else None
+        return None, ()
+    if not isinstance(fields, dict):
+        return None, ()
+    fixed = strict_json.canonical(without(fields, names))
+    return sys.intern(fixed), tuple(map(fields.get, names))

@@ -225,6 +225,22 @@ def test_only_the_lines_of_a_problem_are_checked(
     assert len(read) == 2
 
 
+def test_of_very_many_problems_the_nearest_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autotune.store.sources.FARTHEST", 3)
+    other = replace(FINGERPRINT, name="Another")
+    made = [
+        record(m=size, fingerprint=each) for size in range(60, 80) for each in (FINGERPRINT, other)
+    ]
+    TuningCache(tmp_path / "user.sqlite").add(*made)
+    *_, own, last = found(tmp_path / "user.sqlite", Gemm(70, 64, 64))
+    sizes = [each.problem["m"] for each in own]
+    assert (sizes[0], sorted(sizes)) == (70, [69, 70, 71, 72])
+    assert sorted(each.problem["m"] for each in last[4:]) == [69, 70, 71]
+    assert {each.fingerprint for each in last[4:]} == {other}
+
+
 def test_a_read_only_layer_gets_no_files_beside_it(tmp_path: Path) -> None:
     database = tmp_path / "tuning.sqlite"
     TuningCache(database).add(record())

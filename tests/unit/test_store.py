@@ -268,6 +268,28 @@ def test_a_record_says_whether_it_is_noisy_or_slower_than_the_library() -> None:
     assert record(baseline=None, noise="a throttled GPU").caveats == ("a throttled GPU",)
 
 
+def test_pruning_looks_at_each_record_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger's file may hold thousands of records of one problem."""
+    counts = {"digests": 0, "current": 0}
+    canonical = strict_json.canonical
+
+    def counted(document: object) -> str:
+        counts["digests"] += 1
+        return canonical(document)
+
+    def current(one: TuningRecord) -> bool:
+        counts["current"] += 1
+        return one.ties % 3 > 0
+
+    monkeypatch.setattr(strict_json, "canonical", counted)
+    many = [record(ties=number, gflops=1.0 + number % 7) for number in range(200)]
+    many[0] = replace(many[0], beat=(many[1].id,))
+    left = {each.ties for each in many} - {each.ties for each in superseded(many, current)}
+    assert left == {each.ties for each in many if each.ties % 7 == 6}
+    assert counts["current"] <= 200
+    assert counts["digests"] <= 8 * 200
+
+
 def test_of_equals_the_newest_of_each_key_is_kept() -> None:
     old, middle, new = (record(created=f"2026-01-0{day}T00:00:00Z") for day in (1, 2, 3))
     other = record(m=128, created="2025-01-01T00:00:00Z")
