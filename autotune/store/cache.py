@@ -443,7 +443,7 @@ def _where(**wanted: str | None) -> tuple[str, tuple[str, ...]]:
     return (f" WHERE {clause}" if clause else ""), tuple(given.values())
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=4096)
 def _record(document: str) -> TuningRecord:
     return TuningRecord.from_json(strict_json.parse(document))
 

@@ -19,7 +19,7 @@ from autotune.core.errors import InputError
 from autotune.core.reading import open_regular
 from autotune.model.portfolio import Portfolio
 from autotune.store import strict_json
-from autotune.store.interchange import LINE_LIMIT, parse_line, placed_lines, without_binaries
+from autotune.store.interchange import LINE_LIMIT, parse_line, placed_lines
 from autotune.store.record import TuningRecord, read_fingerprint
 
 if TYPE_CHECKING:
@@ -98,28 +98,27 @@ _TOLD = 4
 
 
 @functools.lru_cache(maxsize=8192)
-def records_at(stamp: Stamp, kind: Kind, key: Key, trusted: bool) -> Sequence[TuningRecord]:
+def records_at(stamp: Stamp, kind: Kind, key: Key) -> Sequence[TuningRecord]:
     """The records of one problem and device in a file, as it was.
 
     Args:
         stamp: the file.
         kind: operation and target.
         key: fingerprint and problem.
-        trusted: whether it may say how binaries are launched.
     """
     places = index_of(stamp).records.get(kind, {}).get(key, ())
     return [
-        each if trusted else without_binaries(each)
+        each
         for each in _at(stamp, places)
         if isinstance(each, TuningRecord) and (each.key[0], each.key[2]) == key
     ]
 
 
 @functools.lru_cache(maxsize=64)
-def portfolios_at(stamp: Stamp, kind: Kind, trusted: bool) -> Sequence[Portfolio]:
+def portfolios_at(stamp: Stamp, kind: Kind) -> Sequence[Portfolio]:
     """The portfolios in a file, as it was; arguments are those of `records_at`."""
     return [
-        each if trusted else without_binaries(each)
+        each
         for each in _at(stamp, index_of(stamp).portfolios.get(kind, ()))
         if isinstance(each, Portfolio) and (each.operation, each.target) == kind
     ]

@@ -18,6 +18,7 @@ from autotune.core.facts import stamps_of
 from autotune.core.paths import data_dir, expanded, others_who_write
 from autotune.store import strict_json
 from autotune.store.cache import TuningCache
+from autotune.store.interchange import without_binaries
 from autotune.store.lines import index_of, portfolios_at, records_at
 from autotune.store.matching import problem_sizes, size_distance, without
 from autotune.store.shipped import shipped_binary
@@ -98,7 +99,10 @@ class RecordFiles:
         self, fingerprint: str, operation: str, problem: str, target: str
     ) -> Iterable[TuningRecord]:
         """See `RecordSource.of_problem`."""
-        found = [r for _, r in self._records(operation, target, (fingerprint, problem))]
+        found = [
+            record if trusted else without_binaries(record)
+            for trusted, record in self._records(operation, target, (fingerprint, problem))
+        ]
         return sorted(found, key=lambda record: record.created, reverse=True)
 
     def binary(self, digest: str) -> bytes | None:
@@ -109,20 +113,19 @@ class RecordFiles:
     def portfolios(self, operation: str, target: str) -> Iterable[Portfolio]:
         """See `RecordSource.portfolios`."""
         return [
-            each
+            each if trusted else without_binaries(each)
             for stamp, trusted in self._stamps(f"{operation}.portfolio.jsonl")
-            for each in portfolios_at(stamp, (operation, target), trusted)
+            for each in portfolios_at(stamp, (operation, target))
         ]
 
     def _records(
-        self, operation: str, target: str, wanted: tuple[str, str] | None = None
-    ) -> Iterator[tuple[tuple[str, str], TuningRecord]]:
-        """Key and record of those of one key, or of all."""
+        self, operation: str, target: str, *keys: tuple[str, str]
+    ) -> Iterator[tuple[bool, TuningRecord]]:
+        """The records of some keys, or all, and whether each may say how binaries are launched."""
         for stamp, trusted in self._stamps(f"{operation}.jsonl"):
-            found = index_of(stamp).records.get((operation, target), {})
-            for key in found if wanted is None else (wanted,):
-                for record in records_at(stamp, (operation, target), key, trusted):
-                    yield key, record
+            for key in keys or index_of(stamp).records.get((operation, target), ()):
+                for record in records_at(stamp, (operation, target), key):
+                    yield trusted, record
 
     def _stamps(self, name: str) -> list[tuple[Stamp, bool]]:
         """The files of a name, and whether each may say how binaries are launched."""

@@ -213,7 +213,7 @@ def _find(
         return (
             kept is not None
             and _runs(device, kept.architecture)
-            and _kept(sources, kept.digest, kept.support, kept.architecture, None) is not None
+            and _kept(_vouching(sources, record), kept.digest, kept.support, "", None) is not None
         )
 
     found = None
@@ -274,7 +274,8 @@ def _binary(problem: Problem, found: Lookup) -> Binary | None:
     ):
         return None
     launch = None if current else kept.launch
-    binary = _kept(sources, kept.digest, kept.support, kept.architecture, launch)
+    own = _vouching(sources, record)
+    binary = _kept(own, kept.digest, kept.support, kept.architecture, launch)
     return None if binary is None else replace(binary, layout=kept.layout)
 
 
@@ -289,6 +290,17 @@ def _predicted_binary(prediction: Prediction, shared: Resident) -> Binary | None
 def _runs(device: Device, architecture: str) -> bool:
     """Whether binaries for an architecture run on a device; only a GPU has any."""
     return isinstance(device.limits, CudaLimits) and device.limits.runs(architecture)
+
+
+def _vouching(sources: Sequence[RecordSource], record: TuningRecord) -> list[RecordSource]:
+    """The sources that gave a record: how a binary is launched is nobody else's to say.
+
+    Strangers' records come without what they say of binaries, see `autotune.store.sources`.
+    """
+    key = record.key
+    return [
+        source for source in sources if any(each is record for each in source.of_problem(*key))
+    ]
 
 
 def _kept(

@@ -17,12 +17,19 @@ from autotune.core.errors import InputError, NotTunedError, OperandError, Unknow
 from autotune.core.paths import CacheLocations, data_dir
 from autotune.core.toml_table import Table
 from autotune.families import modules, templating
+from autotune.families.catalog import load_families
 from autotune.operations.problem import Gemm
 from autotune.runtime.loading import Kernel, load
 from autotune.runtime.multiplying import kernel_for, matmul
 from autotune.runtime.remembered import forget
-from autotune.store import BaselineRecord, MatchQuality, TuningCache, TuningRecord
-from autotune.store.shipped import read_portfolios, shipped_binary
+from autotune.store import (
+    BaselineRecord,
+    MatchQuality,
+    TuningCache,
+    TuningRecord,
+    export_records,
+)
+from autotune.store.shipped import read_portfolios, read_records, shipped_binary
 from autotune.targets.cpu.target import CpuTarget
 from autotune.targets.lookup import binary_of, look_up
 from autotune.targets.registry import make_target
@@ -236,3 +243,54 @@ def test_a_layout_without_programs_of_its_own_takes_the_plain_ones(
         # Its binary is of the plain layout.
         assert binary_of(Gemm(*shape, dtype="float64"), plain) is not None
         assert binary_of(Gemm(*shape, dtype="float64", layout=layout), turned) is None
+
+
+@pytest.mark.usefixtures("nothing_shipped")
+@pytest.mark.parametrize("mode", [0o755, 0o777])
+@pytest.mark.parametrize("form", ["folder", "cache"])
+@pytest.mark.parametrize("stale", [True, False])
+def test_a_plan_of_a_layer_that_others_may_write_is_never_used(
+    stale: bool, form: str, mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shipped,) = data_dir("cache").glob("cuda-nvidia-h100-*/gemm.jsonl")
+    families = load_families(target="cuda")
+    known = next(
+        each
+        for each in read_records(shipped)
+        if each.binary is not None
+        and each.binary.support is None
+        and families[each.candidate.family].digest == each.family_digest
+    )
+    assert known.binary is not None
+    content = shipped_binary(known.binary.digest, shipped.parent)
+    assert content is not None
+    plan = replace(known.binary.launch, workspace_bytes=0)
+    changes: dict[str, Any] = {"family_digest": "0" * 16} if stale else {}
+    theirs = replace(known, binary=replace(known.binary, launch=plan), **changes)
+    layer = tmp_path / "layer"
+    device = layer / shipped.parent.name
+    device.mkdir(parents=True)
+    if form == "folder":
+        export_records([theirs], device / "gemm.jsonl")
+        (device / f"{known.binary.digest}.cubin").write_bytes(content)
+    else:
+        TuningCache(layer / "tuning.sqlite").add(theirs, binaries=[content])
+    for place in (*layer.rglob("*"), layer):
+        place.chmod(mode if place.is_dir() else 0o644)
+    monkeypatch.setenv("AUTOTUNE_RECORDS", str(layer))
+    problem = families[theirs.candidate.family].defined.problem_from_key(theirs.problem)
+    found = look_up(
+        problem,
+        make_target("cuda"),
+        match="nearest",
+        device="h100",
+        cache=tmp_path / "none",
+    )
+    binary, record = binary_of(problem, found), found.match.record
+    assert record is not None
+    if mode == 0o777:
+        assert (record.binary, binary) == (None, None)
+    else:
+        assert record.binary == theirs.binary
+        assert binary is not None
+        assert (binary.content, binary.launch) == (content, plan if stale else None)
