@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from records import record
+from records import PORTFOLIO, record
 
 from autotune.core.errors import AutotuneError, FamilyError, InputError, MissingDependencyError
 from autotune.core.paths import data_dir
@@ -26,6 +26,7 @@ from autotune.recorded import read_recorded
 from autotune.runtime.shape_list import LONGEST_LINE, read_shapes
 from autotune.store import strict_json
 from autotune.store.interchange import export_lines, import_records
+from autotune.store.portfolio import portfolio_document, read_portfolio
 from autotune.store.record import TuningRecord
 from autotune.store.sources import RecordFiles
 from autotune.targets.cuda.device import known_gpus
@@ -168,6 +169,25 @@ def test_records_and_interchange_files(tmp_path: Path) -> None:
     document = record().to_json()
     del document["id"]
     assert outcomes(read, [document]) == {True, False}
+
+
+def test_portfolios_and_files_of_layers(tmp_path: Path) -> None:
+    document = json.loads(json.dumps(portfolio_document(PORTFOLIO)))
+    del document["digest"]
+    assert outcomes(read_portfolio, [document]) == {True, False}
+    source = random.Random(1)
+    whole = json.loads(json.dumps(record().to_json()))
+    lines = [*export_lines([])]
+    lines += [json.dumps(mutated(source.choice([document, whole]), source)) for _ in range(150)]
+    lines += [line[: source.randrange(len(line))] for line in lines[1:50]]
+    (tmp_path / "layer.jsonl").write_text("\n".join(lines))
+    layer = RecordFiles(tmp_path / "layer.jsonl", "cpu")
+    keys = [*layer.problems("gemm", "cpu")]
+    assert keys
+    for fingerprint, problem in keys:
+        layer.of_problem(fingerprint, "gemm", problem, "cpu")
+    for read in layer.portfolios("gemm", "cuda"):
+        assert printable(read.fingerprint.name) == read.fingerprint.name
 
 
 def test_descriptions_of_gpus(tmp_path: Path) -> None:
