@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from autotune.core.errors import AutotuneError
+from autotune.core.errors import AutotuneError, InputError
 from autotune.core.grid import Block
 from autotune.core.paths import CacheLocations
 from autotune.families.program_cache import ProgramCache
@@ -90,7 +90,8 @@ def load_distributed(
     gemm = only_gemm(request.problem, "target mpi")
     meet(comm, f"the call of load for {gemm.label}")
     check_same(comm, problem=gemm.label, operands=operands, local=local, match=request.match)
-    own = comm.Dup()
+    with _communicators():
+        own = comm.Dup()
     try:
         with Together(own, agreed=AutotuneError):
             ranks = describe(own, gpus=local == "cuda")
@@ -111,7 +112,8 @@ def load_distributed(
 
             candidate, matched, program = _of_rank_0(own, find)
             make_plan = _on_all(own, lambda: load_program(program, programs, own))
-            plan = make_plan(own, gemm.m, gemm.n, gemm.k)
+            with _communicators():
+                plan = make_plan(own, gemm.m, gemm.n, gemm.k)
     except AutotuneError:  # on every rank
         own.Free()
         raise
@@ -145,6 +147,25 @@ def tuned_product(comm: Any, m: int, n: int, k: int, dtype: str) -> Iterator[Gpu
     gpu = _on_all(comm, lambda: load_product(product, programs, comm))
     yield gpu
     gpu.close()
+
+
+@contextlib.contextmanager
+def _communicators() -> Iterator[None]:
+    """Say what to do where MPI has no communicator left, which all ranks are told alike.
+
+    Raises:
+        InputError: it has none.
+    """
+    from mpi4py import MPI
+
+    try:
+        yield
+    except MPI.Exception as error:
+        told = error.Get_error_string().strip().rpartition("\n")[2]
+        raise InputError(
+            f"MPI gives no communicator ({told}): every kernel of target mpi keeps some until its "
+            "free() is called: free those that are done with"
+        ) from error
 
 
 def _of_rank_0(comm: Any, look: Callable[[], _T]) -> _T:
