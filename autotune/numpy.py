@@ -124,6 +124,7 @@ def _made(a: tuple[Any, ...], b: tuple[Any, ...]) -> Callable[..., NDArray[Any]]
             lambda kernel: turning(kernel.bound, layout)(left, right, out),
             lambda: np.matmul(left, right, out=out),
             left,
+            twice=out is None,
         )
 
     def by_now() -> Callable[..., NDArray[Any]] | None:

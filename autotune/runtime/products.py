@@ -122,6 +122,7 @@ class ChosenProduct:
             lambda kernel: self.prepared(kernel)(a, b, out, alpha, beta),
             lambda: library.multiply(a, b, out, alpha, beta),
             a,
+            twice=out is None,
         )
 
 

@@ -14,7 +14,7 @@ import logging
 import math
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autotune.core.errors import AutotuneError, OperandError, UnavailableError
 from autotune.core.forking import LOADING
@@ -102,7 +102,7 @@ class _Runner:
     def __init__(self, contender: Contender | None) -> None:
         self.contender = contender
         self.kernel: Kernel | None = None
-        self.times: list[float] = []
+        self.times: list[tuple[float, ...]] = []
         self.pending: deque[Reading] = deque()
         self.calls = 0
         self.is_out = False
@@ -121,12 +121,44 @@ class _Runner:
             try:
                 seconds = self.pending[0]()
             except AutotuneError:  # of the driver: it is said where the program waits for it
-                seconds = math.nan
+                seconds = (math.nan,)
             if seconds is None:
                 return
             self.pending.popleft()
-            if not math.isnan(seconds):
+            if not any(map(math.isnan, seconds)):
                 self.times.append(seconds)
+
+
+class _Compared(NamedTuple):
+    """A kernel beside the library, in the first or in the second call of a pair.
+
+    Attributes:
+        ratio: its speed relative to the library's.
+        ours: its median, in seconds.
+        theirs: the library's.
+        interval: 95% confidence interval of its median.
+        is_clear: whether all times of one are below all of the other.
+    """
+
+    ratio: float
+    ours: float
+    theirs: float
+    interval: tuple[float, float]
+    is_clear: bool
+
+
+def _least(runner: _Runner, library: _Runner) -> _Compared:
+    """A kernel beside the library where it does worse: a program may call in either way."""
+    found = []
+    columns = [list(zip(*each.times, strict=False)) for each in (runner, library)]
+    for ours, theirs in zip(*columns, strict=False):
+        faster, slower = max(ours) * MARGIN < min(theirs), max(theirs) < min(ours)
+        own, other = median(ours), median(theirs)
+        interval = median_interval(ours)
+        found.append(_Compared(other / own, own, other, interval, faster or slower))
+    least = min(found)
+    all_clear = all(each.is_clear for each in found)
+    return least._replace(is_clear=all_clear or (least.is_clear and least.ratio < 1))
 
 
 class Turns:
@@ -199,13 +231,21 @@ class Turns:
         """Have somebody told whenever `winner` or `is_librarys` has changed."""
         self._listeners.append(changed)
 
-    def call(self, ours: Callable[[Kernel], Any], theirs: Callable[[], Any], like: Any) -> Any:
+    def call(
+        self,
+        ours: Callable[[Kernel], Any],
+        theirs: Callable[[], Any],
+        like: Any,
+        *,
+        twice: bool = False,
+    ) -> Any:
         """The product, by whoever's turn it is.
 
         Args:
             ours: computes by a kernel.
             theirs: computes by the library.
             like: an operand.
+            twice: whether either may be called once more: they write to memory of their own.
 
         Raises:
             OperandError: it was a kernel's turn, which cannot take the operands as they are.
@@ -224,7 +264,7 @@ class Turns:
             return theirs()
         running = [each for each in self._runners if not each.is_out]
         runner = running[next(self._turn) % len(running)]
-        result = self._timed(runner, ours, theirs, like)
+        result = self._timed(runner, ours, theirs, like, twice)
         self._judge()
         return result
 
@@ -245,6 +285,7 @@ class Turns:
         ours: Callable[[Kernel], Any],
         theirs: Callable[[], Any],
         like: Any,
+        twice: bool,
     ) -> Any:
         clock, call = self._clock, theirs
         assert clock is not None
@@ -260,7 +301,7 @@ class Turns:
             call = lambda: ours(kernel)  # noqa: E731 - either of two calls
         self._inside.is_timing = True
         try:
-            result, reading = clock.time(call, like)
+            result, reading = clock.time(call, like, twice=twice)
         except OperandError:
             raise
         except AutotuneError as error:
@@ -329,7 +370,7 @@ class Turns:
             library, *kernels = self._runners
             for each in kernels:
                 if each.times and library.times:
-                    each.is_out |= min(each.times) > _HOPELESS * min(library.times)
+                    each.is_out |= min(each.times)[0] > _HOPELESS * min(library.times)[0]
             running = [each for each in kernels if not each.is_out]
             calls = min(each.calls for each in (library, *running))
             if not running or calls > MOST_CALLS:
@@ -338,13 +379,10 @@ class Turns:
             count = min(len(each.times) for each in (library, *running))
             if count < FEWEST:
                 return
-            fastest = min(running, key=lambda each: median(each.times))
-            clear = max(fastest.times) * MARGIN < min(library.times) or max(library.times) < min(
-                fastest.times
-            )
-            if clear or count >= ENOUGH:
-                ours, theirs = median(fastest.times), median(library.times)
-                won = is_faster(theirs / ours, ours, self._problem, self.target, MARGIN)
+            fastest = max(running, key=lambda each: _least(each, library).ratio)
+            least = _least(fastest, library)
+            if least.is_clear or count >= ENOUGH:
+                won = is_faster(least.ratio, least.ours, self._problem, self.target, MARGIN)
                 self._end(fastest.kernel if won else None)
         finally:
             LOADING.release()
@@ -354,9 +392,10 @@ class Turns:
             winner.hear(self._used)
         self.winner, self.over = winner, True
         if self._kept:
-            timed = [each for each in self._runners[1:] if each.times]
-            if timed and self._runners[0].times:
-                fastest = min(timed, key=lambda each: median(each.times))
+            library, *kernels = self._runners
+            timed = [each for each in kernels if each.times]
+            if timed and library.times:
+                fastest = max(timed, key=lambda each: _least(each, library).ratio)
                 _keep(self._record(fastest), fastest)
         self._tell()
         # Few are needed any more, and there may be thousands of shapes.
@@ -367,7 +406,8 @@ class Turns:
         """What was measured of the fastest kernel, beside the library."""
         assert runner.contender is not None
         found, problem = runner.contender.found, self._problem
-        ours, theirs = median(runner.times), median(self._runners[0].times)
+        least = _least(runner, self._runners[0])
+        ours, theirs = least.ours, least.theirs
         return TuningRecord(
             fingerprint=found.device.fingerprint,
             operation=problem.operation,
@@ -377,11 +417,11 @@ class Turns:
             family_digest=found.family.digest,
             space_digest=found.family.digest,
             median_s=ours,
-            interval_s=median_interval(runner.times),
+            interval_s=least.interval,
             gflops=problem.flops / ours / 1e9,
             ties=0,
             baseline=BaselineRecord(self._library, theirs, theirs / ours),
-            effort=EffortRecord(len(self._contenders), sum(runner.times), IN_CALLS),
+            effort=EffortRecord(len(self._contenders), sum(map(sum, runner.times)), IN_CALLS),
             toolchain=dict(found.device.toolchain),
             state=dict(found.device.state),
             version=__version__,

@@ -71,7 +71,13 @@ class TensorProduct:
         self._added: Turns | None = None
 
     def compute(
-        self, ours: Callable[[TensorCalls], Any], theirs: Call, like: Any, *, added: bool = False
+        self,
+        ours: Callable[[TensorCalls], Any],
+        theirs: Call,
+        like: Any,
+        *,
+        added: bool = False,
+        twice: bool = True,
     ) -> Any:
         """The product.
 
@@ -80,6 +86,7 @@ class TensorProduct:
             theirs: computes it by PyTorch.
             like: an operand.
             added: whether something is added to it.
+            twice: whether either may be called once more: they write to memory of their own.
         """
         turns = self._served.turns
         if added:
@@ -87,12 +94,12 @@ class TensorProduct:
         try:
             if turns.winner is not None:
                 return ours(self._of(turns.winner))
-            return turns.call(lambda kernel: ours(self._of(kernel)), theirs, like)
+            return turns.call(lambda kernel: ours(self._of(kernel)), theirs, like, twice=twice)
         except OperandError:  # of an odd address, say, which PyTorch minds less
             return theirs()
 
     def by_kernel(
-        self, ours: Callable[[TensorCalls], Any], theirs: Call, like: Any, *, added: bool = False
+        self, ours: Callable[[TensorCalls], Any], theirs: Call, like: Any, **how: bool
     ) -> Any:
         """The product by a kernel, whichever is faster, if one takes the tensors."""
         try:

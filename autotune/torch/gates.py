@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 Compute: TypeAlias = "Callable[..., Any]"
-"""``compute(ours, theirs, like, added=False)``, as `TensorProduct.compute` has it."""
+"""``compute(ours, theirs, like, added=False, twice=True)``, as `TensorProduct.compute` has it."""
 
 
 class Keeper(Protocol):
@@ -83,7 +83,10 @@ def _mm_out(keeper: Keeper, original: Any) -> Any:
         if compute is None or not _holds(out, a, b):
             return original(keys, a, b, out=out)
         return compute(
-            lambda calls: calls.call(a, b, out), lambda: original(keys, a, b, out=out), a
+            lambda calls: calls.call(a, b, out),
+            lambda: original(keys, a, b, out=out),
+            a,
+            twice=False,
         )
 
     return mm_out
@@ -120,7 +123,7 @@ def _addmm_out(keeper: Keeper, original: Any) -> Any:
         compute = keeper.product(a, b)
         if compute is None or not _adds(c, a, b, alpha, beta) or not _holds(out, a, b, c):
             return theirs()
-        return compute(ours, theirs, a, added=True)
+        return compute(ours, theirs, a, added=True, twice=False)
 
     return addmm_out
 

@@ -128,7 +128,7 @@ def test_what_16_bits_are_added_to_is_pytorchs(dtype: str, beta: int) -> None:
         def product(self, a: Any, b: Any) -> Any:
             made = torch.full((M, K), MARK, dtype=torch.float32)
             ours = calls.TensorCalls("nn", lambda *given: made, lambda *given: made)
-            return lambda compute, theirs, like, added: compute(ours)
+            return lambda compute, theirs, like, **how: compute(ours)
 
     def original(keys: Any, c: Any, a: Any, b: Any, *, beta: Any, alpha: Any) -> Any:
         return "PyTorch's"

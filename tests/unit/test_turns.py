@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from autotune.runtime.remembered import forget
 from autotune.runtime.turns import BRIEF_S, ENOUGH, FEWEST, MARGIN, MARGIN_OF_POWER, Turns
 from autotune.store import BaselineRecord, TuningCache
 from autotune.targets.background import Job, background
+from autotune.targets.clock import AGAIN_S
 from autotune.targets.kernel import Kernel
 from autotune.targets.loading import Contender
 from autotune.targets.registry import make_target
@@ -39,10 +41,10 @@ class FakeClock:
     """A clock that says what a test wants of each way to compute.
 
     Args:
-        seconds: by what a call returns.
+        seconds: by what a call returns; a tuple is of two calls in a row.
     """
 
-    def __init__(self, seconds: dict[Any, float]) -> None:
+    def __init__(self, seconds: dict[Any, Any]) -> None:
         self.seconds = seconds
         self.timed: list[Any] = []
         self.is_captured = False
@@ -51,10 +53,12 @@ class FakeClock:
     def runs(self, like: Any) -> bool:
         return not self.is_captured
 
-    def time(self, call: Callable[[], Any], like: Any) -> tuple[Any, Reading]:
+    def time(self, call: Callable[[], Any], like: Any, *, twice: bool) -> tuple[Any, Reading]:
         result = call()
         self.timed.append(result)
-        return result, lambda: self.seconds[result] if self.knows else None
+        seconds = self.seconds[result]
+        found = seconds if isinstance(seconds, tuple) else (seconds,)
+        return result, lambda: found if self.knows else None
 
 
 @pytest.fixture(autouse=True)
@@ -140,6 +144,34 @@ def test_power_decides_between_long_products(problem: Gemm, seconds: float, leas
         assert turns.is_faster(ratio, seconds, problem, "cpu", MARGIN) is (ratio > MARGIN)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "wins"),
+    [((1e-5, 1e-5), True), ((1e-5, 3e-5), False), ((3e-5, 1e-5), False), ((1e-5,), True)],
+)
+def test_a_kernel_wins_in_both_of_two_calls_in_a_row(
+    kernel: tuple[float, ...], wins: bool
+) -> None:
+    made = contest(FakeClock({"kernel": kernel, "library": (2e-5, 1.5e-5)}))
+    play(made)
+    assert made.over
+    assert (made.winner is not None) is wins
+
+
+def test_calls_are_made_twice_only_where_nothing_of_the_callers_is_written() -> None:
+    clock, made = make_target("cpu").clock(), []
+    for twice in (False, True):
+        made.clear()
+        result, reading = clock.time(lambda: made.append(1) or "made", A, twice=twice)
+        assert result == "made"
+        assert len(made) == len(reading() or ()) == 1 + twice
+    _, reading = clock.time(lambda: time.sleep(2 * AGAIN_S), A, twice=True)
+    assert len(reading() or ()) == 1
+    # An output that is an operand as well: once more would be another product.
+    for _ in range(30):
+        out = A[:, :5].copy()
+        assert (matmul(out, A[:, :5], out) == 5).all()
+
+
 def test_nothing_is_timed_in_a_capture() -> None:
     clock = FakeClock({"kernel": 1e-3, "library": 2e-3})
     made = contest(clock)
@@ -217,11 +249,11 @@ def outcome(monkeypatch: pytest.MonkeyPatch, kernel_s: float) -> None:
     """Have `matmul` find out that the kernel takes so long, and NumPy one millisecond."""
 
     class Clock(FakeClock):
-        def time(self, call: Callable[[], Any], like: Any) -> tuple[Any, Reading]:
+        def time(self, call: Callable[[], Any], like: Any, *, twice: bool) -> tuple[Any, Reading]:
             before = len(by_numpy)
             result = call()
             seconds = 1e-3 if len(by_numpy) > before else kernel_s
-            return result, lambda: seconds
+            return result, lambda: (seconds,)
 
     monkeypatch.setattr(type(make_target("cpu")), "clock", lambda self: Clock({}))
     by_numpy.clear()

@@ -72,8 +72,8 @@ class DeviceClock:
         """See `Clock.runs`."""
         return not is_capturing(library_of(like).current_stream(like))
 
-    def time(self, call: Callable[[], Any], like: Any) -> tuple[Any, Reading]:
-        """See `Clock.time`."""
+    def time(self, call: Callable[[], Any], like: Any, *, twice: bool) -> tuple[Any, Reading]:
+        """See `Clock.time`: caches are as the program has them, and no call is made again."""
         library = library_of(like)
         stream = library.current_stream(like)
         device = library.describe("a", like, stream).device
@@ -108,7 +108,7 @@ def _recorded(stream: int) -> Owned:
     return Owned(event, "cuEventDestroy")
 
 
-def _seconds(device: int, begin: Owned, end: Owned, late_s: float) -> float | None:
+def _seconds(device: int, begin: Owned, end: Owned, late_s: float) -> tuple[float] | None:
     with activated(device):
         milliseconds = ctypes.c_float()
         status = _elapsed()(
@@ -117,7 +117,7 @@ def _seconds(device: int, begin: Owned, end: Owned, late_s: float) -> float | No
     if status == int(load_driver().CUresult.CUDA_ERROR_NOT_READY):
         return None
     seconds = milliseconds.value / 1e3
-    return math.nan if status or late_s > _LATE * seconds else seconds
+    return (math.nan if status or late_s > _LATE * seconds else seconds,)
 
 
 @functools.cache
