@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 
 from autotune.core.check import Check, Status, attempt
 from autotune.core.errors import InputError
-from autotune.core.paths import NO_SPACE, NOWHERE, can_write, check_trusted, no_space
+from autotune.core.paths import (
+    NO_SPACE,
+    NOWHERE,
+    CacheLocations,  # a process of its own is asked by the types of `cache_checks`
+    can_write,
+    check_trusted,
+    no_space,
+)
 from autotune.store.cache import TuningCache
 from autotune.store.interchange import parse_line, read_lines
 from autotune.store.sources import layer_database, layer_paths
@@ -19,8 +26,6 @@ from autotune.store.sources import layer_database, layer_paths
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from autotune.core.paths import CacheLocations
 
 LITTLE = 200 << 20
 """Bytes of free space below which a run of some length may fill the disk."""
