@@ -374,7 +374,7 @@ class Turns:
             running = [each for each in kernels if not each.is_out]
             calls = min(each.calls for each in (library, *running))
             if not running or calls > MOST_CALLS:
-                self._end(None)
+                self._end(None, known=not running)
                 return
             count = min(len(each.times) for each in (library, *running))
             if count < FEWEST:
@@ -387,11 +387,11 @@ class Turns:
         finally:
             LOADING.release()
 
-    def _end(self, winner: Kernel | None) -> None:
+    def _end(self, winner: Kernel | None, *, known: bool = True) -> None:
         if winner is not None and self._used is not None:
             winner.hear(self._used)
         self.winner, self.over = winner, True
-        if self._kept:
+        if self._kept and known:
             library, *kernels = self._runners
             timed = [each for each in kernels if each.times]
             if timed and library.times:

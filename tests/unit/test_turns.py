@@ -182,13 +182,14 @@ def test_nothing_is_timed_in_a_capture() -> None:
     assert "kernel" in play(made)
 
 
-def test_times_that_are_never_known_leave_the_library() -> None:
+def test_times_that_are_never_known_leave_the_library(cache: Path) -> None:
     clock = FakeClock({"kernel": 1e-3, "library": 2e-3})
     made = contest(clock)
     clock.knows = False
     play(made, 3 * turns.MOST_CALLS)
     assert made.over
     assert made.winner is None
+    assert not light(cache)
 
 
 def test_a_kernel_that_fails_costs_no_call(cache: Path) -> None:
