@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from autotune.core.errors import InputError
+from autotune.operations.formula import Formula
 from autotune.operations.operation import Operation
 from autotune.operations.problem import MatrixOperation, Problem
 
@@ -179,7 +180,8 @@ def special_cases(problem: Problem, cases: Iterable[Case]) -> tuple[Case, ...]:
     """Further cases of a program's, on operands that hold NaN and infinity.
 
     Those are the smallest cases whose operands all have `_SOME` elements, one of padded rows and
-    one of others, or those that come closest; none where the operation is of finite numbers alone.
+    one of others, or those that come closest; none where the operation is of finite numbers alone,
+    or of triangles.
 
     Args:
         problem: its own sizes do not matter.
@@ -192,7 +194,9 @@ def special_cases(problem: Problem, cases: Iterable[Case]) -> tuple[Case, ...]:
         return (True, -least) if least < _SOME else (False, here.traffic)
 
     by_padding: dict[bool, list[Case]] = {}
-    for case in () if problem.defined.finite else cases:
+    result = problem.defined.result
+    masked = isinstance(result, Formula) and result.is_masked
+    for case in () if problem.defined.finite or masked else cases:
         by_padding.setdefault(case.padding > 0, []).append(case)
     return tuple(min(alike, key=size).drawn_from(SPECIAL) for alike in by_padding.values())
 

@@ -119,6 +119,12 @@ class Formula:
         """The operands and scalars that it mentions."""
         return frozenset(_names(self.tree))
 
+    @property
+    def is_masked(self) -> bool:
+        """Whether it has triangles, whose zeros kernels leave out: with infinity they make NaN."""
+        calls = (each.func for each in ast.walk(self.tree) if isinstance(each, ast.Call))
+        return any(isinstance(each, ast.Name) and each.id in ("tril", "triu") for each in calls)
+
     def factors_of(self, name: str) -> tuple[frozenset[str], ...]:
         """For each place of a name, the names that multiply it there."""
         return tuple(_factors(self.tree, name, frozenset()))
