@@ -150,8 +150,12 @@ class _Compared(NamedTuple):
 def _least(runner: _Runner, library: _Runner) -> _Compared:
     """A kernel beside the library where it does worse: a program may call in either way."""
     found = []
-    columns = [list(zip(*each.times, strict=False)) for each in (runner, library)]
-    for ours, theirs in zip(*columns, strict=False):
+    for call in range(2):
+        ours, theirs = (
+            [each[call] for each in one.times if len(each) > call] for one in (runner, library)
+        )
+        if not (ours and theirs):
+            break
         faster, slower = max(ours) * MARGIN < min(theirs), max(theirs) < min(ours)
         own, other = median(ours), median(theirs)
         interval = median_interval(ours)

@@ -10,7 +10,7 @@ Reading: TypeAlias = "Callable[[], tuple[float, ...] | None]"
 """Seconds that a call took, and another one right after it, if there was one; None while that is
 not known, and NaN where it never will be."""
 
-AGAIN_S = 1e-4
+AGAIN_S = 1e-3
 """Calls of the host shorter than this are timed once more: caches have their operands then."""
 
 

@@ -157,6 +157,18 @@ def test_a_kernel_wins_in_both_of_two_calls_in_a_row(
     assert (made.winner is not None) is wins
 
 
+def test_a_call_that_was_disturbed_hides_no_second_ones() -> None:
+    clock = FakeClock({"kernel": (1e-5, 3e-5), "library": (5e-3,)})
+    made = contest(clock)
+    for number in range(40):
+        if number == 6:
+            clock.seconds["library"] = (2e-5, 1.5e-5)
+        made.call(lambda kernel: "kernel", lambda: "library", A)
+        if made.over:
+            break
+    assert made.winner is None
+
+
 def test_calls_are_made_twice_only_where_nothing_of_the_callers_is_written() -> None:
     clock, made = make_target("cpu").clock(), []
     for twice in (False, True):
