@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -122,3 +124,30 @@ def test_an_answer_to_something_else_is_a_lost_process(said: Any, tmp_path: Path
     assert "answered Visit with" in first.reason
     assert second.ok
     assert backend.renewed == 2
+
+
+def test_a_binary_is_measured_once_for_all_candidates_and_again_for_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, fast = (
+        Evaluated(Measurement(Outcome.OK, seconds, (seconds, seconds), 5, 0.1))
+        for seconds in (2e-3, 1e-3)
+    )
+    backend = Scripted({Evaluate: [slow, fast]})
+    digests = {1: "one", 2: "one", 3: "another"}
+    monkeypatch.setattr(
+        backend,
+        "prepared",
+        lambda candidate, *given: Prepared(
+            cast("Any", SimpleNamespace(digest=digests[candidate.configuration["step"]])),
+            {"step": candidate.configuration["step"]},
+        ),
+    )
+    measuring = evaluator(tmp_path, backend)
+    first, twin, again, other = (
+        measuring.evaluate(suspect(step=step), None) for step in (1, 2, 1, 3)
+    )
+    assert twin == replace(first, details={"step": 2, "same_binary_as": str(suspect(step=1))})
+    assert (first.median_s, again.median_s) == (2e-3, 1e-3)
+    assert (again.details, other.details) == ({"step": 1}, {"step": 3})
+    assert backend.asked == ["Evaluate"] * 3

@@ -98,6 +98,20 @@ def test_times_of_kernels_that_do_nothing_are_not(us: float) -> None:
     assert ceiling.least_s(problem, "ieee") < 50e-6
 
 
+@pytest.mark.parametrize("name", ["rtx3090", "l40s", "rtx4090"])
+def test_without_tensor_cores_the_ceiling_is_that_of_the_data_sheet(name: str) -> None:
+    """Lanes times multiprocessors: what float64 may reach where nothing is known of it."""
+    limits, (clock, _, single, *_) = find_gpu(name).limits, GPUS[name]
+    ceiling = gpu_ceiling(limits.compute_capability, limits.multiprocessor_count, 8, clock * 1e6)
+    assert ceiling.flops == pytest.approx(single * 1e12, rel=0.005)
+
+
+def test_what_is_told_has_the_units_of_data_sheets() -> None:
+    assert Ceiling(2e12, 3e11).told(1e-6, 2.5e-6) == (
+        "1 us a call, where no kernel takes less than 2.5 us (at most 2000 GFLOP/s and 300 GB/s)"
+    )
+
+
 def test_such_a_trial_has_an_outcome_of_its_own() -> None:
     rig = HostRig(honest)
     rig.ceiling = Ceiling(1.0, 1.0)

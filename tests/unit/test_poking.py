@@ -16,7 +16,7 @@ import pytest
 from autotune.core.measurement import Outcome
 from autotune.measuring.clocked import ClockedBench
 from autotune.measuring.evaluator import Effort
-from autotune.measuring.messages import Evaluate, Evaluated, Program, Visit
+from autotune.measuring.messages import Confirm, Evaluate, Evaluated, Program, Visit
 from autotune.measuring.plausibility import UNKNOWN
 from autotune.measuring.rig import Pace, Rig
 from autotune.measuring.trial import Trials
@@ -178,6 +178,25 @@ def test_a_search_finds_who_computes_now_and_then(cheat: Cheat) -> None:
     assert measurement.outcome is Outcome.WRONG_RESULT
     assert CHEATS.search(measurement.reason), measurement.reason
     assert evaluated(HostRig(honest)).measurement.outcome is Outcome.OK
+
+
+@pytest.mark.parametrize("request_type", [Evaluate, Confirm])
+def test_the_error_that_is_told_is_the_largest_that_was_seen(request_type: type) -> None:
+    rig, seen = HostRig(honest), []
+    judge = rig.bench.judge_last
+
+    def watched(accuracy: str) -> Any:
+        verdict = judge(accuracy)
+        seen.append(verdict.error)
+        return verdict
+
+    rig.bench.judge_last = watched  # type: ignore[method-assign]
+    best = {"best_s": None} if request_type is Evaluate else {}
+    request = request_type(program=None, accuracy="ieee", budget_s=0.02, **best)
+    reply = Trials(cast(Rig, rig), Effort())(request)
+    assert isinstance(reply, Evaluated)
+    assert 0.0 < max(seen) < 1.0
+    assert reply.measurement.error == max(seen)
 
 
 @pytest.mark.parametrize("cheat", [remembers, tires])

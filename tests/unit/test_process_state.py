@@ -122,3 +122,15 @@ def test_a_state_is_equal_to_itself() -> None:
     state = ProcessState.read()
     assert ProcessState.read() == state
     assert ProcessState.read().changes_since(state) == []
+
+
+def test_a_child_left_behind_is_ended_and_no_zombie_stays() -> None:
+    before = ProcessState.read()
+    child = subprocess.Popen(["sleep", "1000"])
+    try:
+        ProcessState.read().undo_outside(before)
+        with pytest.raises(ProcessLookupError):  # a zombie would still have its number
+            os.kill(child.pid, 0)
+    finally:
+        child.kill()
+        child.wait()
