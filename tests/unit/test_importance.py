@@ -37,6 +37,18 @@ def test_shares_rank_the_parameters_and_lie_in_their_intervals() -> None:
     assert found[0].low > found[-1].high
 
 
+def test_what_the_slower_nine_tenths_took_does_not_matter() -> None:
+    found, times = points(200)
+    order = sorted(range(200), key=times.__getitem__)
+    slower = order[20:]
+    random.Random(1).shuffle(slower)
+    ranks = {row: float(rank) for rank, row in enumerate([*order[:20], *slower])}
+    shuffled = importances(found, [ranks[row] for row in range(200)])
+    assert {each.name: each.share for each in shuffled} == {
+        each.name: pytest.approx(each.share) for each in importances(found, times)
+    }
+
+
 def test_more_points_say_it_more_surely() -> None:
     few, many = (
         {each.name: each.high - each.low for each in importances(*points(count))}

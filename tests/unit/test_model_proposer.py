@@ -115,6 +115,23 @@ class TestProposals:
             rows = drive(ModelProposer(StudySpace(TILES), seed), TILES, 80, noisy.__getitem__)
             assert min(times[row] for row in rows) <= 1.05 * min(times)
 
+    def test_one_in_three_is_next_to_the_best_as_long_as_there_is_anybody(self):
+        cube = SearchSpace({name: [0, 1, 2] for name in "abcd"})
+
+        def apart(row, other):
+            return sum(cube[row][name] != cube[other][name] for name in "abcd")
+
+        for best in (0, cube.size // 2, cube.size - 1):
+            near = [row for row in range(cube.size) if apart(row, best) == 1]
+            far = next(row for row in range(cube.size) if apart(row, best) == 4)
+            # All that is near is slow: a model alone would go far away.
+            for others, nearest in (([*near[:-1], far], 1), (near, 2)):
+                observed = ((best, 1e-3), *((row, 2e-3) for row in others))
+                assert len(observed) % 3 == 0
+                history = History(observed, (), {best, *others})
+                row = ModelProposer(StudySpace(cube), 0).row(history)
+                assert apart(row, best) == nearest
+
     def test_learns_where_it_fails(self):
         """Large tiles fail, which no restriction tells; the best point is next to those."""
         times = [time_of(TILES[row]) for row in range(TILES.size)]
@@ -200,11 +217,12 @@ class TestRepeatability:
         rows = self.rows(0, 30)
         observed = [(row, time_of(TILES[row])) for row in rows]
         swapped = (*observed[:20], observed[25], *observed[20:25], *observed[26:])
-        proposer = ModelProposer(StudySpace(TILES), 0)
-        proposer.row(History(tuple(observed), (), set(rows)))
-        fresh = ModelProposer(StudySpace(TILES), 0)
-        history = History(swapped, (), set(rows))
-        assert proposer.row(history) == fresh.row(history)
+        slow_is_fast = tuple((row, 1 / time) for row, time in observed)
+        for other in (swapped, slow_is_fast, slow_is_fast[:20]):
+            proposer, fresh = (ModelProposer(StudySpace(TILES), 0) for _ in range(2))
+            proposer.row(History(tuple(observed), (), set(rows)))
+            history = History(other, (), {row for row, _ in other})
+            assert proposer.row(history) == fresh.row(history)
 
 
 class TestHistory:

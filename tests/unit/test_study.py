@@ -641,6 +641,15 @@ class TestUnused:
         with opened(tmp_path) as again:
             assert len(again.measured()) == 1
 
+    def test_it_stays_as_long_as_somebody_else_holds_it(self, tmp_path, monkeypatch):
+        """Who holds it is opening it, perhaps, and would be left with a file without a name."""
+        holder = journal_lock.JournalLock(tmp_path / "study.log")
+        monkeypatch.setattr(journal_lock, "PATIENCE_S", 0.0)
+        with opened(tmp_path):
+            holder.acquire()
+        assert (tmp_path / "study.log").exists()
+        holder.release()
+
     def test_a_study_that_was_removed_is_said_and_not_begun_in_the_middle(self, tmp_path):
         with opened(tmp_path) as study:
             study.tell(study.ask(), ok())
