@@ -297,6 +297,8 @@ def test_substitution_is_bounded() -> None:
         "__import__('os')",
         "min(a)",
         "min(a, key=b)",
+        "min(a, b, key=a)",
+        "a.min(a, b)",
         "min(*a)",
         "ceildiv(a)",
         "ispow2(a, b)",

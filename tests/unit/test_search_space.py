@@ -427,6 +427,13 @@ def test_bad_spaces_are_refused(parameters: Any, restrictions: Any, message: str
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("default", [2, np.int64(2), np.float32(2), 2.0])
+def test_a_default_is_a_value_of_python_whatever_it_was_given_as(default: Any) -> None:
+    kept = TunableParameter("x", (1, 2.0, 3), default=default).default
+    assert kept == 2
+    assert type(kept) in (int, float)
+
+
 def test_bad_names_are_refused() -> None:
     with pytest.raises(SpaceError, match="parameter x is declared twice"):
         SearchSpace([TunableParameter("x", (1,)), TunableParameter("x", (2,))])
