@@ -180,6 +180,18 @@ class TestCache:
         assert programs.status is Status.PROBLEM
         assert "mode 700" in (programs.remedy or "")
 
+    def test_a_folder_among_the_programs_that_others_may_write(
+        self, cache: CacheLocations
+    ) -> None:
+        folder = cache.programs / "of one compiler"
+        folder.mkdir()
+        (cache.programs / "a file").touch()
+        assert by_name(cache_checks(cache))["programs"].status is Status.OK
+        folder.chmod(0o777)
+        programs = by_name(cache_checks(cache))["programs"]
+        assert programs.status is Status.PROBLEM
+        assert str(folder) in programs.found
+
     def test_a_full_disk(self, cache: CacheLocations, monkeypatch: pytest.MonkeyPatch) -> None:
         if not Path("/dev/full").exists():
             pytest.skip("there is no /dev/full")
