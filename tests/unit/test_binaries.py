@@ -198,6 +198,18 @@ def test_older_file_is_read_as_it_is(tmp_path: Path) -> None:
     assert user_version(cache.path) == 1
 
 
+def test_a_file_of_version_2_is_examined_before_it_is_upgraded(tmp_path: Path) -> None:
+    cache = TuningCache(tmp_path / "tuning.sqlite")
+    cache.add(with_binary(), binaries=[CONTENT])
+    with closing(sqlite3.connect(cache.path)) as connection, connection:
+        connection.execute("DROP TABLE portfolios")
+        connection.execute("UPDATE binaries SET content = ?", [b"damaged"])
+        connection.execute("PRAGMA user_version = 2")
+    (told,) = cache.damage()
+    assert told.startswith(f"binary {digest(CONTENT)} is damaged")
+    assert user_version(cache.path) == 2
+
+
 def test_older_file_is_upgraded_by_the_first_write_and_loses_nothing(tmp_path: Path) -> None:
     cache = version_1(tmp_path / "tuning.sqlite")
     before = {old.id: old for old in cache.records()}

@@ -300,6 +300,14 @@ def test_many_refusals_make_a_short_reason() -> None:
     assert match.reason.count("cannot be used") == 3
 
 
+@pytest.mark.parametrize(("count", "more"), [(1, ""), (3, ""), (4, "and 1 more")])
+def test_no_more_refusals_are_counted_than_there_are(count: int, more: str) -> None:
+    records = [record(64 + step) for step in range(count)]
+    reason = lookup(*records, unusable={r.id: "no" for r in records}).reason
+    assert reason.count("cannot be used") == min(count, 3)
+    assert ("more" in reason, reason.endswith(more)) == (bool(more), True)
+
+
 def test_usable_is_asked_from_the_best_on_and_no_further() -> None:
     asked: list[str] = []
 

@@ -106,6 +106,17 @@ def test_without_tensor_cores_the_ceiling_is_that_of_the_data_sheet(name: str) -
     assert ceiling.flops == pytest.approx(single * 1e12, rel=0.005)
 
 
+@pytest.mark.parametrize("name", GPUS)
+def test_a_clock_that_is_not_known_loosens_the_ceiling_less_than_threefold(name: str) -> None:
+    limits, clock = find_gpu(name).limits, 1e6 * GPUS[name][0]
+    known, unknown = (
+        gpu_ceiling(limits.compute_capability, limits.multiprocessor_count, 4, each)
+        for each in (clock, None)
+    )
+    assert known.flops < unknown.flops < 3 * known.flops
+    assert known.bytes < unknown.bytes < 3 * known.bytes
+
+
 def test_what_is_told_has_the_units_of_data_sheets() -> None:
     assert Ceiling(2e12, 3e11).told(1e-6, 2.5e-6) == (
         "1 us a call, where no kernel takes less than 2.5 us (at most 2000 GFLOP/s and 300 GB/s)"

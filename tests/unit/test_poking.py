@@ -197,6 +197,8 @@ def test_the_error_that_is_told_is_the_largest_that_was_seen(request_type: type)
     assert isinstance(reply, Evaluated)
     assert 0.0 < max(seen) < 1.0
     assert reply.measurement.error == max(seen)
+    if request_type is Confirm:
+        assert reply.measurement.details == {"checked_calls": len(seen)}
 
 
 @pytest.mark.parametrize("cheat", [remembers, tires])

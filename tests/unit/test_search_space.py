@@ -6,6 +6,7 @@ import copy
 import itertools
 import json
 import pickle
+import random
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,30 @@ def test_nearest_is_that_of_brute_force(
     expected = next((row for row in ranked if row not in excluded), None)
     assert space.nearest(target, excluded) == expected
     assert space.nearest(target, set(ranked)) is None
+
+
+@pytest.mark.parametrize(
+    "restrictions",
+    [["a + b + c + d <= 9"], ["a + b == c + d"], ["a < b", "b < c"], ["a + d == 8"]],
+    ids=" and ".join,
+)
+def test_where_hardly_anything_is_valid_the_nearest_is_that_of_brute_force(
+    restrictions: list[str],
+) -> None:
+    """What the last parameters must be decides which first ones lead to the nearest row."""
+    drawn, parted = random.Random(0), 0
+    for _ in range(20):
+        parameters = {name: sorted(drawn.sample(range(9), 4)) for name in "abcd"}
+        space = SearchSpace(parameters, restrictions)
+        target = {name: drawn.choice(values) for name, values in parameters.items()}
+        ranked = sorted(
+            range(space.size), key=lambda row: (distance(parameters, target, space[row]), row)
+        )
+        parted += target not in space
+        for visited in (0, 1, 3):
+            expected = ranked[visited] if visited < space.size else None
+            assert space.nearest(target, set(ranked[:visited])) == expected
+    assert parted > 5
 
 
 def test_nearest_of_values_that_are_not_in_the_space() -> None:
