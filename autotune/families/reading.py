@@ -267,7 +267,7 @@ def _product(top: Table, name: str) -> Operation:
     flops = top.text("flops")
     known.expression(top, "flops", flops, exact_division=True)
     try:
-        return product_operation(name, formula, flops)
+        return product_operation(name, formula, flops, finite=top.flag("finite"))
     except InputError as error:
         top.fail("formula", f"must say what C becomes: {error}")
 

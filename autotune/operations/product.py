@@ -30,19 +30,29 @@ class ProductOperation(MatrixOperation):
         return Product(**gemm_from_key(self.without_formula(key)).key(), defined=self)
 
 
-def product_operation(name: str, formula: Formula, flops: str) -> ProductOperation:
+def product_operation(
+    name: str, formula: Formula, flops: str, *, finite: bool = False
+) -> ProductOperation:
     """The operation that computes C from A, B and C by a formula.
 
     Args:
         name: what users call it.
         formula: what C becomes.
         flops: how many floating-point operations that takes: an expression over M, N and K.
+        finite: whether kernels are right for finite operands alone.
 
     Raises:
         InputError: the formula gives no matrix M x K.
     """
     return ProductOperation(
-        name, GEMM.sizes, FACTORS, formula, flops, GEMM.scalars, entry=GEMM.entry
+        name,
+        GEMM.sizes,
+        FACTORS,
+        formula,
+        flops,
+        GEMM.scalars,
+        entry=GEMM.entry,
+        finite=finite,
     )
 
 

@@ -64,6 +64,14 @@ def test_families_of_another_formula_do_not_serve_it(
         find_operation("trmm", [FOLDER, tmp_path])
 
 
+def test_a_family_with_a_formula_may_be_for_finite_operands_alone(tmp_path: Path) -> None:
+    text = (FOLDER / "trmm.toml").read_text()
+    (tmp_path / "trmm.py.j2").write_text((FOLDER / "trmm.py.j2").read_text())
+    for written, kept in (("", False), ("finite = false\n", False), ("finite = true\n", True)):
+        (tmp_path / "trmm.toml").write_text(text.replace("flops =", f"{written}flops ="))
+        assert find_operation("trmm", [tmp_path]).finite is kept
+
+
 def test_operations_nobody_defines_are_unknown() -> None:
     with pytest.raises(UnknownNameError, match=r"'trmm' has no family .* --families"):
         find_operation("trmm", [])
@@ -74,6 +82,7 @@ FAULTS = {
     "no formula": ('formula = "alpha * tril(A) @ B + beta * C"\n', "", "formula is missing"),
     "formula": ("tril(A)", "inv(A)", r"formula must say what C becomes: .*'inv\(A\)'"),
     "flops": ("min(M, N) * (", "min(L, N) * (", "flops = .* the names there are: K, M, N"),
+    "finite": ("flops", 'finite = "yes"\nflops', "finite must be true or false, got 'yes'"),
     "mpi": ('target = "cpu"', 'target = "mpi"', "operation must be gemm on mpi: others are for"),
 }
 
