@@ -176,8 +176,18 @@ def test_a_right_kernel_is_not_disturbed(dtype: str, layout: str) -> None:
 def test_a_search_finds_who_computes_now_and_then(cheat: Cheat) -> None:
     measurement = evaluated(HostRig(cheat)).measurement
     assert measurement.outcome is Outcome.WRONG_RESULT
-    assert CHEATS.search(measurement.reason), measurement.reason
+    # On a busy machine there may be few looks at timed calls; the last one finds it as well.
+    late = cheat is tires and measurement.reason.endswith("once operands had changed")
+    assert late or CHEATS.search(measurement.reason), measurement.reason
     assert evaluated(HostRig(honest)).measurement.outcome is Outcome.OK
+
+
+def test_an_error_that_is_no_programs_is_raised() -> None:
+    def broken(check: Check, call: Call) -> Call:
+        return lambda: 1 // 0
+
+    with pytest.raises(ZeroDivisionError):
+        evaluated(HostRig(broken))
 
 
 @pytest.mark.parametrize("request_type", [Evaluate, Confirm])

@@ -118,6 +118,12 @@ def test_what_changes_nothing_is_answered(worker: WorkerProcess) -> None:
     assert worker.call(("pid", None), LONG_S) == pid
 
 
+@pytest.mark.parametrize("variable", ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"])
+def test_threads_that_may_spin_for_ever_are_nobodys_deed(variable: str) -> None:
+    with WorkerProcess(meddling_entry, environment={variable: "1"}, watched=True) as process:
+        assert process.call(("nothing", 7), LONG_S) == 7
+
+
 def test_a_state_is_equal_to_itself() -> None:
     state = ProcessState.read()
     assert ProcessState.read() == state
