@@ -6,6 +6,7 @@ import ast
 import functools
 import hashlib
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -85,7 +86,10 @@ class PythonReference:
 
         Nothing is known of what is added up inside. Where all is sums of products, the function of
         absolute values is what a formula would say; terms that cancel leave the result, or its
-        root mean square, whichever is larger.
+        root mean square, whichever is larger. Where they do not cancel, one running sum of n terms
+        is off by a multiple of sqrt(n) u of the result (Higham and Mary, as for `Tolerance.of`), and
+        n may be any dimension of an operand: the 16 eps of class `ieee` are sqrt(n) eps of it there,
+        if that is more.
 
         Args:
             values: of every name that it takes, an array or a number.
@@ -101,7 +105,8 @@ class PythonReference:
         if terms.shape != result.shape:
             terms = result
         terms = np.where(np.isfinite(terms), terms, result)
-        return np.maximum(np.maximum(result, terms), typical)
+        longest = max((size for each in values.values() for size in np.shape(each)), default=1)
+        return np.maximum(terms, np.maximum(result, typical) * max(1.0, math.sqrt(longest) / 16))
 
 
 @functools.lru_cache(maxsize=64)

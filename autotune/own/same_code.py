@@ -6,6 +6,7 @@ import __future__
 import ast
 import builtins
 import functools
+import inspect
 import io
 import itertools
 import tokenize
@@ -101,7 +102,13 @@ def is_of(lines: Sequence[str], function: FunctionType) -> bool:
     text = "".join(lines)
     if "@pytest_ar" in function.__globals__ and "assert" in text:
         return True
-    return code in _codes(text, code.co_flags & _FUTURE)
+    flags = code.co_flags & _FUTURE
+    try:
+        return code in _codes(text, flags)
+    except SyntaxError:  # of a page, in which blocks are Python, the function's own lines
+        above = code.co_firstlineno - 1
+        block = at_margin(inspect.getblock(lines[above:]))
+        return code in _codes("\n" * above + block, flags)
 
 
 @functools.lru_cache(maxsize=4)

@@ -12,8 +12,6 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import griffe
-
 API = Path("docs") / "api.md"
 _NAME = re.compile(r"^::: (\S+)\n((?:    .*\n)*)\n?", re.MULTILINE)
 _HEADING = re.compile(r"^(#{1,6}) (.+?) *$")
@@ -53,6 +51,8 @@ def write_api(folder: Path, source: Path) -> list[str]:
     Returns:
         Lines for the navigation: the sections of the API's page with their names.
     """
+    import griffe  # late: of the documentation's tools, which tests of pages do without
+
     package = griffe.load("autotune", search_paths=[source], resolve_aliases=True)
     page = folder / API
     text, navigation = page.read_text(encoding="utf-8"), []
