@@ -87,9 +87,9 @@ class PythonReference:
         Nothing is known of what is added up inside. Where all is sums of products, the function of
         absolute values is what a formula would say; terms that cancel leave the result, or its
         root mean square, whichever is larger. Where they do not cancel, one running sum of n terms
-        is off by a multiple of sqrt(n) u of the result (Higham and Mary, as for `Tolerance.of`), and
-        n may be any dimension of an operand: the 16 eps of class `ieee` are sqrt(n) eps of it there,
-        if that is more.
+        is off by a multiple of sqrt(n) u of the result (Higham and Mary, as for `Tolerance.of`),
+        and n may be any dimension of an operand: the 16 eps of class `ieee` become sqrt(n) eps of
+        it there, if that is more.
 
         Args:
             values: of every name that it takes, an array or a number.
