@@ -376,20 +376,24 @@ class Turns:
                 if each.times and library.times:
                     each.is_out |= min(each.times)[0] > _HOPELESS * min(library.times)[0]
             running = [each for each in kernels if not each.is_out]
-            calls = min(each.calls for each in (library, *running))
-            if not running or calls > MOST_CALLS:
-                self._end(None, known=not running)
+            if not running:
+                self._end(None)
                 return
-            count = min(len(each.times) for each in (library, *running))
-            if count < FEWEST:
-                return
-            fastest = max(running, key=lambda each: _least(each, library).ratio)
-            least = _least(fastest, library)
-            if least.is_clear or count >= ENOUGH:
-                won = is_faster(least.ratio, least.ours, self._problem, self.target, MARGIN)
-                self._end(fastest.kernel if won else None)
+            if min(len(each.times) for each in (library, *running)) >= FEWEST:
+                self._compare(library, running)
+            if not self.over and min(each.calls for each in (library, *running)) > MOST_CALLS:
+                self._end(None, known=False)
         finally:
             LOADING.release()
+
+    def _compare(self, library: _Runner, running: Sequence[_Runner]) -> None:
+        """Decide between the library and the fastest kernel, if the difference is clear by now."""
+        fastest = max(running, key=lambda each: _least(each, library).ratio)
+        least = _least(fastest, library)
+        count = min(len(each.times) for each in (library, *running))
+        if least.is_clear or count >= ENOUGH:
+            won = is_faster(least.ratio, least.ours, self._problem, self.target, MARGIN)
+            self._end(fastest.kernel if won else None)
 
     def _end(self, winner: Kernel | None, *, known: bool = True) -> None:
         if winner is not None and self._used is not None:
