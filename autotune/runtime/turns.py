@@ -115,6 +115,12 @@ class _Runner:
             self.kernel = self.contender.load()
         return self.kernel
 
+    def drop(self, error: AutotuneError) -> None:
+        """Let the kernel take no part any more."""
+        assert self.contender is not None
+        _log.debug("%s takes no part: %s", self.contender.found.candidate, error)
+        self.is_out = True
+
     def read(self) -> None:
         """Take the times that are known by now."""
         while self.pending:
@@ -200,7 +206,7 @@ class Turns:
         self._problem = problem
         self.target = target
         self._library = library
-        self._contenders = contenders
+        self._count = len(contenders)
         self._clock = clock
         self._listeners: list[Callable[[], None]] = []
         self._kept = kept
@@ -299,8 +305,7 @@ class Turns:
             except AutotuneError as error:  # the library does as well
                 if isinstance(error, UnavailableError):
                     _warn(str(error))
-                _log.debug("%s takes no part: %s", runner.contender.found.candidate, error)
-                runner.is_out = True
+                runner.drop(error)
                 return theirs()
             call = lambda: ours(kernel)  # noqa: E731 - either of two calls
         self._inside.is_timing = True
@@ -311,8 +316,7 @@ class Turns:
         except AutotuneError as error:
             if runner.contender is None:
                 raise
-            _log.debug("%s takes no part: %s", runner.contender.found.candidate, error)
-            runner.is_out = True
+            runner.drop(error)
             return theirs()
         finally:
             self._inside.is_timing = False
@@ -429,7 +433,7 @@ class Turns:
             gflops=problem.flops / ours / 1e9,
             ties=0,
             baseline=BaselineRecord(self._library, theirs, theirs / ours),
-            effort=EffortRecord(len(self._contenders), sum(map(sum, runner.times)), IN_CALLS),
+            effort=EffortRecord(self._count, sum(map(sum, runner.times)), IN_CALLS),
             toolchain=dict(found.device.toolchain),
             state=dict(found.device.state),
             version=__version__,

@@ -37,9 +37,8 @@ _log = logging.getLogger(__name__)
 
 def counted(kernel: Kernel) -> Kernel:
     """A kernel that was looked up; its calls are counted where the environment asks for that."""
-    given = os.environ.get(VARIABLE)
-    if given and (path := _path(given)) is not None:
-        count = _recorder(path.absolute()).count(kernel.problem, kernel.target)
+    count = _count(kernel.problem, kernel.target)
+    if count is not None:
         count.look_up()
         kernel.hear(count.add)
     return kernel
@@ -47,10 +46,16 @@ def counted(kernel: Kernel) -> Kernel:
 
 def counter(problem: Problem, target: str) -> Callable[[], None] | None:
     """What counts a use of a problem that a library may compute; None where nobody asks for it."""
+    count = _count(problem, target)
+    return None if count is None else count.add
+
+
+def _count(problem: Problem, target: str) -> Count | None:
+    """The count of a problem; None where the environment asks for none."""
     given = os.environ.get(VARIABLE)
     if not given or (path := _path(given)) is None:
         return None
-    return _recorder(path.absolute()).count(problem, target).add
+    return _recorder(path.absolute()).count(problem, target)
 
 
 @functools.cache
