@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     from autotune.operations.product import Product as Product
     from autotune.own import OwnKernel as OwnKernel
     from autotune.own import kernel as kernel
+    from autotune.research.sweeper import SweepResult as SweepResult
+    from autotune.research.sweeper import sweep as sweep
     from autotune.runtime.loading import load as load
     from autotune.runtime.multiplying import matmul as matmul
     from autotune.search import Searcher as Searcher
+    from autotune.serving.kernel import Kernel as Kernel
     from autotune.space import SearchSpace as SearchSpace
     from autotune.space import SpaceUnion as SpaceUnion
     from autotune.store import MatchQuality as MatchQuality
     from autotune.store import TuningCache as TuningCache
     from autotune.store import TuningRecord as TuningRecord
-    from autotune.targets.kernel import Kernel as Kernel
-    from autotune.tuning.sweeper import SweepResult as SweepResult
-    from autotune.tuning.sweeper import sweep as sweep
     from autotune.tuning.tuner import TuneResult as TuneResult
     from autotune.tuning.tuner import tune as tune
 
@@ -56,7 +56,7 @@ _HOME = {
     "Device": "core.device",
     "DeviceFingerprint": "core.device",
     "Gemm": "operations.problem",
-    "Kernel": "targets.kernel",
+    "Kernel": "serving.kernel",
     "MatchQuality": "store",
     "Measurement": "core.measurement",
     "NotTunedError": "core.errors",
@@ -66,7 +66,7 @@ _HOME = {
     "SearchSpace": "space",
     "Searcher": "search",
     "SpaceUnion": "space",
-    "SweepResult": "tuning.sweeper",
+    "SweepResult": "research.sweeper",
     "TuneResult": "tuning.tuner",
     "TuningCache": "store",
     "TuningRecord": "store",
@@ -74,7 +74,7 @@ _HOME = {
     "kernel": "own",
     "load": "runtime",
     "matmul": "runtime",
-    "sweep": "tuning.sweeper",
+    "sweep": "research.sweeper",
     "tune": "tuning.tuner",
 }
 

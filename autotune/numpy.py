@@ -23,7 +23,7 @@ from autotune.runtime.arrays.base import Look
 from autotune.runtime.arrays.kinds import NUMPY
 from autotune.runtime.remembered import Remembered
 from autotune.runtime.serving import served, turning
-from autotune.targets.host_operands import PLAIN
+from autotune.serving.host_operands import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,9 +24,9 @@ from gpu_environment import describe_gpu, read_gpu
 from shape_draws import Bounds, draw
 
 from autotune import Gemm, matmul
-from autotune.families.planning import planner_of
-from autotune.targets.background import background
-from autotune.targets.lookup import look_up
+from autotune.families.gpu.planning import planner_of
+from autotune.serving.background import background
+from autotune.serving.lookup import look_up
 from autotune.targets.registry import make_target
 
 WARM_UP = 32

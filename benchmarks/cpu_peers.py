@@ -289,8 +289,8 @@ def problem_of(job: Job) -> Any:
 
 def tune_missing(jobs: Sequence[Job], timeout: float) -> None:
     from autotune import NotTunedError, tune
-    from autotune.targets.cpu.target import CpuTarget
-    from autotune.targets.lookup import look_up
+    from autotune.cpu.target import CpuTarget
+    from autotune.serving.lookup import look_up
 
     for job in jobs:
         try:
@@ -377,8 +377,8 @@ def main() -> None:
 
     from environment import describe
 
+    from autotune.cpu.identity import read_cpu
     from autotune.operations.problem import GEMM
-    from autotune.targets.cpu.identity import read_cpu
 
     usable = read_cpu().limits.names()["max_threads"]
     print(describe())

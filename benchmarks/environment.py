@@ -36,7 +36,7 @@ def commit() -> str:
 
 def describe() -> str:
     """Lines of Markdown naming machine, software and commit."""
-    from autotune.targets.cpu.identity import read_cpu  # asks LLVM, which GPUs do without
+    from autotune.cpu.identity import read_cpu  # asks LLVM, which GPUs do without
 
     device = read_cpu()
     fields = device.fingerprint.fields

@@ -30,7 +30,7 @@ from autotune.families.family import KernelFamily
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.evaluator import Effort
 from autotune.operations.product import Product
-from autotune.targets.base import Work
+from autotune.serving.target import Work
 from autotune.targets.registry import make_target
 
 TRIANGULAR = Path(__file__).parent.parent / "examples" / "triangular"

@@ -11,8 +11,8 @@ from typing import Self
 from environment import taken
 
 from autotune.core.device import Device
-from autotune.targets.cuda.device.identity import read_gpu
-from autotune.targets.cuda.device.nvml import GpuMonitor
+from autotune.gpu.nvidia.device.identity import read_gpu
+from autotune.gpu.nvidia.device.nvml import GpuMonitor
 
 INTERVAL_S = 0.1
 

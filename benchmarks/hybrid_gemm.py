@@ -27,18 +27,18 @@ from autotune import Gemm
 from autotune.core.configuration import Configuration
 from autotune.core.paths import CacheLocations
 from autotune.core.statistics import median, median_interval
+from autotune.distributed.hybrid.baseline import CublasXt, OneGpu
+from autotune.distributed.hybrid.bind import choose_local
+from autotune.distributed.hybrid.identity import read_gpus
+from autotune.distributed.hybrid.loading import HybridProgram, Plan, make_plan
+from autotune.distributed.hybrid.products import LocalKernel, machine_with
+from autotune.distributed.machine.machine import GpuMachine
 from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
+from autotune.gpu.matrix import DeviceMatrix
+from autotune.gpu.measure.baseline import CublasError
 from autotune.operations.references import Tolerance
-from autotune.targets.cuda.machine.machine import GpuMachine
-from autotune.targets.cuda.machine.matrix import DeviceMatrix
-from autotune.targets.cuda.measure.baseline import CublasError
-from autotune.targets.hybrid.baseline import CublasXt, OneGpu
-from autotune.targets.hybrid.bind import choose_local
-from autotune.targets.hybrid.identity import read_gpus
-from autotune.targets.hybrid.loading import HybridProgram, Plan, make_plan
-from autotune.targets.hybrid.products import LocalKernel, machine_with
 
 FAMILIES = load_families(target="hybrid")
 DTYPE = "float32"

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from autotune.core.errors import SpaceError
-from autotune.families.bound import Bound
-from autotune.families.launch import plan_launch
-from autotune.families.occupancy import blocks_per_multiprocessor
+from autotune.families.gpu.bound import Bound
+from autotune.families.gpu.launch import plan_launch
+from autotune.families.gpu.occupancy import blocks_per_multiprocessor
 
 if TYPE_CHECKING:
     from autotune.core.configuration import Candidate, Value

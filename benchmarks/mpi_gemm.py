@@ -20,20 +20,20 @@ from mpi_tuning import share_by_rows, tune_local
 
 from autotune import Gemm
 from autotune.core.configuration import Candidate
-from autotune.core.grid import ProcessGrid
 from autotune.core.paths import CacheLocations
+from autotune.cpu.target import CpuTarget
+from autotune.distributed.grid import ProcessGrid
+from autotune.distributed.mpi.cost_model import Machine, distributed_cost, root_cost
+from autotune.distributed.mpi.evaluator import MpiEvaluator
+from autotune.distributed.mpi.local import choose_local
+from autotune.distributed.mpi.messages import MeasureNetwork, Network
+from autotune.distributed.mpi.ranks.world import World
+from autotune.distributed.mpi.target import MpiTarget
 from autotune.families.catalog import load_families, select_families
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.evaluator import Effort
+from autotune.serving.lookup import look_up
 from autotune.space import SearchSpace
-from autotune.targets.cpu.target import CpuTarget
-from autotune.targets.lookup import look_up
-from autotune.targets.mpi.cost_model import Machine, distributed_cost, root_cost
-from autotune.targets.mpi.evaluator import MpiEvaluator
-from autotune.targets.mpi.local import choose_local
-from autotune.targets.mpi.messages import MeasureNetwork, Network
-from autotune.targets.mpi.ranks.world import World
-from autotune.targets.mpi.target import MpiTarget
 
 
 def main() -> None:

@@ -23,15 +23,15 @@ from mpi_grids import grid_of
 from numpy.typing import NDArray
 
 from autotune.core.configuration import Configuration
-from autotune.core.grid import factorisations
 from autotune.core.statistics import median, median_interval
+from autotune.distributed.grid import factorisations
+from autotune.distributed.mpi.gpu.rank import GpuRank
+from autotune.distributed.mpi.load import tuned_product
+from autotune.distributed.mpi.ranks.ranks import describe
 from autotune.families.catalog import load_families
 from autotune.families.rendering import render
-from autotune.targets.cuda.device.identity import read_gpu
-from autotune.targets.cuda.machine.matrix import DeviceMatrix
-from autotune.targets.mpi.gpu.rank import GpuRank
-from autotune.targets.mpi.load import tuned_product
-from autotune.targets.mpi.ranks.ranks import describe
+from autotune.gpu.matrix import DeviceMatrix
+from autotune.gpu.nvidia.device.identity import read_gpu
 
 FAMILIES = load_families(target="mpi")
 DTYPE = "float32"

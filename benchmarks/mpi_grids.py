@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autotune.core.configuration import Value
-from autotune.core.grid import ProcessGrid
+from autotune.distributed.grid import ProcessGrid
 
 
 def grid_of(configuration: Mapping[str, Value]) -> ProcessGrid:

@@ -31,18 +31,18 @@ from autotune import Gemm, tune
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.paths import CacheLocations
 from autotune.core.statistics import median, median_interval
+from autotune.cpu.kernel import CpuKernel
+from autotune.cpu.target import CpuTarget
+from autotune.distributed.mpi.local import choose_local
+from autotune.distributed.mpi.mpiexec import find_mpiexec, launch_command
+from autotune.distributed.mpi.ranks.attached import under_mpiexec
+from autotune.distributed.mpi.ranks.timing import timed_together
+from autotune.distributed.mpi.target import MpiTarget
 from autotune.families.catalog import load_families
 from autotune.families.modules import load_module
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
-from autotune.targets.cpu.kernel import CpuKernel
-from autotune.targets.cpu.target import CpuTarget
-from autotune.targets.lookup import look_up
-from autotune.targets.mpi.local import choose_local
-from autotune.targets.mpi.mpiexec import find_mpiexec, launch_command
-from autotune.targets.mpi.ranks.attached import under_mpiexec
-from autotune.targets.mpi.ranks.timing import timed_together
-from autotune.targets.mpi.target import MpiTarget
+from autotune.serving.lookup import look_up
 
 TRIED = 3
 """Rounds of all variants of ScaLAPACK, of which the fastest are chosen."""

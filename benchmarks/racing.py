@@ -21,12 +21,12 @@ from environment import describe
 from autotune import Gemm, Outcome
 from autotune.core.configuration import Candidate
 from autotune.core.measurement import Measurement
+from autotune.cpu.target import CpuTarget
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.evaluator import Evaluator
-from autotune.targets.base import Work
-from autotune.targets.cpu.target import CpuTarget
+from autotune.research.sweeper import shuffled_rows
+from autotune.serving.target import Work
 from autotune.tuning.deciding import finalists
-from autotune.tuning.sweeper import shuffled_rows
 from autotune.tuning.trials import Workplace
 
 

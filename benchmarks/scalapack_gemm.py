@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.core.grid import ProcessGrid, factorisations
+from autotune.distributed.grid import ProcessGrid, factorisations
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm

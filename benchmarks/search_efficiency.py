@@ -29,8 +29,8 @@ from search_peers import contestant_worker, peers
 from autotune.core.errors import InputError
 from autotune.measuring.pool import WorkerPool
 from autotune.measuring.processes import Failure
-from autotune.recorded import RecordedSpace, Summary, read_recorded, summarise
-from autotune.recorded.replay import ONE_THREAD
+from autotune.research import RecordedSpace, Summary, read_recorded, summarise
+from autotune.research.replay import ONE_THREAD
 
 MILESTONES = (25, 50, 100, 200)
 TIMEOUT_S = 1800.0

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from autotune.core.configuration import Value
-from autotune.recorded import RecordedSpace, Run, read_recorded, run_sampler
+from autotune.research import RecordedSpace, Run, read_recorded, run_sampler
 
 KERNEL_TUNER_STRATEGIES = (
     "adaptive_tabu_greywolf",

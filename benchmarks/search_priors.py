@@ -16,7 +16,7 @@ from environment import describe, describe_files
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from autotune.recorded import RecordedSpace, read_recorded, run_sampler
+from autotune.research import RecordedSpace, read_recorded, run_sampler
 from autotune.search.model import MeasuredPrior
 
 SHARES = (0.90, 0.95, 0.99)

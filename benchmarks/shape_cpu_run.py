@@ -14,7 +14,7 @@ from shape_draws import Shape
 from shape_rows import Asked, Header, Row
 
 from autotune import tune
-from autotune.targets.cpu.identity import read_cpu
+from autotune.cpu.identity import read_cpu
 
 TRIALS = 1_000_000
 """Of a search, which its time ends."""

@@ -18,20 +18,20 @@ import numpy as np
 
 from autotune.core.dtypes import DTYPES
 from autotune.core.statistics import median
+from autotune.gpu.launch.launch import CudaKernel
+from autotune.gpu.measure.baseline import Cublas, CublasError, vendor_of
+from autotune.gpu.measure.bench import WARM_UP_S
+from autotune.gpu.measure.memory import rotation_sets
+from autotune.gpu.measure.timing import Batch, Stopwatch, steady_s
+from autotune.gpu.nvidia.driver.interface import driver
 from autotune.operations.references import Tolerance
-from autotune.targets.cuda.driver.interface import driver
-from autotune.targets.cuda.launch.launch import CudaKernel
-from autotune.targets.cuda.measure.baseline import Cublas, CublasError, vendor_of
-from autotune.targets.cuda.measure.bench import WARM_UP_S
-from autotune.targets.cuda.measure.memory import rotation_sets
-from autotune.targets.cuda.measure.timing import Batch, Stopwatch, steady_s
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from autotune.core.device import Device
+    from autotune.gpu.launch.program import CudaProgram
     from autotune.operations.problem import Gemm
-    from autotune.targets.cuda.launch.program import CudaProgram
 
 Launch = Callable[..., None]
 """``launch(a, lda, b, ldb, c, ldc, stream=stream)``: addresses, and elements between rows."""

@@ -16,11 +16,11 @@ from shape_rows import Asked, Header, Row, Served
 from autotune import Gemm, load, tune
 from autotune.core.errors import AutotuneError
 from autotune.core.limits import CudaLimits
-from autotune.targets.cuda.driver.context import driver_errors
-from autotune.targets.cuda.launch.loading import make_program
-from autotune.targets.cuda.measure.baseline import CublasError
-from autotune.targets.cuda.measure.timing import HungError
-from autotune.targets.lookup import binary_of, look_up
+from autotune.gpu.launch.loading import make_program
+from autotune.gpu.measure.baseline import CublasError
+from autotune.gpu.measure.timing import HungError
+from autotune.gpu.nvidia.driver.context import driver_errors
+from autotune.serving.lookup import binary_of, look_up
 from autotune.targets.registry import make_target
 
 SQUARES = (2048, 4096, 8192, 16384)

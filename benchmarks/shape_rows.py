@@ -13,7 +13,7 @@ from shape_draws import Shape
 from autotune.core.statistics import median, median_interval
 
 if TYPE_CHECKING:
-    from autotune.targets.kernel import Kernel
+    from autotune.serving.kernel import Kernel
 
 
 @dataclass(frozen=True, slots=True)

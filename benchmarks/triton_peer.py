@@ -20,7 +20,7 @@ from frameworks import captured, in_turns, ratio
 from gpu_environment import GpuWatch, describe_gpu, read_gpu
 
 from autotune import Gemm, load
-from autotune.targets.cuda.measure.memory import rotation_sets
+from autotune.gpu.measure.memory import rotation_sets
 
 TILES = (
     (128, 256, 64, 3, 8),

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 def be_brief(patch: Callable[[object, str, object], None]) -> None:
     """Replace the effort that commands make where nobody says which."""
     from autotune.cli import ladder
+    from autotune.cpu import evaluator
     from autotune.measuring.evaluator import Effort
-    from autotune.targets.cpu import evaluator
-    from autotune.tuning import preset_run
+    from autotune.surveying import preset_run
 
     effort = Effort(budget_s=0.02, finals_s=0.1)
     patch(evaluator, "Effort", lambda: effort)

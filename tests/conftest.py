@@ -41,7 +41,7 @@ def other_tests_have_cores() -> Iterator[None]:
     import scipy.linalg  # noqa: F401 - it has a library of its own, which is limited once it is there
     from threadpoolctl import threadpool_limits
 
-    from autotune.targets.cpu import evaluator
+    from autotune.cpu import evaluator
 
     with threadpool_limits(1, user_api="blas"), pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluator, "usable_processors", lambda: 1)

@@ -48,7 +48,7 @@ class Stream:
 
 
 class NumpyMachine:
-    """See `autotune.targets.hybrid.machine.Machine`.
+    """See `autotune.distributed.hybrid.machine.Machine`.
 
     Args:
         devices: GPUs.

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from autotune.core.measurement import Outcome
+from autotune.gpu.nvidia.device.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
 from autotune.reporting.study import FAILED, Study, Trial
-from autotune.targets.cuda.device.known_gpus import find_gpu
 
 RUN = {
     "started": "2026-01-31T12:00:00+00:00",

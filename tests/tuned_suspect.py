@@ -8,9 +8,9 @@ from records import record
 from suspect_family import suspect, write_suspects
 
 from autotune.core.paths import CacheLocations
+from autotune.cpu.identity import read_cpu
 from autotune.operations.problem import Gemm
 from autotune.store import TuningCache, TuningRecord
-from autotune.targets.cpu.identity import read_cpu
 
 if TYPE_CHECKING:
     from pathlib import Path

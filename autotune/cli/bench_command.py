@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from autotune.core.device import Device
     from autotune.families.family import KernelFamily
     from autotune.operations.problem import Problem
-    from autotune.targets.base import Target
+    from autotune.serving.target import Target
 
 LADDER_SHAPES = ("1024x1024x1024", "2048x2048x2048", "4096x4096x4096")
 """Shapes of a GPU's ladder, unless others are given."""
@@ -127,7 +127,7 @@ def _bench(args: argparse.Namespace, job: _Job) -> list[Row]:
     from autotune.cli import ladder
     from autotune.core.paths import CacheLocations
     from autotune.families.program_cache import ProgramCache
-    from autotune.targets.base import Work
+    from autotune.serving.target import Work
 
     programs = ProgramCache.of(CacheLocations.at(args.cache))
     note: ladder.Note = (lambda line: None) if args.quiet else ladder.to_stderr
@@ -150,7 +150,7 @@ def _tuned(
     families: Mapping[str, KernelFamily],
 ) -> list[Contestant]:
     """The tuned kernel, where there is one of these families."""
-    from autotune.targets.lookup import look_up
+    from autotune.serving.lookup import look_up
 
     try:
         candidate = look_up(

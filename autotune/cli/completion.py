@@ -147,7 +147,7 @@ def _parameters(parsed_args: argparse.Namespace, prefix: str, **_: object) -> It
 def _presets(parsed_args: argparse.Namespace, **_: object) -> Iterable[str]:
     """Those of `tune`, or those of the family that `emit` is to print."""
     if parsed_args.command != "emit":
-        from autotune.tuning.presets import tuning_presets
+        from autotune.surveying.presets import tuning_presets
 
         return tuning_presets()
     from autotune.families.catalog import find_families

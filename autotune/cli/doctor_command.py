@@ -19,7 +19,7 @@ from autotune.core.paths import CacheLocations
 from autotune.store.examining import cache_checks, layer_checks
 
 if TYPE_CHECKING:
-    from autotune.targets.base import Target
+    from autotune.serving.target import Target
 
 Group = tuple[str, Callable[[], Iterable[Check]]]
 """What is looked at together, by its name."""
@@ -82,7 +82,7 @@ def _looks_of(target: type[Target]) -> Callable[[], Iterable[Check]]:
 
 def _apart(function: Callable[..., list[Check]], *arguments: object) -> list[Check]:
     """The checks of a place that may be on a file system that does not answer."""
-    from autotune.targets.examining import Apart
+    from autotune.serving.examining import Apart
 
     with Apart() as apart:
         return apart(function, *arguments)

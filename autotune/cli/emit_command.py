@@ -87,7 +87,7 @@ class _Choice:
 
 def run(args: argparse.Namespace) -> CommandResult:
     """Render one configuration; for a GPU also compile it, where there is a compiler."""
-    from autotune.families.launch import kernel_layout
+    from autotune.families.gpu.launch import kernel_layout
     from autotune.families.rendering import render
     from autotune.targets.registry import target_class
 
@@ -201,7 +201,7 @@ _OF_RECORDS = (
 
 def _of_record(args: argparse.Namespace) -> _Choice:
     """The winner of a record, for its own problem."""
-    from autotune.exporting import device_of, family_of
+    from autotune.targets.exported import device_of, family_of
     from autotune.targets.registry import all_options
 
     for option in (*_OF_RECORDS, *all_options()):

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from autotune.core.configuration import Configuration
     from autotune.core.device import DeviceLimits
     from autotune.families.family import KernelFamily
-    from autotune.families.launch import LaunchPlan
+    from autotune.families.gpu.launch import LaunchPlan
     from autotune.families.rendering import Source
     from autotune.operations.problem import Problem
 
@@ -27,9 +27,9 @@ def launch_of(
         SpaceError: the configuration cannot be launched for these sizes.
         FamilyError: the source has no such kernel.
     """
+    from autotune.families.gpu.launched import check_launches
+    from autotune.families.gpu.planning import planner_of
     from autotune.families.languages import language_of
-    from autotune.families.launched import check_launches
-    from autotune.families.planning import planner_of
 
     if family.launch is None:
         return None

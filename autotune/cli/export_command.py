@@ -13,7 +13,7 @@ from autotune.cli.result import CommandResult
 from autotune.cli.targets import families_option
 
 if TYPE_CHECKING:
-    from autotune.targets.exporting import Exported
+    from autotune.exporting.exportable import Exported
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -42,7 +42,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> CommandResult:
     """Gather what belongs to the record, have its target make the files, write them."""
-    from autotune.exporting import check_folder, exportable, write_folder
+    from autotune.exporting import check_folder, write_folder
+    from autotune.targets.exported import exportable
     from autotune.targets.registry import target_class
 
     check_folder(args.folder)  # before anything is compiled

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from autotune.families.family import KernelFamily
     from autotune.measuring.evaluator import Baseline, Evaluator
     from autotune.operations.problem import Problem
-    from autotune.targets.reports import HostCall, HostCalls
+    from autotune.serving.reports import HostCall, HostCalls
 
 NEAR = 4.0
 """Kernels up to this many times slower than the fastest take turns with the vendor library. Of the

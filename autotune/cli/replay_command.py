@@ -20,7 +20,7 @@ from autotune.core.writing import deliver
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.recorded import RecordedSpace, Summary
+    from autotune.research import RecordedSpace, Summary
 
 MILESTONES = (25, 50, 100, 200, 400, 800)
 """Evaluations after which the table says how far the median run is."""
@@ -85,7 +85,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> CommandResult:
     """Replay every file with every sampler."""
     from autotune.core.paths import CacheLocations
-    from autotune.recorded import read_recorded, recorded_from_cache, replay
+    from autotune.research import read_recorded, recorded_from_cache, replay
 
     if not (args.files or args.study):
         raise InputError("a replay needs a recorded space: give files, or --study NAME")
@@ -135,7 +135,7 @@ def _document(
     file: str, recorded: RecordedSpace, sampler: str, summary: Summary
 ) -> dict[str, Any]:
     """The JSON document of one file and sampler."""
-    from autotune.recorded import expected_random_best
+    from autotune.research import expected_random_best
 
     random = recorded.optimum / expected_random_best(recorded.values, summary.budget)
     return {

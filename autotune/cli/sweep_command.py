@@ -21,8 +21,8 @@ from autotune.core.writing import deliver
 
 if TYPE_CHECKING:
     from autotune.operations.problem import Problem
-    from autotune.targets.base import Target
-    from autotune.tuning.sweeper import SweepResult
+    from autotune.research.sweeper import SweepResult
+    from autotune.serving.target import Target
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -91,8 +91,8 @@ def run(args: argparse.Namespace) -> CommandResult:
 
 
 def _sweep(args: argparse.Namespace, problem: Problem, target: Target) -> SweepResult:
+    from autotune.research.sweeper import sweep
     from autotune.tuning.progress_line import ProgressLine
-    from autotune.tuning.sweeper import sweep
 
     line = ProgressLine(f"sweeping {shapes_text(problem)} on target {target.name}")
     try:
@@ -117,7 +117,7 @@ def _sweep(args: argparse.Namespace, problem: Problem, target: Target) -> SweepR
 
 def document(result: SweepResult) -> dict[str, Any]:
     """The JSON document of one swept problem."""
-    from autotune.recorded import sweeps
+    from autotune.research import sweeps
 
     return {
         "operation": result.problem.operation,
@@ -163,7 +163,7 @@ def summary(result: SweepResult) -> str:
 
 
 def _write(path: Path, result: SweepResult) -> None:
-    from autotune.recorded import sweeps
+    from autotune.research import sweeps
 
     if path.suffix.lower() == ".csv":
         text = sweeps.write_csv((each.candidate, each.measurement) for each in result.measured)

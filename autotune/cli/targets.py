@@ -15,7 +15,7 @@ from autotune.core.version import __version__
 if TYPE_CHECKING:
     from autotune.core.device import Device
     from autotune.operations.problem import Problem
-    from autotune.targets.base import Joined, Target
+    from autotune.serving.target import Joined, Target
 
 
 def target_options(*, device: bool = True) -> argparse.ArgumentParser:

@@ -21,7 +21,7 @@ from autotune.store import export_records
 
 if TYPE_CHECKING:
     from autotune.operations.problem import Problem
-    from autotune.targets.base import Target
+    from autotune.serving.target import Target
     from autotune.tuning.tuner import TuneResult
 
 DEFAULT_TRIALS = 200

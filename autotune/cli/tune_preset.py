@@ -18,22 +18,22 @@ from autotune.cli.table import folded, table
 from autotune.cli.tuned import document, load_lines, winner
 from autotune.core.errors import InputError
 from autotune.core.paths import CacheLocations
+from autotune.serving.invocation import Invocation
 from autotune.store import Stored, export_records
-from autotune.targets.invocation import Invocation
 from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:
     from autotune.model import Portfolio
     from autotune.operations.problem import Problem
-    from autotune.tuning.portfolios import Surveyed, SurveyVisit
-    from autotune.tuning.preset_run import PresetResult
-    from autotune.tuning.presets import TuningPreset
+    from autotune.surveying.portfolios import Surveyed, SurveyVisit
+    from autotune.surveying.preset_run import PresetResult
+    from autotune.surveying.presets import TuningPreset
     from autotune.tuning.progress import Watcher
 
 
 def run_named(args: argparse.Namespace) -> CommandResult:
     """Tune the preset that ``--preset`` names, or the list that ``--shapes`` does."""
-    from autotune.tuning.preset_run import PresetStatus, run_preset
+    from autotune.surveying.preset_run import PresetStatus, run_preset
 
     check_outputs({"the export": args.export}, args, filter(None, [args.shapes]))
     preset = _preset(args)
@@ -79,8 +79,8 @@ def run_named(args: argparse.Namespace) -> CommandResult:
 
 def _preset(args: argparse.Namespace) -> TuningPreset:
     """What is tuned, which no other option may say."""
-    from autotune.tuning.presets import find_preset
-    from autotune.tuning.shape_preset import DEFAULT_SECONDS, preset_of_shapes
+    from autotune.surveying.presets import find_preset
+    from autotune.surveying.shape_preset import DEFAULT_SECONDS, preset_of_shapes
 
     said = f"--shapes {args.shapes}" if args.preset is None else f"--preset {args.preset}"
     for option in (

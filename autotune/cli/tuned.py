@@ -8,7 +8,7 @@ from autotune.cli.problems import shapes_text
 from autotune.cli.style import Style, ratio, styled
 from autotune.cli.table import folded, width
 from autotune.core.statistics import half_width_text
-from autotune.targets.invocation import Invocation
+from autotune.serving.invocation import Invocation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,7 +2,7 @@
 
 A new one is a row here, a tolerance where its arithmetic differs
 (`autotune.operations.references.Tolerance`), and what the vendor's library calls it
-(`autotune.targets.cuda.measure.baseline`) where that takes more than the row says.
+(`autotune.gpu.measure.baseline`) where that takes more than the row says.
 """
 
 from __future__ import annotations

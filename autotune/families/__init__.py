@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from autotune.families.catalog import load_families as load_families
     from autotune.families.catalog import select_families as select_families
     from autotune.families.family import KernelFamily as KernelFamily
+    from autotune.families.gpu.launch import Binary as Binary
     from autotune.families.index import Families as Families
     from autotune.families.languages import Language as Language
     from autotune.families.languages import language_of as language_of
-    from autotune.families.launch import Binary as Binary
     from autotune.families.program_cache import ProgramCache as ProgramCache
     from autotune.families.reading import read_family as read_family
     from autotune.families.rendering import Source as Source

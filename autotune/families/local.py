@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.core.errors import SpaceError
-from autotune.families.bound import Bound
 from autotune.families.family import Local
+from autotune.families.gpu.bound import Bound
 from autotune.families.languages import language_of
 from autotune.space import Expression, Restriction
 from autotune.space.restriction import whole_divisions

@@ -19,8 +19,8 @@ from autotune.families.family import (
     Preset,
     Work,
 )
+from autotune.families.gpu.launch_table import extents, launch_restrictions, read_launch, size
 from autotune.families.languages import language_of, target_names
-from autotune.families.launch_table import extents, launch_restrictions, read_launch, size
 from autotune.families.local import local_restrictions, read_local
 from autotune.families.operation_file import OPERATION_FILE, read_operation
 from autotune.families.rendering import WORD, reserved_names

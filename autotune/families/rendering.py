@@ -13,9 +13,9 @@ from autotune.core.dtypes import DEFAULT_DTYPE
 from autotune.core.errors import FamilyError, ProblemError
 from autotune.core.printable import shown
 from autotune.families.banner import banner
+from autotune.families.gpu.launched import check_constant_launches
 from autotune.families.headers import with_headers
 from autotune.families.languages import language_of
-from autotune.families.launched import check_constant_launches
 from autotune.families.templating import expand, header_folders
 from autotune.operations.epilogue import epilogue_of
 

@@ -27,7 +27,7 @@ from autotune.runtime.serving import measured_kernel
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from autotune.targets.kernel import BoundKernel
+    from autotune.serving.kernel import BoundKernel
 
 _PLATFORMS = {"cpu": "cpu", "cuda": "CUDA"}
 """Targets, and what XLA's registry of foreign functions calls their platforms."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from autotune.core.configuration import Candidate
     from autotune.core.deadline import Deadline
     from autotune.core.measurement import Measurement
-    from autotune.families.launch import Binary
+    from autotune.families.gpu.launch import Binary
     from autotune.measuring.evaluator import Baseline, Report
     from autotune.measuring.messages import Program, Request, Vendor
     from autotune.measuring.pool import WorkerPool

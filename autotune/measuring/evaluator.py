@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from autotune.core.deadline import Deadline
     from autotune.core.device import Device
     from autotune.core.measurement import Measurement
-    from autotune.families.launch import Binary
+    from autotune.families.gpu.launch import Binary
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from autotune.core.configuration import Candidate
     from autotune.core.device import Device
     from autotune.families.family import KernelFamily
-    from autotune.families.launch import Binary
+    from autotune.families.gpu.launch import Binary
     from autotune.operations.problem import Problem
 
 SECOND_LOOK_SHARE = 1 / 6

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.core.limits import CudaLimits
-from autotune.families.occupancy import resident_blocks
+from autotune.families.gpu.occupancy import resident_blocks
 from autotune.model.book import volumes
 from autotune.model.terms import Programs, Sizes, price
 from autotune.model.units import chip_of, rate_of

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.families.planning import planner_of
+from autotune.families.gpu.planning import planner_of
 from autotune.model.choosing import Calls, Chooser
 from autotune.model.terms import Sizes
 from autotune.model.units import Units, chip_of

@@ -10,8 +10,8 @@ import numpy as np
 from autotune.core.configuration import Configuration
 from autotune.core.errors import SpaceError
 from autotune.core.limits import CudaLimits
-from autotune.families.bound import Bound
-from autotune.families.occupancy import blocks_per_multiprocessor
+from autotune.families.gpu.bound import Bound
+from autotune.families.gpu.occupancy import blocks_per_multiprocessor
 from autotune.model.terms import UNIT, Chip, Unit
 from autotune.operations.problem import Gemm
 

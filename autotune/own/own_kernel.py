@@ -29,7 +29,7 @@ from autotune.runtime.routes import tell, way_of
 
 if TYPE_CHECKING:
     from autotune.own.definition import Definition
-    from autotune.targets.kernel import Kernel
+    from autotune.serving.kernel import Kernel
     from autotune.tuning.tuner import TuneResult
 
 _log = logging.getLogger(__name__)

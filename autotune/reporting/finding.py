@@ -15,8 +15,6 @@ from autotune.core.paths import CacheLocations
 from autotune.core.printable import printable, shown
 from autotune.core.suggestions import did_you_mean
 from autotune.families.catalog import find_operation
-from autotune.recorded import open_recording
-from autotune.recorded.objective import SECONDS
 from autotune.reporting.study import Study, Trial
 from autotune.reporting.trials import (
     trial_of_measurement,
@@ -24,6 +22,8 @@ from autotune.reporting.trials import (
     trial_of_study,
     was_begun,
 )
+from autotune.research import open_recording
+from autotune.research.objective import SECONDS
 from autotune.search.reading import read_study, study_names
 from autotune.store import TuningCache
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autotune.operations.problem import Problem
-    from autotune.recorded import Recording
+    from autotune.research import Recording
     from autotune.search.reading import StoredStudy
     from autotune.store import StoredMeasurement, TuningRecord
 

@@ -12,7 +12,7 @@ from autotune.core.measurement import Outcome
 from autotune.families.catalog import load_families
 from autotune.reporting.study import FAILED, UNFINISHED
 from autotune.space import SpaceUnion
-from autotune.targets import make_target
+from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:
     from pathlib import Path

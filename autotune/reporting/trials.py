@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from autotune.core.configuration import Candidate
     from autotune.core.measurement import Measurement
-    from autotune.recorded import Entry
+    from autotune.research import Entry
     from autotune.search import TrialRecord
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from autotune.core.arguments import is_whole, must, path, text
 from autotune.operations.problem import check_problem
-from autotune.targets.base import Target
+from autotune.serving.target import Target
 
 
 def check_asked(problem: Any, target: Any, device: Any, cache: Any) -> None:

@@ -12,10 +12,10 @@ from autotune.core.errors import UnknownNameError
 from autotune.operations.problem import Problem
 from autotune.runtime.asking import check_asked
 from autotune.runtime.usage import counted
-from autotune.targets.background import is_wanted
-from autotune.targets.base import Target
-from autotune.targets.kernel import FALLBACKS, Kernel, Request
-from autotune.targets.lookup import LASTING, qualities
+from autotune.serving.background import is_wanted
+from autotune.serving.kernel import FALLBACKS, Kernel, Request
+from autotune.serving.lookup import LASTING, qualities
+from autotune.serving.target import Target
 from autotune.targets.registry import make_target
 
 

@@ -28,7 +28,7 @@ from autotune.runtime.remembered import Remembered
 from autotune.runtime.routes import tell
 from autotune.runtime.serving import new_turns, turns_of
 from autotune.runtime.shapes import Products, Spread, products_of
-from autotune.targets.kernel import Kernel
+from autotune.serving.kernel import Kernel
 from autotune.targets.registry import home_of
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from autotune.runtime.arrays.base import Library
     from autotune.runtime.shapes import Products
     from autotune.runtime.turns import Turns
-    from autotune.targets.kernel import Kernel
+    from autotune.serving.kernel import Kernel
 
 
 Product: TypeAlias = "Callable[[Any, Any, Any, Any, Any], Any]"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 
-from autotune.targets import resident
+from autotune.serving import resident
 
 Value = TypeVar("Value")
 

@@ -18,7 +18,7 @@ from autotune.core.writing import check_lines
 
 if TYPE_CHECKING:
     from autotune.operations.problem import Problem
-    from autotune.targets.kernel import Kernel
+    from autotune.serving.kernel import Kernel
 
 VARIABLE = "AUTOTUNE_LOG"
 """The environment variable that names the file, or says "stderr"."""

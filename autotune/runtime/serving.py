@@ -23,16 +23,16 @@ from autotune.runtime.remembered import Remembered
 from autotune.runtime.routes import tell, way_of
 from autotune.runtime.shapes import products_of
 from autotune.runtime.turns import MARGIN, Turns, are_wanted, is_faster
+from autotune.serving.loading import contenders
 from autotune.store import MatchQuality
-from autotune.targets.loading import contenders
 from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from autotune.runtime.arrays.base import Library, Look
-    from autotune.targets.kernel import Kernel
-    from autotune.targets.loading import Contender
+    from autotune.serving.kernel import Kernel
+    from autotune.serving.loading import Contender
 
 _log = logging.getLogger(__name__)
 

@@ -21,18 +21,18 @@ from autotune.core.forking import LOADING
 from autotune.core.statistics import median, median_interval
 from autotune.core.switches import is_on
 from autotune.core.version import __version__
+from autotune.serving.background import Job, background, is_wanted
 from autotune.store import BaselineRecord, EffortRecord, TuningCache, TuningRecord
 from autotune.store.record import IN_CALLS
-from autotune.targets.background import Job, background, is_wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from autotune.operations.problem import Gemm
-    from autotune.targets.background import Workers
-    from autotune.targets.clock import Clock, Reading
-    from autotune.targets.kernel import Kernel
-    from autotune.targets.loading import Contender
+    from autotune.serving.background import Workers
+    from autotune.serving.clock import Clock, Reading
+    from autotune.serving.kernel import Kernel
+    from autotune.serving.loading import Contender
 
 VARIABLE = "AUTOTUNE_TURNS"
 """0 has nothing measured in the calls of a program."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.operations.problem import Problem
-    from autotune.targets.kernel import Kernel
+    from autotune.serving.kernel import Kernel
 
 VARIABLE = "AUTOTUNE_RECORD"
 """The environment variable that names the file."""

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import InputError
 from autotune.core.printable import shown
-from autotune.families.launch import LaunchPlan, LaunchStep, MappedOperand
+from autotune.families.gpu.launch import LaunchPlan, LaunchStep, MappedOperand
 from autotune.store import checks
 
 if TYPE_CHECKING:
-    from autotune.families.launch import Binary, Extents
+    from autotune.families.gpu.launch import Binary, Extents
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 _IDENTIFIER = re.compile("[A-Za-z_][A-Za-z0-9_]{0,255}")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from autotune.families.languages import Language
-    from autotune.targets.base import Option, Target
+    from autotune.serving.target import Option, Target
 
 _log = logging.getLogger(__name__)
 
@@ -34,11 +34,11 @@ GROUP = "autotune.targets"
 
 # Best first.
 _SHIPPED: Mapping[str, str] = {
-    "cuda": "autotune.targets.cuda.target:CudaTarget",
-    "numba-cuda": "autotune.targets.cuda.target:NumbaCudaTarget",
-    "cpu": "autotune.targets.cpu.target:CpuTarget",
-    "mpi": "autotune.targets.mpi.target:MpiTarget",
-    "hybrid": "autotune.targets.hybrid.target:HybridTarget",
+    "cuda": "autotune.gpu.target:CudaTarget",
+    "numba-cuda": "autotune.gpu.target:NumbaCudaTarget",
+    "cpu": "autotune.cpu.target:CpuTarget",
+    "mpi": "autotune.distributed.mpi.target:MpiTarget",
+    "hybrid": "autotune.distributed.hybrid.target:HybridTarget",
 }
 
 
@@ -74,7 +74,7 @@ def target_class(name: str) -> type[Target]:
         return found
     if name not in _installed():
         raise UnknownNameError(must_be("target", name, target_names()))
-    from autotune.targets.base import Target
+    from autotune.serving.target import Target
 
     entry = _installed()[name]
     try:

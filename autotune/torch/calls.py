@@ -14,14 +14,14 @@ from autotune.runtime.arrays.kinds import library_of
 from autotune.runtime.remembered import Remembered
 from autotune.runtime.serving import new_turns, served, turning
 from autotune.runtime.turns import Turns
-from autotune.targets.kernel import Launching
+from autotune.serving.kernel import Launching
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autotune.operations.problem import Gemm
     from autotune.runtime.serving import Served
-    from autotune.targets.kernel import BoundKernel, Kernel
+    from autotune.serving.kernel import BoundKernel, Kernel
 
     Call: TypeAlias = Callable[..., Any]
 

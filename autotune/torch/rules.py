@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.utils.flop_counter import register_flop_formula
 
 from autotune.runtime.multiplying import matmul
-from autotune.targets.watching import is_forward, keys_of_plain
+from autotune.serving.watching import is_forward, keys_of_plain
 from autotune.torch.operator import (
     LINEAR,
     MM,

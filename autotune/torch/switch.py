@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from autotune.runtime.routes import tell
-from autotune.targets.precision import torch_is_exact
+from autotune.serving.precision import torch_is_exact
 from autotune.torch.calls import product_of
 from autotune.torch.gates import install
 from autotune.torch.selection import DEVICES, Selection

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from autotune.families.family import KernelFamily
     from autotune.operations.problem import Problem
     from autotune.search.model import Prior
+    from autotune.serving.predicting import Predictor
+    from autotune.serving.target import Target
     from autotune.store import MeasuredProblem, TuningCache
-    from autotune.targets.base import Target
-    from autotune.targets.predicting import Predictor
 
 _MOST_PROBLEMS = 2
 """Of so many problems that were measured before, each is a prior."""

@@ -19,10 +19,10 @@ from autotune.families.offers import refusal
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.evaluator import Effort, Evaluator
 from autotune.search import Subject, open_study
+from autotune.serving.predicting import Predictor, predictor_of
+from autotune.serving.target import Target, Work
 from autotune.space import SpaceUnion
 from autotune.store import TuningCache, record_sources
-from autotune.targets.base import Target, Work
-from autotune.targets.predicting import Predictor, predictor_of
 from autotune.tuning.priors import known_priors
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from autotune.families.defaults import default_family
 from autotune.runtime.asking import check_asked, check_run
 from autotune.runtime.loading import load
 from autotune.runtime.remembered import forget
+from autotune.serving import lookup
 from autotune.store import EffortRecord, neighbours
-from autotune.targets import lookup
 from autotune.targets.registry import make_target
 from autotune.tuning.deciding import FINALISTS, decide
 from autotune.tuning.progress import Progress, Watcher
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from autotune.measuring.evaluator import Baseline, Effort, Evaluator
     from autotune.model import Key
     from autotune.operations.problem import Problem
+    from autotune.serving.kernel import Kernel
+    from autotune.serving.target import Target
     from autotune.space import SearchSpace
     from autotune.store import Match, TuningRecord
-    from autotune.targets.base import Target
-    from autotune.targets.kernel import Kernel
 
 __all__ = ["Progress", "TrialResult", "TuneResult", "tune"]
 

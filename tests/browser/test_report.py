@@ -14,8 +14,8 @@ from watching import Watch
 from autotune.core.paths import CacheLocations
 from autotune.operations.problem import Gemm
 from autotune.reporting import Finder, write_page
+from autotune.research.sweeper import sweep
 from autotune.targets.registry import rescan
-from autotune.tuning import sweep
 
 sys.path.append(str(Path(__file__).parents[1] / "toy"))
 

@@ -14,11 +14,11 @@ from autotune.core.configuration import Configuration, Value
 from autotune.core.limits import CudaLimits
 from autotune.families.catalog import load_families
 from autotune.families.family import KernelFamily
-from autotune.families.launch import architecture_of
+from autotune.families.gpu.launch import architecture_of
 from autotune.families.rendering import render
+from autotune.gpu.nvidia.compile.nvrtc import Compiled, compile_cuda, supported_architectures
+from autotune.gpu.nvidia.device.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
-from autotune.targets.cuda.compile.nvrtc import Compiled, compile_cuda, supported_architectures
-from autotune.targets.cuda.device.known_gpus import find_gpu
 
 pytestmark = pytest.mark.slow
 

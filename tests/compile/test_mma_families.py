@@ -8,11 +8,11 @@ import pytest
 
 from autotune.families.catalog import load_families
 from autotune.families.rendering import render
+from autotune.gpu.nvidia.compile.cubin import _sections
+from autotune.gpu.nvidia.compile.gate import SPILL_LIMIT
+from autotune.gpu.nvidia.compile.nvrtc import compile_cuda
+from autotune.gpu.nvidia.device.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
-from autotune.targets.cuda.compile.cubin import _sections
-from autotune.targets.cuda.compile.gate import SPILL_LIMIT
-from autotune.targets.cuda.compile.nvrtc import compile_cuda
-from autotune.targets.cuda.device.known_gpus import find_gpu
 
 pytestmark = pytest.mark.slow
 

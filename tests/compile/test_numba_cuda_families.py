@@ -9,15 +9,15 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="pip install '.[numba-cuda]'")
 
-from autotune.families.bound import Bound
 from autotune.families.catalog import load_families
 from autotune.families.family import KernelFamily
-from autotune.families.launch import plan_launch
+from autotune.families.gpu.bound import Bound
+from autotune.families.gpu.launch import plan_launch
 from autotune.families.rendering import render
+from autotune.gpu.nvidia.compile.compiling import compile_source
+from autotune.gpu.nvidia.compile.gate import SPILL_LIMIT
+from autotune.gpu.nvidia.device.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
-from autotune.targets.cuda.compile.compiling import compile_source
-from autotune.targets.cuda.compile.gate import SPILL_LIMIT
-from autotune.targets.cuda.device.known_gpus import find_gpu
 
 pytestmark = pytest.mark.slow
 

@@ -13,10 +13,10 @@ from autotune.core.configuration import Configuration
 from autotune.families.catalog import catalog, load_families
 from autotune.families.family import KernelFamily
 from autotune.families.rendering import render
+from autotune.gpu.nvidia.compile.cubin import _sections
+from autotune.gpu.nvidia.compile.nvrtc import Compiled, compile_cuda
+from autotune.gpu.nvidia.device.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
-from autotune.targets.cuda.compile.cubin import _sections
-from autotune.targets.cuda.compile.nvrtc import Compiled, compile_cuda
-from autotune.targets.cuda.device.known_gpus import find_gpu
 
 pytestmark = pytest.mark.slow
 

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from autotune.families.launch import LaunchStep
-from autotune.targets.cuda.driver.bindings import BindingsDriver
-from autotune.targets.cuda.driver.interface import (
+from autotune.families.gpu.launch import LaunchStep
+from autotune.gpu.nvidia.driver.bindings import BindingsDriver
+from autotune.gpu.nvidia.driver.interface import (
     MAP_BYTES,
     Boxes,
     Driver,
@@ -210,8 +210,8 @@ class OnGpu:
     @pytest.fixture(scope="class")
     @classmethod
     def cubin(cls) -> bytes:
-        from autotune.targets.cuda.compile.nvrtc import compile_cuda
-        from autotune.targets.cuda.device.identity import read_gpu
+        from autotune.gpu.nvidia.compile.nvrtc import compile_cuda
+        from autotune.gpu.nvidia.device.identity import read_gpu
 
         architecture: str = read_gpu().limits.architecture  # type: ignore[attr-defined]
         return compile_cuda(SOURCE, architecture).cubin
@@ -238,7 +238,7 @@ class TestPycuda(OnGpu, DriverConformance):
     @pytest.fixture(scope="class")
     @classmethod
     def here(cls) -> Driver:
-        from autotune.targets.cuda.driver.pycuda_driver import make
+        from autotune.gpu.nvidia.driver.pycuda_driver import make
 
         return make()
 

@@ -13,11 +13,11 @@ from autotune.core.deadline import Deadline
 from autotune.core.device import Device
 from autotune.core.errors import OutOfTimeError
 from autotune.core.measurement import Outcome
+from autotune.cpu import CpuEvaluator
+from autotune.cpu.identity import read_cpu
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.evaluator import Effort, Evaluator, Stage, silent
 from autotune.operations.problem import Gemm
-from autotune.targets.cpu import CpuEvaluator
-from autotune.targets.cpu.identity import read_cpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -11,25 +11,25 @@ from numpy_machine import NumpyMachine
 from test_evaluator import EvaluatorConformance
 
 from autotune.core.configuration import Candidate, Configuration
+from autotune.distributed.hybrid.baseline import Library
+from autotune.distributed.hybrid.evaluator import HybridEvaluator
+from autotune.distributed.hybrid.products import LocalKernel
+from autotune.distributed.hybrid.rig import HybridRig, Setup
+from autotune.distributed.hybrid.target import HybridTarget
 from autotune.families.program_cache import ProgramCache
 from autotune.families.reading import read_family
 from autotune.measuring.evaluator import Effort, Evaluator
 from autotune.measuring.sharing import Subjects
 from autotune.measuring.trial import Trials
 from autotune.operations.problem import Gemm
-from autotune.targets.hybrid.baseline import Library
-from autotune.targets.hybrid.evaluator import HybridEvaluator
-from autotune.targets.hybrid.products import LocalKernel
-from autotune.targets.hybrid.rig import HybridRig, Setup
-from autotune.targets.hybrid.target import HybridTarget
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from autotune.core.device import Device
+    from autotune.distributed.hybrid.evaluator import ChooseLocal
     from autotune.operations.verification import ProductCheck
-    from autotune.targets.hybrid.evaluator import ChooseLocal
 
 PROBLEM = Gemm(40, 30, 50)
 

@@ -23,18 +23,18 @@ from autotune.core.configuration import Candidate
 from autotune.core.device import Device
 from autotune.core.errors import FamilyError, InputError, UnknownNameError
 from autotune.core.measurement import Outcome
+from autotune.cpu.target import CpuTarget
+from autotune.distributed.hybrid.target import HybridTarget
+from autotune.distributed.mpi.target import MpiTarget
 from autotune.families.catalog import load_families
 from autotune.families.defaults import default_family
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
+from autotune.gpu.target import CudaTarget, NumbaCudaTarget
 from autotune.measuring.evaluator import Effort
 from autotune.operations.problem import Gemm
 from autotune.store import MatchQuality
 from autotune.targets import Kernel, Target, Work, make_target, target_class, target_names
-from autotune.targets.cpu.target import CpuTarget
-from autotune.targets.cuda.target import CudaTarget, NumbaCudaTarget
-from autotune.targets.hybrid.target import HybridTarget
-from autotune.targets.mpi.target import MpiTarget
 from autotune.targets.registry import rescan
 
 if TYPE_CHECKING:

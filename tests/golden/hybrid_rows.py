@@ -6,7 +6,7 @@ configuration: {"devices": 2, "exchange": "peer", "panels": 2, "pieces": 4, "sta
 
 C[m x k] = alpha * A[m x n] @ B[n x k] + beta * C by host threads that drive streams of GPUs.
 `gemm` makes a plan for given sizes on a machine: the GPUs' memory, streams, events and copies, and
-the product of matrices that lie on one GPU (autotune.targets.hybrid.machine).
+the product of matrices that lie on one GPU (autotune.distributed.hybrid.machine).
 `python FILE [M N K]` tries it on the GPUs that are here.
 """
 

@@ -15,12 +15,12 @@ from autotune import Gemm, load
 from autotune.core.configuration import Configuration
 from autotune.core.errors import OperandError
 from autotune.core.limits import MpiLimits
+from autotune.distributed.mpi.gpu.gpus import take_gpu
+from autotune.distributed.mpi.load import tuned_product
+from autotune.distributed.mpi.ranks.ranks import describe
 from autotune.families.catalog import load_families
 from autotune.families.family import KernelFamily
 from autotune.families.rendering import render
-from autotune.targets.mpi.gpu.gpus import take_gpu
-from autotune.targets.mpi.load import tuned_product
-from autotune.targets.mpi.ranks.ranks import describe
 
 comm = MPI.COMM_WORLD
 root = comm.rank == 0

@@ -24,6 +24,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def gpu() -> Device:
-    from autotune.targets.cuda.device.identity import read_gpu
+    from autotune.gpu.nvidia.device.identity import read_gpu
 
     return read_gpu()

@@ -14,22 +14,22 @@ from test_evaluator import EvaluatorConformance
 from autotune.core.configuration import Candidate
 from autotune.core.errors import LaunchError
 from autotune.core.measurement import Outcome
-from autotune.families.bound import Bound
 from autotune.families.catalog import load_families
-from autotune.families.launch import architecture_of, kernel_layout, plan_launch
+from autotune.families.gpu.bound import Bound
+from autotune.families.gpu.launch import architecture_of, kernel_layout, plan_launch
 from autotune.families.program_cache import ProgramCache
 from autotune.families.reading import read_family
 from autotune.families.rendering import render
+from autotune.gpu.launch.launch import CudaKernel
+from autotune.gpu.launch.program import CudaProgram
+from autotune.gpu.launch.support_source import support_source
+from autotune.gpu.measure.evaluator import CudaEvaluator
+from autotune.gpu.nvidia.compile.compiling import CompileRequest, compile_kept
+from autotune.gpu.nvidia.compile.nvrtc import Compiled
+from autotune.gpu.nvidia.driver.context import activated
+from autotune.gpu.nvidia.driver.interface import driver
 from autotune.measuring.evaluator import Effort, Evaluator
 from autotune.operations.problem import Gemm
-from autotune.targets.cuda.compile.compiling import CompileRequest, compile_kept
-from autotune.targets.cuda.compile.nvrtc import Compiled
-from autotune.targets.cuda.driver.context import activated
-from autotune.targets.cuda.driver.interface import driver
-from autotune.targets.cuda.launch.launch import CudaKernel
-from autotune.targets.cuda.launch.program import CudaProgram
-from autotune.targets.cuda.launch.support_source import support_source
-from autotune.targets.cuda.measure.evaluator import CudaEvaluator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -191,7 +191,7 @@ def test_the_baseline_is_cublas(family: KernelFamily, gpu: Device, programs: Pro
 
 def test_reading_the_gpu_does_not_occupy_it() -> None:
     script = (
-        "from autotune.targets.cuda.device.identity import load_driver, read_gpu\n"
+        "from autotune.gpu.nvidia.device.identity import load_driver, read_gpu\n"
         "read_gpu()\n"
         "driver = load_driver()\n"
         "print(int(driver.cuCtxGetCurrent()[1]))\n"

@@ -9,9 +9,9 @@ from cuda_suspects import suspect, write_suspects
 
 from autotune.core.measurement import Outcome
 from autotune.families.program_cache import ProgramCache
+from autotune.gpu.measure.evaluator import CudaEvaluator
 from autotune.measuring.evaluator import Effort
 from autotune.operations.problem import Gemm
-from autotune.targets.cuda.measure.evaluator import CudaEvaluator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

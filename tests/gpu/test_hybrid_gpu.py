@@ -12,19 +12,19 @@ from test_hybrid_evaluator import suspects, suspects_evaluator
 from autotune import Gemm, load, tune
 from autotune.core.errors import OperandError
 from autotune.core.limits import HybridLimits
+from autotune.distributed.hybrid.bind import HybridKernel, choose_local
+from autotune.distributed.hybrid.loading import HybridProgram, make_plan
+from autotune.distributed.hybrid.products import LocalKernel, machine_with
+from autotune.distributed.hybrid.rig import measurement_worker
+from autotune.distributed.hybrid.target import HybridTarget
+from autotune.distributed.machine.machine import GpuMachine
 from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
+from autotune.gpu.matrix import DeviceMatrix
+from autotune.gpu.nvidia.device.presence import look
+from autotune.gpu.nvidia.driver.context import activated
 from autotune.measuring.evaluator import Effort
-from autotune.targets.cuda.device.presence import look
-from autotune.targets.cuda.driver.context import activated
-from autotune.targets.cuda.machine.machine import GpuMachine
-from autotune.targets.cuda.machine.matrix import DeviceMatrix
-from autotune.targets.hybrid.bind import HybridKernel, choose_local
-from autotune.targets.hybrid.loading import HybridProgram, make_plan
-from autotune.targets.hybrid.products import LocalKernel, machine_with
-from autotune.targets.hybrid.rig import measurement_worker
-from autotune.targets.hybrid.target import HybridTarget
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -20,16 +20,16 @@ from autotune.cli import main
 from autotune.core.configuration import Candidate
 from autotune.core.device import Device
 from autotune.core.measurement import Outcome
-from autotune.families.bound import Bound
 from autotune.families.catalog import load_families
-from autotune.families.launch import plan_launch
+from autotune.families.gpu.bound import Bound
+from autotune.families.gpu.launch import plan_launch
 from autotune.families.modules import load_module
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
+from autotune.gpu.nvidia.driver.context import activated
+from autotune.gpu.target import NumbaCudaTarget
 from autotune.measuring.evaluator import Effort
-from autotune.targets.base import Work
-from autotune.targets.cuda.driver.context import activated
-from autotune.targets.cuda.target import NumbaCudaTarget
+from autotune.serving.target import Work
 
 PROBLEM = Gemm(129, 200, 67)
 FAMILIES = load_families(target="numba-cuda")

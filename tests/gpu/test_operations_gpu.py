@@ -11,8 +11,8 @@ import pytest
 from autotune import find_operation, load, tune
 from autotune.cli import main
 from autotune.core.measurement import Outcome
+from autotune.cpu.call import NumpyKernel
 from autotune.measuring.evaluator import Effort
-from autotune.targets.cpu.call import NumpyKernel
 
 pytestmark = pytest.mark.gpu
 

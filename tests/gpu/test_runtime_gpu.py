@@ -21,15 +21,15 @@ from autotune import Gemm, Kernel, MatchQuality, load, matmul, tune
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.errors import OperandError
 from autotune.families.catalog import load_families
-from autotune.families.planning import planner_of
+from autotune.families.gpu.planning import planner_of
 from autotune.families.program_cache import ProgramCache
+from autotune.gpu.launch import resident
+from autotune.gpu.nvidia.compile.nvrtc import compile_cuda
+from autotune.gpu.nvidia.device.identity import load_driver
+from autotune.gpu.nvidia.driver.context import activated
+from autotune.gpu.nvidia.driver.interface import driver
 from autotune.measuring.evaluator import Effort
 from autotune.store import sources
-from autotune.targets.cuda.compile.nvrtc import compile_cuda
-from autotune.targets.cuda.device.identity import load_driver
-from autotune.targets.cuda.driver.context import activated
-from autotune.targets.cuda.driver.interface import driver
-from autotune.targets.cuda.launch import resident
 from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:
@@ -305,7 +305,7 @@ def spinner(gpu: Device) -> Spinner:
 
 
 def handle(stream: Any) -> int:
-    from autotune.targets.cuda.arrays.libraries import stream_handle
+    from autotune.gpu.arrays.libraries import stream_handle
 
     return stream_handle(stream)
 

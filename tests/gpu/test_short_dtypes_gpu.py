@@ -15,8 +15,8 @@ from autotune.core.measurement import Outcome
 from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
 from autotune.families.reading import read_family
+from autotune.gpu.measure.evaluator import CudaEvaluator
 from autotune.measuring.evaluator import Effort
-from autotune.targets.cuda.measure.evaluator import CudaEvaluator
 
 if TYPE_CHECKING:
     from pathlib import Path

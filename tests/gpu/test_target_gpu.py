@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from test_target import RunningConformance
 
+from autotune.distributed.hybrid.target import HybridTarget
+from autotune.gpu.target import CudaTarget, NumbaCudaTarget
 from autotune.operations.problem import Gemm
 from autotune.targets import Target
-from autotune.targets.cuda.target import CudaTarget, NumbaCudaTarget
-from autotune.targets.hybrid.target import HybridTarget
 
 cupy = pytest.importorskip("cupy")
 

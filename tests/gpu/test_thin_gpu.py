@@ -12,8 +12,8 @@ from autotune.core.configuration import Candidate
 from autotune.core.measurement import Outcome
 from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
+from autotune.gpu.measure.evaluator import CudaEvaluator
 from autotune.measuring.evaluator import Effort
-from autotune.targets.cuda.measure.evaluator import CudaEvaluator
 from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from autotune import Gemm, matmul
 from autotune.core.paths import CacheLocations
 from autotune.runtime import serving
 from autotune.runtime.remembered import forget
+from autotune.serving.background import background
 from autotune.store import TuningCache
-from autotune.targets.background import background
 from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from autotune.families.bound import Bound
 from autotune.families.catalog import load_families
-from autotune.families.launch import plan_launch
+from autotune.families.gpu.bound import Bound
+from autotune.families.gpu.launch import plan_launch
 from autotune.families.rendering import render
+from autotune.gpu.launch.launch import CudaKernel
+from autotune.gpu.launch.program import CudaProgram
+from autotune.gpu.nvidia.compile.nvrtc import compile_cuda
+from autotune.gpu.nvidia.driver.context import activated
+from autotune.gpu.nvidia.driver.interface import driver
 from autotune.operations.problem import Gemm
-from autotune.targets.cuda.compile.nvrtc import compile_cuda
-from autotune.targets.cuda.driver.context import activated
-from autotune.targets.cuda.driver.interface import driver
-from autotune.targets.cuda.launch.launch import CudaKernel
-from autotune.targets.cuda.launch.program import CudaProgram
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

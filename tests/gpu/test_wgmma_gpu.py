@@ -17,13 +17,13 @@ from autotune.core.paths import data_dir
 from autotune.families.catalog import catalog, load_families
 from autotune.families.program_cache import ProgramCache
 from autotune.families.reading import read_family
+from autotune.gpu.launch.launch import CudaKernel
+from autotune.gpu.launch.loading import make_program
+from autotune.gpu.measure.evaluator import CudaEvaluator
+from autotune.gpu.nvidia.driver.context import activated
+from autotune.gpu.nvidia.driver.interface import driver
 from autotune.measuring.evaluator import Effort
 from autotune.operations.problem import Gemm
-from autotune.targets.cuda.driver.context import activated
-from autotune.targets.cuda.driver.interface import driver
-from autotune.targets.cuda.launch.launch import CudaKernel
-from autotune.targets.cuda.launch.loading import make_program
-from autotune.targets.cuda.measure.evaluator import CudaEvaluator
 
 if TYPE_CHECKING:
     from pathlib import Path

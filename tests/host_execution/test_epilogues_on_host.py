@@ -14,8 +14,8 @@ from operations_on_host import relative_error
 from autotune.core.configuration import Value
 from autotune.families.catalog import find_operation, load_families
 from autotune.families.rendering import render
+from autotune.gpu.nvidia.device.known_gpus import find_gpu
 from autotune.operations.references import Case
-from autotune.targets.cuda.device.known_gpus import find_gpu
 
 pytestmark = [
     pytest.mark.slow,

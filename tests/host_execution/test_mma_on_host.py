@@ -14,8 +14,8 @@ from autotune.core.configuration import Value
 from autotune.core.dtypes import DTYPES
 from autotune.families.catalog import load_families
 from autotune.families.rendering import render
+from autotune.gpu.nvidia.device.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
-from autotune.targets.cuda.device.known_gpus import find_gpu
 
 pytestmark = [
     pytest.mark.slow,

@@ -12,8 +12,8 @@ from operation_examples import LARGE, example, family_of
 from operations_on_host import relative_error
 
 from autotune.families.rendering import render
+from autotune.gpu.nvidia.device.known_gpus import find_gpu
 from autotune.operations.cases import cases_of, special_cases
-from autotune.targets.cuda.device.known_gpus import find_gpu
 
 pytestmark = [
     pytest.mark.slow,

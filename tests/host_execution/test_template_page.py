@@ -14,9 +14,9 @@ from host_execution import AVAILABLE, HostProgram, guarded
 from autotune.core.errors import MissingDependencyError
 from autotune.families.catalog import catalog
 from autotune.families.rendering import render
+from autotune.gpu.nvidia.compile.nvrtc import compile_cuda, nvrtc_version
+from autotune.gpu.nvidia.device.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
-from autotune.targets.cuda.compile.nvrtc import compile_cuda, nvrtc_version
-from autotune.targets.cuda.device.known_gpus import find_gpu
 
 PAGE = Path(__file__).parents[2] / "docs" / "templates-cuda.md"
 LIMITS = find_gpu("h200").limits

@@ -9,10 +9,10 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from autotune.distributed.mpi.ranks.operands import PlacedCheck
 from autotune.operations.cases import Case
 from autotune.operations.problem import Gemm
 from autotune.operations.verification import ProductCheck
-from autotune.targets.mpi.ranks.operands import PlacedCheck
 
 comm = MPI.COMM_WORLD
 PROBLEM = Gemm(21, 8, 6, "float64")

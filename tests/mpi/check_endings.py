@@ -18,15 +18,15 @@ import pytest
 
 from autotune import Gemm, load
 from autotune.core.errors import OperandError
+from autotune.distributed.mpi.kernel import DistributedKernel
+from autotune.distributed.mpi.messages import MpiProgram, Setup
+from autotune.distributed.mpi.patience import VARIABLE
+from autotune.distributed.mpi.ranks import meeting
+from autotune.distributed.mpi.ranks.attached import AttachedRanks, attach
 from autotune.families.catalog import load_families
 from autotune.families.rendering import Source, render
 from autotune.measuring.evaluator import Effort
 from autotune.measuring.messages import Evaluate
-from autotune.targets.mpi.kernel import DistributedKernel
-from autotune.targets.mpi.messages import MpiProgram, Setup
-from autotune.targets.mpi.patience import VARIABLE
-from autotune.targets.mpi.ranks import meeting
-from autotune.targets.mpi.ranks.attached import AttachedRanks, attach
 
 RANK = int(os.environ["PMI_RANK"])
 PROBLEM = Gemm(6, 5, 4, dtype="float64")

@@ -12,15 +12,15 @@ from mpi_grids import grid_of
 from slow_machine import SlowMachine
 
 from autotune.core.configuration import Configuration
-from autotune.core.grid import BlockPartition
 from autotune.core.limits import MpiLimits
+from autotune.distributed.grid import BlockPartition
+from autotune.distributed.mpi.gpu.rank import GpuRank
+from autotune.distributed.mpi.gpu.transports import base as transports
+from autotune.distributed.mpi.gpu.transports import shared as transports_shared
 from autotune.families.catalog import load_families
 from autotune.families.family import KernelFamily
 from autotune.families.rendering import render
 from autotune.operations.problem import Gemm
-from autotune.targets.mpi.gpu.rank import GpuRank
-from autotune.targets.mpi.gpu.transports import base as transports
-from autotune.targets.mpi.gpu.transports import shared as transports_shared
 
 # One that most grids divide, one that none does, and one with fewer rows than ranks; the panels
 # of the first are many.

@@ -11,8 +11,8 @@ from emitted import comm, drawn, error_of, load
 from mpi_grids import grid_of
 
 from autotune.core.configuration import Configuration
-from autotune.core.grid import BlockPartition
 from autotune.core.limits import MpiLimits
+from autotune.distributed.grid import BlockPartition
 from autotune.families.catalog import load_families
 from autotune.families.family import KernelFamily
 from autotune.families.rendering import render

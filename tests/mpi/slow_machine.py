@@ -16,7 +16,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from autotune.targets.cuda.machine.matrix import DeviceMatrix
+from autotune.gpu.matrix import DeviceMatrix
 
 
 class Stream:
@@ -58,7 +58,7 @@ class Allocation:
 
 
 class SlowMachine:
-    """See `autotune.targets.mpi.gpu.order.Machine`."""
+    """See `autotune.distributed.mpi.gpu.order.Machine`."""
 
     def __init__(self) -> None:
         self.compute = Stream()
@@ -154,7 +154,7 @@ class SlowMachine:
 
 
 class MpiForNccl:
-    """See `autotune.targets.mpi.gpu.order.Collective`: by MPI, when the stream comes to it."""
+    """See `autotune.distributed.mpi.gpu.order.Collective`: by MPI, when the stream comes to it."""
 
     def __init__(self, mpi: MPI.Intracomm, machine: SlowMachine) -> None:
         self._mpi = mpi.Dup()

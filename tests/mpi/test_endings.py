@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from mpiexec import ROOT, until
 
-from autotune.targets.mpi.mpiexec import find_mpiexec, launch_command
-from autotune.targets.mpi.patience import VARIABLE
-from autotune.targets.mpi.ranks.leftovers import mapped
+from autotune.distributed.mpi.mpiexec import find_mpiexec, launch_command
+from autotune.distributed.mpi.patience import VARIABLE
+from autotune.distributed.mpi.ranks.leftovers import mapped
 
 LIMIT_S = 5
 """Seconds that ranks wait: several times what a loaded machine takes for what goes before."""

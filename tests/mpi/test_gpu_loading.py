@@ -13,15 +13,15 @@ import pytest
 from slow_machine import SlowMachine
 
 from autotune.core.errors import CacheError, LaunchError
+from autotune.distributed.mpi import gpu_kernel, load, loading
+from autotune.distributed.mpi.gpu import cuda, gpus
+from autotune.distributed.mpi.gpu.rank import GpuRank
+from autotune.distributed.mpi.messages import GpuProduct, MpiProgram, Setup
+from autotune.distributed.mpi.ranks import rig
 from autotune.families.rendering import Source
 from autotune.measuring.evaluator import Effort
 from autotune.measuring.messages import Vendor
 from autotune.operations.problem import Gemm
-from autotune.targets.mpi import gpu_kernel, load, loading
-from autotune.targets.mpi.gpu import cuda, gpus
-from autotune.targets.mpi.gpu.rank import GpuRank
-from autotune.targets.mpi.messages import GpuProduct, MpiProgram, Setup
-from autotune.targets.mpi.ranks import rig
 
 PRODUCT = GpuProduct((), b"")
 PROGRAM = MpiProgram(Source("def gemm(*sizes): ...", "gemm", (), "mpi"), "some", PRODUCT)
@@ -178,7 +178,7 @@ def test_a_closed_machine_has_unloaded_all_its_code(monkeypatch: pytest.MonkeyPa
     products = SimpleNamespace(close=lambda: log.append("closed"))
     monkeypatch.setattr(cuda, "BindingsDriver", lambda: driver)
     monkeypatch.setattr(cuda, "Products", lambda *_: products)
-    for where in ("autotune.targets.cuda.machine.machine", cuda.__name__):
+    for where in ("autotune.distributed.machine.machine", cuda.__name__):
         monkeypatch.setattr(f"{where}.activated", lambda _: contextlib.nullcontext())
     kernel = SimpleNamespace(dtype="float32")
     machine = cuda.CudaMachine(

@@ -13,14 +13,14 @@ from slow_machine import SlowMachine, values
 from autotune.cli import main
 from autotune.core.errors import InputError, MissingDependencyError
 from autotune.core.limits import MpiLimits
+from autotune.distributed.mpi.gpu.gpus import loaded_mpi, too_few
+from autotune.distributed.mpi.gpu.order import Order
+from autotune.distributed.mpi.gpu.rank import TRANSPORTS, GpuRank
+from autotune.distributed.mpi.identity import device_of
+from autotune.distributed.mpi.messages import GpuSet, RankSet
+from autotune.distributed.mpi.target import MpiTarget
 from autotune.families.catalog import load_families
 from autotune.operations.problem import Gemm
-from autotune.targets.mpi.gpu.gpus import loaded_mpi, too_few
-from autotune.targets.mpi.gpu.order import Order
-from autotune.targets.mpi.gpu.rank import TRANSPORTS, GpuRank
-from autotune.targets.mpi.identity import device_of
-from autotune.targets.mpi.messages import GpuSet, RankSet
-from autotune.targets.mpi.target import MpiTarget
 
 CHECK = Path(__file__).with_name("check_gpu_programs.py")
 FAMILIES = {"gpu_cannon", "gpu_grid", "gpu_reduction", "gpu_summa"}
@@ -146,7 +146,7 @@ def test_what_is_asked_for_is_checked() -> None:
 
 
 def test_without_a_gpu_the_target_says_so() -> None:
-    from autotune.targets.cuda.device.presence import can_run
+    from autotune.gpu.nvidia.device.presence import can_run
 
     if can_run():
         pytest.skip("there is a GPU")

@@ -8,12 +8,12 @@ import pytest
 from test_evaluator import EvaluatorConformance
 
 from autotune.core.configuration import Candidate, Configuration
+from autotune.distributed.mpi.target import MpiTarget
 from autotune.families.program_cache import ProgramCache
 from autotune.families.reading import read_family
 from autotune.measuring.evaluator import Effort, Evaluator
 from autotune.operations.problem import Gemm
-from autotune.targets.base import Work
-from autotune.targets.mpi.target import MpiTarget
+from autotune.serving.target import Work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -15,8 +15,8 @@ from mpiexec import run_ranks
 
 from autotune.core.configuration import Configuration
 from autotune.core.errors import FamilyError
-from autotune.core.grid import factorisations
 from autotune.core.limits import MpiLimits
+from autotune.distributed.grid import factorisations
 from autotune.families.catalog import load_families
 from autotune.families.rendering import render
 from autotune.operations.problem import Gemm

@@ -9,14 +9,14 @@ import pytest
 from mpiexec import run_ranks
 from numpy.typing import NDArray
 
+from autotune.distributed.mpi.ranks.timing import time_together
 from autotune.measuring.racing import never
 from autotune.measuring.timing import MIN_SPAN_S
-from autotune.targets.mpi.ranks.timing import time_together
 
 SCRIPT = """
 import json, time
 from mpi4py import MPI
-from autotune.targets.mpi.ranks.timing import timed_together, time_together
+from autotune.distributed.mpi.ranks.timing import timed_together, time_together
 comm = MPI.COMM_WORLD
 lengths = 0.0, 0.02, 0.04
 seconds = timed_together(comm, lambda: time.sleep(lengths[comm.rank]))

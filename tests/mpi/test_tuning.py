@@ -17,16 +17,16 @@ from autotune.core.configuration import Candidate, Configuration
 from autotune.core.errors import InputError
 from autotune.core.measurement import Outcome
 from autotune.core.paths import CacheLocations
+from autotune.distributed.mpi.identity import parse_library
+from autotune.distributed.mpi.ranks.world import World
+from autotune.distributed.mpi.target import MpiTarget
 from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.evaluator import Effort
 from autotune.operations.problem import Gemm
 from autotune.runtime.loading import load
+from autotune.serving.target import Work
 from autotune.store import TuningCache
-from autotune.targets.base import Work
-from autotune.targets.mpi.identity import parse_library
-from autotune.targets.mpi.ranks.world import World
-from autotune.targets.mpi.target import MpiTarget
 from autotune.tuning.tuner import tune
 
 BRIEF = Effort(budget_s=0.02, interval=0.5, finals_s=0.05)
@@ -230,8 +230,7 @@ def test_libraries_are_told_apart(text: str, expected: tuple[str, str, str]) -> 
 
 
 def test_nothing_of_mpi_is_imported_to_describe_ranks() -> None:
-    script = (
-        "import sys; from autotune.targets.mpi.target import MpiTarget; MpiTarget(2).device(); "
-    )
+    script = "import sys; from autotune.distributed.mpi.target import MpiTarget\n"
+    script += "MpiTarget(2).device()\n"
     script += "sys.exit('mpi4py.MPI' in sys.modules)"
     assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", script]) == 0

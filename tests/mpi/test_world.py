@@ -19,17 +19,17 @@ from mpiexec import until
 from autotune.core.deadline import Deadline
 from autotune.core.errors import AutotuneError, MissingDependencyError, OutOfTimeError
 from autotune.core.measurement import Outcome
+from autotune.distributed.mpi.gpu.gpus import takes_gpu_memory
+from autotune.distributed.mpi.mapped_files import mapped_files
+from autotune.distributed.mpi.messages import MeasureNetwork, MpiProgram, Network, Refused, Setup
+from autotune.distributed.mpi.mpiexec import find_mpiexec
+from autotune.distributed.mpi.ranks.leftovers import SEGMENTS, mapped, sweep, unlink
+from autotune.distributed.mpi.ranks.world import World
 from autotune.families.rendering import Source
 from autotune.measuring.evaluator import Effort
 from autotune.measuring.messages import Evaluate, Evaluated
 from autotune.measuring.processes import Failure, FailureKind
 from autotune.operations.problem import Gemm
-from autotune.targets.mpi.gpu.gpus import takes_gpu_memory
-from autotune.targets.mpi.mapped_files import mapped_files
-from autotune.targets.mpi.messages import MeasureNetwork, MpiProgram, Network, Refused, Setup
-from autotune.targets.mpi.mpiexec import find_mpiexec
-from autotune.targets.mpi.ranks.leftovers import SEGMENTS, mapped, sweep, unlink
-from autotune.targets.mpi.ranks.world import World
 
 RANKS = 2
 LIMIT_S = 5.0
@@ -157,7 +157,7 @@ def test_what_a_rank_says_last_is_heard_whatever_mpiexec_passes_on(
         f'exec {find_mpiexec()} "$@" > /dev/null 2>&1\n'
     )
     silent.chmod(0o700)
-    monkeypatch.setattr("autotune.targets.mpi.ranks.world.find_mpiexec", lambda: silent)
+    monkeypatch.setattr("autotune.distributed.mpi.ranks.world.find_mpiexec", lambda: silent)
     assert world.call(setup(tmp_path), LIMIT_S) is None
     reply = world.call(doing("raise ValueError('seven is right out')"), LIMIT_S)
     assert isinstance(reply, Failure)
@@ -219,7 +219,7 @@ def test_no_rank_outlives_a_parent_that_is_killed_at_their_start(tmp_path: Path)
     script = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from autotune.targets.mpi.ranks import world\n"
+        "from autotune.distributed.mpi.ranks import world\n"
         "world.find_mpiexec = lambda: Path(sys.argv[1])\n"
         "world.World(2).describe()\n"
     )
@@ -265,7 +265,7 @@ def test_a_rank_that_is_lost_at_the_start_is_started_again(
 ) -> None:
     """Once, that is: not where a rank is lost every time."""
     lost = starter(tmp_path, deed)
-    monkeypatch.setattr("autotune.targets.mpi.ranks.world.find_mpiexec", lambda: lost)
+    monkeypatch.setattr("autotune.distributed.mpi.ranks.world.find_mpiexec", lambda: lost)
     if deed == "-STOP":
         monkeypatch.setenv("AUTOTUNE_MPI_TIMEOUT", "1")
     told = "Killed" if deed == "-KILL" else "within 1 s: see whether one is stopped"
@@ -376,6 +376,6 @@ def test_ranks_that_do_not_start_say_why(monkeypatch: pytest.MonkeyPatch, tmp_pa
     broken = tmp_path / "mpiexec"
     broken.write_text("#!/bin/sh\necho out of luck >&2\nexit 4\n")
     broken.chmod(0o700)
-    monkeypatch.setattr("autotune.targets.mpi.ranks.world.find_mpiexec", lambda: broken)
+    monkeypatch.setattr("autotune.distributed.mpi.ranks.world.find_mpiexec", lambda: broken)
     with pytest.raises(AutotuneError, match=r"did not start: .*4: out of luck"):
         World(RANKS).describe()

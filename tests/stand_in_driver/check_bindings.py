@@ -19,30 +19,30 @@ from test_driver import STEP, DriverConformance
 
 from autotune.core.configuration import Candidate
 from autotune.core.errors import InputError, LaunchError
+from autotune.distributed.machine.local import LocalKernel
+from autotune.distributed.machine.machine import GpuMachine
+from autotune.distributed.machine.products import Products
 from autotune.families.catalog import load_families
-from autotune.families.launch import Binary, LaunchPlan, LaunchStep, MappedOperand
+from autotune.families.gpu.launch import Binary, LaunchPlan, LaunchStep, MappedOperand
 from autotune.families.program_cache import ProgramCache
+from autotune.gpu.launch.launch import CudaKernel, Launch
+from autotune.gpu.launch.program import CudaProgram
+from autotune.gpu.launch.resident import resident_launch
+from autotune.gpu.launch.scratch import Allocate, SharedScratch
+from autotune.gpu.measure.guarded import GuardedMatrix
+from autotune.gpu.nvidia.device.identity import load_driver
+from autotune.gpu.nvidia.device.known_gpus import find_gpu
+from autotune.gpu.nvidia.driver import interface as driver_module
+from autotune.gpu.nvidia.driver.bindings import BindingsDriver
+from autotune.gpu.nvidia.driver.capture import is_capturing
+from autotune.gpu.nvidia.driver.context import activated
+from autotune.gpu.nvidia.driver.interface import Boxes, Driver, DriverError, driver
+from autotune.gpu.nvidia.driver.owned import call
+from autotune.gpu.nvidia.driver.streams import Retained, wait
 from autotune.operations.formula import Formula
 from autotune.operations.operation import Operation
 from autotune.operations.parts import Operand
 from autotune.operations.problem import Gemm
-from autotune.targets.cuda.device.identity import load_driver
-from autotune.targets.cuda.device.known_gpus import find_gpu
-from autotune.targets.cuda.driver import interface as driver_module
-from autotune.targets.cuda.driver.bindings import BindingsDriver
-from autotune.targets.cuda.driver.capture import is_capturing
-from autotune.targets.cuda.driver.context import activated
-from autotune.targets.cuda.driver.interface import Boxes, Driver, DriverError, driver
-from autotune.targets.cuda.driver.owned import call
-from autotune.targets.cuda.driver.streams import Retained, wait
-from autotune.targets.cuda.launch.launch import CudaKernel, Launch
-from autotune.targets.cuda.launch.program import CudaProgram
-from autotune.targets.cuda.launch.resident import resident_launch
-from autotune.targets.cuda.launch.scratch import Allocate, SharedScratch
-from autotune.targets.cuda.machine.guarded import GuardedMatrix
-from autotune.targets.cuda.machine.local import LocalKernel
-from autotune.targets.cuda.machine.machine import GpuMachine
-from autotune.targets.cuda.machine.products import Products
 
 # PyCUDA, where it is installed, knows the stand-in for what it is.
 driver_module.has_pycuda = lambda: False

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from shape_gpu import POOL, Operands, Pool
 
+from autotune.gpu.nvidia.driver.interface import driver
 from autotune.operations.problem import Gemm
-from autotune.targets.cuda.driver.interface import driver
 
 L2_BYTES = 2**18
 

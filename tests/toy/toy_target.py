@@ -23,8 +23,8 @@ from autotune.core.errors import CompileError, InputError, OperandError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.statistics import median_interval
 from autotune.families.family import KernelFamily
+from autotune.families.gpu.launch import Binary
 from autotune.families.languages import Language
-from autotune.families.launch import Binary
 from autotune.families.modules import load_module
 from autotune.families.program_cache import ProgramCache
 from autotune.families.python_source import check_module

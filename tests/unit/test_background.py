@@ -18,25 +18,25 @@ from tuned_suspect import PROBLEM, store, tuned
 from autotune.core.configuration import Configuration
 from autotune.core.errors import CompileError, InputError
 from autotune.core.paths import CacheLocations
+from autotune.cpu.call import host_kernel
+from autotune.cpu.identity import read_cpu
+from autotune.cpu.target import CpuTarget
 from autotune.families import modules
 from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
+from autotune.gpu.launch import ahead as cuda_ahead
+from autotune.gpu.launch import code as code_module
+from autotune.gpu.launch.loading import make_program
+from autotune.gpu.nvidia.compile import nvrtc
+from autotune.gpu.nvidia.compile.cubin import read_cubin
+from autotune.gpu.nvidia.device.known_gpus import find_gpu
 from autotune.measuring.child import MARK
 from autotune.model import TERMS, Entry, Portfolio
 from autotune.operations.problem import Gemm
 from autotune.runtime.loading import Kernel, load
+from autotune.serving import background as background_module
+from autotune.serving.background import Background, Job, Workers, background, is_wanted
 from autotune.store import MatchQuality, TuningCache
-from autotune.targets import background as background_module
-from autotune.targets.background import Background, Job, Workers, background, is_wanted
-from autotune.targets.cpu.call import host_kernel
-from autotune.targets.cpu.identity import read_cpu
-from autotune.targets.cpu.target import CpuTarget
-from autotune.targets.cuda.compile import nvrtc
-from autotune.targets.cuda.compile.cubin import read_cubin
-from autotune.targets.cuda.device.known_gpus import find_gpu
-from autotune.targets.cuda.launch import ahead as cuda_ahead
-from autotune.targets.cuda.launch import code as code_module
-from autotune.targets.cuda.launch.loading import make_program
 
 PATIENCE_S = 120.0
 
@@ -119,7 +119,7 @@ def test_what_is_on_disk_is_not_compiled(tmp_path: Path) -> None:
         "import sys; from pathlib import Path; from autotune import Gemm, load\n"
         "kernel = load(Gemm(16, 8, 4), 'cpu', match='nearest', extra_families=[Path(sys.argv[1])],"
         " background=sys.argv[2] == 'True')\n"
-        "from autotune.targets.background import background\n"
+        "from autotune.serving.background import background\n"
         "print(kernel.reason, background()._thread)"
     )
     for asked in ("False", "True"):

@@ -16,7 +16,7 @@ import pytest
 from records import record
 
 from autotune.core.errors import InputError
-from autotune.families.launch import Binary, LaunchPlan, LaunchStep
+from autotune.families.gpu.launch import Binary, LaunchPlan, LaunchStep
 from autotune.store import (
     BinaryRecord,
     TuningCache,

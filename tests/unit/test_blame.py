@@ -12,6 +12,7 @@ import pytest
 from suspect_family import suspect, write_suspects
 
 from autotune.core.measurement import Measurement, Outcome
+from autotune.cpu.identity import read_cpu
 from autotune.measuring.backend import Backend, Prepared
 from autotune.measuring.evaluator import Effort, Finals
 from autotune.measuring.messages import (
@@ -27,7 +28,6 @@ from autotune.measuring.messages import (
 from autotune.measuring.processes import Failure, FailureKind
 from autotune.measuring.trial_evaluator import TrialEvaluator
 from autotune.operations.problem import Gemm
-from autotune.targets.cpu.identity import read_cpu
 
 DIED = Failure(FailureKind.DIED, "killed by SIGSEGV", innocent=True)
 GUILTY = Failure(FailureKind.DIED, "killed by SIGSEGV")

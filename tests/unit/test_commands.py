@@ -26,15 +26,15 @@ from autotune.core.device import Device
 from autotune.core.errors import MissingDependencyError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.paths import CacheLocations
+from autotune.cpu.target import CpuTarget
 from autotune.families.catalog import load_families
 from autotune.families.family import KernelFamily
 from autotune.families.rendering import render
 from autotune.operations.problem import ACCURACIES, Gemm
+from autotune.research.sweeper import SweepResult
 from autotune.search import open_study
 from autotune.store import TuningCache
-from autotune.targets.cpu.target import CpuTarget
 from autotune.targets.registry import make_target
-from autotune.tuning.sweeper import SweepResult
 from autotune.tuning.trials import Workplace
 
 ROOT = Path(__file__).parents[2]

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.core.grid import BlockPartition, ProcessGrid, factorisations
-from autotune.targets.mpi.cost_model import (
+from autotune.distributed.grid import BlockPartition, ProcessGrid, factorisations
+from autotune.distributed.mpi.cost_model import (
     NOMINAL,
     Machine,
     best_grids,

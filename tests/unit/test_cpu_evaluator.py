@@ -18,15 +18,15 @@ from autotune.core.device import Device
 from autotune.core.errors import CompileError, FamilyError
 from autotune.core.limits import CpuLimits
 from autotune.core.measurement import Outcome
+from autotune.cpu import CpuEvaluator, CpuKernel, load_kernel
+from autotune.cpu.identity import read_cpu
+from autotune.cpu.rig import PROBE_BEST_S
 from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.evaluator import Effort
 from autotune.measuring.racing import PROBE_RATIO
 from autotune.measuring.timing import MIN_CALLS, time_calls, timed
 from autotune.operations.problem import Gemm
-from autotune.targets.cpu import CpuEvaluator, CpuKernel, load_kernel
-from autotune.targets.cpu.identity import read_cpu
-from autotune.targets.cpu.rig import PROBE_BEST_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -232,7 +232,7 @@ import sys, threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import numba, numpy as np
-from autotune.targets.cpu import CpuKernel, CpuProgram
+from autotune.cpu import CpuKernel, CpuProgram
 made = CpuKernel(CpuProgram(Path(sys.argv[1]), "gemm", "float32", "nn", "nn", (1,), 2))
 a, b = np.ones((40, 50), "float32"), np.ones((50, 60), "float32")
 def use(_):
@@ -297,7 +297,7 @@ def test_a_second_process_loads_what_the_first_compiled(
     path = make_kernel(family, programs).program.path
     script = (
         "import sys; from pathlib import Path\n"
-        "from autotune.targets.cpu.kernel import load_module\n"
+        "from autotune.cpu.kernel import load_module\n"
         "print(sum(load_module(Path(sys.argv[1])).gemm.stats.cache_hits.values()))\n"
     )
     output = subprocess.check_output([sys.executable, "-c", script, str(path)], text=True)

@@ -292,7 +292,7 @@ def test_a_second_process_compiles_nothing(threads: int, tmp_path: Path) -> None
     path = ProgramCache(tmp_path / "programs").write(_source(case), case.family)
     script = (
         "import pathlib, sys\n"
-        "from autotune.targets.cpu.kernel import load_module\n"
+        "from autotune.cpu.kernel import load_module\n"
         "stats = load_module(pathlib.Path(sys.argv[1])).gemm.stats\n"
         "print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))\n"
     )

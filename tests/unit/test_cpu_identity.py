@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autotune.core.limits import CpuLimits
-from autotune.targets.cpu import identity
-from autotune.targets.cpu.baseline import Blas, numpy_blas, numpy_vendor
-from autotune.targets.cpu.identity import (
+from autotune.cpu import identity
+from autotune.cpu.baseline import Blas, numpy_blas, numpy_vendor
+from autotune.cpu.identity import (
     CpuCaches,
     CpuModel,
     feature_digest,
@@ -178,7 +178,7 @@ def test_a_machine_that_shows_nothing_still_reads(monkeypatch: pytest.MonkeyPatc
 
 def test_reading_imports_no_compiler() -> None:
     script = (
-        "import sys; from autotune.targets.cpu.identity import read_cpu; read_cpu()\n"
+        "import sys; from autotune.cpu.identity import read_cpu; read_cpu()\n"
         "print([m for m in ('numba', 'optuna', 'jinja2') if m in sys.modules])\n"
     )
     assert subprocess.check_output([sys.executable, "-c", script], text=True) == "[]\n"

@@ -6,13 +6,13 @@ import pytest
 
 from autotune.core.configuration import Configuration
 from autotune.core.errors import FamilyError, SpaceError
-from autotune.families.bound import Bound
 from autotune.families.family import KernelFamily
-from autotune.families.launch import plan_launch
-from autotune.families.occupancy import blocks_per_multiprocessor
+from autotune.families.gpu.bound import Bound
+from autotune.families.gpu.launch import plan_launch
+from autotune.families.gpu.occupancy import blocks_per_multiprocessor
 from autotune.families.reading import read_family
+from autotune.gpu.nvidia.device.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
-from autotune.targets.cuda.device.known_gpus import find_gpu
 
 TEXT = """\
 family = "tiled"

@@ -8,15 +8,15 @@ import pytest
 
 from autotune.core.errors import UnknownNameError
 from autotune.core.limits import CudaLimits
-from autotune.targets.cuda.device.identity import (
+from autotune.gpu.measure.baseline import version_text
+from autotune.gpu.nvidia.device.identity import (
     choose,
     gpu_fingerprint,
     limits_from,
     visible_device,
 )
-from autotune.targets.cuda.device.known_gpus import find_gpu
-from autotune.targets.cuda.device.nvml import throttle_names
-from autotune.targets.cuda.measure.baseline import version_text
+from autotune.gpu.nvidia.device.known_gpus import find_gpu
+from autotune.gpu.nvidia.device.nvml import throttle_names
 
 H200 = {
     "COMPUTE_CAPABILITY_MAJOR": 9,
@@ -110,7 +110,7 @@ def test_a_machine_without_a_driver_is_told_what_to_do() -> None:
     script = (
         "import ctypes\n"
         "from autotune.core.errors import MissingDependencyError\n"
-        "from autotune.targets.cuda.device.identity import load_driver, read_gpu\n"
+        "from autotune.gpu.nvidia.device.identity import load_driver, read_gpu\n"
         "try:\n    ctypes.CDLL('libcuda.so.1')\nexcept OSError:\n"
         "    try:\n        read_gpu()\n"
         "    except MissingDependencyError as error:\n        print(error)\n"
@@ -135,7 +135,7 @@ def test_cublas_versions_read_like_versions() -> None:
 
 def test_identity_imports_neither_pycuda_nor_nvml() -> None:
     script = (
-        "import sys\nimport autotune.targets.cuda.device.identity\n"
+        "import sys\nimport autotune.gpu.nvidia.device.identity\n"
         "print(*({'pycuda', 'pynvml', 'numba'} & sys.modules.keys()))\n"
     )
     assert subprocess.check_output([sys.executable, "-c", script], text=True) == "\n"

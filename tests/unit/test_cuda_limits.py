@@ -8,7 +8,7 @@ import pytest
 from autotune.core.errors import InputError, UnknownNameError
 from autotune.core.limits import CudaLimits
 from autotune.families.languages import language_of
-from autotune.targets.cuda.device.known_gpus import find_gpu, known_gpus
+from autotune.gpu.nvidia.device.known_gpus import find_gpu, known_gpus
 
 KIB = 1024
 

@@ -16,18 +16,41 @@ from autotune.core.configuration import Candidate, Value
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import AutotuneError, SpaceError
 from autotune.core.measurement import Measurement, Outcome
-from autotune.families.bound import Bound
 from autotune.families.catalog import load_families
-from autotune.families.launch import (
+from autotune.families.gpu.bound import Bound
+from autotune.families.gpu.launch import (
     LaunchPlan,
     LaunchStep,
     kernel_layout,
     plan_launch,
     resident_blocks,
 )
-from autotune.families.planning import Planner
+from autotune.families.gpu.planning import Planner
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import Source
+from autotune.gpu.launch.program import CudaProgram
+from autotune.gpu.launch.support_source import support_source
+from autotune.gpu.measure.evaluator import CudaEvaluator
+from autotune.gpu.measure.memory import rotation_sets
+from autotune.gpu.measure.placement import lay_out
+from autotune.gpu.measure.support import pack_signs
+from autotune.gpu.measure.timing import (
+    GRAPH_BELOW_S,
+    GRAPH_LAUNCHES,
+    batch_launches,
+    steady_s,
+    time_batches,
+)
+from autotune.gpu.nvidia.compile import compiling
+from autotune.gpu.nvidia.compile.compiling import (
+    CompileReply,
+    CompileRequest,
+    Refused,
+    compile_kept,
+    compile_worker,
+)
+from autotune.gpu.nvidia.compile.nvrtc import Compiled
+from autotune.gpu.nvidia.device.known_gpus import find_gpu
 from autotune.measuring.evaluator import Baseline, relative_speed, silent
 from autotune.measuring.messages import Series
 from autotune.measuring.pool import WorkerPool
@@ -38,29 +61,6 @@ from autotune.operations.cases import cases_of
 from autotune.operations.guarded import GUARD_BYTES
 from autotune.operations.problem import GEMM, Gemm
 from autotune.space import SearchSpace
-from autotune.targets.cuda.compile import compiling
-from autotune.targets.cuda.compile.compiling import (
-    CompileReply,
-    CompileRequest,
-    Refused,
-    compile_kept,
-    compile_worker,
-)
-from autotune.targets.cuda.compile.nvrtc import Compiled
-from autotune.targets.cuda.device.known_gpus import find_gpu
-from autotune.targets.cuda.launch.program import CudaProgram
-from autotune.targets.cuda.launch.support_source import support_source
-from autotune.targets.cuda.machine.placement import lay_out
-from autotune.targets.cuda.measure.evaluator import CudaEvaluator
-from autotune.targets.cuda.measure.memory import rotation_sets
-from autotune.targets.cuda.measure.support import pack_signs
-from autotune.targets.cuda.measure.timing import (
-    GRAPH_BELOW_S,
-    GRAPH_LAUNCHES,
-    batch_launches,
-    steady_s,
-    time_batches,
-)
 from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from autotune.core.errors import CompileError, FamilyError
 from autotune.core.paths import data_dir
-from autotune.families.bound import Bound
-from autotune.families.c_expression import c_text
 from autotune.families.family import KernelFamily
-from autotune.families.launch import plan_launch
+from autotune.families.gpu.bound import Bound
+from autotune.families.gpu.c_expression import c_text
+from autotune.families.gpu.launch import plan_launch
 from autotune.families.reading import read_family
 from autotune.families.rendering import render
+from autotune.gpu.nvidia.compile.nvrtc import compile_cuda
+from autotune.gpu.nvidia.device.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
 from autotune.space import Expression, UndefinedError
-from autotune.targets.cuda.compile.nvrtc import compile_cuda
-from autotune.targets.cuda.device.known_gpus import find_gpu
 
 TOML = """\
 family = "tiny"

@@ -18,14 +18,23 @@ from autotune.core.device import Device, DeviceLimits
 from autotune.core.errors import InputError, NotTunedError, UnknownNameError
 from autotune.core.limits import CudaLimits
 from autotune.core.paths import CacheLocations
-from autotune.families.bound import Bound
+from autotune.cpu.target import CpuTarget
 from autotune.families.catalog import load_families
 from autotune.families.defaults import default_family
 from autotune.families.family import KernelFamily
-from autotune.families.launch import Binary, LaunchPlan, LaunchStep, plan_launch
+from autotune.families.gpu.bound import Bound
+from autotune.families.gpu.launch import Binary, LaunchPlan, LaunchStep, plan_launch
 from autotune.families.program_cache import ProgramCache
+from autotune.gpu.launch import code, resident
+from autotune.gpu.launch.loading import make_program
+from autotune.gpu.launch.program import CudaProgram
+from autotune.gpu.nvidia.compile.compiling import CompileRequest
+from autotune.gpu.nvidia.compile.cubin import read_cubin
+from autotune.gpu.nvidia.device import presence
+from autotune.gpu.target import CudaTarget, NumbaCudaTarget
 from autotune.operations.problem import Gemm
 from autotune.runtime import loading as runtime
+from autotune.serving.target import Work
 from autotune.store import (
     BinaryRecord,
     MatchQuality,
@@ -34,15 +43,6 @@ from autotune.store import (
     export_records,
     sources,
 )
-from autotune.targets.base import Work
-from autotune.targets.cpu.target import CpuTarget
-from autotune.targets.cuda.compile.compiling import CompileRequest
-from autotune.targets.cuda.compile.cubin import read_cubin
-from autotune.targets.cuda.device import presence
-from autotune.targets.cuda.launch import code, resident
-from autotune.targets.cuda.launch.loading import make_program
-from autotune.targets.cuda.launch.program import CudaProgram
-from autotune.targets.cuda.target import CudaTarget, NumbaCudaTarget
 from autotune.targets.registry import make_target, target_names
 
 PROBLEM = Gemm(256, 192, 320)

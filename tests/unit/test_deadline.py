@@ -19,13 +19,13 @@ from autotune.core.errors import OutOfTimeError, TuningFailedError
 from autotune.core.interrupt import GRACE_S, STOP_S, Interrupt
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.pace import Pace
+from autotune.cpu.identity import read_cpu
+from autotune.cpu.target import CpuTarget
 from autotune.measuring.evaluator import Baseline, Effort, Finals, silent
 from autotune.measuring.messages import Series
 from autotune.measuring.rounds import hold_rounds, take_turns
 from autotune.search.storage import open_storage
 from autotune.store import TuningCache
-from autotune.targets.cpu.identity import read_cpu
-from autotune.targets.cpu.target import CpuTarget
 from autotune.tuning import tuner
 from autotune.tuning.trials import Workplace
 from autotune.tuning.tuner import TuneResult

@@ -11,11 +11,11 @@ from autotune import Gemm, TuneResult, TuningRecord, tune
 from autotune.cli.tuned import summary
 from autotune.core.errors import TuningFailedError
 from autotune.core.measurement import Measurement, Outcome
+from autotune.cpu.identity import read_cpu
+from autotune.cpu.target import CpuTarget
 from autotune.measuring.noise import Competition, disagreement, throttling
+from autotune.serving.lookup import look_up
 from autotune.store import TuningCache
-from autotune.targets.cpu.identity import read_cpu
-from autotune.targets.cpu.target import CpuTarget
-from autotune.targets.lookup import look_up
 from autotune.tuning import deciding
 
 if TYPE_CHECKING:

@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 
 from autotune.core.dtypes import DTYPES, WORDS
+from autotune.gpu.measure import device_check, memory
+from autotune.gpu.measure.bench import ProblemBench
+from autotune.gpu.measure.device_check import DeviceCheck
+from autotune.gpu.measure.memory import OperandSets, SetMemory, operands
+from autotune.gpu.measure.placement import Placement
 from autotune.operations.cases import Case
 from autotune.operations.poke import Poke
 from autotune.operations.problem import Gemm
-from autotune.targets.cuda.machine.placement import Placement
-from autotune.targets.cuda.measure import device_check, memory
-from autotune.targets.cuda.measure.bench import ProblemBench
-from autotune.targets.cuda.measure.device_check import DeviceCheck
-from autotune.targets.cuda.measure.memory import OperandSets, SetMemory, operands
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
-    from autotune.targets.cuda.measure.support import Allowed
+    from autotune.gpu.measure.support import Allowed
 
 CASE = Case(9, 8, 7)
 

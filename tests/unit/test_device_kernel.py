@@ -26,13 +26,13 @@ from hypothesis import strategies as st
 
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError
+from autotune.gpu.arrays import libraries as device_libraries
+from autotune.gpu.arrays.kernel import DeviceProduct
+from autotune.gpu.arrays.libraries import in_device_memory, library_of, stream_handle
+from autotune.gpu.arrays.operands import overlap
+from autotune.gpu.nvidia.driver import streams
 from autotune.operations.problem import Gemm
-from autotune.targets.cuda.arrays import libraries as device_libraries
-from autotune.targets.cuda.arrays.kernel import DeviceProduct
-from autotune.targets.cuda.arrays.libraries import in_device_memory, library_of, stream_handle
-from autotune.targets.cuda.arrays.operands import overlap
-from autotune.targets.cuda.driver import streams
-from autotune.targets.host_operands import check_operands
+from autotune.serving.host_operands import check_operands
 
 PROBLEM = Gemm(4, 5, 6)
 KINDS = ("torch", "cupy", "interface", "dlpack", "old dlpack")
@@ -75,7 +75,7 @@ def calls(monkeypatch: pytest.MonkeyPatch, current: dict[int, int]) -> Iterator[
 
     monkeypatch.setitem(sys.modules, "torch", fake_torch(current))
     watching = types.SimpleNamespace(check_unrecorded=lambda: None)
-    monkeypatch.setitem(sys.modules, "autotune.targets.watching", watching)
+    monkeypatch.setitem(sys.modules, "autotune.serving.watching", watching)
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy(current))
     monkeypatch.setattr(device_libraries, "_BY_TYPE", {})
     monkeypatch.setattr(streams, "wait", calls.wait)
@@ -113,7 +113,7 @@ def test_what_pytorch_records_is_not_called(
     def check() -> None:
         raise OperandError("recorded")
 
-    watching: Any = sys.modules["autotune.targets.watching"]
+    watching: Any = sys.modules["autotune.serving.watching"]
     monkeypatch.setattr(watching, "check_unrecorded", check)
     a, b, c = (make("torch", each) for each in hosts())
     with pytest.raises(OperandError, match="recorded"):

@@ -25,16 +25,16 @@ from autotune.cli.installation import installation_checks
 from autotune.core.check import Check, Status, attempt
 from autotune.core.errors import AutotuneError, CacheError
 from autotune.core.paths import CacheLocations
+from autotune.cpu.target import CpuTarget
+from autotune.distributed.hybrid.target import HybridTarget
+from autotune.distributed.mpi import mpiexec
+from autotune.distributed.mpi.ranks import world
+from autotune.distributed.mpi.target import MpiTarget
+from autotune.gpu.nvidia.driver.interface import has_pycuda
+from autotune.gpu.target import CudaTarget
+from autotune.serving.examining import Apart
 from autotune.store import TuningCache, examining, export_records
 from autotune.store.examining import cache_checks, layer_checks
-from autotune.targets.cpu.target import CpuTarget
-from autotune.targets.cuda.driver.interface import has_pycuda
-from autotune.targets.cuda.target import CudaTarget
-from autotune.targets.examining import Apart
-from autotune.targets.hybrid.target import HybridTarget
-from autotune.targets.mpi import mpiexec
-from autotune.targets.mpi.ranks import world
-from autotune.targets.mpi.target import MpiTarget
 from autotune.targets.registry import target_names
 
 ROOT = Path(__file__).parents[2]
@@ -463,7 +463,7 @@ class TestGpu:
 
     def test_a_driver_that_hangs(self, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         build(machine, GPUS, "-DSTART=sleep(600)")
-        module = importlib.import_module("autotune.targets.cuda.examining")
+        module = importlib.import_module("autotune.gpu.examining")
         monkeypatch.setattr(module, "Apart", lambda: Apart(limit_s=1.0))
         [gpu] = CudaTarget.examine()
         assert gpu.status is Status.PROBLEM

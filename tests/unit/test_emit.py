@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 
 from autotune.cli import main
 from autotune.core.errors import FamilyError
-from autotune.families.bound import Bound
 from autotune.families.catalog import catalog, load_families
-from autotune.families.cuda_kernels import kernels_of
-from autotune.families.cuda_layout import WIDTH, laid_out
 from autotune.families.family import KernelFamily
-from autotune.families.launch import kernel_layout, plan_launch
-from autotune.families.launched import check_launches
+from autotune.families.gpu.bound import Bound
+from autotune.families.gpu.cuda_kernels import kernels_of
+from autotune.families.gpu.cuda_layout import WIDTH, laid_out
+from autotune.families.gpu.launch import kernel_layout, plan_launch
+from autotune.families.gpu.launched import check_launches
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
+from autotune.gpu.launch.loading import make_program
+from autotune.gpu.nvidia.device.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
-from autotune.targets.cuda.device.known_gpus import find_gpu
-from autotune.targets.cuda.launch.loading import make_program
 
 H200 = find_gpu("h200").limits
 PROBLEM = Gemm(300, 200, 100)

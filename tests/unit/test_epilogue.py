@@ -25,7 +25,7 @@ from autotune.core.toml_table import Table
 from autotune.families.catalog import catalog, find_families
 from autotune.families.epilogue_text import cuda_epilogue, numba_epilogue
 from autotune.families.family import KernelFamily
-from autotune.families.launch import kernel_layout
+from autotune.families.gpu.launch import kernel_layout
 from autotune.families.modules import load_module
 from autotune.families.operation_file import read_operation
 from autotune.families.program_cache import ProgramCache

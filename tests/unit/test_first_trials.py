@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from stopwatch import Stopwatch
 
+from autotune.cpu.identity import read_cpu
 from autotune.operations.problem import Gemm
-from autotune.targets.cpu.identity import read_cpu
 from autotune.tuning.tuner import tune
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ BATCH = 4
 
 def batches(cache: Path, monkeypatch: pytest.MonkeyPatch, trials: int) -> list[list[Candidate]]:
     """What a search of a large product has compiled together, in order."""
-    from autotune.targets.cpu.target import CpuTarget
+    from autotune.cpu.target import CpuTarget
 
     stopwatch = Stopwatch(read_cpu(), batch=BATCH)
     monkeypatch.setattr(CpuTarget, "evaluator", lambda *arguments, **options: stopwatch)

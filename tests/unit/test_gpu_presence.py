@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from autotune.core.errors import MissingDependencyError
-from autotune.targets.cuda.driver import bindings as driver_bindings
-from autotune.targets.cuda.driver import interface as driver
+from autotune.gpu.nvidia.driver import bindings as driver_bindings
+from autotune.gpu.nvidia.driver import interface as driver
 
 ROOT = Path(__file__).parents[2]
 
@@ -179,17 +179,17 @@ def test_pycuda_is_taken_where_it_is(fresh: pytest.MonkeyPatch) -> None:
     package.driver = pycuda
     fresh.setitem(sys.modules, "pycuda", package)
     fresh.setitem(sys.modules, "pycuda.driver", pycuda)
-    fresh.delitem(sys.modules, "autotune.targets.cuda.driver.pycuda_driver", raising=False)
+    fresh.delitem(sys.modules, "autotune.gpu.nvidia.driver.pycuda_driver", raising=False)
     installed(fresh, "pycuda.driver")
     assert driver.driver().name == "PyCUDA"
     assert driver.driver().errors == (RuntimeError, driver.DriverError)
     assert started == [True]
-    fresh.delitem(sys.modules, "autotune.targets.cuda.driver.pycuda_driver")
+    fresh.delitem(sys.modules, "autotune.gpu.nvidia.driver.pycuda_driver")
 
 
 def test_a_pycuda_that_does_not_start_is_said(fresh: pytest.MonkeyPatch) -> None:
     fresh.setitem(sys.modules, "pycuda", None)
-    fresh.delitem(sys.modules, "autotune.targets.cuda.driver.pycuda_driver", raising=False)
+    fresh.delitem(sys.modules, "autotune.gpu.nvidia.driver.pycuda_driver", raising=False)
     installed(fresh, "pycuda.driver")
     with pytest.raises(MissingDependencyError, match="pip uninstall pycuda") as caught:
         driver.driver()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.core.errors import InputError
-from autotune.core.grid import BlockPartition, ProcessGrid, factorisations, grids, span
+from autotune.distributed.grid import BlockPartition, ProcessGrid, factorisations, grids, span
 
 extents = st.integers(1, 5)
 sizes = st.integers(1, 23)

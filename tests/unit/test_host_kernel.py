@@ -17,13 +17,13 @@ from matmul_cases import NO_NUMBERS, NOT_REAL, TOO_LARGE
 from suspect_family import suspect, write_suspects
 
 from autotune.core.errors import OperandError
+from autotune.cpu import CpuKernel, CpuProgram, load_kernel
+from autotune.cpu import direct as direct_module
+from autotune.cpu.call import HostKernel, HostProduct
+from autotune.cpu.direct import direct_call, write_call
 from autotune.families.modules import load_module
 from autotune.families.program_cache import ProgramCache
 from autotune.operations.problem import Gemm
-from autotune.targets.cpu import CpuKernel, CpuProgram, load_kernel
-from autotune.targets.cpu import direct as direct_module
-from autotune.targets.cpu.call import HostKernel, HostProduct
-from autotune.targets.cpu.direct import direct_call, write_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -444,7 +444,7 @@ def test_a_module_of_calls_is_loaded_from_the_cache_before_any_kernel(loader: Lo
     program = loader.raw(threads=2).program
     path = write_call(program, loader.programs)
     load_module(path)
-    program = "from autotune.targets.cpu.kernel import load_module; from pathlib import Path; "
+    program = "from autotune.cpu.kernel import load_module; from pathlib import Path; "
     program += f"print(load_module(Path({str(path)!r})).call.cache_hits)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr

@@ -26,27 +26,27 @@ from autotune.core.errors import (
 )
 from autotune.core.limits import CudaLimits
 from autotune.core.paths import CacheLocations
+from autotune.distributed.hybrid.identity import check_alike
+from autotune.distributed.hybrid.kernel import HybridCall
+from autotune.distributed.hybrid.operands import PlacedCheck
+from autotune.distributed.hybrid.target import HybridTarget
+from autotune.distributed.machine.products import nearest_valid
 from autotune.families.catalog import load_families
 from autotune.families.defaults import default_family
+from autotune.families.gpu.planning import Planner
 from autotune.families.local import local_problem
-from autotune.families.planning import Planner
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
+from autotune.gpu.arrays.operands import DeviceArray
+from autotune.gpu.matrix import DeviceMatrix
+from autotune.gpu.target import CudaTarget
 from autotune.operations.cases import Case
 from autotune.operations.problem import Gemm
 from autotune.operations.verification import ProductCheck
 from autotune.runtime.loading import load
+from autotune.serving.lookup import look_up
+from autotune.serving.target import Work
 from autotune.store import MatchQuality, TuningCache
-from autotune.targets.base import Work
-from autotune.targets.cuda.arrays.operands import DeviceArray
-from autotune.targets.cuda.machine.matrix import DeviceMatrix
-from autotune.targets.cuda.machine.products import nearest_valid
-from autotune.targets.cuda.target import CudaTarget
-from autotune.targets.hybrid.identity import check_alike
-from autotune.targets.hybrid.kernel import HybridCall
-from autotune.targets.hybrid.operands import PlacedCheck
-from autotune.targets.hybrid.target import HybridTarget
-from autotune.targets.lookup import look_up
 from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:

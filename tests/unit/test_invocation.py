@@ -18,15 +18,15 @@ from autotune.cli.scope import Scope
 from autotune.cli.targets import placed_target
 from autotune.core.device import Device, DeviceFingerprint
 from autotune.core.errors import NotTunedError
+from autotune.distributed.hybrid.target import HybridTarget
+from autotune.distributed.mpi.identity import device_of
+from autotune.distributed.mpi.messages import GpuSet, RankSet
 from autotune.families.catalog import find_operation
+from autotune.gpu.target import CudaTarget
 from autotune.operations.problem import Gemm
 from autotune.operations.product import Product
 from autotune.runtime.loading import load
-from autotune.targets.cuda.target import CudaTarget
-from autotune.targets.hybrid.target import HybridTarget
-from autotune.targets.invocation import Invocation
-from autotune.targets.mpi.identity import device_of
-from autotune.targets.mpi.messages import GpuSet, RankSet
+from autotune.serving.invocation import Invocation
 from autotune.targets.registry import make_target, target_names
 
 TRIANGULAR = Path(__file__).parents[2] / "examples" / "triangular"

@@ -11,8 +11,8 @@ from autotune.core.configuration import Candidate, Configuration
 from autotune.core.interrupt import STOP_S
 from autotune.core.measurement import Measurement, Outcome
 from autotune.families.catalog import load_families
+from autotune.gpu.nvidia.device.known_gpus import find_gpu
 from autotune.measuring.evaluator import Baseline, Finals
-from autotune.targets.cuda.device.known_gpus import find_gpu
 
 PROBLEM = Gemm(64, 64, 64)
 VENDOR = Baseline("vendor 1.0", 1e-3, (1e-3, 1e-3), 1, {})

@@ -9,15 +9,15 @@ import pytest
 from autotune.core.configuration import Configuration
 from autotune.core.errors import FamilyError, SpaceError
 from autotune.core.limits import HybridLimits, MpiLimits
+from autotune.cpu.kernel import write_program
+from autotune.distributed.mpi.local import mpi_program
+from autotune.distributed.mpi.messages import LocalProduct
 from autotune.families.catalog import load_families
 from autotune.families.family import KernelFamily
 from autotune.families.local import local_problem
 from autotune.families.program_cache import ProgramCache
 from autotune.families.reading import read_family
 from autotune.operations.problem import Gemm
-from autotune.targets.cpu.kernel import write_program
-from autotune.targets.mpi.local import mpi_program
-from autotune.targets.mpi.messages import LocalProduct
 
 MPI = load_families(target="mpi")
 RANKS = MpiLimits(ranks=8, nodes=1, cores=16)

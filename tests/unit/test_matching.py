@@ -14,7 +14,7 @@ from records import DEVICE, FINGERPRINT, TOOLCHAIN, record
 
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.device import Device, DeviceFingerprint
-from autotune.families.launch import LaunchPlan, LaunchStep
+from autotune.families.gpu.launch import LaunchPlan, LaunchStep
 from autotune.operations.problem import Gemm
 from autotune.store import (
     BinaryRecord,

@@ -12,6 +12,8 @@ import pytest
 from meddler_family import meddler, write_meddlers
 
 from autotune.core.measurement import Outcome
+from autotune.cpu import CpuEvaluator
+from autotune.cpu.identity import read_cpu
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring import backend
 from autotune.measuring.child import MARK
@@ -19,8 +21,6 @@ from autotune.measuring.evaluator import Effort
 from autotune.operations.cases import Case
 from autotune.operations.problem import Gemm
 from autotune.operations.verification import ProductCheck
-from autotune.targets.cpu import CpuEvaluator
-from autotune.targets.cpu.identity import read_cpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

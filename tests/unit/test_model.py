@@ -15,6 +15,7 @@ from autotune.core.configuration import Candidate, Configuration
 from autotune.families.catalog import catalog
 from autotune.families.defaults import default_family
 from autotune.families.family import KernelFamily
+from autotune.gpu.nvidia.device.known_gpus import find_gpu
 from autotune.model import (
     Calls,
     Chooser,
@@ -41,8 +42,7 @@ from autotune.model.terms import (
     sectors_in_vain,
 )
 from autotune.operations.problem import Gemm
-from autotune.targets.cuda.device.known_gpus import find_gpu
-from autotune.targets.predicting import Predictor
+from autotune.serving.predicting import Predictor
 from autotune.targets.registry import make_target
 
 LIMITS = find_gpu("h200").limits

@@ -19,10 +19,9 @@ from autotune.core.limits import CudaLimits
 from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import Source, render
-from autotune.measuring.pool import WorkerPool
-from autotune.operations.problem import Gemm
-from autotune.targets.cuda.compile import cubin, numba_compiler
-from autotune.targets.cuda.compile.compiling import (
+from autotune.gpu.launch.loading import make_program
+from autotune.gpu.nvidia.compile import cubin, numba_compiler
+from autotune.gpu.nvidia.compile.compiling import (
     CompileReply,
     CompileRequest,
     Refused,
@@ -30,11 +29,12 @@ from autotune.targets.cuda.compile.compiling import (
     compile_source,
     compile_worker,
 )
-from autotune.targets.cuda.compile.numba_compiler import compile_numba, toolchain
-from autotune.targets.cuda.compile.nvrtc import Compiled
-from autotune.targets.cuda.device.known_gpus import find_gpu
-from autotune.targets.cuda.launch.loading import make_program
-from autotune.targets.cuda.target import NumbaCudaTarget
+from autotune.gpu.nvidia.compile.numba_compiler import compile_numba, toolchain
+from autotune.gpu.nvidia.compile.nvrtc import Compiled
+from autotune.gpu.nvidia.device.known_gpus import find_gpu
+from autotune.gpu.target import NumbaCudaTarget
+from autotune.measuring.pool import WorkerPool
+from autotune.operations.problem import Gemm
 
 KERNEL_PARAMETER = 0x17  # attribute of a binary: a parameter's number, offset and size
 
@@ -183,7 +183,7 @@ def test_a_part_that_is_missing_is_named(
 def test_the_simulator_compiles_nothing(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path;"
-        "from autotune.targets.cuda.compile.numba_compiler import compile_numba;"
+        "from autotune.gpu.nvidia.compile.numba_compiler import compile_numba;"
         "compile_numba(Path(sys.argv[1]), 'gemm', 'sm_90')"
     )
     done = subprocess.run(
@@ -197,7 +197,7 @@ def test_the_simulator_compiles_nothing(tmp_path: Path) -> None:
 
 def test_versions_without_numba() -> None:
     script = (
-        "import sys; from autotune.targets.cuda.compile.numba_compiler import toolchain;"
+        "import sys; from autotune.gpu.nvidia.compile.numba_compiler import toolchain;"
         "print(toolchain()); print('numba' in sys.modules)"
     )
     done = subprocess.run(

@@ -19,8 +19,8 @@ from autotune.core.limits import CudaLimits
 from autotune.families.catalog import load_families
 from autotune.families.family import KernelFamily
 from autotune.families.rendering import render
+from autotune.gpu.nvidia.device.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
-from autotune.targets.cuda.device.known_gpus import find_gpu
 
 CONFIGURATIONS = 4
 """Per family and dtype."""

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from autotune.core.device import SETTINGS
+from autotune.cpu.identity import read_cpu
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import Source
+from autotune.serving.numba_settings import numba_settings
 from autotune.store.matching import toolchain_changes
-from autotune.targets.cpu.identity import read_cpu
-from autotune.targets.numba_settings import numba_settings
 
 SOURCE = Source("# a program\n", "gemm", (), "cpu")
 
@@ -30,7 +30,7 @@ def in_process(code: str, **environment: str) -> str:
 
 
 TELL = (
-    "import sys; from autotune.targets.numba_settings import numba_settings; "
+    "import sys; from autotune.serving.numba_settings import numba_settings; "
     "said = numba_settings(); print(said, 'numba' in sys.modules)"
 )
 

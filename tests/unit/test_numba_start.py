@@ -12,7 +12,7 @@ import pytest
 COMPILED = """
 import sys
 import numpy as np
-from autotune.targets.cpu.numba_start import import_numba
+from autotune.cpu.numba_start import import_numba
 
 numba = import_numba()
 square = numba.njit("float64(float64)")(lambda x: x * x)
@@ -28,7 +28,7 @@ WITHOUT = """
 import importlib.util
 found = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *more: None if name == "scipy" else found(name, *more)
-from autotune.targets.cpu.numba_start import import_numba
+from autotune.cpu.numba_start import import_numba
 
 assert import_numba().njit("float64(float64)")(lambda x: x * x)(3.0) == 9
 print(import_numba().np.arraymath._HAVE_BLAS)

@@ -10,10 +10,10 @@ import pytest
 
 from autotune.core.errors import CompileError, MissingDependencyError
 from autotune.core.limits import CudaLimits
-from autotune.targets.cuda.compile import nvrtc
-from autotune.targets.cuda.compile.gate import SPILL_LIMIT, gate
-from autotune.targets.cuda.compile.nvrtc import Compiled, check_driver, compile_cuda
-from autotune.targets.cuda.device.known_gpus import find_gpu
+from autotune.gpu.nvidia.compile import nvrtc
+from autotune.gpu.nvidia.compile.gate import SPILL_LIMIT, gate
+from autotune.gpu.nvidia.compile.nvrtc import Compiled, check_driver, compile_cuda
+from autotune.gpu.nvidia.device.known_gpus import find_gpu
 
 SOURCE = """
 extern "C" __global__ void __launch_bounds__(128) gemm(float* c, int n) {

@@ -8,8 +8,8 @@ from true_rows import true_rows
 
 from autotune.core.errors import ExpressionError
 from autotune.core.limits import CudaLimits
-from autotune.families.occupancy import blocks_per_multiprocessor, limit_restrictions
-from autotune.targets.cuda.device.known_gpus import find_gpu, known_gpus
+from autotune.families.gpu.occupancy import blocks_per_multiprocessor, limit_restrictions
+from autotune.gpu.nvidia.device.known_gpus import find_gpu, known_gpus
 
 GPUS = {gpu.limits.compute_capability: gpu.limits for gpu in known_gpus().values()}
 

@@ -3,7 +3,7 @@ import pytest
 
 from autotune.core.errors import OperandError
 from autotune.operations.problem import Gemm
-from autotune.targets.host_operands import check_operands
+from autotune.serving.host_operands import check_operands
 
 PROBLEM = Gemm(4, 5, 6)
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from autotune import find_operation, load, tune
 from autotune.cli import main
 from autotune.core.errors import FamilyError, InputError, OperandError, ProblemError
+from autotune.cpu.call import HostKernel, NumpyKernel
 from autotune.families.catalog import load_families
 from autotune.measuring.evaluator import Effort
 from autotune.measuring.plan import affordable
@@ -27,9 +28,8 @@ from autotune.operations.operation import Operation
 from autotune.operations.parts import Operand, plain_strides
 from autotune.operations.problem import GEMM, Gemm
 from autotune.operations.verification import Check
+from autotune.serving.invocation import Invocation
 from autotune.store.matching import problem_sizes
-from autotune.targets.cpu.call import HostKernel, NumpyKernel
-from autotune.targets.invocation import Invocation
 
 FOLDER = Path(__file__).parents[2] / "examples" / "operations"
 SHAPES = {

@@ -15,10 +15,10 @@ from autotune.core.paths import data_dir
 from autotune.families.catalog import load_families
 from autotune.model import Portfolio, PriceBook, on_all_threads, threads_of
 from autotune.operations.problem import Gemm
+from autotune.serving.predicting import Predictor
 from autotune.store.sources import RecordFiles
-from autotune.targets.predicting import Predictor
+from autotune.surveying.pool import worth_knowing
 from autotune.targets.registry import make_target
-from autotune.tuning.pool import worth_knowing
 
 FAMILIES = load_families(target="cpu", operation="gemm")
 SHAPES = ((2000, 2000, 2000), (300, 400, 500), (1, 3000, 4000), (4000, 3000, 2), (20, 20, 20))

@@ -14,7 +14,7 @@ from records import record
 from autotune.cli import main
 from autotune.core.paths import CacheLocations
 from autotune.core.writing import write_file
-from autotune.recorded.sweeps import CSV_COLUMNS
+from autotune.research.sweeps import CSV_COLUMNS
 from autotune.search import open_study
 from autotune.space import SearchSpace, SpaceUnion
 from autotune.store import TuningCache
@@ -190,11 +190,11 @@ def test_what_cannot_be_written_is_said_before_any_work(
     command: list[str],
     target: str,
 ) -> None:
-    import autotune.recorded
-    from autotune.targets.cpu.target import CpuTarget
+    import autotune.research
+    from autotune.cpu.target import CpuTarget
 
     monkeypatch.setattr(CpuTarget, "evaluator", lambda *_, **__: pytest.fail("work"))
-    monkeypatch.setattr(autotune.recorded, "replay", lambda *_, **__: pytest.fail("work"))
+    monkeypatch.setattr(autotune.research, "replay", lambda *_, **__: pytest.fail("work"))
     (tmp_path / "loop").symlink_to("loop")
     told = refused(capsys, command, target)
     assert f"cannot write {target} (" in told

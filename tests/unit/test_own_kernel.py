@@ -33,10 +33,16 @@ from autotune.core.errors import (
     TuningFailedError,
 )
 from autotune.core.file_lock import alone
+from autotune.cpu.cases import cased
+from autotune.cpu.direct import direct_call
+from autotune.cpu.identity import read_cpu
+from autotune.cpu.kernel import CpuKernel, CpuProgram, write_program
 from autotune.families.catalog import catalog, find_operation
 from autotune.families.modules import load_module
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
+from autotune.gpu.arrays.operands import DeviceArray, check_place
+from autotune.gpu.nvidia.compile.nvrtc import compile_cuda
 from autotune.operations.cases import Case, cases_of
 from autotune.operations.formula import Formula
 from autotune.operations.operation import Operation
@@ -49,12 +55,6 @@ from autotune.own.folder import write_folder
 from autotune.own.own_kernel import OwnKernel
 from autotune.own.shapes import sizes_of_call
 from autotune.own.toml_text import toml_lines
-from autotune.targets.cpu.cases import cased
-from autotune.targets.cpu.direct import direct_call
-from autotune.targets.cpu.identity import read_cpu
-from autotune.targets.cpu.kernel import CpuKernel, CpuProgram, write_program
-from autotune.targets.cuda.arrays.operands import DeviceArray, check_place
-from autotune.targets.cuda.compile.nvrtc import compile_cuda
 from autotune.tuning.progress import Progress
 from autotune.tuning.progress_line import ProgressLine
 

@@ -17,9 +17,9 @@ from autotune import Gemm
 from autotune.core.errors import AutotuneError, CacheError, InputError
 from autotune.core.paths import CacheLocations, data_dir, private_folder
 from autotune.families.catalog import load_families
+from autotune.gpu.nvidia.device.known_gpus import find_gpu
 from autotune.runtime.usage import counted
 from autotune.store import TuningCache, record_sources
-from autotune.targets.cuda.device.known_gpus import find_gpu
 
 PACKAGE = Path(autotune.__file__).parent
 
@@ -164,7 +164,7 @@ def test_a_user_without_a_home_is_served_and_stores_nothing(tmp_path: Path) -> N
     done = homeless(
         "from autotune.core.paths import CacheLocations; from autotune import Gemm;"
         "from autotune.families.program_cache import ProgramCache;"
-        "from autotune.targets.lookup import look_up;"
+        "from autotune.serving.lookup import look_up;"
         "from autotune.targets.registry import make_target;"
         "print(look_up(Gemm(8, 8, 8), make_target('cpu'), match='nearest').match.quality);"
         "print([ProgramCache.of(CacheLocations.at()).folder.is_dir() for _ in '12'])",

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.core.errors import SpaceError
-from autotune.families.bound import Bound
+from autotune.cpu.identity import read_cpu
 from autotune.families.catalog import load_families
-from autotune.families.launch import LaunchPlan, plan_launch
-from autotune.families.planning import Planner
+from autotune.families.gpu.bound import Bound
+from autotune.families.gpu.launch import LaunchPlan, plan_launch
+from autotune.families.gpu.planning import Planner
 from autotune.families.reading import read_family
+from autotune.gpu.nvidia.device.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
-from autotune.targets.cpu.identity import read_cpu
-from autotune.targets.cuda.device.known_gpus import find_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

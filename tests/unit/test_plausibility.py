@@ -9,12 +9,12 @@ from test_poking import HostRig, evaluated, honest
 
 from autotune.core.measurement import Outcome
 from autotune.core.paths import data_dir
+from autotune.gpu.nvidia.device.known_gpus import find_gpu
 from autotune.measuring.messages import Visit
 from autotune.measuring.plausibility import UNKNOWN, Ceiling, cpu_ceiling, gpu_ceiling
 from autotune.measuring.trial import Trials
 from autotune.operations.problem import Gemm
 from autotune.store.shipped import read_records
-from autotune.targets.cuda.device.known_gpus import find_gpu
 
 GPUS = {
     # Data sheets: the highest clock in MHz, and TFLOP/s of float64 (by tensor cores, if there

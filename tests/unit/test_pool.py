@@ -10,11 +10,11 @@ from records import DEVICE
 
 from autotune.core.configuration import Candidate
 from autotune.core.limits import CpuLimits
-from autotune.families.bound import Bound
 from autotune.families.catalog import load_families
+from autotune.families.gpu.bound import Bound
 from autotune.operations.problem import Gemm
+from autotune.surveying.pool import worth_knowing
 from autotune.targets.registry import make_target
-from autotune.tuning.pool import worth_knowing
 
 FAMILIES = load_families(target="cpu", operation="gemm")
 SIZES = (

@@ -14,10 +14,10 @@ from autotune import Gemm
 from autotune.cli.style import drawn
 from autotune.cli.tune_preset import _Display, _text, _use_lines
 from autotune.store import BaselineRecord
-from autotune.tuning.portfolios import Surveyed, SurveyVisit
-from autotune.tuning.preset_run import PresetResult, PresetStatus
-from autotune.tuning.preset_schedule import MIN_VISIT_S, Claim, in_turn, survey_s
-from autotune.tuning.presets import find_preset
+from autotune.surveying.portfolios import Surveyed, SurveyVisit
+from autotune.surveying.preset_run import PresetResult, PresetStatus
+from autotune.surveying.preset_schedule import MIN_VISIT_S, Claim, in_turn, survey_s
+from autotune.surveying.presets import find_preset
 
 DISTURBED = "others kept 1.5 of 2 processors busy"
 

@@ -15,10 +15,10 @@ from autotune.core.errors import InputError, UnknownNameError
 from autotune.measuring.evaluator import Effort
 from autotune.operations.problem import GEMM
 from autotune.store import TuningCache
-from autotune.tuning import preset_run
-from autotune.tuning.portfolios import SurveyPlan
-from autotune.tuning.preset_run import PresetResult, PresetStatus, run_preset
-from autotune.tuning.preset_schedule import (
+from autotune.surveying import preset_run
+from autotune.surveying.portfolios import SurveyPlan
+from autotune.surveying.preset_run import PresetResult, PresetStatus, run_preset
+from autotune.surveying.preset_schedule import (
     MIN_VISIT_S,
     SECOND_SHARE,
     Claim,
@@ -27,7 +27,7 @@ from autotune.tuning.preset_schedule import (
     second_round_s,
     second_visits,
 )
-from autotune.tuning.presets import (
+from autotune.surveying.presets import (
     DTYPE_S,
     TuningPreset,
     find_preset,

@@ -16,14 +16,14 @@ from autotune.core.limits import CudaLimits
 from autotune.core.measurement import Measurement, Outcome
 from autotune.families.catalog import load_families
 from autotune.families.family import KernelFamily
-from autotune.families.occupancy import blocks_per_multiprocessor, resident_blocks
-from autotune.families.resource_model import expected_log_time
+from autotune.families.gpu.occupancy import blocks_per_multiprocessor, resident_blocks
+from autotune.families.gpu.resource_model import expected_log_time
+from autotune.gpu.nvidia.device.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
 from autotune.search import make_sampler
 from autotune.search.model import EstimatedPrior, MeasuredPrior
+from autotune.serving.predicting import Predictor
 from autotune.store import TuningCache
-from autotune.targets.cuda.device.known_gpus import find_gpu
-from autotune.targets.predicting import Predictor
 from autotune.targets.registry import make_target
 from autotune.tuning.priors import known_priors
 

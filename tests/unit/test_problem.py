@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from autotune.core.errors import InputError, ProblemError
+from autotune.distributed.mpi.target import MpiTarget
 from autotune.operations.problem import GEMM, Gemm, admits, gemm_from_key
-from autotune.targets.mpi.target import MpiTarget
 
 
 def test_shapes_follow_the_layout() -> None:

@@ -16,6 +16,7 @@ from autotune.core.configuration import Candidate
 from autotune.core.errors import FamilyError, NotTunedError, UnknownNameError
 from autotune.core.measurement import Outcome
 from autotune.core.paths import CacheLocations
+from autotune.cpu import CpuEvaluator
 from autotune.families.catalog import find_operation, load_families
 from autotune.families.family import KernelFamily
 from autotune.families.program_cache import ProgramCache
@@ -23,7 +24,6 @@ from autotune.measuring.evaluator import Effort
 from autotune.operations.formula import Formula
 from autotune.operations.problem import GEMM
 from autotune.operations.product import Product
-from autotune.targets.cpu import CpuEvaluator
 from autotune.targets.registry import make_target
 
 FOLDER = Path(__file__).parents[2] / "examples" / "triangular"

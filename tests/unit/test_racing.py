@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autotune.gpu.measure.timing import time_batches
 from autotune.measuring.racing import BEHIND_SHARE, FIRST_RUNS, Race
 from autotune.measuring.timing import time_calls
-from autotune.targets.cuda.measure.timing import time_batches
 
 RATIO = 1.5
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from records import CUBIN, DEVICE, FINGERPRINT, PORTFOLIO, record
 
-from autotune.families.launch import Binary, LaunchPlan, LaunchStep
+from autotune.families.gpu.launch import Binary, LaunchPlan, LaunchStep
 from autotune.operations.problem import GEMM, Gemm
 from autotune.store import (
     BinaryRecord,

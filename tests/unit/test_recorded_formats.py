@@ -22,8 +22,8 @@ from autotune import Candidate, Configuration, Gemm, Measurement, Outcome, Tunin
 from autotune.cli import main
 from autotune.core.errors import InputError
 from autotune.core.paths import CacheLocations
-from autotune.recorded import Entry, RecordedSpace, read_recorded, recorded_from_cache, sweeps
-from autotune.recorded.formats import open_recording
+from autotune.research import Entry, RecordedSpace, read_recorded, recorded_from_cache, sweeps
+from autotune.research.formats import open_recording
 from autotune.search import Subject, open_study
 from autotune.space import SearchSpace
 
@@ -176,7 +176,7 @@ def test_published_files_are_compressed(tmp_path: Path, monkeypatch) -> None:
     with pytest.raises(InputError, match=r"A100\.json\.gz: its compressed .* fetch it again$"):
         read_recorded(path)
     path.write_bytes(gzip.compress(bytes(1 << 24)))  # 16 KB
-    monkeypatch.setattr("autotune.recorded.formats.LARGEST_FILE", 1 << 21)
+    monkeypatch.setattr("autotune.research.formats.LARGEST_FILE", 1 << 21)
     tracemalloc.start()
     with pytest.raises(InputError, match="may have 2 MiB, and this one has more"):
         read_recorded(path)
@@ -394,18 +394,18 @@ def test_of_repeated_configurations_the_first_counts() -> None:
 def test_a_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limits hold before anything is parsed, and each is named with what to do."""
     path = write(tmp_path / "file.json", REPLAY)
-    monkeypatch.setattr("autotune.recorded.space.MOST_CONFIGURATIONS", 2)
+    monkeypatch.setattr("autotune.research.space.MOST_CONFIGURATIONS", 2)
     with pytest.raises(InputError, match=r"file\.json: more than 2 configurations are recorded"):
         read_recorded(path)
-    monkeypatch.setattr("autotune.recorded.formats.MOST_VALUES", 10)
+    monkeypatch.setattr("autotune.research.formats.MOST_VALUES", 10)
     with pytest.raises(
         InputError, match=r"may have 10 values, and this one has about 21: split it"
     ):
         read_recorded(path)
-    monkeypatch.setattr("autotune.recorded.formats.LARGEST_FILE", 1 << 7)
+    monkeypatch.setattr("autotune.research.formats.LARGEST_FILE", 1 << 7)
     with pytest.raises(InputError, match="may have 0 MiB, and this one has more: split it"):
         read_recorded(path)
-    monkeypatch.setattr("autotune.recorded.formats.LARGEST_FILE", 1 << 20)
+    monkeypatch.setattr("autotune.research.formats.LARGEST_FILE", 1 << 20)
     with pytest.raises(InputError, match="not a regular file"):
         read_recorded(Path("/dev/zero"))
 

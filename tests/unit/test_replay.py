@@ -14,7 +14,7 @@ import pytest
 from autotune.cli import main
 from autotune.core.errors import InputError, UnknownNameError
 from autotune.measuring.pool import WorkerPool
-from autotune.recorded import Entry, RecordedSpace, replay, run_sampler, summarise
+from autotune.research import Entry, RecordedSpace, replay, run_sampler, summarise
 
 SAMPLERS = ["auto", "tpe", "random", "exhaustive", "optuna.samplers.RandomSampler"]
 
@@ -68,7 +68,7 @@ def test_a_replay_is_its_seeds_runs_whoever_makes_them() -> None:
 
 
 def test_workers_are_as_many_as_a_quota_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = sys.modules["autotune.recorded.replay"]  # the function has its name
+    module = sys.modules["autotune.research.replay"]  # the function has its name
     counts = []
 
     def pool(*arguments: Any, count: int, **options: Any) -> WorkerPool:

@@ -14,6 +14,11 @@ import numpy as np
 import pytest
 
 from autotune.core.measurement import Measurement, Outcome
+from autotune.distributed.mpi.messages import GpuSet, Network, RankSet
+from autotune.distributed.mpi.messages import Reply as RanksReply
+from autotune.gpu.nvidia.compile.cubin import KernelResources
+from autotune.gpu.nvidia.compile.nvrtc import Compiled
+from autotune.gpu.nvidia.device.presence import Presence
 from autotune.measuring.channel import LIMIT, Channel
 from autotune.measuring.messages import (
     Confirm,
@@ -28,12 +33,7 @@ from autotune.measuring.messages import (
     answers,
 )
 from autotune.measuring.replies import ReplyError, decode, encode
-from autotune.targets.cuda.compile.cubin import KernelResources
-from autotune.targets.cuda.compile.nvrtc import Compiled
-from autotune.targets.cuda.device.presence import Presence
-from autotune.targets.mpi.messages import GpuSet, Network, RankSet
-from autotune.targets.mpi.messages import Reply as RanksReply
-from autotune.targets.reports import HostCall
+from autotune.serving.reports import HostCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

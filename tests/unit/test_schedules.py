@@ -18,10 +18,10 @@ from thread_schedule import SCHEDULES, ThreadSchedule
 
 from autotune.core.errors import InputError
 from autotune.core.paths import data_dir
+from autotune.cpu.kernel import CpuKernel, load_kernel
 from autotune.families.program_cache import ProgramCache
 from autotune.families.reading import read_family
 from autotune.operations.problem import Gemm
-from autotune.targets.cpu.kernel import CpuKernel, load_kernel
 
 COUNTS = st.integers(0, 300)
 THREADS = st.integers(1, 9)

@@ -11,8 +11,9 @@ from autotune import Gemm
 from autotune.cli import main
 from autotune.core.errors import InputError
 from autotune.measuring.evaluator import Effort
-from autotune.tuning import preset_of_shapes, preset_run
-from autotune.tuning.preset_run import PresetStatus, run_preset
+from autotune.surveying import preset_run
+from autotune.surveying.preset_run import PresetStatus, run_preset
+from autotune.surveying.shape_preset import preset_of_shapes
 
 
 def listed(folder: Path, *lines: dict[str, object]) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy  # noqa: F401  before its BLAS is looked for
 import pytest
 
-from autotune.targets.cpu.thread_limits import lent_threads
+from autotune.cpu.thread_limits import lent_threads
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or lent_threads() is None, reason="NumPy's BLAS lends no threads here"
@@ -20,8 +20,8 @@ BEGIN = """
 import ctypes, faulthandler, os, signal, threading, time
 import numpy as np
 from numba import njit, prange
-from autotune.targets.cpu import shared_threads
-from autotune.targets.cpu.waiting import start_threads
+from autotune.cpu import shared_threads
+from autotune.cpu.waiting import start_threads
 
 faulthandler.enable()
 signal.alarm(100)
@@ -103,7 +103,7 @@ from suspect_family import suspect, write_suspects
 from autotune.core.limits import CpuLimits
 from autotune.families.program_cache import ProgramCache
 from autotune.operations.problem import Gemm
-from autotune.targets.cpu.call import host_kernel
+from autotune.cpu.call import host_kernel
 
 folder = Path({str(tmp_path)!r})
 family, programs = write_suspects(folder), ProgramCache(folder / "programs")

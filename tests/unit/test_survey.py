@@ -20,20 +20,20 @@ from autotune.core.errors import InputError, OutOfTimeError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.paths import CacheLocations
 from autotune.families.catalog import load_families
-from autotune.families.planning import planner_of
+from autotune.families.gpu.planning import planner_of
 from autotune.families.program_cache import ProgramCache
 from autotune.model import Entry, program_of
 from autotune.operations.problem import Gemm, gemm_from_key
+from autotune.serving.predicting import Predictor
 from autotune.store import MatchQuality, TuningCache
-from autotune.targets.predicting import Predictor
+from autotune.surveying import preset_run
+from autotune.surveying.pool import worth_knowing
+from autotune.surveying.portfolios import OwnPlan, Surveyed, SurveyPlan, SurveyVisit, survey_device
+from autotune.surveying.preset_run import PresetStatus, run_preset
+from autotune.surveying.presets import PresetProblem, TuningPreset, read_presets
+from autotune.surveying.sampling import Range, draw_problems
+from autotune.surveying.survey import Place, Survey
 from autotune.targets.registry import make_target, rescan
-from autotune.tuning import preset_run
-from autotune.tuning.pool import worth_knowing
-from autotune.tuning.portfolios import OwnPlan, Surveyed, SurveyPlan, SurveyVisit, survey_device
-from autotune.tuning.preset_run import PresetStatus, run_preset
-from autotune.tuning.presets import PresetProblem, TuningPreset, read_presets
-from autotune.tuning.sampling import Range, draw_problems
-from autotune.tuning.survey import Place, Survey
 
 sys.path.append(str(Path(__file__).parents[1] / "toy"))
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from autotune.core.errors import FamilyError, InputError, SpaceError
-from autotune.families.bound import Bound
 from autotune.families.family import KernelFamily
-from autotune.families.launch import (
+from autotune.families.gpu.bound import Bound
+from autotune.families.gpu.launch import (
     Binary,
     LaunchPlan,
     LaunchStep,
@@ -18,12 +18,12 @@ from autotune.families.launch import (
     architecture_of,
     plan_launch,
 )
-from autotune.families.planning import Planner
+from autotune.families.gpu.planning import Planner
 from autotune.families.reading import read_family
 from autotune.families.rendering import render
+from autotune.gpu.nvidia.device.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
 from autotune.store.binary import BinaryRecord
-from autotune.targets.cuda.device.known_gpus import find_gpu
 
 TEXT = """\
 family = "boxed"

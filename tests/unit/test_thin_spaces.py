@@ -11,11 +11,11 @@ import pytest
 from autotune.core.configuration import Configuration
 from autotune.families.catalog import load_families
 from autotune.families.family import KernelFamily
-from autotune.families.planning import Planner
+from autotune.families.gpu.planning import Planner
+from autotune.gpu.nvidia.device.known_gpus import find_gpu
 from autotune.model.units import Units, free_parameters
 from autotune.operations.cases import cases_of
 from autotune.operations.problem import GEMM, Gemm
-from autotune.targets.cuda.device.known_gpus import find_gpu
 
 LIMITS = find_gpu("h200").limits
 FAMILIES = load_families(target="cuda", operation="gemm")

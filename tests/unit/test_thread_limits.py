@@ -17,13 +17,13 @@ from records import record
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.paths import CacheLocations
 from autotune.core.processors import parse_quota, read_quota
+from autotune.cpu.identity import read_cpu
+from autotune.cpu.target import CpuTarget
+from autotune.cpu.thread_limits import pool_limit, usable_threads
 from autotune.families.catalog import load_families
 from autotune.operations.problem import Gemm
+from autotune.serving.lookup import look_up
 from autotune.store import TuningCache
-from autotune.targets.cpu.identity import read_cpu
-from autotune.targets.cpu.target import CpuTarget
-from autotune.targets.cpu.thread_limits import pool_limit, usable_threads
-from autotune.targets.lookup import look_up
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -144,7 +144,7 @@ def test_threadpoolctls_limits_are_seen() -> None:
 READ = """\
 import os
 {before}
-from autotune.targets.cpu.identity import read_cpu
+from autotune.cpu.identity import read_cpu
 device = read_cpu()
 print(device.fingerprint.digest, device.limits.max_threads, device.state["affinity"])
 """

@@ -15,10 +15,10 @@ from suspect_family import suspect, write_suspects
 
 from autotune.core import forking
 from autotune.core.limits import CpuLimits
+from autotune.cpu import kernel as kernel_module
+from autotune.cpu.call import host_kernel
 from autotune.families.program_cache import ProgramCache
 from autotune.operations.problem import Gemm
-from autotune.targets.cpu import kernel as kernel_module
-from autotune.targets.cpu.call import host_kernel
 
 TESTS = Path(__file__).parents[1]
 LIMITS = CpuLimits(2, 256, 16, 32768, 524288, 0, 64)
@@ -32,7 +32,7 @@ import numpy as np
 from suspect_family import suspect, write_suspects
 from autotune.families import modules as module
 from autotune.core.limits import CpuLimits
-from autotune.targets.cpu.call import host_kernel
+from autotune.cpu.call import host_kernel
 from autotune.operations.problem import Gemm
 from autotune.families.program_cache import ProgramCache
 
@@ -73,7 +73,7 @@ def test_threads_that_want_one_kernel_at_once_get_it(tmp_path: Path) -> None:
 
 
 def test_what_a_direct_call_is_lives_as_long_as_it(tmp_path: Path) -> None:
-    from autotune.targets.cpu.direct import direct_call
+    from autotune.cpu.direct import direct_call
 
     family, programs = write_suspects(tmp_path), ProgramCache(tmp_path / "programs")
     made = kernel_module.load_kernel(family, suspect().configuration, Gemm(4, 5, 6), programs)
@@ -93,7 +93,7 @@ sys.path.insert(0, {tests!r})
 import numpy as np
 from suspect_family import suspect, write_suspects
 from autotune.core.limits import CpuLimits
-from autotune.targets.cpu.call import host_kernel
+from autotune.cpu.call import host_kernel
 from autotune.operations.problem import Gemm
 from autotune.families.program_cache import ProgramCache
 
@@ -195,7 +195,7 @@ import importlib.abc, os, signal, sys, threading, time
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from suspect_family import suspect, write_suspects
-import autotune, autotune.targets.cpu.ahead
+import autotune, autotune.cpu.ahead
 from autotune.families.program_cache import ProgramCache
 from autotune.families.templating import expand
 from autotune.operations.problem import Gemm
@@ -226,7 +226,7 @@ def work():
     if name == "jinja2":
         (folder / "plain.j2").write_text("text")
         return expand("plain.j2", (folder,), {{}})
-    job = autotune.targets.cpu.ahead.compile_job(
+    job = autotune.cpu.ahead.compile_job(
         family, suspect().configuration, Gemm(4, 5, 6), ProgramCache(folder / "programs"))
     return job.compile(Nobody())
 
@@ -293,7 +293,7 @@ def test_without_a_configuration_of_one_thread_numpy_computes(
     from autotune.families.reading import read_family
 
     family = read_family(tmp_path / "suspect.toml", (tmp_path,))
-    monkeypatch.setattr("autotune.targets.cpu.call.threads_are_lost", lambda: True)
+    monkeypatch.setattr("autotune.cpu.call.threads_are_lost", lambda: True)
     problem = Gemm(4, 5, 6)
     call = host_kernel(family, suspect(threads=2).configuration, problem, LIMITS, programs)
     assert (call(np.ones((4, 5), "f4"), np.ones((5, 6), "f4")) == 5).all()

@@ -19,18 +19,18 @@ from autotune.runtime import multiplying, serving, turns
 from autotune.runtime.arrays.strided import NumpyArrays
 from autotune.runtime.remembered import forget
 from autotune.runtime.turns import BRIEF_S, ENOUGH, FEWEST, MARGIN, MARGIN_OF_POWER, Turns
+from autotune.serving.background import Job, background
+from autotune.serving.clock import AGAIN_S
+from autotune.serving.kernel import Kernel
+from autotune.serving.loading import Contender
 from autotune.store import BaselineRecord, TuningCache
-from autotune.targets.background import Job, background
-from autotune.targets.clock import AGAIN_S
-from autotune.targets.kernel import Kernel
-from autotune.targets.loading import Contender
 from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from autotune.targets.clock import Reading
+    from autotune.serving.clock import Reading
 
 PROBLEM = Gemm(5, 6, 7)
 A, B = np.ones((5, 6), np.float32), np.ones((6, 7), np.float32)

@@ -22,15 +22,15 @@ from autotune.core.toml_table import LARGEST_FILE, Table
 from autotune.families.reading import read_family
 from autotune.families.rendering import render
 from autotune.families.templating import template_digest
-from autotune.recorded import read_recorded
+from autotune.gpu.nvidia.device import known_gpus
+from autotune.gpu.nvidia.device.known_gpus import find_gpu
+from autotune.research import read_recorded
 from autotune.runtime.shape_list import LONGEST_LINE, read_shapes
 from autotune.store import strict_json
 from autotune.store.interchange import export_lines, import_records
 from autotune.store.portfolio import portfolio_document, read_portfolio
 from autotune.store.record import TuningRecord
 from autotune.store.sources import RecordFiles
-from autotune.targets.cuda.device import known_gpus
-from autotune.targets.cuda.device.known_gpus import find_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

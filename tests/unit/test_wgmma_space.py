@@ -6,11 +6,11 @@ import pytest
 
 from autotune.core.configuration import Configuration
 from autotune.families.catalog import load_families
-from autotune.families.launch import MappedOperand
-from autotune.families.planning import Planner
+from autotune.families.gpu.launch import MappedOperand
+from autotune.families.gpu.planning import Planner
 from autotune.families.rendering import render
+from autotune.gpu.nvidia.device.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
-from autotune.targets.cuda.device.known_gpus import find_gpu
 
 FAMILIES = load_families(target="cuda", operation="gemm")
 WGMMA, TF32 = FAMILIES["wgmma"], FAMILIES["wgmma_tf32"]

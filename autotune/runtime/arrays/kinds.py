@@ -9,7 +9,7 @@ import numpy as np
 
 from autotune.runtime.arrays.strided import CupyArrays, NumpyArrays
 from autotune.runtime.arrays.tensors import TorchTensors
-from autotune.targets.host_operands import PLAIN
+from autotune.serving.host_operands import PLAIN
 
 if TYPE_CHECKING:
     from autotune.runtime.arrays.base import Library

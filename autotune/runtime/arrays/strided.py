@@ -13,7 +13,7 @@ from autotune.core.errors import OperandError, OperandTypeError
 from autotune.operations.calls import number
 from autotune.runtime.arrays.base import core_of, is_usual, only, out_is_missing, scale
 from autotune.runtime.shapes import Spread
-from autotune.targets.precision import cupy_is_exact
+from autotune.serving.precision import cupy_is_exact
 from autotune.targets.registry import home_of
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from autotune.operations.calls import number
 from autotune.runtime.arrays.base import core_of, is_usual, out_is_missing, scale
 from autotune.runtime.arrays.strided import SMALL_PRODUCT
 from autotune.runtime.shapes import Spread
-from autotune.targets.precision import torch_is_exact
+from autotune.serving.precision import torch_is_exact
 from autotune.targets.registry import home_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class TorchTensors:
     """
 
     def __init__(self, module: Any) -> None:
-        from autotune.targets import watching  # it imports PyTorch
+        from autotune.serving import watching  # it imports PyTorch
 
         self._torch = module
         self.name = f"PyTorch {module.__version__}"

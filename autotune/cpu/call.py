@@ -1,0 +1,254 @@
+"""A CPU kernel bound to a problem, called on NumPy arrays."""
+
+from __future__ import annotations
+
+import functools
+import os
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.core.dtypes import DTYPES
+from autotune.core.errors import OperandError
+from autotune.core.forking import LOADING, threads_are_lost
+from autotune.core.limits import CpuLimits
+from autotune.cpu.direct import direct_call
+from autotune.cpu.kernel import load_kernel
+from autotune.operations.calls import check_call, real
+from autotune.operations.problem import GEMM, MatrixOperation
+from autotune.serving.host_operands import check_operands
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from autotune.core.configuration import Configuration
+    from autotune.core.device import DeviceLimits
+    from autotune.families.family import KernelFamily
+    from autotune.families.program_cache import ProgramCache
+    from autotune.operations.problem import Problem
+
+_PLAIN = (float, int)
+
+
+class HostKernel:
+    """``kernel(*inputs, out=None, stream=None, **scalars)``: checks operands, then computes.
+
+    Args:
+        problem: what it computes.
+        raw: ``raw(*operands, *scalars)`` on operands that have been validated.
+        direct: ``direct(*operands, *scalars)`` computes usual calls and says whether it did, if
+            there is such a thing for the kernel.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        raw: Callable[..., object],
+        direct: Callable[..., bool] | None = None,
+    ) -> None:
+        self._problem = problem
+        self._raw = raw
+        self._direct = direct or _never
+        defined = problem.defined
+        self._defaults = dict(defined.scalars)
+        self._inputs = len(defined.inputs)
+        self._position = defined.operands.index(defined.output)
+        output = problem.operands[self._position]
+        self._shape, self._dtype = output.shape, DTYPES[output.dtype].numpy
+
+    def __call__(
+        self, *inputs: Any, out: Any = None, stream: Any = None, **scalars: Any
+    ) -> NDArray[Any]:
+        """See `autotune.targets.Kernel`.
+
+        The usual call is checked by compiled code, which computes nothing unless all is well.
+        """
+        if (
+            stream is None
+            and len(inputs) == self._inputs
+            and scalars.keys() <= self._defaults.keys()
+        ):
+            values = {**self._defaults, **(scalars if out is not None else _reals(scalars))}
+            if out is not None or not self._problem.defined.reads_output(values):
+                made = np.empty(self._shape, self._dtype) if out is None else out
+                if self._direct(*self._ordered(inputs, made), *values.values()):
+                    return made
+        return self._call_carefully(inputs, out, scalars, stream)
+
+    def _ordered(self, inputs: Sequence[Any], out: Any) -> tuple[Any, ...]:
+        """The operands in the operation's order."""
+        return (*inputs[: self._position], out, *inputs[self._position :])
+
+    def _call_carefully(
+        self,
+        inputs: Sequence[Any],
+        out: NDArray[Any] | None,
+        scalars: Mapping[str, Any],
+        stream: Any,
+    ) -> NDArray[Any]:
+        """Any operands there may be: what does not fit is named, what is not plain is copied."""
+        if stream is not None:
+            raise OperandError(f"a cpu kernel takes no stream, got {stream!r:.80}")
+        check_call(self._problem.defined, inputs, scalars)
+        values = {**self._defaults, **_reals(scalars)}
+        made = check_operands(self._problem, inputs, out, values)
+        self._raw(*self._ordered(inputs, made), *values.values())
+        return made
+
+    def replace_when_called(self, other: Callable[[], HostKernel]) -> None:
+        """Let the next call, and all after it, do what another kernel does."""
+
+        def computes(*arguments: Any) -> None:
+            with LOADING:
+                if self._raw is computes:
+                    made = other()
+                    self._raw, self._direct = made._raw, made._direct
+            self._raw(*arguments)
+
+        self._raw, self._direct = computes, _never
+
+
+class HostProduct(HostKernel):
+    """``kernel(a, b, out, alpha, beta, stream)``: a matrix product, checked and computed.
+
+    The usual call costs less than one of NumPy's.
+    """
+
+    def __call__(  # type: ignore[override]
+        self,
+        a: NDArray[Any],
+        b: NDArray[Any],
+        out: NDArray[Any] | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Any = None,
+    ) -> NDArray[Any]:
+        """See `autotune.targets.Kernel`."""
+        if stream is None and (out is not None or (type(beta) in _PLAIN and beta == 0)):
+            c = np.empty(self._shape, self._dtype) if out is None else out
+            if self._direct(a, b, c, alpha, beta):
+                return c
+        return self._call_carefully((a, b), out, {"alpha": alpha, "beta": beta}, stream)
+
+
+def bound_kernel(
+    problem: Problem,
+    raw: Callable[..., object],
+    direct: Callable[..., bool] | None = None,
+) -> HostKernel:
+    """A kernel of a problem, called as its operation is; arguments are those of `HostKernel`."""
+    is_product = isinstance(problem.defined, MatrixOperation)
+    return (HostProduct if is_product else HostKernel)(problem, raw, direct)
+
+
+class NumpyKernel:
+    """``raw(*operands, *scalars)``: what a problem asks for, computed by NumPy."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._defined = problem.defined
+        self._names = [each.name for each in self._defined.operands]
+        self._names += [name for name, _ in self._defined.scalars]
+
+    def __call__(self, *arguments: Any) -> None:
+        """Store the result in the operand that is written, which is read where it must be."""
+        values = dict(zip(self._names, arguments, strict=True))
+        count = len(self._defined.operands)
+        operands = {name: values[name] for name in self._names[:count]}
+        scalars = {name: values[name] for name in self._names[count:]}
+        out = operands[self._defined.output.name]
+        named = self._problem.named(operands)
+        if self._defined.result == GEMM.result:
+            _multiply(named["A"], named["B"], out, scalars["alpha"], scalars["beta"])
+            return
+        if not self._defined.reads_output(scalars):
+            named[self._defined.output.name] = np.zeros_like(out)
+        out[...] = self._defined.result.evaluate({**named, **scalars})
+
+    def prepared(self, *operands: NDArray[Any]) -> Callable[[], object]:
+        """A call on these operands with scalars at their defaults, for timing."""
+        if self._defined.result != GEMM.result:
+            return functools.partial(self, *operands, *dict(self._defined.scalars).values())
+        named = self._problem.named(dict(zip("ABC", operands, strict=True)))
+        return functools.partial(np.matmul, named["A"], named["B"], out=named["C"])
+
+
+def _multiply(a: NDArray[Any], b: NDArray[Any], out: NDArray[Any], alpha: Any, beta: Any) -> None:
+    if alpha == 1 and beta == 0:
+        np.matmul(a, b, out=out)
+        return
+    product = np.matmul(a, b)
+    product *= alpha
+    if beta != 0:
+        product += beta * out
+    out[...] = product
+
+
+def numpy_kernel(problem: Problem) -> HostKernel:
+    """What NumPy computes, with the checks and errors of a tuned kernel."""
+    return bound_kernel(problem, NumpyKernel(problem))
+
+
+def host_kernel(
+    family: KernelFamily,
+    configuration: Configuration,
+    problem: Problem,
+    limits: DeviceLimits,
+    programs: ProgramCache,
+) -> HostKernel:
+    """A candidate of a CPU family as a callable, from Numba's file cache when it was compiled.
+
+    In a child by fork that lost Numba's threads it is the nearest candidate of one thread, and
+    one that had threads before the fork becomes that; NumPy computes where there is none.
+
+    Args:
+        family: the candidate's family.
+        configuration: valid for the problem.
+        problem: what it computes.
+        limits: of the processor.
+        programs: where emitted sources go.
+    """
+
+    def of_one_thread() -> HostKernel:
+        alone = replace(limits, max_threads=1) if isinstance(limits, CpuLimits) else limits
+        space = family.space(problem, alone)
+        row = space.nearest(configuration, ())
+        if row is None:
+            return numpy_kernel(problem)
+        return host_kernel(family, space[row], problem, alone, programs)
+
+    if threads_are_lost() and family.thread_count(configuration, problem.dtype) != 1:
+        return of_one_thread()
+    kernel = load_kernel(family, configuration, problem, programs)
+    bound = bound_kernel(problem, kernel, direct_call(kernel, problem, programs))
+    if kernel.program.threads != 1:
+        _THREADED[bound] = of_one_thread
+    return bound
+
+
+_THREADED: weakref.WeakKeyDictionary[HostKernel, Callable[[], HostKernel]] = (
+    weakref.WeakKeyDictionary()
+)
+"""Kernels with threads, and what each becomes in a child that lost them."""
+
+
+def _after_fork_in_child() -> None:
+    if threads_are_lost():
+        for kernel, other in list(_THREADED.items()):
+            kernel.replace_when_called(other)
+        _THREADED.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _reals(scalars: Mapping[str, Any]) -> dict[str, float]:
+    return {name: real(name, scalar) for name, scalar in scalars.items()}
+
+
+def _never(*arguments: object) -> bool:
+    return False

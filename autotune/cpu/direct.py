@@ -1,0 +1,219 @@
+"""Calling an emitted kernel straight from arrays, which are checked by compiled code."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.core.dtypes import DTYPES
+from autotune.core.paths import data_dir
+from autotune.families.modules import load_module
+from autotune.operations.entry import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+    from types import ModuleType
+
+    from autotune.cpu.kernel import CpuKernel, CpuProgram
+    from autotune.families.program_cache import ProgramCache
+    from autotune.families.rendering import Source
+    from autotune.operations.problem import Problem
+
+_TEMPLATE = "_lib/numba_call.py.j2"
+_NUMBERS = (float, int, bool, np.float64, np.float32)
+"""Types of scalars that compiled code takes; whatever else may stand for a number is looked at."""
+
+_METH_FASTCALL = 0x80
+_OBJECT_BYTES = object.__basicsize__
+
+
+def direct_call(
+    kernel: CpuKernel, problem: Problem, programs: ProgramCache
+) -> Callable[..., bool] | None:
+    """``call(*operands, *scalars)`` of a kernel for a problem: a function as if written in C.
+
+    It computes, if the operands are what the kernel takes as they are, and returns whether it
+    did. It is compiled unless Numba's file cache has it.
+
+    None where there is no such call: the operands' layout is not the kernel's, its entry is no
+    compiled function of the usual arguments, Python threads must take turns, or objects do not
+    lie in memory as the function would read them.
+
+    Raises:
+        CacheError: the program cache cannot be written.
+    """
+    if kernel not in _CALLERS:
+        _CALLERS[kernel] = _caller(kernel, programs)
+    caller = _CALLERS[kernel]
+    if caller is None:
+        return None
+    # In the order of the names in the template.
+    sizes = itertools.chain(problem.shape, *(each.shape for each in problem.operands))
+    plan = np.array([caller.address, *sizes, *caller.constants], np.int64)
+    return _function(caller.module, plan.view(_Plan))
+
+
+@dataclass(frozen=True, slots=True)
+class _Caller:
+    """What the calls of a kernel share, whatever the sizes.
+
+    Attributes:
+        module: has the function in C.
+        address: of the kernel's own compiled function.
+        constants: what that function works with, after the sizes.
+    """
+
+    module: ModuleType
+    address: int
+    constants: tuple[int, ...]
+
+
+_CALLERS: dict[CpuKernel, _Caller | None] = {}
+"""By kernel; None where there is no such call."""
+
+
+def _caller(kernel: CpuKernel, programs: ProgramCache) -> _Caller | None:
+    program = kernel.program
+    if program.layout != program.kernel_layout or not kernel.reentrant:
+        return None
+    dtype = np.dtype(program.dtype)
+    address = _address(kernel.entry, program)
+    if address is None or not _arrays_are_legible(dtype):
+        return None
+    kinds = (np.ndarray, dtype, *_NUMBERS)
+    constants = (kernel.threads, *map(id, kinds), *program.runtime)
+    return _Caller(load_module(write_call(program, programs)), address, constants)
+
+
+def write_call(program: CpuProgram, programs: ProgramCache) -> Path:
+    """The module that calls a program on arrays; many programs share one.
+
+    Raises:
+        CacheError: the program cache cannot be written.
+    """
+    names, templates = _names(program), data_dir("templates")
+
+    def rendered() -> Source:
+        # Late: whoever only reads the processor needs no templates.
+        from autotune.families.rendering import Source
+        from autotune.families.templating import expand
+
+        return Source(expand(_TEMPLATE, (templates,), names), "call", (), "cpu")
+
+    return programs.written("call", "cpu", _call_key(names), rendered)
+
+
+def known_call(program: CpuProgram, programs: ProgramCache) -> Path | None:
+    """What `write_call` gives, where it has done so before; nothing is rendered."""
+    return programs.known("call", "cpu", _call_key(_names(program)))
+
+
+def _call_key(names: Mapping[str, Any]) -> object:
+    """All that a module that calls programs depends on."""
+    stamp = (data_dir("templates") / _TEMPLATE).stat()
+    return stamp.st_mtime_ns, stamp.st_size, names
+
+
+def _names(program: CpuProgram) -> dict[str, Any]:
+    """What its template is given."""
+    defined = program.defined
+    return {
+        "dtype": program.dtype,
+        "itemsize": DTYPES[program.dtype].itemsize,
+        "runtime": len(program.runtime),
+        "threaded": program.threads > 1,
+        "sizes": [name.lower() for name in defined.sizes],
+        "operands": [
+            {
+                "name": each.name.lower(),
+                "dimensions": len(each.shape),
+                "written": each.written,
+                "packed": each.name in defined.packed,
+            }
+            for each in defined.operands
+        ],
+        "scalars": [name for name, _ in defined.scalars],
+        "numbers": len(_NUMBERS),
+        "entry": [(each.kind.value, each.name) for each in defined.arguments],
+    }
+
+
+class _Method(ctypes.Structure):
+    """What Python knows of a function in C: its PyMethodDef."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("documentation", ctypes.c_char_p),
+    )
+
+
+class _Plan(np.ndarray[Any, Any]):
+    """The array that a function in C works with, and owner of what that function is."""
+
+    method: _Method
+
+
+def _function(module: ModuleType, plan: _Plan) -> Callable[..., bool]:
+    """A function of a module in C: what it does, and one object to do it with.
+
+    Python keeps the object as long as the function, and no more than the address of the method:
+    so the object owns that.
+    """
+    plan.method = _Method(b"call", module.call.address, _METH_FASTCALL, None)
+    call: Callable[..., bool] = _new_function()(ctypes.addressof(plan.method), plan, None)
+    return call
+
+
+@functools.cache
+def _new_function() -> Any:
+    """`PyCFunction_NewEx`, with a prototype of our own: that of `ctypes.pythonapi` is shared."""
+    prototype = ctypes.PYFUNCTYPE(
+        ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.py_object
+    )
+    return prototype(("PyCFunction_NewEx", ctypes.pythonapi))
+
+
+def _address(entry: Any, program: CpuProgram) -> int | None:
+    """Where the compiled function of an entry is, if it has the arguments of all entries."""
+    compiled = list(getattr(entry, "overloads", {}).values())
+    types = {Kind.SCALAR: program.dtype, Kind.ADDRESS: "uint64"}
+    wanted = [types.get(each.kind, "int64") for each in program.defined.arguments]
+    wanted += ["int64"] * len(program.runtime)
+    if [str(each.signature) for each in compiled] != [f"({', '.join(wanted)}) -> none"]:
+        return None
+    (only,) = compiled
+    return int(only.library.get_pointer_to_function(only.fndesc.llvm_func_name))
+
+
+@functools.cache
+def _arrays_are_legible(dtype: np.dtype[Any]) -> bool:
+    """Whether an array's fields are where the template looks for them.
+
+    They are in NumPy 1 and 2 on CPython; builds without the GIL, or for debugging, have more in
+    every object.
+    """
+    if sys.implementation.name != "cpython" or _OBJECT_BYTES != 16:
+        return False
+    probe = np.empty((5, 7), dtype)[1:4, ::2]
+    words = (ctypes.c_int64 * 9).from_address(id(probe))
+    if words[1:3] != [id(np.ndarray), probe.ctypes.data] or words[7] != id(dtype):
+        return False
+    shape, strides = ((ctypes.c_int64 * 2).from_address(words[place]) for place in (4, 5))
+    dimensions, flags = words[3] & 0xFFFFFFFF, words[8] & 0xFFFFFFFF
+    probe.flags.writeable = False
+    then = words[8] & 0xFFFFFFFF
+    return (dimensions, tuple(shape), tuple(strides), flags & ~then) == (
+        2,
+        probe.shape,
+        probe.strides,
+        0x400,
+    )

@@ -1,0 +1,220 @@
+"""The CPU evaluator: modules compiled on all cores, then measured by one worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from autotune.core.errors import OutOfTimeError
+from autotune.core.measurement import Measurement, Outcome
+from autotune.core.processors import usable_processors
+from autotune.cpu.baseline import BRIEF_SPIN
+from autotune.cpu.cases import cased
+from autotune.cpu.compiling import Compiled, compile_worker, is_compiled
+from autotune.cpu.direct import write_call
+from autotune.cpu.kernel import CpuProgram, write_program
+from autotune.cpu.rig import measurement_worker
+from autotune.measuring.backend import Prepared, Processes, WorkerBackend, compile_details
+from autotune.measuring.evaluator import Effort, Stage
+from autotune.measuring.messages import Reply
+from autotune.measuring.pool import WorkerPool
+from autotune.measuring.processes import Failure
+from autotune.measuring.sharing import SharedWorker
+from autotune.measuring.trial_evaluator import TrialEvaluator
+from autotune.measuring.verdicts import judge_compile_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from autotune.core.configuration import Candidate
+    from autotune.core.deadline import Deadline
+    from autotune.core.device import Device, DeviceLimits
+    from autotune.families.family import KernelFamily
+    from autotune.families.program_cache import ProgramCache
+    from autotune.measuring.evaluator import Report
+    from autotune.operations.problem import Problem
+
+MIN_BATCH = 4
+"""Candidates compiled together at least, so that programs shared and uneven times even out."""
+
+
+class CpuEvaluator(TrialEvaluator["CpuBackend"]):
+    """Evaluates candidates of CPU families for one problem (see `Evaluator`).
+
+    Args:
+        problem: what is computed.
+        families: by name; candidates name them.
+        device: as `read_cpu` gives it; its `max_threads` caps kernels and baseline alike.
+        programs: where emitted modules go.
+        effort: how long and how exactly to measure.
+        workers: compile workers; None takes one for each processor of this process.
+        seed: seeds the operands.
+        beside: an evaluator whose processes this one may use, and whose baseline if it is for the
+            same problem; it is not closed before this one.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        families: Mapping[str, KernelFamily],
+        device: Device,
+        programs: ProgramCache,
+        *,
+        effort: Effort | None = None,
+        workers: int | None = None,
+        seed: int = 0,
+        beside: CpuEvaluator | None = None,
+    ) -> None:
+        effort = effort or Effort()
+        usable = device.limits.names()["max_threads"]
+        backend = CpuBackend(
+            problem,
+            families,
+            programs,
+            effort,
+            limits=device.limits,
+            threads=min(problem.threads or usable, usable),
+            # Nothing is measured meanwhile, so that kernels of one thread are compiled on all
+            # cores.
+            workers=workers or usable_processors(),
+            seed=seed,
+            beside=None if beside is None else beside.backend,
+        )
+        super().__init__(problem, families, device, backend, effort, seed)
+
+
+class CpuBackend(WorkerBackend):
+    """Compiles modules and measures them; see `autotune.measuring.backend.Backend`.
+
+    Args:
+        problem: what is computed.
+        families: by name.
+        programs: where emitted modules go.
+        effort: how long and how exactly to measure.
+        limits: of the device.
+        threads: threads that kernels and baseline may use.
+        workers: compile workers.
+        seed: seeds the operands.
+        beside: whose processes may be used.
+    """
+
+    compiles_ahead = False  # a compiler running beside a measurement would disturb it
+
+    def __init__(
+        self,
+        problem: Problem,
+        families: Mapping[str, KernelFamily],
+        programs: ProgramCache,
+        effort: Effort,
+        *,
+        limits: DeviceLimits,
+        threads: int,
+        workers: int,
+        seed: int,
+        beside: CpuBackend | None,
+    ) -> None:
+        environment = {"NUMBA_NUM_THREADS": str(threads)}
+        arguments = (programs, effort, threads, seed)
+
+        def make(key: object) -> Processes:
+            return Processes(
+                key,
+                SharedWorker(
+                    measurement_worker,
+                    *arguments,
+                    environment={**environment, **BRIEF_SPIN},
+                    watched=True,
+                    replies=Reply,
+                ),
+                WorkerPool(
+                    compile_worker,
+                    count=workers,
+                    environment=environment,
+                    watched=True,
+                    replies=Compiled,
+                    renewed=True,
+                ),
+            )
+
+        super().__init__((programs.folder, effort, threads, workers, seed), make, beside)
+        self.batch = max(MIN_BATCH, workers)
+        self._problem = problem
+        self._limits = limits
+        self._families = families
+        self._programs = programs
+        self._effort = effort
+        self._compiled: dict[Candidate, _Compile] = {}
+        self._callers: set[Path] = set()
+
+    @property
+    def subject(self) -> Problem:
+        """The problem."""
+        return self._problem
+
+    def is_ready(self, candidate: Candidate) -> bool:
+        """Whether a candidate has been compiled."""
+        return candidate in self._compiled
+
+    def prepare(self, candidates: Sequence[Candidate], run: Deadline, report: Report) -> None:
+        """Compile what has not been compiled, each distinct module once, on all cores."""
+        programs = {
+            candidate: self._write(candidate)
+            for candidate in candidates
+            if candidate not in self._compiled
+        }
+        done = {each.program.path: each for each in self._compiled.values()}
+        paths = list({program.path for program in programs.values()} - set(done))
+        # What calls them is compiled here too, and not while a candidate is measured.
+        callers = {write_call(program, self._programs) for program in programs.values()}
+        paths += callers - self._callers
+        # Operands and references are made while compilers work.
+        self.processes.worker.begin(self._problem, run)
+        # A compiler's process is not started for what is in the file cache.
+        replies: dict[Path, Compiled | Failure | None] = {
+            path: Compiled(0.0) for path in paths if is_compiled(path)
+        }
+        missing = [path for path in paths if path not in replies]
+        answers: list[Compiled | Failure | None] = self.compilers.run(
+            missing,
+            self._effort.compile_timeout_s,
+            run,
+            lambda answered: report(Stage("compiling", answered, len(missing))),
+        )
+        replies.update(zip(missing, answers, strict=True))
+        self._callers |= {path for path in callers if replies.get(path) is not None}
+        for candidate, program in programs.items():
+            if program.path in done:
+                self._compiled[candidate] = replace(done[program.path], program=program)
+            elif (reply := replies[program.path]) is not None:
+                self._compiled[candidate] = _Compile(program, reply)
+        if None in answers:
+            raise OutOfTimeError("the run was over before all candidates were compiled")
+
+    def prepared(
+        self, candidate: Candidate, run: Deadline, report: Report
+    ) -> Prepared | Measurement:
+        """A compiled candidate, or why it did not compile."""
+        compiled = self._compiled[candidate]
+        if isinstance(compiled.reply, Failure):
+            return judge_compile_failure(compiled.reply)
+        if compiled.reply.error:
+            return Measurement(Outcome.COMPILE_FAILED, reason=compiled.reply.error)
+        details = compile_details(compiled.reply.seconds, compiled.program.path.stem)
+        family = self._families[candidate.family]
+        program = cased(
+            compiled.program, family, candidate.configuration, self._problem, self._limits
+        )
+        return Prepared(program, details)
+
+    def _write(self, candidate: Candidate) -> CpuProgram:
+        family = self._families[candidate.family]
+        return write_program(family, candidate.configuration, self._problem, self._programs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Compile:
+    """A candidate's program and how compiling it went."""
+
+    program: CpuProgram
+    reply: Compiled | Failure

@@ -1,0 +1,316 @@
+"""Emitted modules as callables on NumPy arrays."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.core.configuration import Configuration
+from autotune.core.facts import unchanged
+from autotune.core.forking import LOADING, WORKQUEUE
+from autotune.cpu.numba_start import import_numba
+from autotune.cpu.shared_threads import loops_of_kernels
+from autotune.cpu.waiting import start_threads
+from autotune.families.gpu.launch import kernel_layout
+from autotune.families.modules import load_module
+from autotune.operations.entry import operand_arguments
+from autotune.operations.problem import GEMM
+from autotune.serving.host_operands import element_strides
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from autotune.core.configuration import Value
+    from autotune.families.family import KernelFamily
+    from autotune.families.program_cache import ProgramCache
+    from autotune.families.rendering import Source
+    from autotune.operations.operation import Operation
+    from autotune.operations.problem import Problem
+
+
+_KERNELS: dict[CpuProgram, CpuKernel] = {}
+"""Their kernels: one serves all sizes, since an entry takes them as arguments."""
+
+_MADE: dict[tuple[KernelFamily, Configuration, str, str, Path], CpuKernel] = {}
+"""The same by what they were made of: a family as it was read, a configuration, dtype and layout,
+and the folder of programs."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuProgram:
+    """Everything needed to load a candidate's kernel, in this process or another.
+
+    Attributes:
+        path: the emitted module.
+        entry: name of the function in it.
+        dtype: element type of the operands.
+        kernel_layout: the layout the module was emitted for.
+        layout: the layout the operands come in; where it differs, they are copied.
+        runtime: values of the parameters that are passed at the call.
+        threads: threads the kernel uses.
+        defined: the operation.
+    """
+
+    path: Path
+    entry: str
+    dtype: str
+    kernel_layout: str
+    layout: str
+    runtime: tuple[int, ...]
+    threads: int
+    defined: Operation = GEMM
+
+    @property
+    def digest(self) -> str:
+        """Equal for programs that do the same: a module is named by what is in it."""
+        return repr(self)
+
+
+def write_program(
+    family: KernelFamily,
+    configuration: Mapping[str, Value],
+    problem: Problem,
+    programs: ProgramCache,
+) -> CpuProgram:
+    """Render a candidate and put its source into the program cache; nothing is compiled.
+
+    What was rendered before is not rendered again.
+
+    Raises:
+        SpaceError: the configuration is not one of the family's.
+        FamilyError: the template is at fault.
+        CacheError: the program cache cannot be written.
+    """
+    conformed = family.conform(configuration)
+
+    def rendered() -> Source:
+        from autotune.families.rendering import render
+
+        layout = kernel_layout(family, problem.layout)
+        return render(family, conformed, dtype=problem.dtype, layout=layout)
+
+    if unchanged(family.template_files):
+        key = _source_key(family, conformed, problem)
+        path = programs.written(family.name, family.target, key, rendered)
+    else:  # the family that was read is not what its template makes now
+        path = programs.write(rendered(), family.name)
+    return _program(path, family, conformed, problem)
+
+
+def known_program(
+    family: KernelFamily,
+    configuration: Mapping[str, Value],
+    problem: Problem,
+    programs: ProgramCache,
+) -> CpuProgram | None:
+    """What `write_program` gives, where it has done so before; nothing is rendered.
+
+    Raises:
+        SpaceError: the configuration is not one of the family's.
+    """
+    conformed = family.conform(configuration)
+    key = _source_key(family, conformed, problem)
+    path = programs.known(family.name, family.target, key)
+    if path is None or not unchanged(family.template_files):
+        return None
+    return _program(path, family, conformed, problem)
+
+
+def _source_key(family: KernelFamily, conformed: Configuration, problem: Problem) -> object:
+    """All that a source depends on."""
+    runtime = family.runtime_parameters
+    compiled = {name: value for name, value in conformed.items() if name not in runtime}
+    layout = kernel_layout(family, problem.layout)
+    return (family.operation, family.digest, compiled, problem.dtype, layout)
+
+
+def _program(
+    path: Path, family: KernelFamily, conformed: Configuration, problem: Problem
+) -> CpuProgram:
+    return CpuProgram(
+        path=path,
+        entry=family.operation,
+        dtype=problem.dtype,
+        kernel_layout=kernel_layout(family, problem.layout),
+        layout=problem.layout,
+        runtime=tuple(int(conformed[name]) for name in family.runtime_parameters),
+        threads=family.thread_count(conformed, problem.dtype),
+        defined=family.defined,
+    )
+
+
+def is_loaded(
+    family: KernelFamily, configuration: Configuration, problem: Problem, programs: ProgramCache
+) -> bool:
+    """Whether `load_kernel` has made this kernel in this process."""
+    return (family, configuration, problem.dtype, problem.layout, programs.folder) in _MADE
+
+
+def load_kernel(
+    family: KernelFamily,
+    configuration: Mapping[str, Value],
+    problem: Problem,
+    programs: ProgramCache,
+) -> CpuKernel:
+    """The kernel of a candidate, compiled now unless Numba's file cache has it.
+
+    It is made once, however many threads and problems ask for it.
+
+    Raises:
+        SpaceError: the configuration is not one of the family's.
+        FamilyError: the template is at fault.
+        CompileError: Numba refuses the emitted module.
+        CacheError: the program cache cannot be written.
+    """
+    if not isinstance(configuration, Configuration):
+        configuration = Configuration(configuration)
+    key = family, configuration, problem.dtype, problem.layout, programs.folder
+    kernel = _MADE.get(key)
+    if kernel is None:
+        kernel = _MADE[key] = _kernel_of(write_program(family, configuration, problem, programs))
+    return kernel
+
+
+def _kernel_of(program: CpuProgram) -> CpuKernel:
+    kernel = _KERNELS.get(program)
+    if kernel is None:
+        with LOADING:
+            kernel = _KERNELS.get(program)
+            if kernel is None:
+                kernel = _KERNELS[program] = CpuKernel(program)
+    return kernel
+
+
+class CpuKernel:
+    """An emitted kernel, called on NumPy arrays: ``kernel(*operands, *scalars)``.
+
+    Operands come in the operation's order; scalars that are left out have their defaults.
+    Operands must have the shapes, dtype and layout that the program is for; that is not checked
+    here. Rows may be apart (a leading dimension) and inputs read-only; operands of any other
+    memory layout, or of one the kernel was not emitted for, are copied.
+
+    Attributes:
+        program: what was loaded.
+        entry: the function in it.
+        threads: threads that calls use: the program's, or as many as Numba has.
+        reentrant: whether several Python threads may be in a call at once.
+
+    Raises:
+        CompileError: Numba refuses the emitted module.
+    """
+
+    def __init__(self, program: CpuProgram) -> None:
+        self.program = program
+        numba = import_numba()  # before the emitted module does
+        loops: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if program.threads > 1:
+            start_threads()
+            loops = loops_of_kernels()
+        with loops:
+            self.entry: Callable[..., None] = getattr(load_module(program.path), program.entry)
+        self.threads = 1
+        self.reentrant = True
+        defined = program.defined
+        self._count = len(defined.operands)
+        self._output = defined.operands.index(defined.output)
+        self._packed = [each.name in defined.packed for each in defined.operands]
+        # Layouts are those of the first operands, where the operation leaves that open.
+        layouts = zip(program.layout, program.kernel_layout, strict=True)
+        self._flips = [stored != wanted for stored, wanted in layouts]
+        self._guard: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        if program.threads > 1:
+            self._numba = numba
+            self.threads = min(program.threads, self._numba.config.NUMBA_NUM_THREADS)
+            self.reentrant = _threads_may_share(self._numba)
+            if not self.reentrant:
+                self._guard = WORKQUEUE
+
+    def __call__(self, *arguments: Any) -> None:
+        """Store the result in the operand that is written.
+
+        Args:
+            arguments: the operands, then scalars.
+        """
+        arrays = self._plain(arguments[: self._count])
+        self._enter(*self._arguments(arrays, arguments[self._count :]))
+        out = arguments[self._output]
+        if arrays[self._output] is not out:
+            out[...] = arrays[self._output]
+
+    def prepared(self, *operands: NDArray[Any]) -> Callable[[], object]:
+        """A call on these operands, for timing: as little as can be is done beside the kernel.
+
+        The operands must live as long as the calls do. What has to be copied is, at every call.
+        """
+        arrays = self._plain(operands)
+        if any(plain is not given for plain, given in zip(arrays, operands, strict=True)):
+            return functools.partial(self, *operands)
+        enter = self.entry if self.threads == 1 else self._enter
+        return functools.partial(enter, *self._arguments(arrays, ()))
+
+    def _arguments(
+        self, arrays: Sequence[NDArray[Any]], scalars: Sequence[float]
+    ) -> tuple[float, ...]:
+        """What the entry takes, for operands whose rows are contiguous."""
+        defined = self.program.defined
+        values: dict[str, float] = {}
+        for (name, default), value in itertools.zip_longest(defined.scalars, scalars):
+            values[name] = float(default if value is None else value)
+        for operand, array in zip(defined.operands, arrays, strict=True):
+            strides = element_strides(array)
+            assert strides is not None
+            parts = operand_arguments(operand.name, array.ndim, written=operand.written)
+            spread = (array.ctypes.data, *strides[:-1])
+            values.update(zip((each.name for each in parts), spread, strict=True))
+        more = itertools.repeat("n")
+        shapes = [
+            array.shape[::-1] if layout == "t" else array.shape
+            for array, layout in zip(
+                arrays, itertools.chain(self.program.kernel_layout, more), strict=False
+            )
+        ]
+        sizes = defined.sizes_of(shapes)
+        values.update((name.lower(), sizes[name]) for name in defined.sizes)
+        return (*(values[each.name] for each in defined.arguments), *self.program.runtime)
+
+    def _enter(self, *arguments: float) -> None:
+        if self.threads == 1:
+            self.entry(*arguments)
+            return
+        with self._guard:
+            # The number belongs to the calling thread: it is the most that its caller allows, and
+            # programs around this one keep theirs.
+            previous = self._numba.get_num_threads()
+            self._numba.set_num_threads(min(self.threads, previous))
+            try:
+                self.entry(*arguments)
+            finally:
+                self._numba.set_num_threads(previous)
+
+    def _plain(self, operands: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """The operands, or copies, as the kernel reads them."""
+        more = itertools.repeat(False)
+        flipped = [
+            np.ascontiguousarray(array.T) if flip else array
+            for array, flip in zip(operands, itertools.chain(self._flips, more), strict=False)
+        ]
+        return [
+            np.ascontiguousarray(array) if packed or element_strides(array) is None else array
+            for array, packed in zip(flipped, self._packed, strict=True)
+        ]
+
+
+def _threads_may_share(numba: Any) -> bool:
+    """Whether Numba's threading layer lets several Python threads make parallel calls at once."""
+    try:
+        return bool(numba.threading_layer() != "workqueue")
+    except ValueError:  # not known before the first parallel call
+        return False

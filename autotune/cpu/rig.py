@@ -1,0 +1,207 @@
+"""Kernels of the CPU before operands in memory, called and timed like NumPy's product."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import threadpoolctl
+
+from autotune.core.errors import CompileError
+from autotune.core.measurement import Measurement, Outcome
+from autotune.cpu.baseline import numpy_blas, numpy_vendor
+from autotune.cpu.call import NumpyKernel
+from autotune.cpu.cases import PROBE_SHRINK, CasedProgram, host_cases, shrunk
+from autotune.cpu.direct import direct_call
+from autotune.cpu.identity import read_cpu
+from autotune.cpu.kernel import CpuKernel
+from autotune.cpu.numba_start import import_numba
+from autotune.measuring.clocked import ClockedBench
+from autotune.measuring.messages import Evaluated, Vendor
+from autotune.measuring.plan import OTHER_CONTENTS
+from autotune.measuring.plausibility import UNKNOWN, Ceiling, cpu_ceiling
+from autotune.measuring.rig import Pace, Probe
+from autotune.measuring.sharing import Subjects
+from autotune.measuring.trial import Trials
+from autotune.operations.cases import Case
+from autotune.operations.poke import Poke
+from autotune.operations.verification import Check
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    from autotune.families.program_cache import ProgramCache
+    from autotune.measuring.evaluator import Effort
+    from autotune.measuring.messages import Program
+    from autotune.operations.problem import Problem
+
+SETTLE_S = 0.015
+"""How long the threads of one library go on spinning after a call, in the way of another's."""
+
+PROBE_BEST_S = 3e-3
+"""Probing pays, and does not measure the overhead of a call, when the best is slower than this."""
+
+KEPT_BYTES = 1 << 30
+"""Memory for the operands of problems that may be measured again."""
+
+
+def measurement_worker(
+    programs: ProgramCache, effort: Effort, threads: int, seed: int, problem: Problem
+) -> Subjects:
+    """Entry of the worker that measures: owns the operands of the problems it is asked about."""
+    import_numba()  # now, so that it is no part of any candidate's time
+
+    bits = read_cpu().limits.names()["vector_bits"]
+
+    def measuring(problem: Problem) -> Trials:
+        ceiling = cpu_ceiling(threads, bits, problem.itemsize)
+        return Trials(CpuRig(problem, programs, effort.interval, threads, seed, ceiling), effort)
+
+    return Subjects(measuring, problem, weigh=_operand_bytes, limit=KEPT_BYTES)
+
+
+def _operand_bytes(problem: Problem) -> int:
+    """About what a problem's operands take, with the references in double precision."""
+    output = next(each for each in problem.operands if each.written)
+    return (problem.traffic // problem.itemsize + 2 * math.prod(output.shape)) * 16
+
+
+class CpuRig:
+    """The operands of a problem in memory; see `autotune.measuring.rig.Rig`.
+
+    Args:
+        problem: what is computed.
+        programs: where emitted modules go.
+        interval: relative width of the confidence interval at which a median is known.
+        threads: threads that kernels and baseline may use.
+        seed: seeds the operands.
+        ceiling: what the threads can do at most.
+    """
+
+    pace = Pace()
+
+    def __init__(
+        self,
+        problem: Problem,
+        programs: ProgramCache,
+        interval: float,
+        threads: int,
+        seed: int,
+        ceiling: Ceiling = UNKNOWN,
+    ) -> None:
+        self.problem = problem
+        self.ceiling = ceiling
+        self.interval = interval
+        self._pause_s = SETTLE_S if threads > 1 else 0.0
+        self._programs = programs
+        self._threads = threads
+        # For the whole life of the process: NumPy is both reference and baseline here.
+        self._limit = threadpoolctl.threadpool_limits(limits=threads, user_api="blas")
+        self._rng = rng = np.random.default_rng(seed)
+
+        def check(case: Case, *others: str) -> Check:
+            return Check(case, problem, rng, others=others, sealed=bool(others))
+
+        self._checks = {case: check(case) for case in host_cases(problem)}
+        self._check = check
+        self.large = check(Case(*problem.shape), *OTHER_CONTENTS)
+        self.shrunk = check(Case(*shrunk(problem)))
+        self._seed = seed
+        self._kernel = functools.cache(CpuKernel)
+
+    def now(self) -> float:
+        """Seconds from a fixed point."""
+        return time.monotonic()
+
+    def load(self, program: Program, *, keep: bool) -> AbstractContextManager[_Loaded]:
+        """Load a kernel, which stays loaded."""
+        assert isinstance(program, CasedProgram)
+        kernel = self._kernel(program.program)
+        return contextlib.nullcontext(_Loaded(self, kernel, program))
+
+    def checks(self, cases: Sequence[Case]) -> list[Check]:
+        """Operands of these cases."""
+        return [self._checks.get(case) or self._checked(case) for case in cases]
+
+    def _checked(self, case: Case) -> Check:
+        made = self._checks[case] = self._check(case)
+        return made
+
+    def vendor(self, vendor: Vendor) -> AbstractContextManager[ClockedBench]:
+        """NumPy before the problem's operands."""
+        return contextlib.nullcontext(
+            self.bench(self.large, NumpyKernel(self.problem).prepared(*self.large.operands))
+        )
+
+    def bench(self, check: Check, call: Callable[[], object]) -> ClockedBench:
+        """A call that is timed, once the threads of others have settled."""
+        poke = Poke(check.case, check.problem, check, call, self._rng)
+        return ClockedBench(check, call, self.interval, self._pause_s, poke)
+
+    def redraw(self, seed: int) -> None:
+        """Draw all operands afresh, unless they are of this seed already."""
+        if seed != self._seed:
+            self._seed = seed
+            rng = np.random.default_rng(seed)
+            for check in (*self._checks.values(), self.large):
+                check.redraw(rng)
+
+    def vendors(self) -> tuple[Vendor, ...]:
+        """NumPy's product of the same operands with the same cap on threads."""
+        return (numpy_vendor(numpy_blas(), self._threads),)
+
+    def failure(self, error: Exception) -> Evaluated | None:
+        """What Numba refuses does not compile; what else is raised, the process reports."""
+        if isinstance(error, CompileError):
+            return Evaluated(Measurement(Outcome.COMPILE_FAILED, reason=str(error)))
+        return None
+
+    def call(self, kernel: CpuKernel, check: Check) -> Callable[[], object]:
+        """A call on a check's operands as users make it, or the shortest that there is.
+
+        What Numba does for a call of an entry takes longer than a small product, and the longer,
+        the more parameters there are.
+        """
+        direct = direct_call(kernel, check.problem, self._programs)
+        if direct is None:
+            return kernel.prepared(*check.operands)
+        return functools.partial(direct, *check.arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A kernel before the operands of a rig."""
+
+    rig: CpuRig
+    kernel: CpuKernel
+    program: CasedProgram
+
+    @property
+    def cases(self) -> Sequence[Check]:
+        return self.rig.checks(self.program.cases)
+
+    def place(self, case: Check) -> AbstractContextManager[ClockedBench]:
+        call = functools.partial(self.kernel, *case.arguments)
+        return contextlib.nullcontext(self.rig.bench(case, call))
+
+    def problem(self) -> AbstractContextManager[ClockedBench]:
+        return contextlib.nullcontext(self._bench(self.rig.large))
+
+    def probe(self, best_s: float | None) -> Probe | None:
+        if best_s is None or best_s <= PROBE_BEST_S or not self.program.shrinks:
+            return None
+        whole, small = self.rig.large.problem, self.rig.shrunk.problem
+        return Probe(
+            self._bench(self.rig.shrunk),
+            whole.flops / small.flops,
+            f"sizes divided by {PROBE_SHRINK}",
+        )
+
+    def _bench(self, check: Check) -> ClockedBench:
+        return self.rig.bench(check, self.rig.call(self.kernel, check))

@@ -1,0 +1,176 @@
+"""What products of several GPUs are compared with: cuBLAS on one, or cuBLASXt from the host."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from autotune.core.dtypes import DTYPES
+from autotune.distributed.hybrid.operands import GuardedBlock
+from autotune.gpu.measure.baseline import Cublas, CublasError, find_cublas
+from autotune.gpu.nvidia.driver.context import activated
+from autotune.gpu.nvidia.driver.interface import driver
+from autotune.operations.problem import Gemm
+
+if TYPE_CHECKING:
+    from autotune.gpu.matrix import DeviceMatrix
+    from autotune.operations.references import Matrix
+    from autotune.operations.verification import ProductCheck
+
+_BLOCK = 4096
+_PIN = 1  # CUBLASXT_PINNING_ENABLED
+
+
+class CublasXt:
+    """Products of host arrays by cuBLASXt, which cuts them into tiles for all GPUs.
+
+    Args:
+        dtype: float32 or float64.
+        devices: how many GPUs, the driver's first ones.
+        block: rows and columns of a tile.
+        pin: let it page-lock the operands in every call.
+
+    Raises:
+        CublasError: there is no cuBLASXt, or it does not start.
+
+    Attributes:
+        name: for people.
+    """
+
+    def __init__(
+        self, dtype: str, devices: int, block: int = _BLOCK, *, pin: bool = False
+    ) -> None:
+        self._library = find_cublas()
+        if self._library is None or not hasattr(self._library, "cublasXtCreate"):
+            raise CublasError("there is no cuBLASXt")
+        row = DTYPES[dtype]
+        self._function, self._scalar = f"cublasXt{row.blas}gemm", row.scalar
+        self._handle = ctypes.c_void_p()
+        self._call("cublasXtCreate", ctypes.byref(self._handle))
+        numbers = (ctypes.c_int * devices)(*range(devices))
+        self._call("cublasXtDeviceSelect", self._handle, devices, numbers)
+        self._call("cublasXtSetBlockDim", self._handle, block)
+        if pin:
+            self._call("cublasXtSetPinningMemMode", self._handle, _PIN)
+        plural = "" if devices == 1 else "s"
+        self.name = f"cuBLASXt on {devices} GPU{plural} ({dtype}, tiles of {block})"
+
+    def multiply(
+        self, a: Matrix, b: Matrix, c: Matrix, alpha: float = 1.0, beta: float = 0.0
+    ) -> None:
+        """``c = alpha a b + beta c`` on host arrays whose rows are contiguous; waits for it."""
+        m, n = a.shape
+        k = b.shape[1]
+        strides = [each.strides[0] // each.itemsize for each in (a, b, c)]
+        # Column-major there: what is stored row-major is the transpose, and C' = B' A'.
+        self._call(
+            self._function,
+            self._handle,
+            0,
+            0,
+            *map(ctypes.c_size_t, (k, m, n)),
+            ctypes.byref(self._scalar(alpha)),
+            ctypes.c_void_p(b.ctypes.data),
+            ctypes.c_size_t(strides[1]),
+            ctypes.c_void_p(a.ctypes.data),
+            ctypes.c_size_t(strides[0]),
+            ctypes.byref(self._scalar(beta)),
+            ctypes.c_void_p(c.ctypes.data),
+            ctypes.c_size_t(strides[2]),
+        )
+
+    def close(self) -> None:
+        """Free what it holds on the GPUs."""
+        self._call("cublasXtDestroy", self._handle)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        status = getattr(self._library, name)(*arguments)
+        if status != 0:
+            raise CublasError(f"{name} failed with status {status}")
+
+
+class OneGpu:
+    """Products by cuBLAS on the first GPU, of matrices in its memory.
+
+    Args:
+        m: rows of A and C.
+        n: the reduction.
+        k: columns of B and C.
+        dtype: float32 or float64.
+
+    Raises:
+        CublasError: there is no cuBLAS, or it does not start.
+
+    Attributes:
+        name: for people.
+    """
+
+    def __init__(self, m: int, n: int, k: int, dtype: str) -> None:
+        library = find_cublas()
+        if library is None:
+            raise CublasError("there is no cuBLAS")
+        with activated(0):
+            self._stream = driver().stream()
+            self._cublas = Cublas(library, "cublas.gemm", Gemm(m, n, k, dtype), self._stream)
+        self.name = f"cuBLAS {self._cublas.version} on one GPU ({dtype}, TF32 off)"
+
+    def multiply(self, a: DeviceMatrix, b: DeviceMatrix, c: DeviceMatrix) -> None:
+        """``c = a b``; waits for it."""
+        with activated(0):
+            self._cublas.launch(a.address, a.stride, b.address, b.stride, c.address, c.stride)
+            self._stream.synchronize()
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """What programs are compared with.
+
+    Attributes:
+        name: library, version and GPUs, for people.
+        call: one product of the operands that it was opened for.
+    """
+
+    name: str
+    call: Callable[[], object]
+
+
+def open_library(check: ProductCheck, dtype: str, operands: str, devices: int) -> Library:
+    """The library for operands that are where a program takes them, seen to be right.
+
+    Args:
+        check: the operands on the host, and what C must be.
+        dtype: float32 or float64.
+        operands: "host" has it use all GPUs; else it is given all on the first.
+        devices: GPUs to use at most.
+
+    Raises:
+        CublasError: there is none, or it is wrong.
+    """
+    check.prepare()
+    m, n, k = check.case.sizes
+    if operands == "host":
+        vendor = CublasXt(dtype, devices)
+        made = Library(vendor.name, functools.partial(vendor.multiply, check.a, check.b, check.c))
+        made.call()
+    else:
+        one = OneGpu(m, n, k, dtype)
+        blocks = []
+        for whole in (check.a, check.b, check.c):
+            rows = 0, whole.shape[0]
+            blocks.append(GuardedBlock(0, rows, whole.shape[1], dtype, padding=0))
+            blocks[-1].store(whole)
+        # Memory is given back with the blocks, which the library therefore holds.
+        made = Library(one.name, functools.partial(_multiply, one, blocks))
+        made.call()
+        blocks[-1].load(check.c)
+    if not check.judge("ieee").right:
+        raise CublasError(f"{made.name} is wrong here")
+    return made
+
+
+def _multiply(one: OneGpu, blocks: list[GuardedBlock]) -> None:
+    a, b, c = (each.matrix for each in blocks)
+    one.multiply(a, b, c)

@@ -1,0 +1,176 @@
+"""A program bound to a problem, called on arrays of the host or of the GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.core.dtypes import DTYPES
+from autotune.core.errors import OperandError
+from autotune.distributed.grid import Block
+from autotune.gpu.arrays.operands import DeviceArray, check_place
+from autotune.gpu.matrix import DeviceMatrix, check_apart
+from autotune.operations.calls import real
+from autotune.serving.host_operands import check_operands, element_strides
+
+if TYPE_CHECKING:
+    from autotune.distributed.hybrid.loading import Plan
+    from autotune.operations.problem import Gemm
+
+Look = Callable[[str, Any], DeviceArray]
+"""``look(name, array)``: all about an array of any library, once work on it is done."""
+
+Allocate = Callable[[Any, tuple[int, int], str], Any]
+"""``allocate(like, shape, dtype)``: an array of the library of another, on its GPU."""
+
+
+class HybridCall:
+    """``kernel(a, b, out, alpha, beta, stream)``: checks operands, then computes; returns C.
+
+    Calls from several threads take turns.
+
+    Args:
+        problem: what is computed.
+        operands: "host", "device" or "blocks".
+        make_plan: makes the emitted program's plan for the problem, at the first use; what is to
+            be freed after it goes to the stack.
+        look: reads arrays of GPUs.
+        allocate: makes them.
+    """
+
+    def __init__(
+        self,
+        problem: Gemm,
+        operands: str,
+        make_plan: Callable[[contextlib.ExitStack], Plan],
+        look: Look,
+        allocate: Allocate,
+    ) -> None:
+        self._problem = problem
+        self._operands = operands
+        self._make_plan = make_plan
+        self._look = look
+        self._allocate = allocate
+        self._plan: Plan | None = None
+        self._resources = contextlib.ExitStack()
+        # Threads and memory of a kernel that nobody holds any more; at exit the driver sees to it.
+        weakref.finalize(self, self._resources.close).atexit = False
+        self._lock = threading.RLock()
+
+    @property
+    def plan(self) -> Plan:
+        """The plan, made now if it has not been."""
+        with self._lock:
+            if self._plan is None:
+                with contextlib.ExitStack() as made:  # what fails leaves nothing behind
+                    self._plan = self._make_plan(made)
+                    made.callback(self._plan.free)
+                    self._resources.callback(made.pop_all().close)
+            return self._plan
+
+    @property
+    def blocks(self) -> list[tuple[Block, Block, Block]]:
+        """Which parts of A, B and C every GPU keeps.
+
+        Raises:
+            OperandError: the operands are whole.
+        """
+        if self._operands != "blocks":
+            raise OperandError(
+                f'blocks are kept with operands="blocks" only, and these are "{self._operands}"'
+            )
+        n, k = self._problem.n, self._problem.k
+        return [
+            (Block(rows, (0, n)), Block(rows_of_b, (0, k)), Block(rows, (0, k)))
+            for rows, rows_of_b in self.plan.blocks()
+        ]
+
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        out: Any = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Any = None,
+    ) -> Any:
+        """See `autotune.targets.Kernel` and `autotune.distributed.hybrid.bind.HybridKernel`."""
+        if stream is not None:
+            raise OperandError(
+                f"a hybrid kernel has streams of its own, got {stream!r:.80}: leave it out"
+            )
+        alpha, beta = real("alpha", alpha), real("beta", beta)
+        with self._lock:
+            if self._operands == "host":
+                c = check_operands(self._problem, (a, b), out, {"beta": beta})
+                self.plan.from_host(_rows(a), _rows(b), c, alpha, beta)
+                return c
+            if out is None and beta != 0:
+                raise OperandError(
+                    f"beta = {beta} scales what out holds: pass out=, or use beta = 0"
+                )
+            if self._operands == "device":
+                return self._from_device(a, b, out, alpha, beta)
+            return self._on_blocks(a, b, out, alpha, beta)
+
+    def free(self) -> None:
+        """Give threads, streams and memory back; the next call makes them again."""
+        with self._lock:
+            self._resources.close()
+            self._plan = None
+
+    def _from_device(self, a: Any, b: Any, out: Any, alpha: float, beta: float) -> Any:
+        problem = self._problem
+        if out is None:
+            out = self._allocate(a, problem.c_shape, problem.dtype)
+        at_a = self._place("a", a, problem.a_shape, 0)
+        at_b = self._place("b", b, problem.b_shape, 0)
+        at_c = self._place("out", out, problem.c_shape, 0)
+        check_apart(at_c, a=at_a, b=at_b)
+        self.plan.from_device(at_a, at_b, at_c, alpha, beta)
+        return out
+
+    def _on_blocks(self, a: Any, b: Any, out: Any, alpha: float, beta: float) -> Any:
+        spans = self.blocks
+        for name, parts in (("a", a), ("b", b), ("out", out)):
+            fits = isinstance(parts, Sequence) and len(parts) == len(spans)
+            if not fits and not (name == "out" and parts is None):
+                raise OperandError(
+                    f"{name} must be a list of {len(spans)} arrays, the block of every GPU "
+                    f"(see Kernel.blocks), got {type(parts).__name__}"
+                )
+        if out is None:
+            out = [
+                self._allocate(like, of_c.shape, self._problem.dtype)
+                for like, (_, _, of_c) in zip(a, spans, strict=True)
+            ]
+        at_a, at_b, at_c = (
+            [
+                self._place(f"{name}[{device}]", part, span[which].shape, device)
+                for device, (part, span) in enumerate(zip(parts, spans, strict=True))
+            ]
+            for which, (name, parts) in enumerate((("a", a), ("b", b), ("out", out)))
+        )
+        for of_a, of_b, of_c in zip(at_a, at_b, at_c, strict=True):
+            check_apart(of_c, a=of_a, b=of_b)
+        self.plan.on_blocks(at_a, at_b, at_c, alpha, beta)
+        return out
+
+    def _place(self, name: str, array: Any, shape: tuple[int, int], device: int) -> DeviceMatrix:
+        found = self._look(name, array)
+        written = name.startswith("out")
+        address, (stride,) = check_place(name, found, shape, self._problem.dtype, written=written)
+        if found.device != device:
+            raise OperandError(f"{name} must be on GPU {device}, and is on {found.device}")
+        dtype = DTYPES[self._problem.dtype].numpy
+        return DeviceMatrix(device, address, shape, (stride, 1), dtype)
+
+
+def _rows(array: Any) -> Any:
+    """The array, or a copy of it, with contiguous rows."""
+    return np.ascontiguousarray(array) if element_strides(array) is None else array

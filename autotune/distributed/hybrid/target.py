@@ -1,0 +1,176 @@
+"""The target `hybrid`: the GPUs of a host, driven by host threads."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, ClassVar
+
+from autotune.core.dtypes import DTYPES
+from autotune.core.errors import InputError
+from autotune.core.limits import HybridLimits
+from autotune.core.suggestions import must_be
+from autotune.serving.target import Option, Placement, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from autotune.core.check import Check
+    from autotune.core.configuration import Candidate
+    from autotune.core.device import Device, DeviceFingerprint
+    from autotune.families.family import KernelFamily
+    from autotune.families.gpu.launch import Binary
+    from autotune.families.languages import Language
+    from autotune.families.program_cache import ProgramCache
+    from autotune.measuring.evaluator import Evaluator
+    from autotune.operations.problem import Problem
+    from autotune.serving.kernel import BoundKernel, Kernel, Request
+    from autotune.serving.target import Work
+
+PLACEMENTS = ("host", "device", "blocks")
+"""Where operands are: in the memory of the host, whole on the first GPU, or in blocks on all."""
+
+
+class HybridTarget(Target):
+    """Emitted programs whose host threads drive the streams of one or more GPUs.
+
+    Args:
+        gpus: GPUs to use, the driver's first ones; None takes all that this process may use.
+        operands: where the operands of the tuned kernel are; one of `PLACEMENTS`.
+
+    Attributes:
+        operands: the same.
+
+    Raises:
+        InputError: `gpus` is less than 1, or `operands` is unknown.
+    """
+
+    name: ClassVar[str] = "hybrid"
+    OPTIONS: ClassVar[tuple[Option, ...]] = (
+        Option("gpus", "GPUs to use, the first ones (default: all)", int),
+        Option(
+            "operands",
+            "host (the default), device, whole on the first GPU, or blocks, on all GPUs",
+            metavar="WHERE",
+            choices=PLACEMENTS,
+        ),
+    )
+
+    @classmethod
+    def language(cls) -> Language:
+        """Python whose threads drive the GPUs."""
+        from autotune.families.languages import Language
+        from autotune.families.python_source import check_module
+
+        return Language(
+            limits=frozenset(each.name for each in fields(HybridLimits)),
+            check=check_module,
+            names=lambda family, constants, dtype, out_dtype: {"ctype": DTYPES[dtype].c_type},
+            reserved=lambda operation: frozenset({"ctype"}),
+            local={"cuda": ()},
+        )
+
+    @classmethod
+    def placement(cls, fingerprint: DeviceFingerprint) -> Placement:
+        """So many GPUs, with the operands where they were."""
+        fields = fingerprint.fields
+        operands = str(fields["operands"])
+        return Placement(
+            options={
+                "gpus": int(fields["gpus"]),
+                **({} if operands == "host" else {"operands": operands}),
+            },
+            device=fingerprint.name.partition(" x ")[2],  # "4 x NVIDIA H200"
+        )
+
+    @property
+    def names_devices(self) -> bool:
+        """GPUs that are not here can be described."""
+        return True
+
+    def __init__(self, gpus: int | None = None, operands: str = "host") -> None:
+        if gpus is not None and gpus < 1:
+            raise InputError(f"gpus must be at least 1, got {gpus}")
+        if operands not in PLACEMENTS:
+            raise InputError(must_be("operands", operands, PLACEMENTS))
+        self._gpus = gpus
+        self.operands = operands
+
+    def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:
+        """The GPUs here, or as many as were asked for of a kind that is only described."""
+        from autotune.distributed.hybrid.identity import device_of, read_gpus
+        from autotune.operations.problem import only_gemm
+
+        if problem is not None and only_gemm(problem, "target hybrid").layout != "nn":
+            raise InputError(
+                f"layout must be nn on target hybrid, got {problem.label}: transpose the operands"
+            )
+        if name is None:
+            gpu, count, reach = read_gpus(self._gpus)
+            return device_of(gpu, count, self.operands, reach=reach)
+        if str(name).strip().isdecimal():
+            raise InputError(
+                f"target hybrid uses the first GPUs, got device {name}: choose them with "
+                "CUDA_VISIBLE_DEVICES"
+            )
+        from autotune.gpu.target import CudaTarget
+
+        described = CudaTarget().device(None, name)
+        return device_of(described, self._gpus or 1, self.operands, reach=True)
+
+    def evaluator(self, work: Work, beside: Evaluator | None = None) -> Evaluator:
+        """One process that owns the GPUs, whatever else is open beside it."""
+        from autotune.distributed.hybrid.bind import choose_local
+        from autotune.distributed.hybrid.evaluator import HybridEvaluator
+        from autotune.gpu.nvidia.driver.interface import driver
+        from autotune.operations.problem import only_gemm
+
+        work.device.check_here()
+        driver()  # says what is missing, before a process is started
+
+        return HybridEvaluator(
+            only_gemm(work.problem, "target hybrid"),
+            work.families,
+            work.device,
+            work.programs,
+            self.operands,
+            lambda wanted: choose_local(wanted, work.programs),
+            effort=work.effort,
+            seed=work.seed,
+        )
+
+    def kernel(
+        self,
+        family: KernelFamily,
+        candidate: Candidate,
+        problem: Problem,
+        device: Device,
+        programs: ProgramCache,
+        binary: Binary | None = None,
+    ) -> BoundKernel:
+        """The emitted program; its threads and streams are made at the first call."""
+        from autotune.distributed.hybrid.bind import bind
+        from autotune.operations.problem import only_gemm
+
+        device.check_here()
+        return bind(
+            family,
+            candidate,
+            only_gemm(problem, "target hybrid"),
+            device.limits,
+            self.operands,
+            programs,
+        )
+
+    def load(self, request: Request) -> Kernel:
+        """A kernel that says which blocks go where, and can be freed."""
+        from autotune.distributed.hybrid.bind import HybridKernel
+        from autotune.serving.loading import load_kernel
+
+        return load_kernel(self, request, HybridKernel)
+
+    @classmethod
+    def examine(cls) -> Iterator[Check]:
+        """How many GPUs there are, and whether they reach each other."""
+        from autotune.distributed.hybrid.examining import examine
+
+        return examine()

@@ -1,0 +1,248 @@
+"""GPUs and what is done with them: memory, streams, events, copies and products."""
+
+from __future__ import annotations
+
+import struct
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+from autotune.core.dtypes import DTYPES
+from autotune.families.gpu.launch import LaunchStep
+from autotune.gpu.matrix import HOST, DeviceMatrix
+from autotune.gpu.nvidia.driver.context import activated, driver_errors
+from autotune.gpu.nvidia.driver.interface import driver
+
+if TYPE_CHECKING:
+    import contextlib
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    from numpy.typing import NDArray
+
+    from autotune.distributed.machine.products import Products
+    from autotune.gpu.nvidia.driver.interface import Driver, Memory, Module, Run
+
+_Kind: TypeAlias = tuple[int, bool]
+"""Of streams: whose they are, and whether they are urgent."""
+
+_BLOCK = (256, 1, 1)
+_GRID = (8, 512, 1)
+
+
+class GpuMachine:
+    """GPUs of this host; see `autotune.distributed.hybrid.machine.Machine`.
+
+    `close` frees what has not been freed.
+
+    Args:
+        devices: the driver's numbers of the GPUs.
+        dtype: of all matrices.
+        products: what multiplies within a GPU; closed with the machine.
+        using: the driver whose streams and events these are; None takes the process's.
+
+    Raises:
+        MissingDependencyError: the driver or its bindings are missing.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[int],
+        dtype: str,
+        products: Products,
+        using: Driver | None = None,
+    ) -> None:
+        self.devices = len(devices)
+        self._ordinals = devices
+        self._dtype = DTYPES[dtype].numpy
+        self._products = products
+        self._driver = using or driver()
+        self._held: dict[int, tuple[int, Memory]] = {}  # by address, or identity on the host
+        # What nobody holds is destroyed, with PyCUDA in whatever context is current then: all of
+        # this is held until `close`, and used again.
+        self._streams: dict[int, tuple[_Kind, Any]] = {}  # with their kinds, by identity
+        self._idle_streams: defaultdict[_Kind, list[Any]] = defaultdict(list)
+        self._idle_events: dict[int, list[Any]] = {each: [] for each in devices}
+        self._used_events: dict[int, list[Any]] = {each: [] for each in devices}
+        self._functions: dict[tuple[int, str], tuple[Module, Run]] = {}  # by device and source
+        self._let_reach()
+
+    def here(self, device: int) -> contextlib.AbstractContextManager[None]:
+        """See `Machine.here`."""
+        return activated(device)
+
+    def stream(self, device: int, *, urgent: bool = False) -> Any:
+        """See `Machine.stream`; the blocks of an urgent one get multiprocessors before others'."""
+        kind = device, urgent
+        if self._idle_streams[kind]:
+            return self._idle_streams[kind].pop()
+        with activated(device):
+            stream = self._driver.stream(blocking=False, urgent=urgent)
+        self._streams[id(stream)] = kind, stream
+        return stream
+
+    def memory(self, device: int, rows: int, columns: int) -> DeviceMatrix:
+        """See `Machine.memory`; rows start at multiples of 16 bytes."""
+        itemsize = self._dtype.itemsize
+        unit = max(1, 16 // itemsize)
+        stride = -(-columns // unit) * unit
+        allocation = self.allocate(device, rows * stride * itemsize)
+        address = int(allocation)
+        self._held[address] = device, allocation
+        return DeviceMatrix(device, address, (rows, columns), (stride, 1), self._dtype)
+
+    def allocate(self, device: int, size: int) -> Memory:
+        """Bytes of a GPU's memory, which live as long as what is returned."""
+        with activated(device):
+            return self._driver.allocate(max(1, size))
+
+    def pinned(self, count: int, dtype: Any = None) -> NDArray[Any]:
+        """See `Machine.pinned`.
+
+        Args:
+            count: elements.
+            dtype: of them; None means that of the matrices.
+        """
+        with activated(self._ordinals[0]):
+            elements, memory = self._driver.pinned(count, dtype or self._dtype)
+        self._held[id(elements)] = self._ordinals[0], memory
+        return elements
+
+    def lock(self, array: NDArray[Any]) -> Any:
+        """See `Machine.lock`; None where the driver refuses, which costs speed alone."""
+        start, end = DeviceMatrix.of_host(array).span
+        with activated(self._ordinals[0]):
+            return start if self._driver.lock(start, end - start) else None
+
+    def unlock(self, locked: Any) -> None:
+        """See `Machine.unlock`."""
+        if locked is not None:
+            with activated(self._ordinals[0]):
+                self._driver.unlock(locked)
+
+    def is_locked(self, array: NDArray[Any]) -> bool:
+        """See `Machine.is_locked`."""
+        return self._driver.is_locked(array.ctypes.data)
+
+    def copy(self, target: Any, source: Any, stream: Any) -> None:
+        """See `Machine.copy`."""
+        to, of = (
+            each if isinstance(each, DeviceMatrix) else DeviceMatrix.of_host(each)
+            for each in (target, source)
+        )
+        if not to.size:
+            return
+        rows, row_bytes = 1, to.nbytes
+        pitches = row_bytes, row_bytes
+        if not (to.contiguous and of.contiguous):
+            itemsize = to.dtype.itemsize
+            rows, row_bytes = to.shape[0], to.shape[1] * itemsize
+            pitches = to.stride * itemsize, of.stride * itemsize
+        ends = (to.address, pitches[0]), (of.address, pitches[1])
+        if HOST in (to.device, of.device) or to.device == of.device:
+            self._driver.copy_rows(*ends, row_bytes, rows, stream)
+        else:
+            devices = to.device, of.device
+            self._driver.copy_across(*ends, row_bytes, rows, devices, stream)
+
+    def multiply(self, a: Any, b: Any, c: Any, alpha: float, beta: float, stream: Any) -> None:
+        """See `Machine.multiply`."""
+        (m, n), k = a.shape, b.shape[1]
+        launch = self._products.launch(c.device, m, n, k)
+        launch(a.address, a.stride, b.address, b.stride, c.address, c.stride, alpha, beta, stream)
+
+    def kernel(self, source: str, name: str) -> Callable[[Any, Any, Any], None]:
+        """See `Machine.kernel`: ``(target, stride, source, stride, rows, columns)``."""
+        if (self._ordinals[0], source) not in self._functions:
+            cubin = self._products.compile(source, name)
+            step = LaunchStep(name, _GRID, _BLOCK)
+            for device in self._ordinals:
+                with activated(device):
+                    module = self._driver.load(cubin)
+                    self._functions[device, source] = module, module.runner([step])
+
+        def run(target: DeviceMatrix, other: DeviceMatrix, stream: Any) -> None:
+            places = target.address, target.stride, other.address, other.stride
+            arguments = struct.pack("PqPqqq", *places, *target.shape)
+            _, launch = self._functions[target.device, source]
+            launch(arguments, stream)
+
+        return run
+
+    def record(self, stream: Any) -> Any:
+        """See `Machine.record`; the stream's GPU is current."""
+        (device, _), _ = self._streams[id(stream)]
+        try:
+            event = self._idle_events[device].pop()
+        except IndexError:
+            event = self._driver.event(timed=False)
+        event.record(stream)
+        self._used_events[device].append(event)
+        return event
+
+    def wait(self, stream: Any, event: Any) -> None:
+        """See `Machine.wait`."""
+        stream.wait_for_event(event)
+
+    def finish(self, what: Any) -> None:
+        """See `Machine.finish`."""
+        what.synchronize()
+
+    def is_past(self, event: Any) -> bool:
+        """Whether an event has come to pass."""
+        past: bool = event.query()
+        return past
+
+    def reuse_events(self) -> None:
+        """See `Machine.reuse_events`."""
+        for device, used in self._used_events.items():
+            self._idle_events[device].extend(used)
+            used.clear()
+
+    def free(self, what: Any) -> None:
+        """See `Machine.free`."""
+        if id(what) in self._streams:
+            self._idle_streams[self._streams[id(what)][0]].append(what)
+            return
+        key = what.address if isinstance(what, DeviceMatrix) else id(what)
+        device, memory = self._held.pop(key)
+        with activated(device):
+            memory.free()
+
+    def close(self) -> None:
+        """Free everything; plans must have been freed first."""
+        self._products.close()
+        for (device, _), (module, _) in self._functions.items():
+            with activated(device):
+                module.unload()
+        self._functions.clear()
+        for device, memory in self._held.values():
+            with activated(device):
+                memory.free()
+        self._held.clear()
+        for device in self._ordinals:
+            with activated(device):
+                self._idle_events[device].clear()
+                self._used_events[device].clear()
+                for urgent in (False, True):
+                    self._idle_streams[device, urgent].clear()
+                self._streams = {k: v for k, v in self._streams.items() if v[0][0] != device}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None or not issubclass(kind, driver_errors()):
+            self.close()
+
+    def _let_reach(self) -> None:
+        """Let every GPU reach the memory of every other one, where the hardware can."""
+        for device in self._ordinals:
+            with activated(device):
+                for other in self._ordinals:
+                    if other != device:
+                        self._driver.let_reach(other)

@@ -1,0 +1,184 @@
+"""Which GPU is a rank's, and what the GPUs of a set of ranks are."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import re
+import subprocess
+from typing import TYPE_CHECKING
+
+from autotune.core.errors import AutotuneError, InputError, MissingDependencyError
+from autotune.core.interpreter import python
+from autotune.distributed.mpi.mapped_files import mapped_files
+from autotune.distributed.mpi.messages import GpuSet
+from autotune.distributed.mpi.patience import patience_s
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mpi4py.MPI import Intracomm
+
+    from autotune.core.device import Device
+    from autotune.distributed.mpi.gpu.cuda import Gpu
+
+_taken: Gpu | None = None
+
+
+def count_gpus() -> int:
+    """How many GPUs this process may use.
+
+    Raises:
+        MissingDependencyError: the bindings or the driver are missing, or there is no GPU.
+    """
+    from autotune.gpu.nvidia.device.identity import load_driver, read_gpu
+
+    read_gpu()  # says clearly what is missing
+    _, count = load_driver().cuDeviceGetCount()
+    return int(count)
+
+
+def check_gpus(ranks: int) -> Device:
+    """The GPU that ranks started here have each one like.
+
+    Raises:
+        InputError: there are fewer GPUs than ranks.
+        MissingDependencyError: there is none, or what runs kernels on them is not installed.
+    """
+    from autotune.gpu.nvidia.device.identity import read_gpu
+    from autotune.gpu.nvidia.driver.interface import driver
+
+    count = count_gpus()
+    if ranks > count:
+        raise InputError(too_few(ranks, count))
+    driver()
+    return read_gpu()
+
+
+def too_few(ranks: int, gpus: int) -> str:
+    """What to say where ranks of one machine cannot have a GPU each."""
+    have = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+    return f"each rank takes a GPU of its own, got {ranks} ranks with {have}: start {gpus}"
+
+
+def take_gpu(comm: Intracomm) -> Gpu:
+    """This rank's GPU, which is the process's from now on: one for each rank of a node, in order.
+
+    Raises:
+        InputError: there are fewer GPUs than ranks on a node; on every rank.
+        MissingDependencyError: a package or the driver is missing; on every rank.
+        LaunchError: the driver refuses a GPU; on every rank.
+    """
+    global _taken
+    from mpi4py import MPI
+
+    from autotune.distributed.mpi.gpu.cuda import Gpu
+
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    place, neighbours = node.rank, node.size
+    node.Free()
+    error: AutotuneError | None = None
+    if _taken is None:
+        try:
+            visible = count_gpus()
+            # A scheduler may show every rank one GPU, its own.
+            if visible < neighbours and visible > 1:
+                raise InputError(too_few(neighbours, visible))
+            _taken = Gpu(place % visible)
+        except AutotuneError as refused:
+            error = refused
+    mine = (MPI.Get_processor_name(), "" if _taken is None else _taken.bus)
+    told = comm.allgather((error, *mine))
+    for each, _, _ in told:
+        if each is not None:
+            raise each
+    buses = [where for _, *where in told]
+    here = [bus for name, bus in buses if name == mine[0]]
+    if len(set(map(tuple, buses))) < len(buses):
+        raise InputError(too_few(len(here), len(set(here))))
+    assert _taken is not None
+    return _taken
+
+
+def describe_gpus(comm: Intracomm) -> GpuSet:
+    """The GPUs of all ranks; called by all of them, the same on each.
+
+    Raises:
+        InputError: they are not alike, or there are fewer than ranks.
+        MissingDependencyError: a package or the driver is missing.
+    """
+    gpu = take_gpu(comm)
+    told = comm.allgather((gpu.name, takes_gpu_memory(), has_nccl()))
+    names = sorted({name for name, _, _ in told})
+    if len(names) > 1:
+        raise InputError(f"the ranks' GPUs must be alike, got {', '.join(names)}")
+    return GpuSet(
+        name=names[0],
+        count=comm.size,
+        cuda_aware=all(aware for _, aware, _ in told),
+        nccl=all(nccl for _, _, nccl in told),
+    )
+
+
+def expected_gpus(ranks: int, gpu: Device) -> GpuSet:
+    """The GPUs of ranks started here, as far as is known before they are.
+
+    Args:
+        ranks: how many.
+        gpu: the first of the GPUs.
+    """
+    aware, nccl = _abilities()
+    return GpuSet(gpu.fingerprint.name, ranks, aware, nccl)
+
+
+def takes_gpu_memory() -> bool:
+    """Whether the MPI library, which is loaded and started, says that it is CUDA-aware."""
+    for path in loaded_mpi(mapped_files("self")):
+        query = getattr(ctypes.CDLL(path), "MPIX_Query_cuda_support", None)
+        if query is not None:
+            return bool(query())
+    return False
+
+
+def loaded_mpi(paths: Iterable[str]) -> list[str]:
+    """Those of some paths that are MPI libraries."""
+    return sorted(path for path in paths if re.search(r"/libmpi(ch)?\.so[.\d]*$", path))
+
+
+def has_nccl() -> bool:
+    """Whether CuPy is here with its binding of NCCL."""
+    try:
+        from cupy.cuda import nccl
+    except ImportError:
+        return False
+    return bool(getattr(nccl, "available", True))
+
+
+@functools.cache
+def _abilities() -> tuple[bool, bool]:
+    """`takes_gpu_memory` and `has_nccl`, asked in a process of its own, which starts MPI."""
+    limit_s = patience_s()
+    try:
+        asked = subprocess.run(
+            python(
+                "import json; from mpi4py import MPI; "
+                "from autotune.distributed.mpi.gpu import gpus; "
+                "print(json.dumps([gpus.takes_gpu_memory(), gpus.has_nccl()]))"
+            ),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=limit_s,
+        )
+    except subprocess.TimeoutExpired:
+        raise MissingDependencyError(
+            f"MPI does not start within {limit_s:g} s: see what `python -c 'import mpi4py.MPI'` "
+            "does",
+            name="mpi4py",
+        ) from None
+    if asked.returncode:
+        told = asked.stderr.strip().rpartition("\n")[2]
+        raise MissingDependencyError(f"MPI does not start ({told[:200]})", name="mpi4py")
+    aware, nccl = json.loads(asked.stdout.strip().rpartition("\n")[2])
+    return aware, nccl

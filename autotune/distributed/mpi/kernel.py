@@ -1,0 +1,196 @@
+"""A distributed kernel as its ranks call it, and what they check of each other."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.core.errors import OperandError
+from autotune.distributed.grid import Block
+from autotune.distributed.mpi.patience import is_set, patience_s
+from autotune.distributed.mpi.ranks.meeting import Waiting, check_same, say_gone, wait
+from autotune.operations.calls import real
+from autotune.serving.host_operands import check_apart, check_operands, check_plain
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+    from autotune.distributed.mpi.loading import Plan
+    from autotune.operations.problem import Gemm
+
+
+_unfreed: dict[int, Intracomm] = {}
+"""The ranks of kernels that have not been freed, by identity: others may come to wait for this
+one."""
+
+
+class DistributedKernel:
+    """``kernel(a, b, out, alpha, beta, stream)`` on every rank: checks operands, then computes.
+
+    A call that one rank makes with operands or scalars that do not fit raises on all of them. One
+    that some ranks do not make is named in a line, and ends all of them if they have ended, or if
+    somebody has said how long to wait (`autotune.distributed.mpi.patience`).
+
+    Args:
+        problem: what is computed.
+        comm: the ranks.
+        plan: the emitted program's plan for the problem, on `comm`.
+        distributed: whether operands are kept in blocks by all ranks, or whole by rank 0.
+    """
+
+    def __init__(self, problem: Gemm, comm: Intracomm, plan: Plan, *, distributed: bool) -> None:
+        self._problem = problem
+        self._comm = comm
+        self._plan = plan
+        self._distributed = distributed
+        self._calls = 0
+        self._limit_s = patience_s()
+        _unfreed[id(comm)] = comm
+
+    @property
+    def blocks(self) -> tuple[Block, Block, Block]:
+        """Which parts of A, B and C this rank keeps."""
+        if not self._distributed:
+            raise OperandError('blocks are kept with operands="distributed" only: rank 0 has all')
+        a, b, c = (Block(rows, columns) for rows, columns in self._plan.homes())
+        return a, b, c
+
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        out: Any = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Any = None,
+    ) -> Any:
+        """See `autotune.targets.Kernel` and `MpiKernel`."""
+        fault: Exception | None = None
+        c: Any = None
+        try:
+            alpha, beta = real("alpha", alpha), real("beta", beta)
+            if stream is not None:
+                raise OperandError(f"an mpi kernel takes no stream, got {stream!r:.80}")
+            c = self._check(a, b, out, beta)
+        except Exception as error:  # whatever it is, the others wait for this rank
+            fault, alpha, beta = error, 0.0, 0.0
+        self._agree(fault, alpha, beta)
+        if self._distributed:
+            self._multiply_blocks(a, b, c, alpha, beta)
+        elif c is None:
+            self._plan.from_root(None, None, None, alpha, beta)
+        else:
+            whole = _packed(c)
+            self._plan.from_root(_packed(a), _packed(b), whole, alpha, beta)
+            if whole is not c:
+                c[...] = whole
+        return c
+
+    def _multiply_blocks(self, a: Any, b: Any, c: Any, alpha: float, beta: float) -> None:
+        """The product of blocks that have been checked."""
+        self._plan.on_blocks(_packed(a), _packed(b), c, alpha, beta)
+
+    def free(self) -> None:
+        """Give communicators and datatypes back."""
+        _unfreed.pop(id(self._comm), None)
+        self._plan.free()
+        self._comm.Free()
+
+    def _check(self, a: Any, b: Any, out: Any, beta: float) -> Any:
+        """What C goes to on this rank; None where nothing does."""
+        if self._distributed:
+            return self._check_blocks(a, b, out, beta)
+        if self._comm.rank == 0:
+            return check_operands(self._problem, (a, b), out, {"beta": beta})
+        if not (a is None and b is None and out is None):
+            raise OperandError(
+                f"operands are rank 0's alone, and rank {self._comm.rank} passes some: pass None "
+                'there, or load the kernel with operands="distributed"'
+            )
+        return None
+
+    def _check_blocks(self, a: Any, b: Any, out: Any, beta: float) -> Any:
+        dtype = np.dtype(self._problem.dtype)
+        shapes = [block.shape for block in self.blocks]
+        if out is None:
+            if beta != 0:
+                raise OperandError(
+                    f"beta = {beta} scales what out holds: pass out=, or use beta = 0"
+                )
+            out = np.empty(shapes[2], dtype)
+        for name, block, shape in zip(("a", "b", "out"), (a, b, out), shapes, strict=True):
+            if not isinstance(block, np.ndarray) or block.dtype != dtype or block.shape != shape:
+                got = type(block).__name__
+                if hasattr(block, "shape"):
+                    got = f"{getattr(block, 'dtype', got)} {block.shape}"
+                raise OperandError(
+                    f"{name} of rank {self._comm.rank} must be its block (see Kernel.blocks), "
+                    f"{dtype} {shape}, got {got}"
+                )
+            check_plain(name, block)
+        if not (out.flags.c_contiguous and out.flags.writeable):
+            raise OperandError("out must be contiguous and writeable: pass a copy")
+        check_apart(out, "a", a)
+        check_apart(out, "b", b)
+        return out
+
+    def _agree(self, fault: Exception | None, alpha: float, beta: float) -> None:
+        """Raise on every rank what is at fault on any.
+
+        Raises:
+            OperandError: an operand does not fit, or the ranks differ in alpha or beta.
+            Exception: whatever else is at fault on this rank.
+        """
+        from mpi4py import MPI
+
+        # As whole numbers, of which there is always a largest: there is none of what is no number.
+        of_alpha, of_beta = np.array([alpha, beta], "float64").view("int64")
+        mine = np.array([bool(fault), of_alpha, ~of_alpha, of_beta, ~of_beta], "int64")
+        largest = np.empty_like(mine)
+        request = self._comm.Iallreduce(mine, largest, MPI.MAX)
+        wait(self._comm, request, self._waiting)
+        self._calls += 1
+        same = largest[1] == ~largest[2] and largest[3] == ~largest[4]
+        if largest[0] or not same:
+            everybodys = self._comm.allgather(_told(fault))
+            if fault is not None and not isinstance(fault, OperandError):
+                raise fault
+            for rank, told in enumerate(everybodys):
+                if told:
+                    raise OperandError(f"rank {rank}: {told}")
+            check_same(self._comm, alpha=alpha, beta=beta)
+
+    def _waiting(self) -> Waiting:
+        name = f"call {self._calls + 1} of the kernel for {self._problem.label}"
+        return Waiting(name, self._limit_s, ends=is_set())
+
+
+def _told(fault: Exception | None) -> str:
+    if fault is None:
+        return ""
+    if isinstance(fault, OperandError):
+        return str(fault)
+    return f"{type(fault).__name__}: {fault}"
+
+
+@atexit.register
+def _leave() -> None:
+    """Tell ranks that wait for this one, or are going to, that it has ended: MPI would not."""
+    if not _unfreed:
+        return
+    from mpi4py import MPI
+
+    if MPI.Is_finalized():
+        return
+    error = getattr(sys, "last_value", None)  # what nobody caught
+    told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+    for comm in _unfreed.values():
+        say_gone(comm, "its program is at an end" if error is None else told)
+
+
+def _packed(array: Any) -> Any:
+    """The array, or a copy, with one row right after the other."""
+    return np.ascontiguousarray(array)

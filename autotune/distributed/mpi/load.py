@@ -1,0 +1,202 @@
+"""Kernels of a communicator: loaded on every rank of it, called on every rank of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from autotune.core.errors import AutotuneError, InputError
+from autotune.core.paths import CacheLocations
+from autotune.distributed.grid import Block
+from autotune.distributed.mpi.gpu_kernel import GpuDistributedKernel
+from autotune.distributed.mpi.kernel import DistributedKernel
+from autotune.distributed.mpi.loading import load_product, load_program
+from autotune.distributed.mpi.local import choose_gpu_local, mpi_program
+from autotune.distributed.mpi.ranks.meeting import check_same, meet, share_error
+from autotune.distributed.mpi.ranks.ranks import Together, describe
+from autotune.families.program_cache import ProgramCache
+from autotune.operations.problem import Gemm, only_gemm
+from autotune.serving.kernel import ProductKernel
+from autotune.serving.lookup import look_up
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from autotune.core.configuration import Candidate
+    from autotune.distributed.mpi.gpu.rank import GpuRank
+    from autotune.distributed.mpi.loading import MakePlan
+    from autotune.distributed.mpi.messages import MpiProgram, RankSet
+    from autotune.serving.kernel import Request
+    from autotune.serving.target import Target
+    from autotune.store import Match
+
+_T = TypeVar("_T")
+_Loaded = TypeVar("_Loaded", "MakePlan", "GpuRank")
+
+COMPILING = 5.0
+"""How often the usual time ranks wait for each other where each compiles a kernel."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class MpiKernel(ProductKernel):
+    """A tuned kernel of a communicator; every rank of it makes every call.
+
+    With operands at the root, rank 0 passes A, B and C whole and the others pass None and get
+    None. With distributed operands every rank passes its `blocks`.
+    """
+
+    _bound: DistributedKernel
+
+    @property
+    def blocks(self) -> tuple[Block, Block, Block]:
+        """Which parts of A, B and C this rank keeps, where the operands are distributed."""
+        return self._bound.blocks
+
+    def free(self) -> None:
+        """Give communicators and datatypes back; every rank calls it, before MPI ends."""
+        self._bound.free()
+
+
+def load_distributed(
+    request: Request,
+    comm: Any,
+    target_of: Callable[[RankSet], Target],
+    *,
+    operands: str,
+    local: str,
+) -> MpiKernel:
+    """The tuned kernel for a problem on a communicator; every rank calls it alike.
+
+    Rank 0 looks it up in its cache; the others are sent the program.
+
+    Args:
+        request: what was asked for.
+        comm: an mpi4py communicator; it is duplicated.
+        target_of: the target on the ranks of a communicator.
+        operands: "root" or "distributed".
+        local: "cpu", or "cuda" where each rank has a GPU of its own: then distributed operands
+            are device arrays, each in its rank's GPU, and those of rank 0 in the host's memory.
+
+    A rank that does not call it within the time that ranks wait for each other
+    (`autotune.distributed.mpi.patience`) ends all of them, with a line that names it.
+
+    Raises:
+        OperandError: ranks call it with different arguments.
+        InputError: with local="cuda", there are fewer GPUs than ranks.
+        NotTunedError: as for `autotune.load`, on every rank; so are its other errors.
+    """
+    gemm = only_gemm(request.problem, "target mpi")
+    meet(comm, f"the call of load for {gemm.label}")
+    check_same(comm, problem=gemm.label, operands=operands, local=local, match=request.match)
+    with _communicators():
+        own = comm.Dup()
+    try:
+        with Together(own, agreed=AutotuneError):
+            ranks = describe(own, gpus=local == "cuda")
+            programs = ProgramCache.of(CacheLocations.at(request.cache))
+
+            def find() -> tuple[Candidate, Match, MpiProgram]:
+                found = look_up(
+                    gemm,
+                    target_of(ranks),
+                    match=request.match,
+                    cache=request.cache,
+                    extra_families=request.extra_families,
+                )
+                chosen = found.candidate.configuration
+                limits = found.device.limits
+                program = mpi_program(found.family, chosen, gemm, limits, programs)
+                return found.candidate, found.match, program
+
+            candidate, matched, program = _of_rank_0(own, find)
+            make_plan = _on_all(own, lambda: load_program(program, programs, own))
+            with _communicators():
+                plan = make_plan(own, gemm.m, gemm.n, gemm.k)
+    except AutotuneError:  # on every rank
+        own.Free()
+        raise
+    distributed = operands == "distributed"
+    bound = (
+        DistributedKernel(gemm, own, plan, distributed=distributed)
+        if make_plan.gpu is None
+        else GpuDistributedKernel(gemm, own, plan, make_plan.gpu, distributed=distributed)
+    )
+    return MpiKernel(
+        gemm, "mpi", candidate, matched.quality, matched.reason, matched.record, bound
+    )
+
+
+@contextlib.contextmanager
+def tuned_product(comm: Any, m: int, n: int, k: int, dtype: str) -> Iterator[GpuRank]:
+    """What emitted programs for GPUs multiply with when they are run by themselves.
+
+    Rank 0 looks the kernel up, as for target "cuda"; every rank calls it.
+
+    Args:
+        comm: an mpi4py communicator, each rank of which takes a GPU of its own.
+        m: rows of A and C.
+        n: the reduction.
+        k: columns of B and C.
+        dtype: element type of the operands.
+    """
+    describe(comm, gpus=True)
+    programs = ProgramCache.of(CacheLocations.at(None))
+    product = _of_rank_0(comm, lambda: choose_gpu_local(Gemm(m, n, k, dtype), programs))
+    gpu = _on_all(comm, lambda: load_product(product, programs, comm))
+    yield gpu
+    gpu.close()
+
+
+@contextlib.contextmanager
+def _communicators() -> Iterator[None]:
+    """Say what to do where MPI has no communicator left, which all ranks are told alike.
+
+    Raises:
+        InputError: it has none.
+    """
+    from mpi4py import MPI
+
+    try:
+        yield
+    except MPI.Exception as error:
+        told = error.Get_error_string().strip().rpartition("\n")[2]
+        raise InputError(
+            f"MPI gives no communicator ({told}): every kernel of target mpi keeps some until its "
+            "free() is called: free those that are done with"
+        ) from error
+
+
+def _of_rank_0(comm: Any, look: Callable[[], _T]) -> _T:
+    """What rank 0 finds where it looks, on every rank; so are its errors."""
+    found: _T | AutotuneError | None = None
+    if comm.rank == 0:
+        try:
+            found = look()
+        except AutotuneError as error:
+            found = error
+    meet(comm, "the look-up of load")
+    found = comm.bcast(found, 0)
+    if isinstance(found, AutotuneError):
+        raise found
+    assert found is not None
+    return found
+
+
+def _on_all(comm: Any, load: Callable[[], _Loaded]) -> _Loaded:
+    """What every rank loads; what keeps any rank from loading it is raised on all of them."""
+    error, loaded = None, None
+    try:
+        loaded = load()
+    except AutotuneError as refused:
+        error = refused
+    meet(comm, "the compilation of load", patience=COMPILING)
+    try:
+        share_error(comm, error)
+    except AutotuneError:
+        if loaded is not None:
+            loaded.close()
+        raise
+    assert loaded is not None
+    return loaded

@@ -1,0 +1,268 @@
+"""Programs that all ranks run together, before operands that rank 0 has drawn and judges."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import threadpoolctl
+
+from autotune.core.errors import AutotuneError, CompileError
+from autotune.core.measurement import Measurement, Outcome
+from autotune.cpu.baseline import numpy_blas, numpy_vendor
+from autotune.distributed.mpi.loading import MakePlan, load_product, load_program
+from autotune.distributed.mpi.messages import MpiProgram, Setup
+from autotune.distributed.mpi.ranks.operands import PlacedCheck
+from autotune.distributed.mpi.ranks.timing import time_together, timed_together
+from autotune.families.program_cache import ProgramCache
+from autotune.measuring.clocked import ClockedBench
+from autotune.measuring.messages import Evaluated, Series, Vendor
+from autotune.measuring.plan import OTHER_CONTENTS, RANK_PRODUCTS, affordable
+from autotune.measuring.plausibility import UNKNOWN
+from autotune.measuring.rig import Pace
+from autotune.operations.cases import Case
+from autotune.operations.problem import Gemm
+from autotune.operations.verification import ProductCheck
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+    from autotune.distributed.mpi.gpu.rank import GpuRank
+    from autotune.measuring.messages import Program
+
+_Resource = TypeVar("_Resource", "MakePlan", "GpuRank")
+
+CASES = affordable(Gemm(1, 1, 1), RANK_PRODUCTS, padded=False)
+
+
+class NotLoadedError(CompileError):
+    """A program cannot be loaded, on some rank: all of them say so together."""
+
+
+class MpiRig:
+    """One problem: its operands, on rank 0; see `autotune.measuring.rig.Rig`.
+
+    Every rank has one and does the same with it, so all that it decides by must be alike on all:
+    times and verdicts are exchanged.
+
+    Args:
+        comm: the ranks.
+        setup: what is to be measured.
+    """
+
+    # Processes are held up by others more often than one is, and the first run also opens
+    # connections.
+    pace = Pace(runs=5)
+    ceiling = UNKNOWN
+
+    def __init__(self, comm: Intracomm, setup: Setup) -> None:
+        self.comm = comm
+        self.setup = setup
+        self._programs = ProgramCache(setup.programs)
+        self.problem = problem = setup.problem
+        self.large = Case(problem.m, problem.n, problem.k)
+        self.checks: dict[Case, ProductCheck] = {}
+        if comm.rank == 0:
+            rng = np.random.default_rng(setup.seed)
+            for case in CASES:
+                self.checks[case] = ProductCheck(case, problem, rng)
+            self.checks[self.large] = ProductCheck(
+                self.large, problem, rng, others=OTHER_CONTENTS, sealed=True
+            )
+        self._seed = setup.seed
+
+    def now(self) -> float:
+        """Seconds from a fixed point: rank 0's, on every rank."""
+        seconds: float = self.comm.bcast(time.monotonic(), 0)
+        return seconds
+
+    @contextlib.contextmanager
+    def load(self, program: Program, *, keep: bool) -> Iterator[_Loaded]:
+        """Load a program on every rank.
+
+        Raises:
+            NotLoadedError: it cannot be loaded, on any of them.
+        """
+        assert isinstance(program, MpiProgram)
+        make_plan = self._on_all(lambda: load_program(program, self._programs, self.comm))
+        yield _Loaded(self, make_plan)
+        make_plan.close()  # not after an error, as below
+
+    @contextlib.contextmanager
+    def vendor(self, vendor: Vendor) -> Iterator[ClockedBench]:
+        """The baseline on rank 0; the other ranks, once they have their GPUs, go back to sleep."""
+        alone = self.setup.alone
+        check, interval = self.checks.get(self.large), self.setup.effort.interval
+        if alone is not None:
+            gpu = self._on_all(lambda: load_product(alone, self._programs, self.comm))
+            if check is None:
+                yield _QuietBench()
+            else:
+                yield ClockedBench(check, _on_gpu(gpu, check), interval)
+            gpu.close()
+            return
+        if check is None:
+            yield _QuietBench()
+            return
+        call = functools.partial(np.matmul, check.a, check.b, out=check.c)
+        with threadpoolctl.threadpool_limits(limits=vendor.threads, user_api="blas"):
+            yield ClockedBench(check, call, interval)
+
+    def redraw(self, seed: int) -> None:
+        """Draw all operands afresh, unless they are of this seed already."""
+        if seed != self._seed:
+            rng = np.random.default_rng(seed)
+            for check in self.checks.values():
+                check.redraw(rng)
+        self._seed = seed
+
+    def vendors(self) -> tuple[Vendor, ...]:
+        """NumPy's product on rank 0, with one thread or one per core.
+
+        For small products one is faster. For ranks with GPUs it is the local kernel on one GPU,
+        operands in its memory.
+        """
+        if self.setup.alone is not None:
+            name = f"one {self.setup.gpu}, the same local kernel"
+            return (Vendor(name, 1, {"gpu": self.setup.gpu}),)
+        counts = dict.fromkeys((1, self.setup.cores))
+        return tuple(numpy_vendor(numpy_blas(), threads) for threads in counts)
+
+    def failure(self, error: Exception) -> Evaluated | None:
+        """What no rank can load; after any other error the ranks are not in step any more."""
+        if isinstance(error, NotLoadedError):
+            return Evaluated(Measurement(Outcome.COMPILE_FAILED, reason=str(error)))
+        return None
+
+    def _on_all(self, load: Callable[[], _Resource]) -> _Resource:
+        """What every rank loads.
+
+        Raises:
+            NotLoadedError: it cannot be loaded, on any of them.
+        """
+        error, loaded = "", None
+        try:
+            loaded = load()
+        except AutotuneError as refused:
+            error = str(refused) or type(refused).__name__
+        errors = [text for text in self.comm.allgather(error) if text]
+        if errors or loaded is None:
+            if loaded is not None:
+                loaded.close()
+            raise NotLoadedError(errors[0])
+        return loaded
+
+
+def _on_gpu(gpu: GpuRank, check: ProductCheck) -> Callable[[], object]:
+    """The whole product on one GPU, operands in its memory."""
+    a, b, c = map(gpu.upload, (check.a, check.b, check.c))
+
+    def multiply() -> None:
+        gpu(a, b, c)
+        gpu.synchronize()
+
+    multiply()
+    return multiply
+
+
+class _Loaded:
+    """A program before the operands of a rig."""
+
+    def __init__(self, rig: MpiRig, make_plan: MakePlan) -> None:
+        self._rig = rig
+        self._make_plan = make_plan
+
+    @property
+    def cases(self) -> Sequence[Case]:
+        return CASES
+
+    @contextlib.contextmanager
+    def place(self, case: Case) -> Iterator[RankBench]:
+        rig, setup = self._rig, self._rig.setup
+        plan = self._make_plan(rig.comm, *case.sizes)
+        placed = PlacedCheck(
+            rig.comm,
+            case,
+            rig.checks.get(case),
+            plan,
+            setup.distributed,
+            setup.problem.dtype,
+            self._make_plan.gpu,
+        )
+        with np.errstate(all="ignore"):  # of NaN and infinity, which NumPy would tell users of
+            yield RankBench(rig.comm, placed, setup.effort.interval)
+        plan.free()  # not after an error: what fails on one rank is not met by the others
+
+    def problem(self) -> contextlib.AbstractContextManager[RankBench]:
+        return self.place(self._rig.large)
+
+    def probe(self, best_s: float | None) -> None:
+        """None: what messages cost does not shrink with the sizes."""
+
+
+class RankBench(ClockedBench):
+    """Calls that all ranks make together.
+
+    Args:
+        comm: the ranks.
+        placed: the operands, wherever they are.
+        interval: relative width of the confidence interval at which a median is known.
+    """
+
+    def __init__(self, comm: Intracomm, placed: PlacedCheck, interval: float) -> None:
+        super().__init__(placed, placed.call, interval)
+        self._comm = comm
+
+    def settle(self) -> float:
+        """Hand the operands out, then call."""
+        return self.once()
+
+    def again(self) -> float:
+        """Seconds of one more call, from the first rank's begin to the last one's end."""
+        return timed_together(self._comm, self._call)
+
+    def series(
+        self,
+        expected_s: float,
+        budget_s: float,
+        *,
+        deadline_s: float,
+        enough: Callable[[float], bool],
+    ) -> Series:
+        """Time calls; see `time_together`."""
+        return time_together(
+            self._comm,
+            self._call,
+            budget_s=budget_s,
+            interval=self._interval,
+            deadline_s=deadline_s,
+            enough=enough,
+        )
+
+
+class _QuietBench(ClockedBench):
+    """What a rank does while rank 0 is at work alone: nothing."""
+
+    def __init__(self) -> None:
+        pass  # there are no operands, and no calls
+
+    def turn(self) -> None:
+        pass
+
+    def settle(self) -> float:
+        return math.nan
+
+    def series(
+        self,
+        expected_s: float,
+        budget_s: float,
+        *,
+        deadline_s: float,
+        enough: Callable[[float], bool],
+    ) -> Series:
+        return Series(math.nan, (math.nan, math.nan), 0)

@@ -1,0 +1,316 @@
+"""A set of ranks that outlives trials: started once by mpiexec, and again after a loss."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import weakref
+from pathlib import Path
+from typing import Any, Protocol
+
+from autotune.core.deadline import Deadline
+from autotune.core.errors import AutotuneError, OutOfTimeError
+from autotune.core.interpreter import executable, python
+from autotune.cpu.baseline import BRIEF_SPIN
+from autotune.distributed.mpi.messages import FAULT, RankSet, Reply, Request
+from autotune.distributed.mpi.mpiexec import find_mpiexec, launch_command
+from autotune.distributed.mpi.patience import VARIABLE, patience_s
+from autotune.distributed.mpi.ranks.launched import descendants, processes
+from autotune.distributed.mpi.ranks.leftovers import mapped, sweep, unlink
+from autotune.measuring.channel import Channel
+from autotune.measuring.closing import GRACE_S, Closing
+from autotune.measuring.processes import LOOK_S, START_TIMEOUT_S, Failure, FailureKind
+from autotune.measuring.replies import ReplyError, decode
+
+# mpiexec dies with the process that starts it, and takes the ranks along. The death signal stays
+# set when the process becomes mpiexec.
+_LAUNCH = (
+    "import ctypes, os, sys; sys.platform == 'linux' and ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); "
+    "os.getppid() == int(sys.argv[1]) or os._exit(1); os.execv(sys.argv[2], sys.argv[2:])"
+)
+# A rank dies with what started it, from before it imports anything. What it says it writes to the
+# file itself: mpiexec, which would pass it on, may end before it has read all. (A batch system's
+# may have put the rank on another machine, where there is no such file.)
+_RANK = (
+    "import ctypes, os; address, printed, kind = sys.argv[1:]; "
+    "sys.platform == 'linux' and ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); "
+    "os.path.exists(printed) and os.dup2(os.open(printed, os.O_WRONLY | os.O_APPEND), 2); "
+    "from autotune.distributed.mpi.ranks.ranks import main; main(address, gpus=kind == 'gpus')"
+)
+
+
+class Ranks(Protocol):
+    """A set of ranks that requests can be put to, one after the other."""
+
+    def describe(self) -> RankSet:
+        """What the set consists of."""
+        ...
+
+    def call(self, request: Request, timeout_s: float, deadline: Deadline | None = None) -> Any:
+        """The reply, or a `Failure`; after one the set is as new, or there is no set any more.
+
+        Raises:
+            OutOfTimeError: the run that the request is made for was over first.
+        """
+        ...
+
+    def renew(self) -> None:
+        """Have the next request handled by ranks that have done nothing else, where possible."""
+        ...
+
+    def close(self, grace_s: float = GRACE_S) -> None:
+        """End what was started."""
+        ...
+
+
+class World(Closing):
+    """Ranks of this machine under one mpiexec, started when first needed.
+
+    Rank 0 listens to this process and passes on what it hears; between requests all ranks sleep.
+    A request that is not answered in time, or that a rank does not survive, costs the whole set,
+    and the next one starts another. No process outlives this one, however it ends.
+
+    On Linux the ranks also die with the *thread* that started them (the kernel's rule for
+    PR_SET_PDEATHSIG), so a world belongs to one thread.
+
+    Args:
+        ranks: how many to start.
+        threads: the most threads that the local product of a rank may use.
+        gpus: whether each takes a GPU of its own.
+    """
+
+    def __init__(self, ranks: int, threads: int = 1, *, gpus: bool = False) -> None:
+        self._ranks = ranks
+        self._kind = "gpus" if gpus else "cpu"
+        self._environment = {
+            "OPENBLAS_NUM_THREADS": "1",
+            "OMP_NUM_THREADS": "1",
+            "MKL_NUM_THREADS": "1",
+            "NUMBA_NUM_THREADS": str(threads),
+            **BRIEF_SPIN,
+        }
+        self._started: _Started | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of mpiexec, which is also its group's; None while there is none."""
+        return None if self._started is None else self._started.process.pid
+
+    def describe(self, deadline: Deadline | None = None) -> RankSet:
+        """Start the ranks unless they run; how they describe themselves.
+
+        Ranks that are lost while they start are started once more.
+
+        Args:
+            deadline: of the run that wants to know.
+
+        Raises:
+            AutotuneError: they do not start.
+            OutOfTimeError: the run was over first.
+            MissingDependencyError: mpi4py or mpiexec is missing.
+        """
+        if self._started is not None and self._started.process.poll() is not None:
+            self.close(grace_s=0)
+        if self._started is None:
+            command = launch_command(find_mpiexec(), self._ranks)
+            run = deadline or Deadline()
+            try:
+                self._started = _Started(command, self._kind, self._environment, run)
+            except NotStartedError:
+                self._started = _Started(command, self._kind, self._environment, run)
+        return self._started.described
+
+    def call(self, request: Request, timeout_s: float, deadline: Deadline | None = None) -> Any:
+        """Put a request to the ranks and wait for the reply.
+
+        Returns:
+            The reply, or a `Failure`, after which the ranks are gone; the next call starts others.
+
+        Raises:
+            AutotuneError: the ranks do not start.
+            OutOfTimeError: the run was over first; ranks that were asked are gone, too.
+        """
+        run = deadline or Deadline()
+        if run.over:
+            raise OutOfTimeError("the run is over: nothing more is asked of its ranks")
+        self.describe(run)
+        started = self._started
+        assert started is not None
+        try:
+            started.channel.ask(request)
+            content = _heard(started.channel, timeout_s, run)
+            if content is None:
+                self.close(grace_s=0)
+                limit = f"no result from {self._ranks} ranks within {timeout_s:g} s: killed"
+                return Failure(FailureKind.TIMED_OUT, limit)
+            reply = decode(content, Reply)
+            started.answered += 1
+            return reply
+        except OutOfTimeError:
+            self.close(grace_s=0)
+            raise
+        except Exception as error:  # usually EOFError: a process boundary
+            # Ranks whose memory a kernel has overwritten can send anything.
+            sent = f"sent what is no reply ({error}): killed"
+            reason = sent if isinstance(error, ReplyError) else started.epitaph()
+            self.close(grace_s=0)
+            return Failure(FailureKind.DIED, reason, innocent=started.answered > 0)
+        except BaseException:
+            # The reply is still to come and would answer the next request.
+            self.close(grace_s=0)
+            raise
+
+    def renew(self) -> None:
+        """End the ranks; the next request starts others."""
+        self.close()
+
+    def close(self, grace_s: float = GRACE_S) -> None:
+        """End the ranks: ask, wait up to `grace_s` seconds, then kill them."""
+        started, self._started = self._started, None
+        if started is not None:
+            started.end(grace_s)
+
+
+class NotStartedError(AutotuneError):
+    """Ranks were lost, or did not come, while they started."""
+
+
+class _Started:
+    """A running mpiexec, the socket to its rank 0, and what all ranks printed.
+
+    Raises:
+        NotStartedError: the ranks end first, or take too long.
+        OutOfTimeError: the run is over before that.
+    """
+
+    def __init__(
+        self, command: list[str], kind: str, environment: dict[str, str], run: Deadline
+    ) -> None:
+        self.answered = 0
+        self._limit_s = patience_s(START_TIMEOUT_S)
+        self._until = time.monotonic() + self._limit_s
+        sweep()
+        resources = contextlib.ExitStack()
+        # Also for ranks that nobody closed: at the latest when the interpreter exits.
+        self._finalizer = weakref.finalize(self, resources.close)
+        try:
+            # Only its owner can enter the folder, so only his processes can connect. It is gone
+            # once the ranks have started, which keep the file open.
+            with (
+                tempfile.TemporaryDirectory(prefix=f"autotune-{os.getpid()}-") as folder,
+                socket.socket(socket.AF_UNIX) as listener,
+            ):
+                address, printed = str(Path(folder) / "rank0"), str(Path(folder) / "printed")
+                # Several write to it, each to its end.
+                file = Path(printed).open("a+b")  # noqa: SIM115
+                self._printed = resources.enter_context(file)
+                listener.bind(address)
+                listener.listen(1)
+                self.process = subprocess.Popen(
+                    [
+                        *(executable(), "-I", "-S", "-c", _LAUNCH, str(os.getpid())),
+                        *command,
+                        *python(_RANK, address, printed, kind),
+                    ],
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._printed,
+                    stderr=self._printed,
+                    env={**os.environ, **environment},
+                    # A group of their own, spared the terminal's Ctrl-C, which is for this
+                    # process to handle.
+                    start_new_session=True,
+                )
+                resources.callback(_kill, self.process)
+                self.channel = self._accept(listener, run)
+            resources.callback(self.channel.close)
+            self.described = self._hear(run)
+        except BaseException:
+            self._finalizer()
+            raise
+
+    def end(self, grace_s: float) -> None:
+        """Close the socket, which asks the ranks to exit; kill them when they have not in time."""
+        self.channel.close()
+        if grace_s:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(grace_s)
+        self._finalizer()
+
+    def epitaph(self) -> str:
+        """How the ranks ended, in one line: what the first of them to fail said of it."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(5.0)
+        self._printed.seek(max(0, self._printed.seek(0, os.SEEK_END) - 20_000))
+        lines = self._printed.read().decode(errors="replace").strip().splitlines()
+        faults = [line for line in lines if line.startswith(FAULT)]
+        if faults:
+            return faults[0].removeprefix("autotune ")[:300]
+        if (code := self.process.poll()) is None:
+            return "the connection to rank 0 broke and the others hung"
+        signalled = [line.strip() for line in lines if "SIGNAL" in line.upper()]
+        told = (signalled or lines or [""])[-1]
+        return f"a rank was lost, mpiexec ended with {code}: {told[:200]}".rstrip(": ")
+
+    def _accept(self, listener: socket.socket, run: Deadline) -> Channel:
+        """The channel to rank 0, as soon as it makes one."""
+        listener.settimeout(LOOK_S)
+        while time.monotonic() < self._until:
+            if run.over:
+                raise OutOfTimeError("the run was over before its ranks had started")
+            with contextlib.suppress(TimeoutError):
+                accepted, _ = listener.accept()
+                # What a rank that is stopped leaves half read holds nobody up.
+                return Channel(accepted, self._limit_s)
+            if self.process.poll() is not None:
+                raise NotStartedError(f"ranks did not start: {self.epitaph()}")
+        raise NotStartedError(
+            f"ranks did not start within {self._limit_s:g} s: see whether one is stopped, or set "
+            f"{VARIABLE}"
+        )
+
+    def _hear(self, run: Deadline) -> RankSet:
+        """How the ranks describe themselves, once they have started."""
+        try:
+            self.channel.ask(None)
+            content = _heard(self.channel, max(0.0, self._until - time.monotonic()), run)
+            if content is not None:
+                described: RankSet = decode(content, RankSet)
+                return described
+        except (EOFError, OSError, ReplyError):
+            raise NotStartedError(f"ranks did not start: {self.epitaph()}") from None
+        raise NotStartedError(f"nothing heard from rank 0 within {self._limit_s:g} s of its start")
+
+
+def _heard(channel: Channel, timeout_s: float, deadline: Deadline) -> bytes | None:
+    """The encoded reply; None where there is none within so many seconds.
+
+    Raises:
+        OutOfTimeError: the run is over before that.
+    """
+    until = time.monotonic() + timeout_s
+    while (content := channel.replied(min(LOOK_S, until - time.monotonic()))) is None:
+        if deadline.over:
+            raise OutOfTimeError("the run was over before its ranks had answered")
+        if time.monotonic() >= until:
+            return None
+    return content
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End mpiexec and all that it started, also what is stopped or has just been started."""
+    if process.poll() is not None:
+        return
+    family = [each.pid for each in descendants(process.pid, processes())]
+    segments = mapped(family)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for pid in family:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
+    unlink(segments)

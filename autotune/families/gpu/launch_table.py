@@ -1,0 +1,186 @@
+"""Reading how kernels are launched, and what that demands of a configuration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.core.printable import shown
+from autotune.families.family import ONE, AuxiliaryKernel, Launch, TensorMap
+from autotune.families.gpu.occupancy import limit_restrictions
+from autotune.space import Expression, Restriction
+from autotune.space.restriction import whole_divisions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from autotune.core.toml_table import Table
+    from autotune.families.languages import Language
+    from autotune.families.scope import Scope
+    from autotune.operations.operation import Operation
+
+CLUSTER_LIMIT = 8
+"""Thread blocks of a cluster that every device with clusters can run ("portable")."""
+
+SWIZZLES = (0, 32, 64, 128)
+"""Bytes of the rows within which hardware permutes what it copies."""
+
+ROUNDINGS = ("tf32",)
+"""What elements can be rounded to on their way."""
+
+_BLOCK_NEEDS = ("threads", "registers", "shared_bytes")
+_MAPPED_KEYS = ("cluster", "tensor_maps", "architecture_features")
+
+
+def read_launch(
+    table: Table, scope: Scope, fixed: Scope, defined: Operation, language: Language
+) -> Launch:
+    """The table [launch].
+
+    Args:
+        table: the table.
+        scope: names that its expressions may use.
+        fixed: those of them that follow from what is compiled in.
+        defined: the operation, whose operands tensor maps describe.
+        language: of the family's target.
+
+    Raises:
+        FamilyError: it does not fit the format.
+    """
+    for key in _MAPPED_KEYS:
+        if key in table and not language.mapped:
+            table.fail(key, "must be left out: kernels of this target have none")
+    workspace = None
+    if "workspace_bytes" in table:
+        workspace = size(table, "workspace_bytes", scope)
+    elif "zeroed_bytes" in table:
+        table.fail("workspace_bytes", "is missing: zeroed_bytes is how much of it is zero")
+    launch = Launch(
+        grid=extents(table, "grid", scope),
+        block=extents(table, "block", scope),
+        shared_bytes=size(table, "shared_bytes", scope),
+        resident_blocks=(
+            size(table, "resident_blocks", scope) if "resident_blocks" in table else ONE
+        ),
+        workspace_bytes=workspace,
+        before=tuple(_auxiliary(entry, scope) for entry in table.tables("before")),
+        after=tuple(_auxiliary(entry, scope) for entry in table.tables("after")),
+        zeroed_bytes=(
+            size(table, "zeroed_bytes", scope)
+            if "zeroed_bytes" in table
+            else Expression.parse("0")
+        ),
+        cluster=extents(table, "cluster", scope) if "cluster" in table else (ONE, ONE, ONE),
+        tensor_maps=tuple(_tensor_maps(table, scope, fixed, defined)),
+        architecture_features=table.flag("architecture_features"),
+    )
+    table.close()
+    return launch
+
+
+def launch_restrictions(
+    launch: Launch, derived: Mapping[str, Expression], top: Table, scope: Scope
+) -> Iterator[Restriction]:
+    """What the device demands of one block and of clusters, and whole divisions in the launch.
+
+    Raises:
+        FamilyError: the family does not say what a block needs.
+    """
+    for name in _BLOCK_NEEDS:
+        if name not in scope:
+            top.fail(f"derived.{name}", "is missing: device limits are checked against it")
+    yield from limit_restrictions(launch.resident_blocks.text)
+    sizes = {f"launch.grid[{i}]": each for i, each in enumerate(launch.grid)}
+    sizes |= {f"launch.block[{i}]": each for i, each in enumerate(launch.block)}
+    sizes["launch.shared_bytes"] = launch.shared_bytes
+    implied = {restriction.text for restriction in whole_divisions(derived)}
+    for restriction in whole_divisions(sizes):
+        if restriction.text not in implied:
+            yield restriction
+    yield from _cluster_restrictions(launch.grid, launch.cluster)
+
+
+def size(table: Table, key: str, scope: Scope) -> Expression:
+    """The expression under a key."""
+    return scope.expression(table, key, table.text(key), exact_division=True)
+
+
+def extents(
+    table: Table, key: str, scope: Scope, meaning: str = "x, y and z", count: int = 3
+) -> tuple[Expression, ...]:
+    """So many expressions under a key."""
+    texts = table.items(key)
+    if len(texts) != count:
+        number = {2: "two", 3: "three"}[count]
+        table.fail(key, f"must be {number} expressions, for {meaning}, got {shown(texts)}")
+    return tuple(scope.expression(table, key, text, exact_division=True) for text in texts)
+
+
+def _auxiliary(table: Table, scope: Scope) -> AuxiliaryKernel:
+    when = scope.expression(table, "when", table.text("when"), exact_division=False)
+    kernel = AuxiliaryKernel(
+        kernel=table.name("kernel"),
+        when=when,
+        grid=extents(table, "grid", scope),
+        block=extents(table, "block", scope),
+    )
+    table.close()
+    return kernel
+
+
+def _tensor_maps(
+    table: Table, scope: Scope, fixed: Scope, defined: Operation
+) -> Iterator[TensorMap]:
+    matrices = {each.name: each for each in defined.operands if len(each.shape) == 2}
+    seen: set[str] = set()
+    for entry in table.tables("tensor_maps"):
+        operand = entry.choice("operand", matrices)
+        if operand in seen:
+            entry.fail("operand", f"must not be {operand} twice")
+        seen.add(operand)
+        for key in ("transposed_box", "rounded"):
+            if key in entry and matrices[operand].written:
+                entry.fail(key, f"must be left out: {operand} is written, as it is stored")
+        turned = "transposed_box" in entry
+        made = TensorMap(
+            operand=operand,
+            box=_box(entry, "box", scope),
+            transposed_box=_box(entry, "transposed_box", scope) if turned else None,
+            swizzle=entry.whole("swizzle", 0) if "swizzle" in entry else 0,
+            rounded=entry.choice("rounded", ROUNDINGS) if "rounded" in entry else "",
+            when=(
+                fixed.expression(entry, "when", entry.text("when"), exact_division=False)
+                if "when" in entry
+                else ONE
+            ),
+        )
+        if made.swizzle not in SWIZZLES:
+            entry.fail(
+                "swizzle", f"must be one of {', '.join(map(str, SWIZZLES))}, got {made.swizzle}"
+            )
+        entry.close()
+        yield made
+
+
+def _box(entry: Table, key: str, scope: Scope) -> tuple[Expression, ...]:
+    return extents(entry, key, scope, "rows and columns", count=2)
+
+
+def _cluster_restrictions(
+    grid: tuple[Expression, ...], cluster: tuple[Expression, ...]
+) -> Iterator[Restriction]:
+    factors = [each.text for each in cluster if each.text != "1"]
+    if factors:
+        yield Restriction(
+            Expression.parse(f"{' * '.join(map(_enclosed, factors))} <= {CLUSTER_LIMIT}"),
+            "hardware limit on the thread blocks of a cluster",
+        )
+    for blocks, along in zip(grid, cluster, strict=True):
+        if along.text != "1":
+            yield Restriction(
+                Expression.parse(f"{_enclosed(blocks.text)} % {_enclosed(along.text)} == 0"),
+                "whole clusters of thread blocks",
+            )
+
+
+def _enclosed(text: str) -> str:
+    return text if text.isidentifier() or text.isdecimal() else f"({text})"

@@ -1,0 +1,337 @@
+"""A CUDA kernel bound to a problem, called on arrays of any library on the caller's stream."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+
+from autotune.core.dtypes import DTYPES
+from autotune.core.errors import OperandError
+from autotune.gpu.arrays.libraries import library_of, stream_handle
+from autotune.gpu.arrays.operands import check_place, overlap
+from autotune.operations.calls import check_call, check_unread, out_overlaps, real
+from autotune.operations.problem import MatrixOperation
+
+if TYPE_CHECKING:
+    from autotune.gpu.arrays.libraries import Place, Reader
+    from autotune.gpu.arrays.operands import DeviceArray
+    from autotune.operations.parts import Array
+    from autotune.operations.problem import Problem
+
+Launch: TypeAlias = Callable[..., None]
+"""``launch(*operands, *scalars, stream=None)``: of every operand its address and its strides but
+the last, in elements, and a stream's handle, all as integers. Of a product the arguments are a,
+lda, b, ldb, c, ldc, alpha, beta, stream."""
+
+
+class DeviceKernel:
+    """``kernel(*inputs, out=None, stream=None, **scalars)``: checks and enqueues; never waits.
+
+    May be called from several threads, and with operands on any device like the one it is for.
+
+    Args:
+        problem: what it computes.
+        load_on: loads the kernel on a device, by the driver's number, and gives its launch.
+            Raises OperandError for a device that the kernel is not for.
+    """
+
+    def __init__(self, problem: Problem, load_on: Callable[[int], Launch]) -> None:
+        self._defined = problem.defined
+        self._operands = problem.operands
+        self._scalar_type = DTYPES[problem.dtype].accumulation
+        self._position = problem.defined.operands.index(problem.defined.output)
+        self._load_on = load_on
+        self._launches: dict[int, Launch] = {}
+        self._lock = threading.Lock()
+        self._retained: Any = None
+
+    def __call__(self, *inputs: Any, out: Any = None, stream: Any = None, **scalars: Any) -> Any:
+        """See `autotune.targets.Kernel`."""
+        return self._call_carefully(inputs, out, scalars, stream)
+
+    def _call_carefully(
+        self, inputs: Sequence[Any], out: Any, scalars: Mapping[str, Any], stream: Any
+    ) -> Any:
+        """Any operands there may be: of several libraries, with work on streams of their own."""
+        check_call(self._defined, inputs, scalars)
+        library = library_of(inputs[0])
+        handle = library.current_stream(inputs[0]) if stream is None else stream_handle(stream)
+        described: list[tuple[Any, DeviceArray]] = []
+
+        def look(name: str, array: Any, wanted: Array) -> _Spread:
+            found = library_of(array).describe(name, array, handle)
+            described.append((array, found))
+            address, strides = check_place(
+                name,
+                found,
+                wanted.shape,
+                wanted.dtype,
+                written=wanted.written,
+                packed=wanted.packed,
+            )
+            return _Spread(name, address, strides, found.device, wanted)
+
+        output = self._operands[self._position]
+        wanted = [each for each in self._operands if not each.written]
+        places = [
+            look(each.name.lower(), array, each)
+            for each, array in zip(wanted, inputs, strict=True)
+        ]
+        given = {name: real(name, each) for name, each in scalars.items()}
+        values = {**dict(self._defined.scalars), **given}
+        if out is None:
+            check_unread(self._defined, values)
+            own = None if stream is None else handle
+            out = library.empty(inputs[0], output.shape, output.dtype, own)
+        at_out = look("out", out, output)
+        device = at_out.device
+        if any(place.device != device for place in places):
+            found = [place.device for place in (*places, at_out)]
+            raise OperandError(
+                f"operands must be on one device, got {', '.join(p.name for p in places)} and "
+                f"out on devices {', '.join(map(str, found[:-1]))} and {found[-1]}: move them "
+                "together"
+            )
+        for place in places:
+            if place.meets(at_out):
+                raise out_overlaps(place.name)
+        places.insert(self._position, at_out)
+        others = self._order(described, handle, device, explicit=stream is not None)
+        self._launch(places, values, handle, device)
+        self._follow(described, others, handle, device)
+        return out
+
+    def _launch(
+        self, places: Sequence[_Spread], scalars: Mapping[str, Any], stream: int, device: int
+    ) -> None:
+        arguments = [number for each in places for number in (each.address, *each.strides)]
+        launch = self._launches.get(device) or self._load(device)
+        try:
+            launch(*arguments, *scalars.values(), stream=stream)
+        except (struct.error, OverflowError) as error:
+            self._refuse(scalars, error)
+
+    def _refuse(self, scalars: Mapping[str, Any], error: Exception) -> NoReturn:
+        """Say which numbers do not fit the arguments of the kernel."""
+        names = " and ".join(scalars) or "sizes"
+        given = " and ".join(f"{value!r:.40}" for value in scalars.values()) or "none"
+        raise OperandError(
+            f"{names} must be numbers that {self._scalar_type} holds, and rows less than "
+            f"2^31 elements apart, got {given}: {error}"
+        ) from error
+
+    def _order(
+        self,
+        described: list[tuple[Any, DeviceArray]],
+        handle: int,
+        device: int,
+        *,
+        explicit: bool,
+    ) -> list[int]:
+        """Let the kernel wait for work on the operands' own streams.
+
+        Where the caller gives the stream, the work of libraries with a current stream is the
+        caller's to order, as everywhere; their memory is protected.
+
+        Returns:
+            The streams that the operands belong to, where those are not the kernel's.
+        """
+        others: list[int] = []
+        for array, found in described:
+            library = library_of(array)
+            own = library.current_stream(array) if library.ordered else found.stream
+            if own is None or own == handle:
+                continue
+            if explicit and library.ordered:
+                library.lend(array, handle)
+            elif own not in others:
+                from autotune.gpu.nvidia.driver.streams import wait
+
+                wait(device, handle, own)
+                others.append(own)
+        return others
+
+    def _follow(
+        self,
+        described: list[tuple[Any, DeviceArray]],
+        others: list[int],
+        handle: int,
+        device: int,
+    ) -> None:
+        """Let the operands' own streams wait for the kernel, and keep what must live till then."""
+        if others:
+            from autotune.gpu.nvidia.driver.streams import wait
+
+            for other in others:
+                wait(device, other, handle)
+        kept = [pair for pair in described if not library_of(pair[0]).ordered]
+        if kept:
+            self._retain(device, handle, kept)
+
+    def _retain(self, device: int, handle: int, kept: object) -> None:
+        from autotune.gpu.nvidia.driver.streams import Retained
+
+        with self._lock:
+            self._retained = self._retained or Retained()
+        self._retained.hold(device, handle, kept)
+
+    def _load(self, device: int) -> Launch:
+        with self._lock:
+            if device not in self._launches:
+                self._launches[device] = self._load_on(device)
+            return self._launches[device]
+
+
+class DeviceProduct(DeviceKernel):
+    """``kernel(a, b, out, alpha, beta, stream)``: a matrix product; usual calls cost little."""
+
+    def __init__(self, problem: Problem, load_on: Callable[[int], Launch]) -> None:
+        super().__init__(problem, load_on)
+        a, b, c = (each.shape for each in problem.operands)
+        self._a_shape, self._b_shape, self._c_shape = pair(a), pair(b), pair(c)
+        self._dtype = problem.dtype
+        self._itemsize = problem.itemsize
+        self._out_dtype = problem.result_dtype
+        self._out_itemsize = DTYPES[problem.result_dtype].itemsize
+        # For the end of an operand: the last row begins so many rows after the first.
+        self._a_before_last, self._a_columns = self._a_shape[0] - 1, self._a_shape[1]
+        self._b_before_last, self._b_columns = self._b_shape[0] - 1, self._b_shape[1]
+        self._c_before_last, self._c_columns = self._c_shape[0] - 1, self._c_shape[1]
+        self._readers: dict[type, tuple[Reader, Reader, Reader]] = {}
+
+    def __call__(  # type: ignore[override]
+        self,
+        a: Any,
+        b: Any,
+        out: Any = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Any = None,
+    ) -> Any:
+        """See `autotune.targets.Kernel`.
+
+        The usual call has plain operands of one library, on its current stream; it costs little.
+        """
+        kind = a.__class__
+        if stream is None and b.__class__ is kind and (out is not None or beta == 0):
+            read_a, read_b, read_c = self._readers.get(kind) or self._read(kind, a)
+            at_a = read_a(a)
+            at_b = read_b(b)
+            if at_a is not None and at_b is not None:
+                library = library_of(a)
+                given = out is not None
+                if not given:
+                    out = library.empty(a, self._c_shape, self._out_dtype, None)
+                at_c = read_c(out) if out.__class__ is kind else None
+                if at_c is not None and at_a[2] == at_b[2] == at_c[2]:
+                    if given:
+                        self._check_apart(at_a, at_b, at_c)
+                    self._enqueue(at_a, at_b, at_c, alpha, beta, library.current_stream(a))
+                    return out
+        return self._call_carefully((a, b), out, {"alpha": alpha, "beta": beta}, stream)
+
+    def launch_on(self, device: int) -> Launch:
+        """See `autotune.serving.kernel.Launching`."""
+        return self._launches.get(device) or self._load(device)
+
+    def _read(self, kind: type, array: Any) -> tuple[Reader, Reader, Reader]:
+        """What reads plain operands of one type."""
+        library = library_of(array)
+        a, b = (library.reader(shape, self._dtype) for shape in (self._a_shape, self._b_shape))
+        c = library.reader(self._c_shape, self._out_dtype)
+        self._readers[kind] = a, b, c
+        return a, b, c
+
+    def _check_apart(self, at_a: Place, at_b: Place, at_c: Place) -> None:
+        """Raise OperandError if the output shares an element with an input."""
+        a, lda, _ = at_a
+        b, ldb, _ = at_b
+        c, ldc, _ = at_c
+        # Where the address ranges meet, a closer look tells whether the elements do.
+        itemsize = self._itemsize
+        end = c + (self._c_before_last * ldc + self._c_columns) * self._out_itemsize
+        if end > a and a + (self._a_before_last * lda + self._a_columns) * itemsize > c:
+            self._refuse_overlap("a", at_c, at_a, self._a_shape)
+        if end > b and b + (self._b_before_last * ldb + self._b_columns) * itemsize > c:
+            self._refuse_overlap("b", at_c, at_b, self._b_shape)
+
+    def _enqueue(
+        self, at_a: Place, at_b: Place, at_c: Place, alpha: float, beta: float, stream: int
+    ) -> None:
+        a, lda, device = at_a
+        b, ldb, _ = at_b
+        c, ldc, _ = at_c
+        launch = self._launches.get(device) or self._load(device)
+        if not type(alpha) is type(beta) is float:  # texts, too, could be packed
+            alpha, beta = real("alpha", alpha), real("beta", beta)
+        try:
+            launch(a, lda, b, ldb, c, ldc, alpha, beta, stream)
+        except (struct.error, OverflowError) as error:
+            self._refuse({"alpha": alpha, "beta": beta}, error)
+
+    def _refuse_overlap(self, name: str, at_c: Place, at_x: Place, shape: tuple[int, int]) -> None:
+        if self._out_itemsize != self._itemsize or overlap(
+            at_c, self._c_shape, at_x, shape, self._itemsize
+        ):
+            raise out_overlaps(name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """Where an operand lies.
+
+    Attributes:
+        name: of the operand, for messages.
+        address: of the first element.
+        strides: elements from one to the next along every dimension but the last.
+        device: the driver's number of the device.
+        array: shape and dtype.
+    """
+
+    name: str
+    address: int
+    strides: tuple[int, ...]
+    device: int
+    array: Array
+
+    def meets(self, other: _Spread) -> bool:
+        """Whether two operands share an element; of batches, whether their ranges meet."""
+        if self.device != other.device:
+            return False
+        alike = DTYPES[self.array.dtype].itemsize == DTYPES[other.array.dtype].itemsize
+        if alike and max(len(self.array.shape), len(other.array.shape)) <= 2:
+            (at_x, x_shape), (at_y, y_shape) = self._rows, other._rows
+            return overlap(at_x, x_shape, at_y, y_shape, DTYPES[self.array.dtype].itemsize)
+        return self.address < other._end and other.address < self._end
+
+    @property
+    def _rows(self) -> tuple[Place, tuple[int, int]]:
+        """As a matrix, which a vector is one row of."""
+        shape = self.array.shape
+        leading = self.strides[0] if self.strides else shape[-1]
+        rows = shape[0] if self.strides else 1
+        return (self.address, leading, self.device), (rows, shape[-1])
+
+    @property
+    def _end(self) -> int:
+        """The address after the last element."""
+        last = sum(
+            (size - 1) * stride
+            for size, stride in zip(self.array.shape, (*self.strides, 1), strict=True)
+        )
+        return self.address + (last + 1) * DTYPES[self.array.dtype].itemsize
+
+
+def pair(shape: tuple[int, ...]) -> tuple[int, int]:
+    """The shape of a matrix."""
+    rows, columns = shape
+    return rows, columns
+
+
+def device_kernel(problem: Problem, load_on: Callable[[int], Launch]) -> DeviceKernel:
+    """A kernel of a problem, called as its operation is; arguments are those of `DeviceKernel`."""
+    is_product = isinstance(problem.defined, MatrixOperation)
+    return (DeviceProduct if is_product else DeviceKernel)(problem, load_on)

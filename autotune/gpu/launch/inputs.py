@@ -1,0 +1,250 @@
+"""Operands as a binary takes them: where they lie or as copies of theirs, and tensor maps."""
+
+from __future__ import annotations
+
+import functools
+import struct
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from autotune.core.dtypes import DTYPES
+from autotune.core.errors import LaunchError
+from autotune.families.gpu.launch import ROW_BYTES, LaunchStep
+from autotune.gpu.nvidia.driver.interface import (
+    MAP_ALIGNMENT,
+    MAP_BYTES,
+    Boxes,
+    driver,
+)
+from autotune.operations.parts import parsed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autotune.families.gpu.launch import Extents, LaunchPlan, MappedOperand
+    from autotune.gpu.launch.program import CudaProgram
+    from autotune.gpu.launch.scratch import Allocate
+    from autotune.gpu.nvidia.driver.interface import Module
+
+Place: TypeAlias = tuple[int, int]
+"""Address and leading dimension of an operand."""
+
+CopyBoth: TypeAlias = "Callable[[Place, Place, Any, Allocate], tuple[Place, Place]]"
+"""``copy(first, second, stream, allocate)``: enqueues copies of two operands; where they are."""
+
+_TRANSPOSE_BLOCK = (32, 8, 1)
+_TRANSPOSE_TILE = 32
+
+_COPY_BLOCK = (256, 1, 1)
+_COPY_UNITS = 8
+"""Of 4 bytes, or an element: what a thread of a copying block copies."""
+
+_KEPT = 256
+"""Tensor maps of an operand that are remembered, by where it lies."""
+
+
+class Input:
+    """One operand, on the way to kernels that read it transposed, or by a tensor map.
+
+    It is copied where it is stored otherwise than they read it, and where a tensor map cannot
+    describe it: its address and the distance of its rows are whole 16 bytes for that.
+
+    Args:
+        name: the operand's.
+        dtype: element type.
+        stored: rows and columns, as callers store it.
+        flipped: whether kernels read it transposed.
+        mapped: its tensor map; None where they take an address alone.
+        module: the kernels that copy.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        dtype: str,
+        stored: tuple[int, int],
+        flipped: bool,
+        mapped: MappedOperand | None,
+        module: Module,
+    ) -> None:
+        self.operand = name
+        self.name = name.lower()
+        self._stored = stored
+        self.flipped = flipped
+        self._itemsize = DTYPES[dtype].itemsize
+        rows, columns = stored[::-1] if flipped else stored
+        unit = ROW_BYTES // self._itemsize
+        self.apart = columns if mapped is None else -(-columns // unit) * unit
+        self._size = rows * self.apart * self._itemsize
+        self._distance = () if mapped is None else (self.apart,)
+        self._pack = struct.Struct("PqqqP" + "q" * len(self._distance)).pack
+        if flipped:
+            # Binaries of the first that were kept know no distance of rows.
+            kernel = "transpose" if mapped is None else "transpose_apart"
+            step = LaunchStep(kernel, transpose_grid(*stored), _TRANSPOSE_BLOCK)
+        else:
+            step = LaunchStep("copy_rows", (self.copy_blocks, 1, 1), _COPY_BLOCK)
+        self._run = module.runner([step])
+        self._map = None if mapped is None else _encoder(mapped, dtype, (rows, columns))
+
+    def lies_badly(self, address: int, stride: int) -> bool:
+        """Whether it has to be copied."""
+        if self.flipped:
+            return True
+        return _between_units(address, stride * self._itemsize)
+
+    @property
+    def copy_blocks(self) -> int:
+        """Blocks of the kernel that copies it as it is stored."""
+        rows, columns = self._stored
+        units = -(-columns * self._itemsize // max(4, self._itemsize))
+        return min(-(-rows * units // (_COPY_BLOCK[0] * _COPY_UNITS)), 2**31 - 1)
+
+    def copy(self, address: int, stride: int, stream: Any, allocate: Allocate) -> Place:
+        """Enqueue the copy; its address and leading dimension."""
+        to, packed = self.described(address, stride, stream, allocate)
+        self._run(packed, stream)
+        return to, self.apart
+
+    def described(
+        self, address: int, stride: int, stream: Any, allocate: Allocate
+    ) -> tuple[int, bytes]:
+        """Where its copy will be, and the arguments of the kernel that copies."""
+        to = allocate(stream, self.name, self._size, 0)
+        return to, self._pack(address, stride, *self._stored, to, *self._distance)
+
+    def tensor_map(self, address: int, stride: int) -> bytes:
+        """The tensor map of the operand, or of its copy."""
+        assert self._map is not None
+        return self._map(address, stride)
+
+
+class Output:
+    """The operand that kernels write, where they are given a tensor map of it.
+
+    Nothing is copied: what a tensor map cannot describe, kernels store without one.
+
+    Args:
+        name: the operand's.
+        dtype: element type.
+        stored: rows and columns.
+        mapped: its tensor map.
+    """
+
+    def __init__(
+        self, name: str, dtype: str, stored: tuple[int, int], mapped: MappedOperand
+    ) -> None:
+        self.operand = name
+        self.name = name.lower()
+        self._itemsize = DTYPES[dtype].itemsize
+        # Of 16 bytes that a row ends in, hardware would write all.
+        self._whole = stored[1] * self._itemsize % ROW_BYTES == 0
+        self._map = _encoder(mapped, dtype, stored)
+
+    def tensor_map(self, address: int, stride: int) -> bytes:
+        """The tensor map of the operand; zeros where there is none, as kernels see themselves."""
+        if not self._whole or _between_units(address, stride * self._itemsize):
+            return bytes(MAP_BYTES)
+        return self._map(address, stride)
+
+
+def together(first: Input | None, second: Input | None, support: Module | None) -> CopyBoth | None:
+    """What copies two operands by one launch; None where that is not for both.
+
+    Args:
+        first: one operand; None where kernels merely take its address.
+        second: the other one.
+        support: the kernels that copy.
+    """
+    if first is None or second is None or support is None or first.flipped or second.flipped:
+        return None
+    blocks = max(first.copy_blocks, second.copy_blocks)
+    run = support.runner([LaunchStep("copy_rows_of_two", (blocks, 2, 1), _COPY_BLOCK)])
+
+    def copy(one: Place, other: Place, stream: Any, allocate: Allocate) -> tuple[Place, Place]:
+        to, packed = first.described(*one, stream, allocate)
+        other_to, other_packed = second.described(*other, stream, allocate)
+        run(packed + other_packed, stream)
+        return (to, first.apart), (other_to, second.apart)
+
+    return copy
+
+
+def inputs_of(
+    program: CudaProgram, plan: LaunchPlan, support: Module | None
+) -> tuple[dict[str, Input], list[Input | Output]]:
+    """Operands that kernels do not merely read where they lie, by name; and those with maps.
+
+    Args:
+        program: what is launched.
+        plan: for which sizes.
+        support: the kernels that copy.
+
+    Raises:
+        LaunchError: they are not there.
+    """
+    defined = program.defined
+    sizes = dict(zip(defined.sizes, plan.sizes, strict=True))
+    maps = {each.operand: each for each in plan.maps}
+    flips = dict(zip("AB", program.flips, strict=True))
+    layout = dict(zip("AB", program.layout, strict=True))
+    made: dict[str, Input] = {}
+    mapped: dict[str, Input | Output] = {}
+    for operand in defined.operands:
+        name = operand.name
+        flipped = flips.get(name, False)
+        if not flipped and name not in maps:
+            continue
+        rows, columns = (int(parsed(text).evaluate(sizes)) for text in operand.shape)
+        if operand.written:
+            dtype = program.out_dtype or program.dtype
+            mapped[name] = Output(name, dtype, (rows, columns), maps[name])
+            continue
+        if support is None:
+            raise LaunchError(
+                f"the kernels that copy {name} where a kernel cannot read it are missing: "
+                "compile the program again"
+            )
+        stored = (columns, rows) if layout.get(name) == "t" else (rows, columns)
+        made[name] = Input(name, program.dtype, stored, flipped, maps.get(name), support)
+    mapped |= made
+    return made, [mapped[each.operand] for each in plan.maps]
+
+
+def _encoder(
+    mapped: MappedOperand, dtype: str, stored: tuple[int, int]
+) -> Callable[[int, int], bytes]:
+    """What makes tensor maps of an operand by its address and leading dimension."""
+    boxes = Boxes(dtype, *stored, mapped.box, mapped.swizzle, mapped.rounded)
+    return functools.lru_cache(maxsize=_KEPT)(functools.partial(driver().tensor_map, boxes))
+
+
+def _between_units(address: int, row_bytes: int) -> bool:
+    """Whether rows begin where tensor maps know none."""
+    return bool(address % ROW_BYTES or row_bytes % ROW_BYTES)
+
+
+def packing(arguments: str, count: int) -> tuple[Callable[..., bytes], list[int]]:
+    """What packs arguments with tensor maps after them, and where each begins then.
+
+    Without maps arguments lie as kernels have them, and nobody need know where each begins.
+
+    Args:
+        arguments: the format of what comes before, for `struct`; a letter each.
+        count: how many tensor maps.
+    """
+    if not count:
+        return struct.Struct(arguments).pack, []
+    places = [
+        struct.calcsize(arguments[: each + 1]) - struct.calcsize(letter)
+        for each, letter in enumerate(arguments)
+    ]
+    gap = -struct.calcsize(arguments) % MAP_ALIGNMENT
+    first = struct.calcsize(arguments) + gap
+    places += [first + MAP_BYTES * each for each in range(count)]
+    return struct.Struct(f"{arguments}{gap}x{f'{MAP_BYTES}s' * count}").pack, places
+
+
+def transpose_grid(rows: int, columns: int) -> Extents:
+    """The grid that covers a matrix with one tile a block."""
+    tiles = -(-rows // _TRANSPOSE_TILE) * -(-columns // _TRANSPOSE_TILE)
+    return min(tiles, 2**31 - 1), 1, 1

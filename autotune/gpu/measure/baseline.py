@@ -1,0 +1,233 @@
+"""cuBLAS: what GPU kernels are compared with.
+
+The library comes with CuPy, PyTorch, nvmath or the CUDA toolkit. It is called directly, so that it
+is timed like everything else: on the same stream and operands, in graphs where kernels are short.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from autotune.core.dtypes import DTYPES
+from autotune.gpu.nvidia.driver.interface import driver
+from autotune.operations.operation import baseline_of
+
+if TYPE_CHECKING:
+    from autotune.gpu.nvidia.driver.interface import Stream
+    from autotune.operations.problem import Problem
+
+_PACKAGES = ("cupy_backends.cuda.libs.cublas", "nvmath.bindings.cublas", "torch")
+"""Modules that load the library when they are imported."""
+
+_NAMES = ("libcublas.so.13", "libcublas.so.12")
+_COMPUTE_32F = 68  # products of 16-bit numbers, on tensor cores, summed in float32
+_COMPUTE_32F_PEDANTIC = 69  # the same without tensor cores
+_DEFAULT_ALGORITHM = -1
+_DEFAULT_MATH = 0  # products in the operands' own precision: no TF32
+_TF32_MATH = 3  # float32 rounded to TF32
+_SUMS_IN_FULL = 16  # nor partial sums in the type of the result, where that is shorter
+_WORKSPACE_BYTES = 32 * 2**20  # what NVIDIA recommends for the largest devices
+
+
+FUNCTIONS: Mapping[str, str] = {
+    "cublas.gemm": "_gemm",
+    "cublas.gemm_strided_batched": "_gemm_strided_batched",
+    "cublas.gemv": "_gemv",
+}
+"""What operations name as their baseline, and the method that calls it. Operands come in the order
+of BLAS: A, B, C, or A, x, y."""
+
+
+class CublasError(Exception):
+    """cuBLAS refuses a call."""
+
+
+def find_cublas() -> Any:
+    """The library, loaded; None where there is none."""
+    # Finds what wheels and toolkits have installed; comes with cuda-bindings.
+    with contextlib.suppress(ImportError, RuntimeError, OSError):
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+
+        return ctypes.CDLL(load_nvidia_dynamic_lib("cublas").abs_path)
+    for package in _PACKAGES:
+        try:
+            importlib.import_module(package)
+        except (ImportError, OSError):
+            continue
+        for name in _NAMES:
+            with contextlib.suppress(OSError):
+                return ctypes.CDLL(name)
+    return None
+
+
+class Cublas:
+    """One of the library's functions on one stream of the current context.
+
+    Args:
+        library: as `find_cublas` gives it.
+        function: what is called, one of `FUNCTIONS`.
+        problem: what is computed.
+        stream: one of the driver's.
+
+    Raises:
+        CublasError: the library does not start.
+
+    Attributes:
+        version: "13.1.0".
+    """
+
+    def __init__(self, library: Any, function: str, problem: Problem, stream: Stream) -> None:
+        self._library = library
+        self._stream = stream  # destroyed when nobody holds it
+        self._handle = ctypes.c_void_p()
+        self._call("cublasCreate_v2", ctypes.byref(self._handle))
+        # Setting the stream takes the workspace away, so it comes first.
+        self._call("cublasSetStream_v2", self._handle, ctypes.c_void_p(stream.handle))
+        self._workspace = driver().allocate(_WORKSPACE_BYTES)
+        self._call(
+            "cublasSetWorkspace_v2",
+            self._handle,
+            ctypes.c_void_p(int(self._workspace)),
+            ctypes.c_size_t(_WORKSPACE_BYTES),
+        )
+        self._operand, self._result = DTYPES[problem.dtype], DTYPES[problem.result_dtype]
+        self._accuracy = class_of(problem)
+        math = _DEFAULT_MATH if self._operand.blas else _SUMS_IN_FULL
+        if self._accuracy == "tf32":
+            math = _TF32_MATH
+        self._call("cublasSetMathMode", self._handle, math)
+        number = ctypes.c_int()
+        self._call("cublasGetVersion_v2", self._handle, ctypes.byref(number))
+        self.version = version_text(number.value)
+        self._scalar = self._operand.accumulated.scalar
+        self._sizes = problem.shape
+        self._flips = tuple(int(stored == "t") for stored in problem.layout)
+        self.launch: Callable[..., None] = getattr(self, FUNCTIONS[function])
+        """Enqueues the function; its arguments are those of `Launch`, without a stream. Raises
+        CublasError."""
+
+    def close(self) -> None:
+        """Give back what the library holds; it must not be called any more."""
+        self._call("cublasDestroy_v2", self._handle)
+        self._workspace.free()
+
+    # Matrices are column-major there: what is stored row-major is the transpose, and C' = B' A'.
+
+    def _gemm(
+        self,
+        a: int,
+        lda: int,
+        b: int,
+        ldb: int,
+        c: int,
+        ldc: int,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+    ) -> None:
+        m, n, k = self._sizes
+        flip_a, flip_b = self._flips
+        operand, result = self._operand, self._result
+        sizes = (flip_b, flip_a, k, m, n)
+        if operand.blas and result is operand:
+            places = (self._at(b), ldb, self._at(a), lda, self._by(beta), self._at(c), ldc)
+            self._compute("gemm_v2", *sizes, self._by(alpha), *places)
+            return
+        self._call(
+            "cublasGemmEx",
+            self._handle,
+            *sizes,
+            self._by(alpha),
+            *(self._at(b), operand.cublas, ldb),
+            *(self._at(a), operand.cublas, lda),
+            self._by(beta),
+            *(self._at(c), result.cublas, ldc),
+            _COMPUTE_32F if self._accuracy == "native" else _COMPUTE_32F_PEDANTIC,
+            _DEFAULT_ALGORITHM,
+        )
+
+    def _gemm_strided_batched(
+        self,
+        a: int,
+        a_stride: int,
+        lda: int,
+        b: int,
+        b_stride: int,
+        ldb: int,
+        c: int,
+        c_stride: int,
+        ldc: int,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+    ) -> None:
+        count, m, n, k = self._sizes
+        far = ctypes.c_longlong
+        factors = (self._at(b), ldb, far(b_stride), self._at(a), lda, far(a_stride))
+        result = (self._by(beta), self._at(c), ldc, far(c_stride))
+        sizes = (0, 0, k, m, n)
+        self._compute("gemmStridedBatched", *sizes, self._by(alpha), *factors, *result, count)
+
+    def _gemv(
+        self, a: int, lda: int, x: int, y: int, alpha: float = 1.0, beta: float = 0.0
+    ) -> None:
+        m, n = self._sizes
+        result = (self._by(beta), self._at(y), 1)
+        factors = (self._at(a), lda, self._at(x), 1)
+        self._compute("gemv_v2", 1, n, m, self._by(alpha), *factors, *result)
+
+    def _at(self, address: int) -> ctypes.c_void_p:
+        return ctypes.c_void_p(address)
+
+    def _by(self, scalar: float) -> Any:
+        return ctypes.byref(self._scalar(scalar))
+
+    def _compute(self, name: str, *arguments: Any) -> None:
+        self._call(f"cublas{self._operand.blas}{name}", self._handle, *arguments)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        status = getattr(self._library, name)(*arguments)
+        if status != 0:
+            raise CublasError(f"{name} failed with status {status}")
+
+
+def vendor_of(problem: Problem, target: str, stream: Stream) -> Cublas | None:
+    """The library's function that an operation names for a target; None where there is none.
+
+    Args:
+        problem: what is computed.
+        target: where.
+        stream: one of the driver's.
+
+    Raises:
+        CublasError: the library does not start.
+    """
+    function = baseline_of(problem.defined, target)
+    if function is None or function not in FUNCTIONS:
+        return None
+    if function != "cublas.gemm" and not (DTYPES[problem.dtype].blas and not problem.out_dtype):
+        return None
+    library = find_cublas()
+    return None if library is None else Cublas(library, function, problem, stream)
+
+
+def class_of(problem: Problem) -> str:
+    """The accuracy class in which the library computes a problem: never a looser one."""
+    able = ("tf32",) if problem.dtype == "float32" else ("native",)
+    return problem.accuracy if problem.accuracy in able else "ieee"
+
+
+def cublas_mode(problem: Problem) -> str:
+    """How products of a problem are computed, for people."""
+    row, accuracy = DTYPES[problem.dtype], class_of(problem)
+    if row.blas:
+        return f"{row.name}, TF32 {'on' if accuracy == 'tf32' else 'off'}"
+    cores = "" if accuracy == "native" else ", no tensor cores"
+    return f"{row.name}, sums in {row.accumulation}{cores}"
+
+
+def version_text(number: int) -> str:
+    """130100 as "13.1.0"."""
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"

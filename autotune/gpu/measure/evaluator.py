@@ -1,0 +1,381 @@
+"""The CUDA evaluator: candidates compiled in the background, measured by who owns the GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from autotune.core.configuration import Configuration
+from autotune.core.errors import AutotuneError, FamilyError, OutOfTimeError
+from autotune.core.limits import CudaLimits
+from autotune.core.measurement import Measurement, Outcome
+from autotune.core.processors import usable_processors
+from autotune.families.gpu.bound import Bound
+from autotune.families.gpu.launch import Binary, architecture_of, kernel_layout, resident_blocks
+from autotune.families.gpu.launched import check_launches
+from autotune.families.gpu.occupancy import occupancy
+from autotune.families.gpu.planning import Planner
+from autotune.families.rendering import render
+from autotune.gpu.launch.program import CudaProgram
+from autotune.gpu.launch.support_source import support_source
+from autotune.gpu.measure.rig import measurement_worker
+from autotune.gpu.measure.subject import GpuSettings, PlannedProgram, Subject
+from autotune.gpu.nvidia.compile.compiling import (
+    CompileReply,
+    CompileRequest,
+    Refused,
+    compile_worker,
+    read_kept,
+)
+from autotune.gpu.nvidia.compile.gate import gate
+from autotune.gpu.nvidia.compile.nvrtc import Compiled, check_driver
+from autotune.gpu.nvidia.device.identity import visible_device
+from autotune.measuring.backend import Prepared, Processes, WorkerBackend, compile_details
+from autotune.measuring.evaluator import Effort, Stage, silent
+from autotune.measuring.messages import Reply
+from autotune.measuring.pool import WorkerPool
+from autotune.measuring.processes import LOOK_S, Failure
+from autotune.measuring.sharing import SharedWorker
+from autotune.measuring.trial_evaluator import TrialEvaluator
+from autotune.measuring.verdicts import judge_compile_failure
+from autotune.operations.cases import cases_of, special_cases
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autotune.core.configuration import Candidate
+    from autotune.core.deadline import Deadline
+    from autotune.core.device import Device
+    from autotune.families.family import KernelFamily
+    from autotune.families.program_cache import ProgramCache
+    from autotune.families.rendering import Source
+    from autotune.measuring.evaluator import Report
+    from autotune.measuring.messages import Request
+    from autotune.operations.problem import Problem
+
+DEFAULT_EFFORT = Effort(budget_s=0.15)
+
+_SUPPORT_FAMILY = "support"
+_SUPPORT_TARGET = "cuda"
+
+
+class CudaEvaluator(TrialEvaluator["CudaBackend"]):
+    """Evaluates candidates of CUDA and Numba-CUDA families for one problem (see `Evaluator`).
+
+    `prepare` returns at once: compilers run beside measurements, which they do not disturb, since
+    the device does the timing.
+
+    Args:
+        problem: what is computed.
+        families: by name; candidates name them.
+        device: as `read_gpu` gives it.
+        programs: where emitted sources and binaries go.
+        effort: how long and how exactly to measure.
+        workers: compile processes; None takes one per processor that this process may use.
+        seed: seeds the operands.
+        beside: an evaluator whose processes this one may use, and whose baseline if it is for the
+            same problem; it is not closed before this one.
+
+    Raises:
+        MissingDependencyError: NVRTC, which compiles the evaluator's own kernels, is missing or
+            newer than the driver.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        families: Mapping[str, KernelFamily],
+        device: Device,
+        programs: ProgramCache,
+        *,
+        effort: Effort | None = None,
+        workers: int | None = None,
+        seed: int = 0,
+        beside: CudaEvaluator | None = None,
+    ) -> None:
+        effort = effort or DEFAULT_EFFORT
+        backend = CudaBackend(
+            problem,
+            families,
+            device,
+            programs,
+            effort,
+            workers=workers or usable_processors(),
+            seed=seed,
+            beside=None if beside is None else beside.backend,
+        )
+        super().__init__(problem, families, device, backend, effort, seed)
+
+
+class CudaBackend(WorkerBackend):
+    """Compiles candidates and measures them; see `autotune.measuring.backend.Backend`.
+
+    Args:
+        problem: what is computed.
+        families: by name.
+        device: as `read_gpu` gives it.
+        programs: where emitted sources and binaries go.
+        effort: how long and how exactly to measure.
+        workers: compile processes.
+        seed: seeds the operands.
+        beside: whose processes may be used.
+
+    Raises:
+        MissingDependencyError: NVRTC is missing or newer than the driver.
+    """
+
+    compiles_ahead = True  # they do not disturb a measurement, since the device does the timing
+
+    def __init__(
+        self,
+        problem: Problem,
+        families: Mapping[str, KernelFamily],
+        device: Device,
+        programs: ProgramCache,
+        effort: Effort,
+        *,
+        workers: int,
+        seed: int,
+        beside: CudaBackend | None,
+    ) -> None:
+        if not isinstance(device.limits, CudaLimits):
+            raise AutotuneError(f"{device.fingerprint.name} is no CUDA device: use read_gpu()")
+        major, minor = device.toolchain["cuda"].split(".")
+        check_driver((int(major), int(minor)))
+        targets = tuple(sorted({_SUPPORT_TARGET, *(each.target for each in families.values())}))
+
+        def make(key: object) -> Processes:
+            return Processes(
+                key,
+                _make_worker(device, effort, seed),
+                WorkerPool(
+                    compile_worker,
+                    programs,
+                    targets,
+                    count=workers,
+                    watched=True,
+                    replies=CompileReply,
+                    renewed=True,
+                ),
+            )
+
+        super().__init__(
+            (programs.folder, effort, workers, seed, device.fingerprint, targets), make, beside
+        )
+        self.batch = workers
+        self._limits = device.limits
+        self._problem = problem
+        self._families = families
+        self._programs = programs
+        self._effort = effort
+        self._compiles: dict[str, Future[CompileReply | Failure]] = {}
+        self._pending: dict[Candidate, Future[CompileReply | Failure]] = {}
+        self._names: dict[Candidate, str] = {}  # of their sources
+        self._admitted: dict[Candidate, Prepared | Measurement] = {}
+        self._support = self._submit(
+            support_source(problem.dtype, problem.out_dtype),
+            _SUPPORT_FAMILY,
+            self._limits.architecture,
+        )
+        self._support_cubin = b""
+
+    @property
+    def subject(self) -> Subject:
+        """The problem, with the kernels that judge."""
+        return Subject(self._problem, self._support_cubin)
+
+    def is_ready(self, candidate: Candidate) -> bool:
+        """Whether a candidate has been compiled, or needs no compiling to be rejected."""
+        return candidate not in self._pending or self._pending[candidate].done()
+
+    def prepare(self, candidates: Sequence[Candidate], run: Deadline, report: Report) -> None:
+        """Compile, in the background, what has not been compiled; each distinct source once."""
+        for candidate in candidates:
+            if candidate not in self._pending:
+                self._pending[candidate] = self._compile(candidate)
+        if self._support.done():
+            # Its start (context, operands, references) takes as long as the first compiles.
+            self._await_support(run, report)
+            self.processes.worker.begin(self.subject, run)
+
+    def prepared(
+        self, candidate: Candidate, run: Deadline, report: Report
+    ) -> Prepared | Measurement:
+        """A compiled candidate that may be launched, or why there is none."""
+        reply = self._await(self._pending[candidate], run, report)
+        if isinstance(reply, Refused):
+            return Measurement(Outcome.COMPILE_FAILED, reason=reply.reason)
+        if isinstance(reply, Failure):
+            return judge_compile_failure(reply)
+        self._await_support(run, report)
+        if candidate not in self._admitted:
+            self._admitted[candidate] = self._admit(candidate, reply)
+        return self._admitted[candidate]
+
+    def ask(self, request: Request, timeout_s: float, run: Deadline) -> Any:
+        """The worker's reply, or a `Failure`."""
+        self._await_support(run, silent)
+        return super().ask(request, timeout_s, run)
+
+    def binary(self, candidate: Candidate) -> Binary | None:
+        """A prepared candidate's cubin and launch; None where it does not pass the gate."""
+        prepared = self._admitted.get(candidate)
+        if not isinstance(prepared, Prepared) or not isinstance(prepared.program, PlannedProgram):
+            return None
+        program = prepared.program.program
+        family = self._families[candidate.family]
+        architecture = architecture_of(family, self._limits.architecture)
+        return Binary(
+            program.cubin, architecture, program.plan, program.support, program.kernel_layout
+        )
+
+    def close(self) -> None:
+        """End the processes, unless they are another evaluator's."""
+        for compiling in self._compiles.values():
+            compiling.cancel()  # those who come next need the compilers
+        super().close()
+
+    def _admit(self, candidate: Candidate, compiled: Compiled) -> Prepared | Measurement:
+        """Past the gate, or turned away with what the binary needs."""
+        family, configuration = self._families[candidate.family], candidate.configuration
+        point = Bound(family, configuration, self._problem, self._limits).at(self._problem)
+        planner = Planner(family, configuration, self._problem.dtype, self._limits)
+        plan = planner.plan(self._problem)
+        sized = {case: self._problem.with_sizes(*case.sizes) for case in cases_of(self._problem)}
+        found = {case: planner.find(problem) for case, problem in sized.items()}
+        plans = {case: each for case, each in found.items() if each is not None}
+        for case in special_cases(self._problem, plans):
+            plans[case] = planner.plan(self._problem.with_sizes(*case.sizes))
+        try:
+            for each in (plan, *plans.values()):
+                check_launches(family, each, compiled.kernels)
+        except FamilyError as error:
+            return Measurement(Outcome.COMPILE_FAILED, reason=str(error))
+        main = next(step for step in plan.steps if step.kernel == family.operation)
+        resources = compiled.kernels[family.operation]
+        details: dict[str, float | int | str] = {
+            **compile_details(compiled.seconds, self._names[candidate]),
+            "registers": resources.registers,
+            "shared_bytes": resources.shared_bytes + main.shared_bytes,
+            "spill_bytes": compiled.spill_bytes.get(family.operation, 0),
+            "threads": main.threads,
+            "occupancy": occupancy(
+                self._limits,
+                threads=main.threads,
+                registers=max(1, resources.registers),
+                shared_bytes=resources.shared_bytes + main.shared_bytes,
+            ),
+        }
+        refusal = gate(
+            compiled,
+            self._limits,
+            threads=main.threads,
+            dynamic_shared_bytes=main.shared_bytes,
+            kernel=family.operation,
+            resident_blocks=resident_blocks(point),
+        )
+        if refusal is not None:
+            return Measurement(Outcome.REJECTED, reason=str(refusal), details=details)
+        layout = kernel_layout(family, self._problem.layout)
+        program = CudaProgram(
+            compiled.cubin,
+            plan,
+            self._problem.dtype,
+            self._problem.layout,
+            layout,
+            defined=self._problem.defined,
+            out_dtype=self._problem.out_dtype,
+        )
+        if program.copies:
+            program = replace(program, support=self._support_cubin)
+        return Prepared(PlannedProgram(program, plans), details)
+
+    def _await(
+        self, future: Future[CompileReply | Failure], run: Deadline, report: Report
+    ) -> CompileReply | Failure:
+        """What a compiler comes to.
+
+        Raises:
+            OutOfTimeError: the run is over before that.
+        """
+        while True:
+            with contextlib.suppress(TimeoutError):
+                return future.result(timeout=run.within(LOOK_S))
+            done = sum(each.done() for each in self._compiles.values())
+            report(Stage("compiling", done, len(self._compiles)))
+            if run.over:
+                raise OutOfTimeError("the run was over before a compiler had answered")
+
+    def _await_support(self, run: Deadline, report: Report) -> None:
+        if not self._support_cubin:
+            reply = self._await(self._support, run, report)
+            if not isinstance(reply, Compiled):
+                raise AutotuneError(f"the evaluator's own kernels do not compile: {reply.reason}")
+            self._support_cubin = reply.cubin
+
+    def _compile(self, candidate: Candidate) -> Future[CompileReply | Failure]:
+        family = self._families[candidate.family]
+        layout = kernel_layout(family, self._problem.layout)
+        problem, runtime = self._problem, family.runtime_parameters
+        fixed = {k: v for k, v in candidate.configuration.items() if k not in runtime}
+        some = {each.name: each.values[0] for each in family.parameters if each.runtime}
+        source = _rendered(
+            family, Configuration(fixed | some), problem.dtype, layout, problem.out_dtype
+        )
+        self._names[candidate] = self._programs.path(source, family.name).stem
+        if source.digest not in self._compiles:
+            self._programs.write(source, family.name)
+            architecture = architecture_of(family, self._limits.architecture)
+            self._compiles[source.digest] = self._submit(source, family.name, architecture)
+        return self._compiles[source.digest]
+
+    def _submit(
+        self, source: Source, family: str, architecture: str
+    ) -> Future[CompileReply | Failure]:
+        request = CompileRequest(source, family, architecture)
+        kept = read_kept(self._programs, request)
+        if kept is None:
+            return self.compilers.submit(request, self._effort.compile_timeout_s)
+        # A compiler would find it too, but only after all that others have asked for.
+        found: Future[CompileReply | Failure] = Future()
+        found.set_result(kept)
+        return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _rendered(
+    family: KernelFamily,
+    configuration: Configuration,
+    dtype: str,
+    layout: str,
+    out_dtype: str | None,
+) -> Source:
+    """A family's source, rendered once a process: problems of a run have programs in common."""
+    return render(family, configuration, dtype=dtype, layout=layout, out_dtype=out_dtype)
+
+
+def _make_worker(device: Device, effort: Effort, seed: int) -> SharedWorker:
+    """The process that owns the GPU, which it sees as the only one."""
+    limits, state = device.limits.names(), device.state
+    visible = visible_device(
+        int(state.get("ordinal", "0")), os.environ.get("CUDA_VISIBLE_DEVICES")
+    )
+    settings = GpuSettings(
+        ordinal=0,
+        pci_bus_id=state.get("pci_bus_id", ""),
+        multiprocessor_count=limits["multiprocessor_count"],
+        compute_capability=limits["compute_capability"],
+        l2_bytes=limits["l2_bytes"],
+    )
+    return SharedWorker(
+        measurement_worker,
+        effort,
+        settings,
+        seed,
+        environment={"CUDA_VISIBLE_DEVICES": visible},
+        replies=Reply,
+    )

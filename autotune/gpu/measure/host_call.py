@@ -1,0 +1,185 @@
+"""Whole calls: from arrays of the host to a result on the host.
+
+A process of its own for every kernel: what is loaded, allocated and set up by the first call is
+then still to be done.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from autotune.core.dtypes import DTYPES
+from autotune.core.errors import AutotuneError
+from autotune.core.limits import CudaLimits
+from autotune.core.statistics import median
+from autotune.gpu.launch.loading import make_program
+from autotune.gpu.nvidia.device.identity import visible_device
+from autotune.measuring.processes import Failure, FailureKind, WorkerProcess
+from autotune.operations.guarded import strides_of
+from autotune.serving.reports import HostCall
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    from autotune.core.configuration import Configuration
+    from autotune.core.device import Device
+    from autotune.families.family import KernelFamily
+    from autotune.families.program_cache import ProgramCache
+    from autotune.gpu.launch.program import CudaProgram
+    from autotune.operations.problem import Problem
+
+WARM_S = 0.2
+"""Seconds of repeated calls."""
+
+_MIN_CALLS = 3
+_TIMEOUT_S = 60.0
+
+
+class DeviceCalls:
+    """Times whole calls of one problem, each kernel in a fresh process.
+
+    Args:
+        problem: what is computed.
+        device: as `read_gpu` gives it.
+        programs: where binaries are kept.
+    """
+
+    def __init__(self, problem: Problem, device: Device, programs: ProgramCache) -> None:
+        if not isinstance(device.limits, CudaLimits):
+            raise AutotuneError(f"{device.fingerprint.name} is no CUDA device: use read_gpu()")
+        self._problem = problem
+        self._limits = device.limits
+        self._programs = programs
+        ordinal = int(device.state.get("ordinal", "0"))
+        self._visible = visible_device(ordinal, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        self._next = self._start()
+
+    def kernel(self, family: KernelFamily, configuration: Configuration) -> HostCall | Failure:
+        """Time a kernel that is known to work."""
+        return self._time(
+            make_program(family, configuration, self._problem, self._limits, self._programs)
+        )
+
+    def vendor(self) -> HostCall | Failure:
+        """Time cuBLAS."""
+        return self._time(None)
+
+    def close(self) -> None:
+        """End the process that is waiting."""
+        self._next.close(grace_s=0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _time(self, program: CudaProgram | None) -> HostCall | Failure:
+        # The process after this one starts meanwhile; it touches no device before it is asked.
+        worker, self._next = self._next, self._start()
+        try:
+            reply: HostCall | Failure | None = worker.call(program, _TIMEOUT_S)
+        finally:
+            worker.close()
+        return Failure(FailureKind.RAISED, "there is no cuBLAS") if reply is None else reply
+
+    def _start(self) -> WorkerProcess:
+        worker = WorkerProcess(
+            host_call_worker,
+            self._problem,
+            environment={"CUDA_VISIBLE_DEVICES": self._visible},
+            replies=HostCall | None,
+        )
+        worker.spawn()
+        return worker
+
+
+def host_call_worker(problem: Problem) -> Callable[[CudaProgram | None], HostCall | None]:
+    """Entry of a process that times one kernel: everything but the device is ready."""
+    from autotune.gpu.nvidia.driver.interface import driver
+
+    driver()
+    rng = np.random.default_rng(0)
+    arrays = [
+        _bits(rng.random(each.shape, dtype=np.float32).astype(DTYPES[each.dtype].numpy))
+        for each in problem.operands
+    ]
+    position = problem.defined.operands.index(problem.defined.output)
+    return functools.partial(_time_calls, problem, arrays, position)
+
+
+def _bits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The same memory as integers: drivers take what has a buffer, and bfloat16 has none."""
+    return array.view(f"u{array.itemsize}")
+
+
+def _time_calls(
+    problem: Problem,
+    arrays: Sequence[np.ndarray[Any, Any]],
+    written: int,
+    program: CudaProgram | None,
+) -> HostCall | None:
+    from autotune.gpu.nvidia.driver.context import activated
+
+    start = time.perf_counter()
+    with activated(0):
+        context_s = time.perf_counter() - start
+        prepare = _cublas if program is None else functools.partial(_kernel, program)
+        start = time.perf_counter()
+        launch = prepare(problem)
+        if launch is None:
+            return None
+        _call(launch, arrays, written)
+        cold_s = time.perf_counter() - start
+        calls: list[float] = []
+        begun = time.perf_counter()
+        while len(calls) < _MIN_CALLS or time.perf_counter() - begun < WARM_S:
+            start = time.perf_counter()
+            _call(launch, arrays, written)
+            calls.append(time.perf_counter() - start)
+    return HostCall(context_s, cold_s, median(calls))
+
+
+def _kernel(program: CudaProgram, problem: Problem) -> Callable[..., None]:
+    from autotune.gpu.launch.launch import CudaKernel
+
+    return CudaKernel(program).launch
+
+
+def _cublas(problem: Problem) -> Callable[..., None] | None:
+    from autotune.gpu.measure.baseline import vendor_of
+    from autotune.gpu.nvidia.driver.interface import driver
+
+    vendor = vendor_of(problem, "cuda", driver().stream())
+    return None if vendor is None else vendor.launch
+
+
+def _call(
+    launch: Callable[..., None], arrays: Sequence[np.ndarray[Any, Any]], written: int
+) -> None:
+    """Allocate, copy, compute, copy back, free."""
+    from autotune.gpu.nvidia.driver.interface import driver
+
+    here = driver()
+    buffers = [here.allocate(array.nbytes) for array in arrays]
+    operands: list[int] = []
+    for position, (buffer, array) in enumerate(zip(buffers, arrays, strict=True)):
+        if position != written:
+            here.upload(int(buffer), array)
+        operands += [int(buffer), *strides_of(array.shape)[:-1]]
+    launch(*operands)
+    here.synchronize()
+    here.download(arrays[written], int(buffers[written]))
+    for buffer in buffers:
+        buffer.free()

@@ -1,0 +1,144 @@
+"""Operands in device memory: where they lie, how they are guarded, and how many sets there are."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.core.dtypes import DTYPES, Dtype
+from autotune.gpu.measure.guarded import padded
+from autotune.gpu.nvidia.driver.interface import driver
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from autotune.gpu.measure.placement import Placement, SlabLayout
+    from autotune.gpu.measure.support import Support
+    from autotune.operations.parts import Array
+    from autotune.operations.poke import Place
+    from autotune.operations.references import Matrix
+
+L2_MULTIPLE = 2.5
+"""How many times the level-2 cache the rotating operand sets fill together."""
+
+MAX_SETS = 2048
+"""Sets at most: problems so small that these do not fill the cache are timed from it."""
+
+_MEMORY_SHARE = 0.6
+"""Of the free memory, what the sets may take."""
+
+
+def rotation_sets(set_bytes: int, l2_bytes: int, free_bytes: int) -> int:
+    """How many operand sets to rotate through, so that none is in the cache when its turn comes.
+
+    Args:
+        set_bytes: one set's operands.
+        l2_bytes: the device's level-2 cache.
+        free_bytes: device memory that is free.
+    """
+    wanted = math.ceil(L2_MULTIPLE * l2_bytes / set_bytes)
+    possible = int(_MEMORY_SHARE * free_bytes) // set_bytes
+    return max(1, min(wanted, possible, MAX_SETS))
+
+
+class Slab:
+    """A slab on the device, filled with what guard zones hold.
+
+    Attributes:
+        layout: where its matrices lie.
+        base: its address.
+    """
+
+    def __init__(self, layout: SlabLayout, support: Support) -> None:
+        self.layout = layout
+        self._allocation = driver().allocate(layout.size)
+        self.base = int(self._allocation)
+        for each in layout.placements.values():
+            support.fill(self.base + each.start, each.elements + 2 * each.guard, each.itemsize)
+
+    def store(self, placement: Placement, values: Matrix) -> None:
+        """Copy values from the host into one of the matrices; its padding stays what it was."""
+        driver().upload(self.base + placement.offset, padded(placement, values))
+
+
+class OperandSets:
+    """One set of operands, and copies of it to rotate through.
+
+    Args:
+        first: the set that is copied.
+        count: how many there are, the first included.
+    """
+
+    def __init__(self, first: Slab, count: int) -> None:
+        self.bases = [first.base]
+        self._copies: Any = None
+        if count > 1:
+            size = first.layout.size
+            self._copies = driver().allocate((count - 1) * size)
+            self.bases += [int(self._copies) + i * size for i in range(count - 1)]
+            for base in self.bases[1:]:
+                driver().duplicate(base, first.base, size)
+
+
+class SetMemory:
+    """The operands of one set, element by element; see `autotune.operations.poke.Memory`.
+
+    Args:
+        arrays: the operands.
+        layout: where they lie in a set.
+        base: the set's address.
+    """
+
+    def __init__(self, arrays: Sequence[Array], layout: SlabLayout, base: int) -> None:
+        self.base = base
+        self._layout = layout
+        self._dtypes = {each.name: DTYPES[each.dtype] for each in arrays}
+        (self._output,) = (each.name for each in arrays if each.written)
+
+    def read(self, name: str, place: Place) -> float:
+        """An element of an operand."""
+        return float(self._bits(name, place).view(self._dtypes[name].numpy)[0])
+
+    def write(self, name: str, place: Place, value: float) -> None:
+        """Set it."""
+        row = self._dtypes[name]
+        driver().upload(self._address(name, place), np.array([value], row.numpy).view(_word(row)))
+
+    def spoil(self, place: Place) -> None:
+        """Put into an element of the output what an unwritten one holds."""
+        row = self._dtypes[self._output]
+        poison = np.array([row.word.poison], _word(row))
+        driver().upload(self._address(self._output, place), poison)
+
+    def spoilt(self, place: Place) -> bool:
+        """Whether it is still there."""
+        poison = self._dtypes[self._output].word.poison
+        return bool(self._bits(self._output, place)[0] == poison)
+
+    def _bits(self, name: str, place: Place) -> NDArray[Any]:
+        bits = np.empty(1, _word(self._dtypes[name]))
+        driver().download(bits, self._address(name, place))
+        return bits
+
+    def _address(self, name: str, place: Place) -> int:
+        placed = self._layout.placements[name]
+        elements = sum(index * step for index, step in zip(place, placed.strides, strict=True))
+        return self.base + placed.offset + elements * placed.itemsize
+
+
+def _word(row: Dtype) -> str:
+    """The type of an element's bits, which drivers take where they do not know the element's."""
+    return f"u{row.itemsize}"
+
+
+def operands(layout: SlabLayout, base: int) -> tuple[int, ...]:
+    """Address and strides, from the outermost to the last but one, of the operands of a slab."""
+    return tuple(
+        number
+        for placed in layout.placements.values()
+        for number in (base + placed.offset, *placed.strides[:-1])
+    )

@@ -1,0 +1,1 @@
+"""CUDA: devices, compilers and the driver of NVIDIA GPUs."""

@@ -1,0 +1,226 @@
+"""Sweeping: every valid configuration of a problem measured, in an order drawn by lot."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.core import arguments
+from autotune.core.deadline import Deadline
+from autotune.core.errors import InputError
+from autotune.core.interrupt import Interrupt
+from autotune.core.measurement import Outcome
+from autotune.measuring.evaluator import Effort
+from autotune.runtime.asking import check_asked, check_run
+from autotune.targets.registry import make_target
+from autotune.tuning.progress import Watcher
+from autotune.tuning.trial_run import TrialRun
+from autotune.tuning.trials import TrialResult, Workplace
+
+if TYPE_CHECKING:
+    from autotune.operations.problem import Problem
+    from autotune.serving.target import Target
+
+LARGEST_SWEEP = 1 << 24
+"""Configurations that are swept at most without a limit; a billion would take centuries."""
+
+
+SAMPLER = "exhaustive"
+
+
+@dataclass(frozen=True, slots=True)
+class SweepResult:
+    """What a sweep has measured, in this run and in those before it.
+
+    Attributes:
+        problem: what was swept.
+        target: where it runs.
+        device: the device's name.
+        study: name of the Optuna study behind it.
+        seed: what the order was drawn from.
+        size: valid configurations of all families.
+        wanted: how many of them the sweep is to measure.
+        measured: those measured so far, failing ones included, in the order drawn.
+        seconds: wall time of this run.
+        interrupted: whether Ctrl-C, or another request to stop, ended it early.
+    """
+
+    problem: Problem
+    target: str
+    device: str
+    study: str
+    seed: int
+    size: int
+    wanted: int
+    measured: tuple[TrialResult, ...]
+    seconds: float
+    interrupted: bool
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything wanted has been measured."""
+        return len(self.measured) == self.wanted
+
+    @property
+    def counts(self) -> dict[Outcome, int]:
+        """Measured configurations by outcome."""
+        return dict(Counter(result.measurement.outcome for result in self.measured))
+
+
+def sweep(
+    problem: Problem,
+    *,
+    target: str | Target | None = None,
+    device: int | str | None = None,
+    families: Sequence[str] = (),
+    extra_families: Sequence[Path] = (),
+    limit: int | None = None,
+    seed: int = 0,
+    cache: str | Path | None = None,
+    storage: str | None = None,
+    study: str | None = None,
+    workers: int | None = None,
+    effort: Effort | None = None,
+    racing: bool = False,
+    progress: Watcher | None = None,
+    **options: Any,
+) -> SweepResult:
+    """Measure every valid configuration of the families for a problem, or a random part of them.
+
+    Nothing is stored as a tuning record; measurements go to the cache and to a study. The same
+    call again goes on where an interrupted one was, and returns at once when all is measured. The
+    order is a random permutation, so that what an interrupted sweep has is a uniform sample; a
+    larger limit with the same seed extends a smaller one.
+
+    Args:
+        problem: what to sweep.
+        target: where to run; None takes the best this machine has.
+        device: which GPU, by number or (part of) its name; None takes the first.
+        families: names of the families to sweep; empty takes all that can serve the problem.
+        extra_families: folders with families of the user's own.
+        limit: how many configurations to measure in all; None measures every one.
+        seed: draws the order, and the operands; 0 or more, below 2**63.
+        cache: folder or database of the user's cache; None takes the default place.
+        storage: an Optuna storage URL; None keeps a journal file beside the cache.
+        study: name of the study; None derives one from problem, target, device and space.
+        workers: processes that compile, at least 1; None uses every core.
+        effort: how long and how exactly to measure; None takes the default.
+        racing: whether to abandon what is far behind the best so far; its times are then those
+            of its first runs. Without, what was abandoned before in the study is measured again.
+        progress: called whenever something has moved.
+        options: what the target can be told (its `OPTIONS`), as for `load`.
+
+    Raises:
+        InputError: something above cannot be used; the message says what and why.
+        CacheError: the cache cannot be written.
+    """
+    deadline = Deadline()
+    limit = None if limit is None else arguments.whole("limit", limit)
+    seed, workers = arguments.seed(seed), arguments.workers(workers)
+    families = arguments.texts("families", families)
+    folders = arguments.paths("extra_families", extra_families)
+    check_asked(problem, target, device, cache)
+    check_run(sampler=SAMPLER, storage=storage, study=study, effort=effort, progress=progress)
+    work = Workplace.of(
+        problem,
+        target=make_target(target, options),
+        device=device,
+        families=families,
+        extra_families=folders,
+        cache=cache,
+    )
+    size = work.union.size
+    if limit is None and size > LARGEST_SWEEP:
+        raise InputError(
+            f"{size} configurations are too many to sweep, at most {LARGEST_SWEEP}: give a limit"
+        )
+    wanted = size if limit is None else min(limit, size)
+    rows = list(islice(shuffled_rows(size, seed), wanted))
+    name = study or _study_name(work)
+    with (
+        Interrupt(deadline, "what was measured is kept") as interrupt,
+        work.open(
+            name, storage=storage, sampler=SAMPLER, seed=seed, workers=workers, effort=effort
+        ) as (opened, evaluator),
+    ):
+        if not racing:
+            opened.measure_whole()
+        left = len(set(rows) - opened.visited)
+        run = TrialRun(
+            work,
+            opened,
+            evaluator,
+            trials=left,
+            deadline=deadline,
+            interrupt=interrupt,
+            racing=racing,
+            progress=progress,
+        )
+        if left:
+            run.search(work.union[row] for row in rows)
+        # Of what was abandoned and then measured again, the later one counts.
+        known = {
+            candidate: measurement
+            for candidate, measurement in opened.measured()
+            if racing or measurement.outcome is not Outcome.ABANDONED
+        }
+    candidates = (work.union[row] for row in rows)
+    return SweepResult(
+        problem=problem,
+        target=work.target.name,
+        device=work.device.fingerprint.name,
+        study=name,
+        seed=seed,
+        size=size,
+        wanted=wanted,
+        measured=tuple(TrialResult(each, known[each]) for each in candidates if each in known),
+        seconds=deadline.elapsed_s,
+        interrupted=interrupt.requested,
+    )
+
+
+def shuffled_rows(size: int, seed: int) -> Iterator[int]:
+    """The numbers below `size` in a random order; the first ones do not depend on how many follow.
+
+    Small spaces are permuted; of large ones, of which nobody takes more than a part, rows are
+    drawn and repetitions passed over.
+    """
+    rng = np.random.default_rng(seed)
+    if size <= LARGEST_SWEEP:
+        yield from rng.permutation(size).tolist()
+        return
+    drawn: set[int] = set()
+    while len(drawn) < size:
+        row = _draw(rng, size)
+        if row not in drawn:
+            drawn.add(row)
+            yield row
+
+
+def _draw(rng: np.random.Generator, size: int) -> int:
+    """A number below `size`, which may have more bits than NumPy's integers."""
+    bits = size.bit_length()
+    while True:
+        row = int.from_bytes(rng.bytes((bits + 7) // 8)) >> (-bits % 8)
+        if row < size:
+            return row
+
+
+def _study_name(work: Workplace) -> str:
+    """The same for the same problem on the same device with the same space."""
+    identity = [
+        work.problem.key(),
+        work.target.name,
+        work.device.fingerprint.digest,
+        work.union.digest,
+    ]
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
+    return f"sweep-{work.problem.operation}-{work.problem.label}-{work.target.name}-{digest}"

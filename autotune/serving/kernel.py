@@ -1,0 +1,230 @@
+"""Kernels as users hold them, and what they were asked for with."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, runtime_checkable
+
+from autotune.core.errors import InputError
+
+if TYPE_CHECKING:
+    from autotune.core.configuration import Candidate
+    from autotune.operations.problem import Problem
+    from autotune.store import MatchQuality, TuningRecord
+
+BoundKernel: TypeAlias = Callable[..., Any]
+"""``kernel(*inputs, out=None, stream=None, **scalars)``: checks operands, computes or enqueues,
+and returns the output; of matrix products ``kernel(a, b, out, alpha, beta, stream)``, too."""
+
+
+@runtime_checkable
+class Launching(Protocol):
+    """A bound kernel of products whose launches can be had: nothing is looked at in those."""
+
+    def launch_on(self, device: int) -> Callable[..., None]:
+        """``launch(a, lda, b, ldb, c, ldc, alpha, beta, stream)`` on a device, all as numbers.
+
+        Addresses are those of the operands as stored, leading dimensions count elements, and the
+        stream is a handle.
+
+        Args:
+            device: the driver's number.
+
+        Raises:
+            OperandError: the kernel is not for that device.
+        """
+        ...
+
+
+FALLBACKS = (None, "library")
+"""What `load` may do where the record says that the vendor's library is faster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a kernel was asked for with: the arguments of `load`, less those that say where.
+
+    Attributes:
+        problem: what to compute.
+        match: one of `autotune.serving.lookup.MATCHES`.
+        device: which one, where the target has several.
+        cache: the user's cache.
+        extra_families: folders of families.
+        fallback: one of `FALLBACKS`.
+        background: whether to compile in the background what match="nearest" finds.
+        again: asks for the same once more, in another process; None where that makes no sense.
+    """
+
+    problem: Problem
+    match: str
+    device: int | str | None
+    cache: str | Path | None
+    extra_families: tuple[Path, ...]
+    fallback: str | None
+    background: bool = False
+    again: Callable[[], Kernel] | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Kernel:
+    """A tuned kernel, ready to call.
+
+    Copies are the kernel itself. A pickled one is loaded again where it is unpickled, with the
+    arguments it was loaded with: what serves there is looked up there.
+
+    Attributes:
+        problem: what it computes.
+        target: where it runs.
+        candidate: family and configuration.
+        match: how well the record behind it fits the problem and this device.
+        reason: what kept the match from being exact, or the configuration from being the
+            record's, as fewer threads do; and what computes while the kernel is being compiled.
+            Empty when all is well.
+        record: the tuning record behind it; None for a default configuration.
+        library: the library that computes instead of the candidate, since it is faster; empty
+            where the candidate does.
+    """
+
+    problem: Problem
+    target: str
+    candidate: Candidate
+    match: MatchQuality
+    reason: str
+    record: TuningRecord | None
+    _bound: BoundKernel
+    library: str = ""
+    _request: Request | None = None
+    _call: BoundKernel = field(init=False, compare=False)
+    _used: Callable[[], None] | None = field(init=False, default=None, compare=False)
+    _passing: bool = field(init=False, default=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_call", self._bound)
+
+    @property
+    def bound(self) -> BoundKernel:
+        """What a call does, for those who make many: a frame of Python's less each.
+
+        Where something else computes for the time being, the kernel itself.
+        """
+        return self.__call__ if self._passing else self._call
+
+    def become(self, bound: BoundKernel, reason: str, *, passing: bool = False) -> None:
+        """Compute by something else from now on, as when what was chosen has been compiled.
+
+        Args:
+            bound: what computes.
+            reason: takes the place of the attribute.
+            passing: whether it does until something else will.
+        """
+        object.__setattr__(self, "_bound", bound)
+        object.__setattr__(self, "_passing", passing)
+        object.__setattr__(self, "_call", _heard(bound, self._used))
+        object.__setattr__(self, "reason", reason)
+
+    def hear(self, used: Callable[[], None]) -> None:
+        """Have every call from now on heard of that has raised nothing.
+
+        Args:
+            used: is called after each, in its thread.
+        """
+        object.__setattr__(self, "_used", used)
+        object.__setattr__(self, "_call", _heard(self._bound, used))
+
+    def __repr__(self) -> str:
+        """One line: what computes what, where, and how well it fits."""
+        what = f"{self.library} instead of {self.candidate}" if self.library else self.candidate
+        tuned = "untuned" if self.record is None else f"record {self.record.id}"
+        kind = type(self).__name__.removeprefix("Product")
+        return f"<{kind} {what}; {self.problem.label} on {self.target}, {self.match}, {tuned}>"
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._request is None or self._request.again is None:
+            raise InputError(
+                f"a kernel of target {self.target} is bound to its communicator and cannot be "
+                "pickled: load it on every rank"
+            )
+        return operator.call, (self._request.again,)
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        """Compute the problem's operation: ``kernel(*inputs, out=None, stream=None, **scalars)``.
+
+        On the CPU operands are NumPy arrays, and the output is there when the call returns. On a
+        GPU they are arrays of PyTorch, CuPy, Numba, or anything with DLPack or
+        ``__cuda_array_interface__`` in its memory; the work is enqueued on a stream, and the call
+        does not wait for it. Rows must be contiguous there: nothing is copied unasked.
+
+        Args:
+            inputs: the operands that are not written, in the operation's order.
+            options: `out`, the output, written in place and returned; None allocates it with the
+                library of the first input. `stream`, where to enqueue the work: a stream of any
+                library, its handle, or anything with ``__cuda_stream__``; what the operands need
+                must be ordered before it. None is the current stream of the first input's library.
+                CPU kernels take none. And the operation's scalars, numbers of the host; where one
+                that is not zero scales what `out` holds, `out` must be there.
+
+        Returns:
+            The output.
+
+        Raises:
+            OperandError: an operand does not fit; the message names it and what it takes.
+            LaunchError: the GPU's driver refuses the launch, or an earlier kernel was at fault.
+        """
+        return self._call(*inputs, **options)
+
+
+class ProductKernel(Kernel):
+    """A tuned kernel of a matrix product."""
+
+    __slots__ = ()
+
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        out: Any = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Any = None,
+    ) -> Any:
+        """``C = alpha A B + beta C`` for operands of the problem's shapes, dtype and layout.
+
+        Args:
+            a: A as stored: M x N, or N x M where the layout says transposed.
+            b: B as stored: N x K, or K x N where the layout says transposed.
+            out: C, M x K, written in place and returned; None allocates it with the library of
+                `a`.
+            alpha: scales the product; a number of the host.
+            beta: scales what `out` holds; needs `out`. Zero means `out` is not read.
+            stream: as for `Kernel`.
+
+        Returns:
+            C, an M x K array.
+
+        Raises:
+            OperandError: an operand does not fit; the message names it and what it takes.
+            LaunchError: the GPU's driver refuses the launch, or an earlier kernel was at fault.
+        """
+        return self._call(a, b, out, alpha, beta, stream)
+
+
+def _heard(bound: BoundKernel, used: Callable[[], None] | None) -> BoundKernel:
+    """Calls of which somebody hears, if there is somebody."""
+    if used is None:
+        return bound
+
+    def call(*inputs: Any, **options: Any) -> Any:
+        result = bound(*inputs, **options)
+        used()
+        return result
+
+    return call

@@ -1,0 +1,374 @@
+"""Which program of a portfolio serves a problem that was never tuned, by the device's model."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from autotune.core.configuration import Candidate, Configuration
+from autotune.core.device import SETTINGS
+from autotune.core.errors import SpaceError
+from autotune.families.gpu.launch import kernel_layout
+from autotune.model import (
+    PLAIN,
+    Calls,
+    Chooser,
+    PriceBook,
+    Sizes,
+    Units,
+    check_entry,
+    chip_of,
+    expected_log_time,
+    on_all_threads,
+    threads_of,
+    with_copies,
+)
+from autotune.operations.problem import Gemm, multiplies
+from autotune.serving.fitting import Fits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.core.device import Device
+    from autotune.families.family import KernelFamily
+    from autotune.model import Choice, Entry, Expectation, Key, Portfolio
+    from autotune.operations.problem import Problem
+    from autotune.store import RecordSource
+
+
+RESERVE = 1.5
+"""How much less another family than the default one must be expected to take, where nobody has
+measured either."""
+
+OWN_RESERVE = 1.15
+"""The same for its other points, beside its default."""
+
+_MOST = 0.75
+"""Of another device's programs, those that must run here for its model to choose."""
+
+_TRIED = 4
+"""Calls of a program that are looked at for that."""
+
+_MOVED = 8
+"""Calls that are moved to near ones where no call of any program is valid as it is."""
+
+_USUAL = ((2048, 2048, 2048), (1, 4096, 4096), (4096, 4096, 1), (8, 4096, 4096), (64, 64, 64))
+"""Rows, reduction and columns of problems, for one of which a preset is meant."""
+
+
+class Prediction(NamedTuple):
+    """A candidate that a model chose.
+
+    Attributes:
+        candidate: family and configuration.
+        entry: its program in the portfolio.
+        portfolio: which one.
+        seconds: predicted time of a call.
+        spread: standard deviation of the prediction's logarithm.
+        whose: the model that predicts, and what it knows.
+    """
+
+    candidate: Candidate
+    entry: Entry
+    portfolio: Portfolio
+    seconds: float
+    spread: float
+    whose: str
+
+    @property
+    def reason(self) -> str:
+        """What is predicted, how sure that is, and by whose model."""
+        return f"predicted {_duration(self.seconds)} within {self.spread:.0%} by {self.whose}"
+
+
+class Predictor:
+    """Chooses for problems of one operation on one device; from any thread.
+
+    The device's own portfolio speaks, or the one of the device most like it.
+
+    Args:
+        portfolios: those there are, the preferred first.
+        families: by name.
+        device: where kernels run.
+    """
+
+    def __init__(
+        self,
+        portfolios: Iterable[Portfolio],
+        families: Mapping[str, KernelFamily],
+        device: Device,
+    ) -> None:
+        self._families = families
+        self._device = device
+        own = device.fingerprint
+        # Sorting keeps the order of preference among equals.
+        self._portfolios = sorted(
+            (each for each in portfolios if each.fingerprint.kind == own.kind),
+            key=lambda each: -each.fingerprint.likeness(own),
+        )
+        self._fits = Fits(families, device.limits)
+        self._lock = threading.Lock()
+        self._choosers: dict[tuple[object, ...], _Ranked | None] = {}
+        self._points: dict[tuple[object, ...], Chooser | None] = {}
+
+    def choose(self, problem: Problem) -> Prediction | None:
+        """The candidate whose predicted time is least, of those valid; None without a model."""
+        return next(self.favourites(problem), None)
+
+    def favourites(self, problem: Problem) -> Iterator[Prediction]:
+        """Valid candidates, the one whose predicted time is least first."""
+        if not isinstance(problem, Gemm) or not multiplies(problem.defined):
+            return
+        ranked = self._ranked(problem)
+        if ranked is None:
+            return
+        choices = self._valid_choices(ranked.chooser, problem)
+        first = next(choices, None)
+        if first is None:  # of the calls that are kept, which are not all of these programs
+            choices = self._moved_choices(ranked.chooser, problem)
+        begun = () if first is None else (first,)
+        for entry, candidate, seconds, spread in itertools.chain(begun, choices):
+            yield Prediction(candidate, entry, ranked.portfolio, seconds, spread, ranked.whose)
+
+    def by_limits(self, problem: Problem, default: str) -> Candidate | None:
+        """The valid one of the families' own points with the least work, waves and bytes.
+
+        That is what can be said where nothing was measured; None where no family has [work].
+
+        Args:
+            problem: what is to be computed.
+            default: the family that serves where others do not promise much more.
+        """
+        if not isinstance(problem, Gemm) or not multiplies(problem.defined):
+            return None
+        key = (*_kind(problem), default)
+        with self._lock:
+            if key not in self._points:
+                self._points[key] = self._chooser_of_points(problem, default)
+            chooser = self._points[key]
+        choices = () if chooser is None else self._valid_choices(chooser, problem)
+        return next((each.candidate for each in choices), None)
+
+    def portfolio(self, problem: Gemm) -> Portfolio | None:
+        """The portfolio for problems like this, of the device or of the one most like it."""
+        return next(self._fitting(problem), None)
+
+    def prior(self, problem: Problem) -> dict[str, Expectation]:
+        """What is expected of every configuration of the families that were measured, by name."""
+        if not isinstance(problem, Gemm) or not multiplies(problem.defined):
+            return {}
+        portfolio = self.portfolio(problem)
+        if portfolio is None:
+            return {}
+        limits = self._device.limits
+        found = {
+            name: expected_log_time(self._families[name], prices, problem, limits)
+            for name, prices in portfolio.families.items()
+            if name in self._families
+        }
+        return {name: each for name, each in found.items() if each is not None}
+
+    def _valid_choices(self, chooser: Chooser, problem: Gemm) -> Iterator[Choice]:
+        """What may be called for a problem, the most promising first."""
+        for choice in chooser.ranked(Sizes.of(problem)):
+            if self._fits.valid(choice.candidate, problem):
+                yield choice
+
+    def _moved_choices(self, chooser: Chooser, problem: Gemm) -> Iterator[Choice]:
+        """The same programs, called in the way that is nearest to one that is not valid."""
+        fitting = self._fits.at(problem)
+        for choice in itertools.islice(chooser.ranked(Sizes.of(problem)), _MOVED):
+            moved = fitting.fitted(choice.candidate)
+            if moved is None:
+                continue
+            changed = set(moved.configuration.items() - choice.candidate.configuration.items())
+            if {name for name, _ in changed} <= {*self._families[moved.family].runtime_parameters}:
+                yield choice._replace(candidate=moved)
+
+    def _fitting(self, problem: Gemm) -> Iterator[Portfolio]:
+        """Portfolios of problems like this, of the device itself or the most similar ones.
+
+        Where a problem says how many threads there may be, those for as many as there are come
+        after those for so many: the device has no more than the problem says.
+        """
+        kind = problem.dtype, problem.result_dtype, problem.accuracy
+        like = [
+            each
+            for each in self._portfolios
+            if (each.dtype, each.out_dtype, each.accuracy) == kind
+        ]
+        yield from (each for each in like if each.threads == problem.threads)
+        if problem.threads is not None:
+            yield from (each for each in like if each.threads is None)
+
+    def _ranked(self, problem: Gemm) -> _Ranked | None:
+        """The first portfolio that has programs for problems like this, and its choices."""
+        key = _kind(problem)
+        with self._lock:
+            if key not in self._choosers:
+                self._choosers[key] = self._chooser(problem)
+            return self._choosers[key]
+
+    def _chooser(self, problem: Gemm) -> _Ranked | None:
+        for portfolio in self._fitting(problem):
+            calls = list(self._calls(_laid_out(portfolio.entries, problem.layout), problem))
+            if calls and self._suits(portfolio, calls, problem):
+                chooser = Chooser(calls, chip_of(self._device.limits), problem.itemsize)
+                # A candidate's first time is half as long as a choice, which somebody waits for.
+                for candidate in chooser.candidates:
+                    self._fits.valid(candidate, problem)
+                return _Ranked(portfolio, chooser, self._whose(portfolio))
+        return None
+
+    def _suits(self, portfolio: Portfolio, calls: Sequence[Calls], problem: Gemm) -> bool:
+        """Whether a portfolio is one for this device: its own, or one of which most runs here.
+
+        What is left of a set for wider vectors, say, is no set for narrower ones.
+        """
+        settings = portfolio.toolchain.get(SETTINGS)
+        if settings is not None and settings != self._device.toolchain.get(SETTINGS):
+            return False  # times of code that is not what is compiled here
+        if portfolio.fingerprint.digest == self._device.fingerprint.digest:
+            return True
+        return sum(self._runs(each, problem) for each in calls) >= _MOST * len(calls)
+
+    def _runs(self, calls: Calls, problem: Gemm) -> bool:
+        """Whether a program is valid here for any of the usual sizes."""
+        return any(
+            self._fits.valid(
+                Candidate(calls.entry.family, configuration), replace(problem, m=m, n=n, k=k)
+            )
+            for configuration in calls.configurations[:_TRIED]
+            for m, n, k in _USUAL
+        )
+
+    def _calls(self, entries: Sequence[Entry], problem: Gemm) -> Iterable[Calls]:
+        """Every way to call the programs whose families are as they were measured.
+
+        Those with the most threads have all that are here: they may have been measured where
+        there were more, or fewer.
+        """
+        limits = self._device.limits
+        most = max((threads_of(each.configuration) for each in entries), default=1)
+        for entry in entries:
+            family = self._families.get(entry.family)
+            if family is None or family.digest != entry.family_digest:
+                continue
+            if entry.layout not in family.layouts or family.unsupported(problem) is not None:
+                continue
+            try:
+                check_entry(entry, family)
+            except SpaceError:
+                continue
+            configuration = entry.configuration
+            if threads_of(configuration) == most > 1:
+                configuration = on_all_threads(family, configuration, limits)
+            try:
+                units = Units(family, configuration, problem.dtype, limits)
+                yield Calls(entry, *units.variants(entry.calls))
+            except SpaceError:  # not for a device like this
+                continue
+
+    def _chooser_of_points(self, problem: Gemm, default: str) -> Chooser | None:
+        """Every family's presets, at what anything costs on a device of this kind, roughly."""
+        book = PriceBook(self._families, problem.dtype, self._device.limits)
+        offered: dict[Key, Calls] = {}
+        for name, family in self._families.items():
+            if family.work is None or family.unsupported(problem) is not None:
+                continue
+            taken = kernel_layout(family, problem.layout)
+            flips = [own != stored for own, stored in zip(taken, problem.layout, strict=True)]
+            for number, configuration in enumerate(self._points_of(family, problem)):
+                program = book.program(Candidate(name, configuration), problem.layout)
+                if program is None or program.key in offered:
+                    continue
+                if name != default:
+                    program.prices = program.prices * RESERVE
+                elif number:
+                    program.prices = program.prices * OWN_RESERVE
+                program.prices = with_copies(program.prices, *flips)
+                entry = program.entry(family)
+                offered[program.key] = Calls(entry, program.configurations, program.table)
+        chip = chip_of(self._device.limits)
+        return Chooser(list(offered.values()), chip, problem.itemsize) if offered else None
+
+    def _points_of(self, family: KernelFamily, problem: Gemm) -> Iterator[Configuration]:
+        """The default and the presets, in whatever they leave open as the device has it."""
+        limits = self._device.limits
+        spaces = [
+            (usual, family.space(usual, limits))
+            for usual in (replace(problem, m=m, n=n, k=k) for m, n, k in _USUAL)
+        ]
+        able = [usual for usual, space in spaces if space.size]
+        yield from (family.default(usual, limits) for usual in able[:1])
+        for preset in family.presets.values():
+            for usual, space in spaces:
+                placed = preset.placed(space) if space.size else preset.configuration
+                if self._fits.valid(Candidate(family.name, placed), usual):
+                    yield placed
+                    break
+
+    def _whose(self, portfolio: Portfolio) -> str:
+        where = portfolio.fingerprint.name
+        whose = (
+            f"{where}'s model"
+            if portfolio.fingerprint == self._device.fingerprint
+            else (f"the model of another device, {where}")
+        )
+        known = f"{len(portfolio.entries)} programs, measured on {portfolio.shapes} shapes"
+        return f"{whose} ({known})"
+
+
+def _laid_out(entries: Sequence[Entry], layout: str) -> list[Entry]:
+    """A portfolio's programs for a layout; those of the plain one where it has none of its own.
+
+    Prices are learned likewise: a layout is like the plain one where nothing else is known of it.
+    What has no binary is compiled, in the background as a rule.
+    """
+    own = [each for each in entries if each.layout == layout]
+    return own or [
+        replace(each, layout=layout, binary=None, support=None)
+        for each in entries
+        if each.layout == PLAIN
+    ]
+
+
+def _kind(problem: Gemm) -> tuple[object, ...]:
+    """What problems that differ in their sizes alone have in common."""
+    types = problem.dtype, problem.result_dtype
+    return (*types, problem.accuracy, problem.threads, problem.layout)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranked:
+    """A portfolio, its choices for problems of one kind, and what is said of it."""
+
+    portfolio: Portfolio
+    chooser: Chooser
+    whose: str
+
+
+def predictor_of(
+    sources: Iterable[RecordSource],
+    operation: str,
+    target: str,
+    families: Mapping[str, KernelFamily],
+    device: Device,
+) -> Predictor:
+    """The predictor for what the sources hold.
+
+    Raises:
+        CacheError: a source cannot be read.
+    """
+    found = [each for source in sources for each in source.portfolios(operation, target)]
+    return Predictor(found, families, device)
+
+
+def _duration(seconds: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e3)):
+        if seconds * scale >= 1:
+            return f"{seconds * scale:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"

@@ -1,0 +1,188 @@
+"""What look-ups share: the device, the families and the records, read once and kept.
+
+`load` with match="exact" or "stale" reads them as they are when it is called. With "nearest", for
+the thousands of shapes of a program, they are those that the process has read before, unless the
+user's database has changed since. What this process writes is seen at once, what others write
+after `OTHERS_S`; the device, as the process may use it, and the families are looked at again after
+`LOOK_AGAIN_S`. Until then a look-up makes no system call.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from typing import TYPE_CHECKING
+
+from autotune.core.forking import LOADING
+from autotune.core.paths import CacheLocations
+from autotune.families.catalog import catalog
+from autotune.families.program_cache import ProgramCache
+from autotune.serving.background import background
+from autotune.serving.fitting import Fits
+from autotune.serving.predicting import Predictor, predictor_of
+from autotune.store.kept import kept_sources, state_of
+from autotune.store.schema import written
+from autotune.store.sources import VARIABLE, shapes
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+    from pathlib import Path
+
+    from autotune.core.device import Device
+    from autotune.families.index import Families
+    from autotune.operations.problem import Problem
+    from autotune.serving.target import Target
+
+LOOK_AGAIN_S = 1.0
+"""Seconds that the device and the families are taken to be as they were."""
+
+OTHERS_S = 0.1
+"""Seconds that other processes are taken to have written nothing."""
+
+
+class Resident:
+    """All that look-ups of one operation's problems on one device have in common.
+
+    Args:
+        problem: one of those problems; the others have the same caps on the device.
+        target: where kernels run.
+        name: which device, as for `autotune.load`.
+        place: the user's cache.
+        extra_families: as for `autotune.load`.
+
+    Attributes:
+        place: the same.
+        device: as this process may use it.
+        families: those there are, by name.
+        sources: of records; each is asked once for the same thing.
+        programs: where emitted sources are.
+        fits: what candidates are valid for.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        target: Target,
+        name: int | str | None,
+        place: CacheLocations,
+        extra_families: Sequence[Path],
+    ) -> None:
+        self._operation = problem.defined
+        self._target = target
+        self._name = name
+        self._extra = tuple(extra_families)
+        self.place = place
+        self._written = written()
+        self._state = state_of(place.database)
+        self.programs = ProgramCache.of(place)
+        self.device = self._device(problem)
+        self.families = self._catalog()
+        self.fits = Fits(self.families, self.device.limits)
+        self.sources = kept_sources(place.database, self.device.fingerprint.kind)
+        self._looked(time.monotonic() + LOOK_AGAIN_S)
+
+    @functools.cached_property
+    def predictor(self) -> Predictor:
+        """What chooses for problems without records."""
+        return predictor_of(
+            self.sources, self._operation.name, self._target.name, self.families, self.device
+        )
+
+    @functools.cached_property
+    def shapes(self) -> frozenset[tuple[object, ...]]:
+        """Sizes of which there are records of the device."""
+        digest = self.device.fingerprint.digest
+        return shapes(self.sources, self._operation, self._target.name, digest)
+
+    def holds(self, problem: Problem) -> bool:
+        """Whether all is as it was, as far as that is looked at."""
+        count = written()
+        if time.monotonic() < self._until and count == self._written:
+            return True
+        if state_of(self.place.database) != self._state:
+            return False
+        self._written = count  # not before the look: another thread would go by it
+        if time.monotonic() < self._again:
+            self._looked(self._again)
+            return True
+        if self._target.changes:
+            device = self._device(problem)
+            if (device.limits, device.fingerprint) != (
+                self.device.limits,
+                self.device.fingerprint,
+            ):
+                return False
+        if self._catalog().digests != self.families.digests:
+            return False
+        self._looked(time.monotonic() + LOOK_AGAIN_S)
+        return True
+
+    def _looked(self, again: float) -> None:
+        """The database has been looked at.
+
+        Args:
+            again: when to look at the rest, too.
+        """
+        self._again = again
+        self._until = min(again, time.monotonic() + OTHERS_S)
+
+    def _device(self, problem: Problem) -> Device:
+        return self._target.runnable(self._target.device(problem, self._name))
+
+    def _catalog(self) -> Families:
+        # Digests are kept with the programs, where this process may write.
+        keep = self.programs.folder / self._target.name
+        return catalog(self._target.name, self._operation.name, self._extra, keep=keep)
+
+
+_RESIDENT: dict[Hashable, Resident] = {}
+
+
+def resident(
+    problem: Problem,
+    target: Target,
+    name: int | str | None,
+    cache: str | Path | None,
+    extra_families: Sequence[Path],
+    *,
+    keep: bool,
+) -> Resident:
+    """What look-ups like this one share.
+
+    Args:
+        problem: what is looked up.
+        target: where it is to run.
+        name: which device, as for `autotune.load`.
+        cache: as for `autotune.load`.
+        extra_families: as for `autotune.load`.
+        keep: whether what was read before will do, as long as it holds; else all is read now.
+    """
+    caps = target.caps(problem)
+    if caps is None or not keep:
+        return Resident(problem, target, name, CacheLocations.at(cache), extra_families)
+    variables = map(os.environ.get, ("AUTOTUNE_CACHE", "AUTOTUNE_FAMILIES", VARIABLE))
+    key = (target.name, caps, problem.operation, name, cache, *extra_families, *variables)
+    found = _RESIDENT.get(key)
+    if found is not None and found.holds(problem):
+        return found
+    with LOADING:
+        found = _RESIDENT.get(key)  # another thread may have been faster
+        if found is None or not found.holds(problem):
+            place = CacheLocations.at(cache)
+            found = _RESIDENT[key] = Resident(problem, target, name, place, extra_families)
+    return found
+
+
+def forget() -> None:
+    """Read everything again when it is next asked for, and compile what did not compile."""
+    _RESIDENT.clear()
+    background().forget()
+
+
+def _after_fork_in_child() -> None:
+    _RESIDENT.clear()  # the child may not have the threads that its parent has
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
