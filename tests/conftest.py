@@ -91,12 +91,16 @@ def nothing_shipped(
 
 
 @pytest.fixture(scope="session")
-def shared_programs(tmp_path_factory: pytest.TempPathFactory) -> SharedPrograms:
-    """What was compiled in other tests of this run; processes that share the tests share it."""
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of this run share."""
     folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent
-    return SharedPrograms(folder / "programs")
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
+@pytest.fixture(scope="session")
+def shared_programs(run_folder: Path) -> SharedPrograms:
+    """Programs that other tests of this run have compiled."""
+    return SharedPrograms(run_folder / "programs")
 
 
 @pytest.fixture

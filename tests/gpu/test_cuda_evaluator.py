@@ -98,11 +98,6 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> KernelFamily:
     return write_suspects(tmp_path_factory.mktemp("family"))
 
 
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> ProgramCache:
-    return ProgramCache(tmp_path_factory.mktemp("programs"))
-
-
 def make_evaluator(
     families: Mapping[str, KernelFamily],
     gpu: Device,

@@ -123,11 +123,6 @@ def library(request: pytest.FixtureRequest) -> Any:
     return request.param()
 
 
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> ProgramCache:
-    return ProgramCache(tmp_path_factory.mktemp("programs"))
-
-
 class Subject:
     """A kernel that has never been called, and operands for it."""
 

@@ -43,11 +43,6 @@ def gpus() -> int:
     return min(len(look().gpus), 4)
 
 
-@pytest.fixture(scope="session")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> ProgramCache:
-    return ProgramCache(tmp_path_factory.mktemp("cache") / "programs")
-
-
 @pytest.fixture(scope="session", params=["float32", "float64"])
 def local(request: pytest.FixtureRequest, programs: ProgramCache) -> LocalKernel:
     return choose_local(Gemm(512, 512, 512, request.param), programs)

@@ -39,11 +39,7 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> ProgramCache:
-    return ProgramCache(tmp_path_factory.mktemp("programs"))
-
-
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("kind", PROBLEMS)
 @pytest.mark.parametrize("sizes", [(512, 4096, 512), (511, 1023, 515), (510, 1022, 514)])

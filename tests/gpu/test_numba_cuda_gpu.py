@@ -56,11 +56,6 @@ def library(request: pytest.FixtureRequest) -> Iterator[Library]:
         yield Library(request.param)
 
 
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> ProgramCache:
-    return ProgramCache(tmp_path_factory.mktemp("programs"))
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_random_configurations_of_operands_with_rows_apart(

@@ -76,11 +76,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> ProgramCache:
-    return ProgramCache(tmp_path_factory.mktemp("programs"))
-
-
 @pytest.mark.parametrize("out_dtype", ["own", "float32"])
 @pytest.mark.parametrize("dtype", SHORT)
 @pytest.mark.parametrize(

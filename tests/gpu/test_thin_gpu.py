@@ -35,11 +35,7 @@ THIN = [(1, 4096, 4096), (3, 1001, 2777), (16, 65536, 16), (4096, 4096, 1), (277
 SHORT = [(2000, 1, 4096), (1777, 7, 1555), (512, 32, 3000)]
 
 
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> ProgramCache:
-    return ProgramCache(tmp_path_factory.mktemp("programs"))
-
-
+@pytest.mark.sampled(48)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 @pytest.mark.parametrize(

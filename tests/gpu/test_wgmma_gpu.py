@@ -95,11 +95,6 @@ def hopper(gpu: Device) -> None:
         pytest.skip("wgmma is a feature of compute capability 9.0")
 
 
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> ProgramCache:
-    return ProgramCache(tmp_path_factory.mktemp("programs"))
-
-
 def spread(matrix: NDArray[Any], call: Call) -> NDArray[Any]:
     """A matrix among NaN."""
     rows, columns = matrix.shape
@@ -128,6 +123,7 @@ def to_tf32(values: NDArray[Any]) -> NDArray[Any]:
     return (bits & np.uint32(0xFFFFE000)).view(np.float32)
 
 
+@pytest.mark.sampled(60)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("name", "preset"), PRESETS)
 def test_products_are_right(
@@ -147,6 +143,7 @@ def test_products_are_right(
     kernel.close()
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize(
     ("dtype", "out_dtype", "layout"),
     [
@@ -229,6 +226,7 @@ REDUCED_CALLS = (
 )
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize(
     ("dtype", "out_dtype", "layout"), [("float16", "float32", "nt"), ("bfloat16", None, "nn")]

@@ -29,7 +29,7 @@ def test_modules_stay_in_one_process_and_long_ones_begin(tmp_path: Path) -> None
         shutil.copy(path, tmp_path / path.relative_to(TESTS.parent))
     log = tmp_path / "log"
     brief = ("brief/test_a", "brief/test_b")
-    long = ("gpu/test_c", "gpu/test_d", "mpi/test_e", "mpi/test_f")
+    long = ("test_c", "gpu/test_hybrid_gpu", "mpi/test_e", "mpi/test_f")
     for name in (*brief, *long):
         module = tmp_path / "tests" / f"{name}.py"
         module.parent.mkdir(exist_ok=True)
@@ -44,8 +44,7 @@ def test_modules_stay_in_one_process_and_long_ones_begin(tmp_path: Path) -> None
     assert len(runs) == 6 * len((*brief, *long))
     workers = {module: {worker for worker, other in runs if other == module} for _, module in runs}
     assert all(len(found) == 1 for found in workers.values()), workers
-    # These have the GPU, and start ranks on all cores, one at a time.
-    assert workers["test_c"] == workers["test_d"]
+    # These start ranks on all cores, one at a time.
     assert workers["test_e"] == workers["test_f"]
     begun = list(dict.fromkeys(module for _, module in runs))
     assert set(begun[:2]).isdisjoint({"test_a", "test_b"})
@@ -127,11 +126,11 @@ import signal
 import time
 import pytest
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, *[{marks}]]
 
 def told(what):
     with open({log!r}, "a") as log:
-        print(what, os.getpid(), file=log)
+        print(what, os.getpid(), __name__, file=log)
 
 @pytest.fixture
 def context():
@@ -156,14 +155,18 @@ def test_killed():
 """
 
 
-def test_what_has_the_device_takes_turns(tmp_path: Path) -> None:
-    """Of a device that nobody needs: tests that say that they have it are never two at once."""
+def test_what_has_the_device_alone_takes_turns(tmp_path: Path) -> None:
+    """Of a device that nobody needs: beside a test that is alone no other one has it."""
     shutil.copy(TESTS / "device_turns.py", tmp_path)
     (tmp_path / "conftest.py").write_text("from device_turns import pytest_runtest_protocol\n")
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    gpu: has it\n")
+    markers = "    gpu: has it\n    alone: has it alone\n"
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\nmarkers =\n{markers}")
+        "[pytest]\nmarkers =\n    gpu: has it\n    alone: has it alone\n"
+    )
     log = tmp_path / "log"
     for name in ("test_a", "test_b", "test_c"):
-        (tmp_path / f"{name}.py").write_text(TURNS.format(log=str(log)))
+        marks = "" if name == "test_c" else "pytest.mark.alone"
+        (tmp_path / f"{name}.py").write_text(TURNS.format(log=str(log), marks=marks))
     kept = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
     kept["CUDA_VISIBLE_DEVICES"] = f"none,{tmp_path.name}"
     command = [sys.executable, "-m", "pytest", "-q", "-n", "3", "--dist", "load"]
@@ -173,10 +176,15 @@ def test_what_has_the_device_takes_turns(tmp_path: Path) -> None:
     assert "3 failed, 12 passed" in done.stdout, done.stdout + done.stderr
 
     told = [line.split() for line in log.read_text().splitlines() if "killed" not in line]
-    begun, ended = told[::2], told[1::2]
-    assert len(begun) == len(ended) == 12
-    assert all(
-        (each, other) == (["begun", process], ["ended", process])
-        for each, other in zip(begun, ended, strict=True)
-        for process in each[1:]
-    ), told
+    assert len(told) == 24
+    alone: str | None = None
+    running: set[str] = set()
+    for event, process, module in told:
+        if event == "ended":
+            running.discard(process)
+            alone = None
+            continue
+        assert alone is None, told
+        alone = process if module != "test_c" else None
+        assert not (alone and running), told
+        running.add(process)
