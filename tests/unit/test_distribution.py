@@ -161,8 +161,6 @@ def test_what_has_the_device_alone_takes_turns(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("from device_turns import pytest_runtest_protocol\n")
     markers = "    gpu: has it\n    alone: has it alone\n"
     (tmp_path / "pytest.ini").write_text(f"[pytest]\nmarkers =\n{markers}")
-        "[pytest]\nmarkers =\n    gpu: has it\n    alone: has it alone\n"
-    )
     log = tmp_path / "log"
     for name in ("test_a", "test_b", "test_c"):
         marks = "" if name == "test_c" else "pytest.mark.alone"
