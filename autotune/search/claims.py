@@ -120,7 +120,7 @@ class Ledger:
     def _end(self, trial: FrozenTrial, row: int) -> None:
         if _never_ran(trial, INTERRUPTED):
             return
-        if is_orphan(trial):
+        if _never_ran(trial, ORPHANED):
             # The worker's death may have been this configuration's doing: one more chance.
             self._orphans[row] += 1
             if self._orphans[row] < 2:
@@ -181,28 +181,20 @@ def claim(
         time.sleep(_POLL_S)
 
 
-def is_orphan(trial: FrozenTrial) -> bool:
-    """Whether a trial was ended because its worker was gone."""
-    return _never_ran(trial, ORPHANED)
-
-
 def withdraw(study: optuna.Study, trial: FrozenTrial) -> None:
     """Give up whatever `trial` claims: there is nothing left for it."""
     write_note(study, trial, CLAIM, None)
 
 
-def reclaim_orphans(study: optuna.Study, heartbeats: Mapping[str, float]) -> int:
-    """End the RUNNING trials whose worker is gone.
+def orphans(study: optuna.Study, heartbeats: Mapping[str, float]) -> list[FrozenTrial]:
+    """The RUNNING trials whose worker is gone.
 
     Args:
         study: the study that all workers share.
         heartbeats: when each owner was last heard of, in seconds since the epoch.
-
-    Returns:
-        How many were ended.
     """
     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-    return sum(fail(study, t, ORPHANED) for t in running if _orphaned(t, heartbeats))
+    return [trial for trial in running if _orphaned(trial, heartbeats)]
 
 
 def fail(study: optuna.Study, trial: optuna.Trial | FrozenTrial, reason: str) -> bool:

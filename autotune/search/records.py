@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 MEASUREMENT = "measurement"
-"""Trial attribute: the measurement's numbers beside the median, which is the trial's value."""
+"""Trial attribute: the measurement's numbers. The median is the trial's value as well."""
 
 TIMED = (Outcome.OK, Outcome.ABANDONED)
 """Outcomes that come with a median."""
@@ -51,7 +51,7 @@ class TrialRecord(Generic[PointT]):
 
 
 def attributes(measurement: Measurement) -> dict[str, Any]:
-    """The user attributes a measurement leaves on its trial.
+    """The user attributes of a measurement. `OUTCOME` comes last: then all are there.
 
     Raises:
         InputError: a median is missing, or not a positive finite number of seconds.
@@ -62,21 +62,17 @@ def attributes(measurement: Measurement) -> dict[str, Any]:
             f"outcome {measurement.outcome} needs a positive, finite median in seconds, "
             f"got {median}"
         )
-    numbers: dict[str, Any] = {}
-    if measurement.interval_s is not None:
-        numbers["interval_s"] = list(measurement.interval_s)
-    if measurement.repeats:
-        numbers["repeats"] = measurement.repeats
-    if measurement.error is not None and isfinite(measurement.error):
-        numbers["error"] = measurement.error
-    if measurement.details:
-        numbers["details"] = dict(measurement.details)
-    found: dict[str, Any] = {OUTCOME: measurement.outcome.value}
-    if measurement.reason:
-        found[REASON] = measurement.reason
-    if numbers:
-        found[MEASUREMENT] = numbers
-    return found
+    interval, error = measurement.interval_s, measurement.error
+    numbers: dict[str, Any] = {
+        "median_s": median,
+        "interval_s": None if interval is None else list(interval),
+        "repeats": measurement.repeats or None,
+        "error": error if error is not None and isfinite(error) else None,
+        "details": dict(measurement.details) or None,
+    }
+    numbers = {name: value for name, value in numbers.items() if value is not None}
+    found = {MEASUREMENT: numbers, REASON: measurement.reason}
+    return {**{k: v for k, v in found.items() if v}, OUTCOME: measurement.outcome.value}
 
 
 def trial_record(trial: FrozenTrial, candidate: PointT | None) -> TrialRecord[PointT]:
@@ -85,7 +81,7 @@ def trial_record(trial: FrozenTrial, candidate: PointT | None) -> TrialRecord[Po
         number=trial.number,
         state=trial.state.name,
         candidate=candidate,
-        measurement=_measurement(trial),
+        measurement=measurement_of(trial) if trial.state.is_finished() else None,
         reason=str(trial.user_attrs.get(REASON, "")),
         moved="proposed" in claim_of(trial),
         started=trial.datetime_start,
@@ -93,22 +89,24 @@ def trial_record(trial: FrozenTrial, candidate: PointT | None) -> TrialRecord[Po
     )
 
 
-def _measurement(trial: FrozenTrial) -> Measurement | None:
-    """What an ended trial has; None where its attributes are not as `attributes` writes them."""
+def measurement_of(trial: FrozenTrial) -> Measurement | None:
+    """A trial's measurement; None where its attributes are not as `attributes` writes them."""
     outcome = trial.user_attrs.get(OUTCOME)
-    if not isinstance(outcome, str) or outcome not in set(Outcome):
-        return None
-    if not trial.state.is_finished() or (outcome in TIMED and trial.value is None):
-        return None
     numbers = trial.user_attrs.get(MEASUREMENT, {})
-    if not isinstance(numbers, dict):
+    if (
+        not isinstance(outcome, str)
+        or outcome not in set(Outcome)
+        or not isinstance(numbers, dict)
+    ):
         return None
+    median = numbers.get("median_s") if trial.value is None else trial.value
     interval = numbers.get("interval_s")
     repeats = numbers.get("repeats", 0)
     error = numbers.get("error")
     details = numbers.get("details", {})
     if (
-        not (interval is None or _are_numbers(interval, 2))
+        not (is_number(median) or (median is None and outcome not in TIMED))
+        or not (interval is None or _are_numbers(interval, 2))
         or not is_whole(repeats)
         or not (error is None or is_number(error))
         or not isinstance(details, dict)
@@ -116,7 +114,7 @@ def _measurement(trial: FrozenTrial) -> Measurement | None:
         return None
     return Measurement(
         outcome=Outcome(outcome),
-        median_s=trial.value,
+        median_s=median,
         interval_s=None if interval is None else (interval[0], interval[1]),
         repeats=int(repeats),
         error=error,

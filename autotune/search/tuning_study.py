@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic, Self, cast
@@ -14,12 +14,12 @@ from optuna.trial import FrozenTrial, TrialState
 
 from autotune.core.errors import SpaceError, StudyError
 from autotune.core.measurement import Measurement, Outcome
-from autotune.search.claims import INTERRUPTED, Ledger, fail, is_orphan, reclaim_orphans
+from autotune.search.claims import INTERRUPTED, ORPHANED, Ledger, fail, orphans
 from autotune.search.feasible import FeasibleSampler, SpaceExhaustedError
 from autotune.search.interrupts import deferred_interrupt
 from autotune.search.owner import Owner
 from autotune.search.quiet import quiet
-from autotune.search.records import TIMED, TrialRecord, attributes, trial_record
+from autotune.search.records import TrialRecord, attributes, measurement_of, trial_record
 from autotune.search.storage import StudyJournal, close_storage, storage_errors
 from autotune.search.study_space import PointT
 
@@ -177,42 +177,17 @@ class TuningStudy(Generic[PointT]):
         with self._storing():
             self._beat()
             try:
-                for key, value in found.items():
-                    trial.set_user_attr(key, value)
-                if measurement.outcome is Outcome.OK:
-                    self.optuna.tell(trial, measurement.median_s)
-                elif measurement.outcome in TIMED:
+                if measurement.outcome is Outcome.ABANDONED:
                     assert measurement.median_s is not None
                     trial.report(measurement.median_s, step=1)
-                    self.optuna.tell(trial, state=TrialState.PRUNED)
-                else:
-                    self.optuna.tell(trial, state=TrialState.FAIL)
+                for key, value in found.items():
+                    trial.set_user_attr(key, value)
+                self._end(trial, measurement)
             except (optuna.exceptions.UpdateFinishedTrialError, ValueError):
                 if not self._frozen(proposal.number).state.is_finished():
                     raise
                 return False
             return True
-
-    @property
-    def lost(self) -> dict[PointT, datetime]:
-        """What is to be proposed again since its worker died, and when that one had begun it."""
-        ledger = self._ledger()
-        return {
-            self._point(row): trial.datetime_start.astimezone()
-            for trial in ledger.trials
-            if (row := ledger.rows.get(trial.number)) is not None
-            and row not in ledger.visited
-            and trial.datetime_start is not None
-            and is_orphan(trial)
-        }
-
-    def recover(self, candidate: PointT, measurement: Measurement) -> None:
-        """Tell what a lost worker measured and had no time to tell; visited ones are skipped."""
-        if self.enqueue([candidate]) and (proposal := self.ask()) is not None:
-            if proposal.candidate == candidate:
-                self.tell(proposal, measurement)
-            else:  # another worker has just taken it
-                self.release(proposal)
 
     def release(self, proposal: Proposal[PointT]) -> None:
         """Give up a proposal without a measurement; it may be proposed again."""
@@ -311,4 +286,17 @@ class TuningStudy(Generic[PointT]):
             for key, value in self.optuna.user_attrs.items()
             if key.startswith(_HEARTBEAT)
         }
-        reclaim_orphans(self.optuna, heartbeats)
+        for trial in orphans(self.optuna, heartbeats):
+            if (measurement := measurement_of(trial)) is None:
+                fail(self.optuna, trial, ORPHANED)
+            else:  # its worker had no time to end it
+                with suppress(optuna.exceptions.UpdateFinishedTrialError, ValueError):
+                    self._end(trial.number, measurement)
+
+    def _end(self, trial: optuna.Trial | int, measurement: Measurement) -> None:
+        """End a trial whose attributes are written."""
+        if measurement.outcome is Outcome.OK:
+            self.optuna.tell(trial, measurement.median_s)
+        else:
+            abandoned = measurement.outcome is Outcome.ABANDONED
+            self.optuna.tell(trial, state=TrialState.PRUNED if abandoned else TrialState.FAIL)

@@ -286,7 +286,10 @@ class TuningCache:
         target: str,
         rows: Iterable[tuple[Candidate, Measurement]],
     ) -> None:
-        """Store what came of trials, failures too, in one transaction."""
+        """Store what came of trials, failures too, in one transaction.
+
+        What is there already is left as it is: a study's measurements may be given again.
+        """
         problem_key = strict_json.canonical(problem.key())
         key = (study, fingerprint.digest, problem.operation, problem_key, target)
         created = checks.utc_now()
@@ -307,11 +310,7 @@ class TuningCache:
             for candidate, measurement in rows
         ]
         with schema.transaction(self.path, self._timeout_s) as connection:
-            connection.executemany(
-                f"INSERT INTO measurements ({_COLUMNS}) VALUES "
-                "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                values,
-            )
+            connection.executemany(_ADD_MEASUREMENT, values)
 
     def measurements(
         self,
@@ -417,6 +416,16 @@ _COLUMNS = (
     "study, fingerprint, operation, problem, target, family, configuration, outcome, median_s, "
     "interval_low_s, interval_high_s, repeats, error, reason, details, created"
 )
+
+_ADD_MEASUREMENT = f"""
+    INSERT INTO measurements ({_COLUMNS})
+    SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16
+    WHERE NOT EXISTS (
+        SELECT 1 FROM measurements INDEXED BY measurements_by_candidate
+        WHERE (study, family, configuration, fingerprint, operation, problem, target, outcome)
+            = (?1, ?6, ?7, ?2, ?3, ?4, ?5, ?8) AND median_s IS ?9
+    )
+"""
 
 # A document that is not JSON names nothing.
 _DELETE_UNNAMED_BINARIES = """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Stored in the file's `user_version`: how many of `_STEPS` it has been through."""
 
 VALUE_LIMIT = 64 << 20
@@ -79,7 +79,12 @@ _PORTFOLIOS = (
     """,
 )
 
-_STEPS = (_RECORDS_AND_MEASUREMENTS, _BINARIES, _PORTFOLIOS)
+_STUDIES = (
+    "CREATE INDEX IF NOT EXISTS measurements_by_candidate "
+    "ON measurements (study, family, configuration)",
+)
+
+_STEPS = (_RECORDS_AND_MEASUREMENTS, _BINARIES, _PORTFOLIOS, _STUDIES)
 """What brings a file from each version to the next; an empty one begins at version 0."""
 
 

@@ -191,7 +191,7 @@ class TrialRun:
                 self._report(Stage("trials", 0, 0))
                 measurement = self._evaluator.evaluate(candidate, best_s)
                 found[candidate] = measurement
-                self._keep(candidate, measurement)
+                self._workplace.keep(self._study.name, [(candidate, measurement)])
                 if measurement.ok and measurement.median_s is not None:
                     best_s = min(best_s or math.inf, measurement.median_s)
         return found
@@ -290,9 +290,8 @@ class TrialRun:
             raise
         trial_s = round(self._deadline.elapsed_s - begun_s, 6)
         measurement = replace(measurement, details={**measurement.details, "trial_s": trial_s})
-        # First: whoever is killed in between loses nothing that was reported.
-        self._keep(proposal.candidate, measurement)
         self._study.tell(proposal, measurement)
+        self._workplace.keep(self._study.name, [(proposal.candidate, measurement)])
         result = TrialResult(proposal.candidate, measurement)
         self.results.append(result)
         if measurement.ok and measurement.median_s is not None:
@@ -307,15 +306,6 @@ class TrialRun:
             ready = sum(self._evaluator.is_ready(each.candidate) for each in self._waiting)
             self._deadline.settle(ready * self._pace.trial_s)
         self._report(Stage("trials", 0, 0))
-
-    def _keep(self, candidate: Candidate, measurement: Measurement) -> None:
-        self._workplace.store.add_measurements(
-            self._study.name,
-            self._workplace.device.fingerprint,
-            self._workplace.problem,
-            self._workplace.target.name,
-            [(candidate, measurement)],
-        )
 
     def _check_baseline(self) -> None:
         """Compare a new best with a library that had as good a moment, where that costs little."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -167,7 +166,8 @@ class Workplace:
             ) as evaluator,
         ):
             opened.note_run({"sampler": sampler, "seed": seed, **self.surroundings})
-            self._recover(opened)
+            # A worker that was killed may have told the study and not stored in the cache.
+            self.keep(study, opened.measured())
             yield opened, evaluator
 
     @property
@@ -200,16 +200,10 @@ class Workplace:
             sources, self.problem.operation, self.target.name, self.families, self.device
         )
 
-    def _recover(self, opened: TuningStudy[Candidate]) -> None:
-        """Tell what workers that were killed had stored and had no time to tell the study."""
-        if not (lost := opened.lost):
-            return
-        for each in self.store.measurements(
-            opened.name, self.device.fingerprint.digest, self.problem, self.target.name
-        ):
-            begun = lost.get(each.candidate)
-            if begun is not None and datetime.fromisoformat(each.created) >= begun:
-                opened.recover(each.candidate, each.measurement)
+    def keep(self, study: str, rows: Iterable[tuple[Candidate, Measurement]]) -> None:
+        """Store measurements of a study in the cache; those that are there stay."""
+        fingerprint, target = self.device.fingerprint, self.target.name
+        self.store.add_measurements(study, fingerprint, self.problem, target, rows)
 
     def _priors(self) -> list[Prior]:
         families = {name: self.families[name] for name in self.union.spaces}

@@ -115,6 +115,14 @@ class CacheContract:
         assert stored[0].problem == PROBLEM.key()
         assert (stored[0].operation, stored[0].target) == ("gemm", "cpu")
 
+    def test_measurements_that_are_there_are_not_stored_again(self, cache: TuningCache) -> None:
+        cache.add_measurements("study", FINGERPRINT, PROBLEM, "cpu", MEASUREMENTS[1:])
+        cache.add_measurements("study", FINGERPRINT, PROBLEM, "cpu", MEASUREMENTS)
+        cache.add_measurements("another", FINGERPRINT, PROBLEM, "cpu", MEASUREMENTS)
+        stored = [(row.candidate, row.measurement) for row in cache.measurements("study")]
+        assert stored == [*MEASUREMENTS[1:], MEASUREMENTS[0]]
+        assert len(cache.measurements("another")) == len(MEASUREMENTS)
+
     def test_measurements_are_filtered(self, cache: TuningCache) -> None:
         cache.add_measurements("one", FINGERPRINT, PROBLEM, "cpu", MEASUREMENTS[:1])
         cache.add_measurements("two", OTHER, Gemm(1, 2, 3), "cuda", MEASUREMENTS[1:])
@@ -181,7 +189,7 @@ def _write(
     cache = TuningCache(path)
     for write in range(_WRITES):
         cache.add(record(m=worker + 1, n=write + 1))
-        cache.add_measurements(f"{worker}", FINGERPRINT, PROBLEM, "cpu", MEASUREMENTS[:2])
+        cache.add_measurements(f"{worker} {write}", FINGERPRINT, PROBLEM, "cpu", MEASUREMENTS[:2])
 
 
 def _ids(cache: TuningCache, *wanted: str | None) -> list[str]:
@@ -295,7 +303,7 @@ def test_newer_file_is_refused_and_left_alone(tmp_path: Path) -> None:
     content = path.read_bytes()
     for operation in _operations(path):
         assert _refusal(operation) == (
-            f"{path} was written by a newer autotune (schema 7, this one knows 3): "
+            f"{path} was written by a newer autotune (schema 7, this one knows 4): "
             "upgrade autotune or use --cache elsewhere"
         )
     assert path.read_bytes() == content

@@ -214,7 +214,7 @@ def test_older_file_is_upgraded_by_the_first_write_and_loses_nothing(tmp_path: P
     cache = version_1(tmp_path / "tuning.sqlite")
     before = {old.id: old for old in cache.records()}
     cache.add(with_binary(3), binaries=[CONTENT])
-    assert user_version(cache.path) == schema.SCHEMA_VERSION == 3
+    assert user_version(cache.path) == schema.SCHEMA_VERSION == 4
     after = {kept.id: kept for kept in cache.records()}
     assert after == before | {with_binary(3).id: with_binary(3)}
     assert cache.binary(digest(CONTENT)) == CONTENT

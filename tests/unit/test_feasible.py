@@ -11,11 +11,10 @@ from autotune.search.claims import (
     CLAIM,
     INTERRUPTED,
     ORPHANED,
-    REASON,
     Ledger,
     claim,
     fail,
-    reclaim_orphans,
+    orphans,
     withdraw,
 )
 from autotune.search.owner import Owner
@@ -244,8 +243,8 @@ class TestClaims:
         now = first.datetime_start.timestamp() + 50_000
         monkeypatch.setattr("autotune.search.claims.time.time", lambda: now)
         fail(study, study.trials[1], INTERRUPTED)
-        assert reclaim_orphans(study, {owner: now - heard_s_ago}) == orphaned
-        assert study.trials[0].user_attrs.get(REASON) == (ORPHANED if orphaned else None)
+        dead = orphans(study, {owner: now - heard_s_ago})
+        assert [trial.number for trial in dead] == ([0] if orphaned else [])
 
 
 def test_an_owner_is_read_back_and_known_to_be_alive():

@@ -417,6 +417,27 @@ class TestOrphans:
             child.communicate()
             assert study.ask().candidate == UNION[0]
 
+    KILLED_AS_IT_ENDS_A_TRIAL = """
+    with open_study(UNION, None, "study", Path(sys.argv[1]), "exhaustive") as study:
+        study.optuna.tell = lambda *given, **named: os.kill(os.getpid(), signal.SIGKILL)
+        study.tell(study.ask(), Measurement(Outcome(sys.argv[2]), eval(sys.argv[3]), repeats=3))
+    """
+
+    @pytest.mark.parametrize(
+        ("outcome", "median", "state"),
+        [("ok", 2e-3, "COMPLETE"), ("abandoned", 9e-3, "PRUNED"), ("timeout", None, "FAIL")],
+    )
+    def test_what_a_dead_process_had_measured_ends_its_trial(
+        self, outcome, median, state, tmp_path, run_child
+    ):
+        child = run_child(self.KILLED_AS_IT_ENDS_A_TRIAL, tmp_path, outcome, median)
+        assert child.wait(60) == -signal.SIGKILL
+        with opened(tmp_path, sampler="exhaustive") as study:
+            assert [record.state for record in study.trials] == [state]
+            expected = Measurement(Outcome(outcome), median, repeats=3)
+            assert study.measured() == [(UNION[0], expected)]
+            assert study.ask().candidate == UNION[1]
+
     def test_a_worker_on_another_host_is_known_by_its_heartbeat(self, tmp_path, monkeypatch):
         there = Owner("elsewhere", "boot", "ns", 7, 9)
         with monkeypatch.context() as patch:
