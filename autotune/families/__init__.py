@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from autotune.families.rendering import render as render
 
 _HOMES = {
-    "Binary": "launch",
+    "Binary": "gpu.launch",
     "Families": "index",
     "KernelFamily": "family",
     "Language": "languages",

@@ -1,6 +1,6 @@
 """gemm for hybrid: family rows, float32, layout nn.
 
-template: gemm/hybrid/rows.py.j2, digest 7be854126fcdab11
+template: gemm/hybrid/rows.py.j2, digest 1e055e4e2ba99d9f
 configuration: {"devices": 2, "exchange": "peer", "panels": 2, "pieces": 4, "staging": "pinned",
     "threads": 4}
 
