@@ -1,8 +1,9 @@
-"""What came of trying one candidate."""
+"""Timed calls, and the result of trying one candidate."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 
@@ -20,6 +21,23 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Series:
+    """Timed calls of one kernel, one after the other.
+
+    Attributes:
+        median_s: median time of one call, in seconds.
+        interval_s: its 95% confidence interval.
+        calls: how many there were.
+        observed: numbers that observers read beside them, such as "joules" of a call.
+    """
+
+    median_s: float
+    interval_s: tuple[float, float]
+    calls: int
+    observed: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Measurement:
     """The result of one trial.
 
@@ -31,7 +49,8 @@ class Measurement:
         repeats: timed calls behind the median.
         error: largest verified error relative to what the accuracy class allows (1 = the limit).
         reason: one line saying why the outcome is not OK.
-        details: further numbers worth keeping (compile time, warm median, registers, ...).
+        details: further numbers worth keeping (compile time, warm median, registers, ...); also
+            "objective" and "score" where the objective is not time.
     """
 
     outcome: Outcome
@@ -46,3 +65,22 @@ class Measurement:
     def ok(self) -> bool:
         """Whether the candidate ran, was verified and was timed to the end."""
         return self.outcome is Outcome.OK
+
+    @property
+    def objective(self) -> str:
+        """Name of the objective that it was scored by (`autotune.core.objective`)."""
+        return str(self.details.get("objective", "time"))
+
+    @property
+    def score(self) -> float | None:
+        """Score by its objective, in the objective's unit; None where there is none."""
+        score = self.details.get("score")
+        if self.objective == "time" or isinstance(score, str):
+            return self.median_s
+        return score
+
+    def scored(self, objective: str, score: float | None) -> Measurement:
+        """The measurement with a score; that of time is its median."""
+        if objective == "time" or score is None:
+            return self
+        return replace(self, details={**self.details, "objective": objective, "score": score})

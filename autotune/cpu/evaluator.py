@@ -12,16 +12,21 @@ from autotune.cpu.baseline import BRIEF_SPIN
 from autotune.cpu.cases import cased
 from autotune.cpu.compiling import Compiled, compile_worker, is_compiled
 from autotune.cpu.direct import write_call
+from autotune.cpu.energy import is_observed
 from autotune.cpu.kernel import CpuProgram, write_program
 from autotune.cpu.rig import measurement_worker
-from autotune.measuring.backend import Prepared, Processes, WorkerBackend, compile_details
-from autotune.measuring.evaluator import Effort, Stage
+from autotune.measuring.backend import (
+    Prepared,
+    Processes,
+    WorkerBackend,
+    compile_details,
+    judge_compile_failure,
+)
+from autotune.measuring.evaluator import Effort, Evaluator, Stage
 from autotune.measuring.messages import Reply
 from autotune.measuring.pool import WorkerPool
 from autotune.measuring.processes import Failure
 from autotune.measuring.sharing import SharedWorker
-from autotune.measuring.trial_evaluator import TrialEvaluator
-from autotune.measuring.verdicts import judge_compile_failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,6 +37,7 @@ if TYPE_CHECKING:
     from autotune.core.device import Device, DeviceLimits
     from autotune.families.family import KernelFamily
     from autotune.families.program_cache import ProgramCache
+    from autotune.measuring.backend import Backend
     from autotune.measuring.evaluator import Report
     from autotune.operations.problem import Problem
 
@@ -39,7 +45,7 @@ MIN_BATCH = 4
 """Candidates compiled together at least, so that programs shared and uneven times even out."""
 
 
-class CpuEvaluator(TrialEvaluator["CpuBackend"]):
+class CpuEvaluator(Evaluator):
     """Evaluates candidates of CPU families for one problem (see `Evaluator`).
 
     Args:
@@ -112,7 +118,7 @@ class CpuBackend(WorkerBackend):
         threads: int,
         workers: int,
         seed: int,
-        beside: CpuBackend | None,
+        beside: Backend | None,
     ) -> None:
         environment = {"NUMBA_NUM_THREADS": str(threads)}
         arguments = (programs, effort, threads, seed)
@@ -139,6 +145,8 @@ class CpuBackend(WorkerBackend):
 
         super().__init__((programs.folder, effort, threads, workers, seed), make, beside)
         self.batch = max(MIN_BATCH, workers)
+        if is_observed():
+            self.observes = frozenset({"joules"})
         self._problem = problem
         self._limits = limits
         self._families = families

@@ -18,6 +18,7 @@ from autotune.cpu.baseline import numpy_blas, numpy_vendor
 from autotune.cpu.call import NumpyKernel
 from autotune.cpu.cases import PROBE_SHRINK, CasedProgram, host_cases, shrunk
 from autotune.cpu.direct import direct_call
+from autotune.cpu.energy import energy_observer
 from autotune.cpu.identity import read_cpu
 from autotune.cpu.kernel import CpuKernel
 from autotune.cpu.numba_start import import_numba
@@ -58,10 +59,12 @@ def measurement_worker(
     import_numba()  # now, so that it is no part of any candidate's time
 
     bits = read_cpu().limits.names()["vector_bits"]
+    observers = [energy_observer()] if effort.objective.needs == "joules" else []
 
     def measuring(problem: Problem) -> Trials:
         ceiling = cpu_ceiling(threads, bits, problem.itemsize)
-        return Trials(CpuRig(problem, programs, effort.interval, threads, seed, ceiling), effort)
+        rig = CpuRig(problem, programs, effort.interval, threads, seed, ceiling)
+        return Trials(rig, effort, observers)
 
     return Subjects(measuring, problem, weigh=_operand_bytes, limit=KEPT_BYTES)
 

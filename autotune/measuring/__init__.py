@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING
 from autotune.core.faces import lazily
 
 if TYPE_CHECKING:
-    from autotune.measuring.evaluator import Baseline as Baseline
-    from autotune.measuring.evaluator import Effort as Effort
+    from autotune.measuring.effort import Baseline as Baseline
+    from autotune.measuring.effort import Effort as Effort
+    from autotune.measuring.effort import Finals as Finals
+    from autotune.measuring.effort import Stage as Stage
     from autotune.measuring.evaluator import Evaluator as Evaluator
-    from autotune.measuring.evaluator import Finals as Finals
-    from autotune.measuring.evaluator import Stage as Stage
     from autotune.measuring.processes import Failure as Failure
     from autotune.measuring.processes import WorkerProcess as WorkerProcess
 
 _HOMES = {
-    "Baseline": "evaluator",
-    "Effort": "evaluator",
+    "Baseline": "effort",
+    "Effort": "effort",
     "Evaluator": "evaluator",
     "Failure": "processes",
-    "Finals": "evaluator",
-    "Stage": "evaluator",
+    "Finals": "effort",
+    "Stage": "effort",
     "WorkerProcess": "processes",
 }
 

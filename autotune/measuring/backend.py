@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from autotune.core.measurement import Measurement, Outcome
 from autotune.measuring.messages import Evaluate
 
 if TYPE_CHECKING:
@@ -13,11 +14,11 @@ if TYPE_CHECKING:
 
     from autotune.core.configuration import Candidate
     from autotune.core.deadline import Deadline
-    from autotune.core.measurement import Measurement
     from autotune.families.gpu.launch import Binary
-    from autotune.measuring.evaluator import Baseline, Report
+    from autotune.measuring.effort import Baseline, Report
     from autotune.measuring.messages import Program, Request, Vendor
     from autotune.measuring.pool import WorkerPool
+    from autotune.measuring.processes import Failure
     from autotune.measuring.sharing import SharedWorker
     from autotune.operations.problem import Problem
 
@@ -62,6 +63,8 @@ class Backend(Protocol):
     """Whether compilers work while a candidate is measured."""
     baselines: Baselines
     """Measured so far by all who share its processes."""
+    observes: frozenset[str]
+    """Observations beside times, such as "joules" of a call; see `Objective.needs`."""
 
     @property
     def start_s(self) -> float:
@@ -146,12 +149,14 @@ class WorkerBackend:
         beside: whose processes may be used; it is not closed before this one.
     """
 
+    observes: frozenset[str] = frozenset()
+
     def __init__(
-        self, key: object, make: Callable[[object], Processes], beside: WorkerBackend | None
+        self, key: object, make: Callable[[object], Processes], beside: Backend | None
     ) -> None:
-        shares = beside is not None and beside.processes.key == key
-        self._owner = not shares
-        self.processes: Processes = beside.processes if beside and shares else make(key)
+        shared = beside.processes if isinstance(beside, WorkerBackend) else None
+        self._owner = shared is None or shared.key != key
+        self.processes = make(key) if shared is None or shared.key != key else shared
         self.baselines = self.processes.baselines
         self.start_s = 0.0
 
@@ -188,3 +193,8 @@ class WorkerBackend:
         """End the processes, unless they are another evaluator's."""
         if self._owner:
             self.processes.close()
+
+
+def judge_compile_failure(reply: Failure) -> Measurement:
+    """The measurement of a candidate whose compiler did not answer."""
+    return reply.judge(Outcome.COMPILE_FAILED, "compiler")

@@ -11,7 +11,7 @@ from autotune.measuring.timing import time_calls, timed
 from autotune.operations.verification import Verdict
 
 if TYPE_CHECKING:
-    from autotune.measuring.messages import Series
+    from autotune.core.measurement import Series
     from autotune.operations.poke import Poke
 
 

@@ -1,117 +1,70 @@
-"""What every evaluator does, and how much effort it puts into it."""
+"""The evaluator of every target: which request is sent when, and what the replies mean."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
+import functools
+import itertools
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+from autotune.core.deadline import Deadline
+from autotune.core.errors import InputError
+from autotune.core.measurement import Measurement, Outcome, Series
+from autotune.measuring.backend import Prepared
+from autotune.measuring.effort import (
+    Baseline,
+    Effort,
+    Finals,
+    Report,
+    Stage,
+    relative_speed,
+    silent,
+)
+from autotune.measuring.messages import (
+    Confirm,
+    DescribeBaseline,
+    Evaluate,
+    Evaluated,
+    Program,
+    Redraw,
+    Request,
+    Vendor,
+    Visit,
+    answers,
+)
+from autotune.measuring.noise import scatter
+from autotune.measuring.processes import PREPARE_TIMEOUT_S, Failure, FailureKind
+from autotune.measuring.rounds import CONFIRM_SHARE, faster, hold_rounds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
     from autotune.core.configuration import Candidate
-    from autotune.core.deadline import Deadline
     from autotune.core.device import Device
-    from autotune.core.measurement import Measurement
+    from autotune.families.family import KernelFamily
     from autotune.families.gpu.launch import Binary
+    from autotune.measuring.backend import Backend
+    from autotune.operations.problem import Problem
+    from autotune.space import SearchSpace
+
+__all__ = [
+    "Baseline",
+    "Effort",
+    "Evaluator",
+    "Finals",
+    "Report",
+    "Stage",
+    "relative_speed",
+    "silent",
+]
+
+SECOND_LOOK_SHARE = 1 / 6
+"""Of the seconds of timed calls per trial, those for a finalist that is verified again, since the
+rounds time it, and for the baseline looked at again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """How long and how exactly to measure.
-
-    Attributes:
-        budget_s: seconds of timed calls per trial.
-        interval: a trial ends sooner once the median's 95% confidence interval is narrower than
-            this fraction of it.
-        timeout_s: seconds after which a trial (load, verify, time) is killed.
-        compile_timeout_s: seconds after which a compile is killed.
-        abandon_ratio: a trial ends after its first runs when they are this much slower than the
-            best so far; one that is behind by a fifth of that is timed no further than it takes
-            to be sure of it (`autotune.measuring.racing`).
-        finals_s: seconds of timed calls for the finalists and the baseline, all together.
-    """
-
-    budget_s: float = 0.3
-    interval: float = 0.02
-    timeout_s: float = 20.0
-    compile_timeout_s: float = 60.0
-    abandon_ratio: float = 1.5
-    finals_s: float = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class Baseline:
-    """The vendor library on the same problem.
-
-    Attributes:
-        name: library, version, kernels and threads, for people.
-        median_s: median time of one call in seconds.
-        interval_s: 95% confidence interval of that median.
-        threads: threads it may use.
-        details: what the name is made of.
-        noise: what disturbed it, so that nothing can be compared with its time; empty if nothing
-            was seen to.
-    """
-
-    name: str
-    median_s: float
-    interval_s: tuple[float, float]
-    threads: int
-    details: Mapping[str, str]
-    noise: str = ""
-
-
-def relative_speed(measurement: Measurement, baseline: Baseline | None) -> float | None:
-    """Speed relative to the baseline, each measured by itself; None where that is not known."""
-    if baseline is None or baseline.noise or not measurement.ok or measurement.median_s is None:
-        return None
-    return baseline.median_s / measurement.median_s
-
-
-@dataclass(frozen=True, slots=True)
-class Finals:
-    """The finalists, measured interleaved with the baseline.
-
-    Attributes:
-        measurements: one per candidate, in the order given; the failed ones say why.
-        ratios: speed relative to the baseline over the same rounds: its median divided by the
-            candidate's; None where either failed, or the baseline was disturbed.
-        baseline: the baseline over the same rounds; None when there is none.
-        rounds: each candidate's median of every round, in seconds; empty where it failed.
-    """
-
-    measurements: tuple[Measurement, ...]
-    ratios: tuple[float | None, ...]
-    baseline: Baseline | None
-    rounds: tuple[tuple[float, ...], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """How far something has come that takes an evaluator a while.
-
-    Attributes:
-        name: what it does: "compiling" or "finals".
-        step: candidates compiled, or the round that begins.
-        steps: how many there are.
-    """
-
-    name: str
-    step: int
-    steps: int
-
-
-Report: TypeAlias = Callable[[Stage], None]
-"""Hears how far an evaluator has come."""
-
-
-def silent(stage: Stage) -> None:
-    """A `Report` for nobody."""
-
-
-class Evaluator(Protocol):
+class Evaluator:
     """Turns candidates into measurements on one device, for one problem.
 
     A candidate's own faults (it does not compile, crashes, hangs, computes nonsense) come back as
@@ -121,57 +74,149 @@ class Evaluator(Protocol):
     `prepare`, `evaluate`, `finals` and `baseline` raise OutOfTimeError where the deadline comes
     before what they wait for; a process that was at work is gone then, and the next request starts
     another.
+
+    Args:
+        problem: what is computed.
+        families: by name; candidates name them.
+        device: kernels are measured on.
+        backend: what the target adds.
+        effort: how long and how exactly to measure, and the objective.
+        seed: seeded the operands; those of finals are drawn by the numbers after it.
+
+    Attributes:
+        device: the same.
+        backend: the same.
+        effort: the same.
+        deadline: of the run; whoever makes the run sets it.
+        report: callback for compiling and finals; whoever makes the run sets it.
+        batch: candidates to have prepared at a time: enough to keep every compiler busy.
+
+    Raises:
+        InputError: the target does not observe what the objective needs.
     """
 
-    device: Device
-    deadline: Deadline
-    """Of the run that the evaluator works for: whoever makes the run sets it."""
-    report: Report
-    """Hears of compiling and of finals; whoever makes the run sets it."""
-    batch: int
-    """Candidates to have prepared at a time: enough to keep every compiler busy."""
+    def __init__(
+        self,
+        problem: Problem,
+        families: Mapping[str, KernelFamily],
+        device: Device,
+        backend: Backend,
+        effort: Effort,
+        seed: int,
+    ) -> None:
+        needs = effort.objective.needs
+        if needs not in ("", "error") and needs not in backend.observes:
+            backend.close()
+            raise InputError(
+                f"objective {effort.objective.name!r} needs {needs!r} observed, which cannot be "
+                f"on {device.fingerprint.name}: choose another objective, or let this process "
+                "read the device's counters"
+            )
+        self.device = device
+        self.backend = backend
+        self.effort = effort
+        self.deadline = Deadline()
+        self.report: Report = silent
+        self.batch = backend.batch
+        self._problem = problem
+        self._families = families
+        self._fresh = itertools.count(seed + 1)
+        self._spaces: dict[str, SearchSpace] = {}
+        self._measured: dict[str, tuple[Candidate, Measurement]] = {}
 
     @property
     def compiles_ahead(self) -> bool:
         """Whether compilers work while a candidate is measured; if not, `prepare` blocks."""
-        ...
-
-    def is_ready(self, candidate: Candidate) -> bool:
-        """Whether a prepared candidate has been compiled."""
-        ...
+        return self.backend.compiles_ahead
 
     @property
     def finals_s(self) -> float:
         """Seconds that finals take beside verifying the finalists, as far as is known."""
-        ...
+        return self.effort.finals_s + self.backend.start_s
+
+    def is_ready(self, candidate: Candidate) -> bool:
+        """Whether a prepared candidate has been compiled."""
+        return self.backend.is_ready(candidate)
 
     def prepare(self, candidates: Sequence[Candidate]) -> None:
-        """Compile candidates ahead of `evaluate`, on all cores; may block until that is done.
+        """Compile the valid candidates ahead of `evaluate`, on all cores; may block until done.
 
         Those that were compiled when the time ended are ready.
         """
-        ...
+        valid = [candidate for candidate in candidates if self._rejection(candidate) is None]
+        self.backend.prepare(valid, self.deadline, self.report)
 
     def evaluate(self, candidate: Candidate, best_s: float | None) -> Measurement:
         """Compile if need be, verify, then time.
 
+        A candidate that was compiled to what another was gets that one's measurement.
+
         Args:
             candidate: what to measure.
-            best_s: the best median so far, in seconds; None while there is none.
+            best_s: median of the best so far, in seconds; None while there is none. Slower
+                candidates are abandoned, if the objective follows time.
         """
-        ...
+        prepared = self._prepared(candidate)
+        if isinstance(prepared, Measurement):
+            return prepared
+        digest = prepared.program.digest
+        twin, known = self._measured.get(digest, (candidate, None))
+        if known is not None and twin != candidate:
+            details = {**known.details, **prepared.details, "same_binary_as": str(twin)}
+            return replace(known, details=details)
+        best_s = best_s if self.effort.objective.follows_time else None
+        measurement = self._measure(candidate, prepared, best_s, self.effort.budget_s)
+        self._measured[digest] = (candidate, measurement)
+        return measurement
 
     def finals(self, candidates: Sequence[Candidate]) -> Finals:
-        """Time candidates in rounds, interleaved with the baseline.
+        """Verify, time in rounds (every candidate, then the baseline), and verify again.
 
-        They are verified before the rounds, and after them on operands that no call has seen.
-        There are as many rounds as the deadline allows, and at least one.
+        The second time on operands that no call has seen. A median is over the medians of the
+        rounds, whose times are independent as those of consecutive calls are not. There are as
+        many rounds as the deadline allows, and at least one.
         """
-        ...
+        self.backend.begin_finals(self.deadline)
+        self.prepare(candidates)
+        found = [self._prepared(candidate) for candidate in candidates]
+        measurements = [
+            prepared
+            if isinstance(prepared, Measurement)
+            else self._measure(candidate, prepared, None, self._second_look_s)
+            for candidate, prepared in zip(candidates, found, strict=True)
+        ]
+        baseline = self.baseline()
+        finalists = {
+            position: (prepared.program, self._accuracy(candidates[position]))
+            for position, prepared in enumerate(found)
+            if isinstance(prepared, Prepared) and measurements[position].ok
+        }
+        visits = {
+            position: functools.partial(self._visit, *finalist)
+            for position, finalist in finalists.items()
+        }
+        vendor = self.backend.baselines.get(self._problem)
+        seed = next(self._fresh)
+        return hold_rounds(
+            measurements,
+            visits,
+            baseline,
+            None if vendor is None else functools.partial(self._visit, vendor[0], "ieee"),
+            self.effort.finals_s,
+            lambda position: self._confirm(*finalists[position], seed),
+            deadline=self.deadline,
+            report=self.report,
+            score=self._score,
+            objective=self.effort.objective,
+        )
 
     def baseline(self) -> Baseline | None:
-        """The vendor library alone, measured once."""
-        ...
+        """The vendor library on the same operands, as it is fastest, measured once."""
+        known = self.backend.baselines.get(self._problem) or self._fastest_vendor()
+        if known is None:
+            return None
+        self.backend.baselines[self._problem] = known
+        return known[1]
 
     def check_baseline(self) -> Baseline | None:
         """The vendor library, measured once more for a moment: the faster time stays.
@@ -179,21 +224,137 @@ class Evaluator(Protocol):
         The best of a search is the fastest of many times; one time of the library's, taken in a
         bad moment, is no match for it.
         """
-        ...
+        known = self.backend.baselines.get(self._problem)
+        if known is None:
+            return None
+        vendor, baseline = known
+        baseline = faster(baseline, self._visit(vendor, "ieee", self._second_look_s))
+        self.backend.baselines[self._problem] = vendor, baseline
+        return baseline
 
     def binary(self, candidate: Candidate) -> Binary | None:
         """What a measured candidate was compiled to; None where nothing can be kept of it."""
-        ...
+        return self.backend.binary(candidate)
 
     def close(self) -> None:
-        """End every process and free the device."""
-        ...
+        """End every process and free the device, unless they are another evaluator's."""
+        self.backend.close()
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None: ...
+    ) -> None:
+        self.close()
+
+    def _fastest_vendor(self) -> tuple[Vendor, Baseline] | None:
+        vendors = self._insist(DescribeBaseline())
+        best: tuple[Vendor, Baseline] | None = None
+        for vendor in vendors if isinstance(vendors, tuple) else ():
+            turn = self._visit(vendor, "ieee", self.effort.budget_s)
+            if isinstance(turn, Measurement):
+                continue
+            found = Baseline(
+                vendor.name, turn.median_s, turn.interval_s, vendor.threads, vendor.details
+            )
+            if scatter("the library", turn.median_s, turn.interval_s):
+                found = faster(found, self._visit(vendor, "ieee", self.effort.budget_s))
+            if best is None or found.median_s < best[1].median_s:
+                best = vendor, found
+        return best
+
+    @property
+    def _second_look_s(self) -> float:
+        return SECOND_LOOK_SHARE * self.effort.budget_s
+
+    def _accuracy(self, candidate: Candidate) -> str:
+        """The accuracy class that a candidate promises."""
+        return self._families[candidate.family].accuracy
+
+    def _rejection(self, candidate: Candidate) -> str | None:
+        """Why a candidate is not valid for the problem on the device; None where it is."""
+        name = candidate.family
+        if name not in self._spaces:
+            self._spaces[name] = self._families[name].space(self._problem, self.device.limits)
+        rejection = self._spaces[name].rejection(candidate.configuration)
+        return None if rejection is None else str(rejection)
+
+    def _prepared(self, candidate: Candidate) -> Prepared | Measurement:
+        """The compiled candidate, or the measurement that says why there is none."""
+        rejection = self._rejection(candidate)
+        if rejection is not None:
+            return Measurement(Outcome.REJECTED, reason=rejection)
+        self.backend.prepare([candidate], self.deadline, self.report)
+        return self.backend.prepared(candidate, self.deadline, self.report)
+
+    def _measure(
+        self, candidate: Candidate, prepared: Prepared, best_s: float | None, budget_s: float
+    ) -> Measurement:
+        request = Evaluate(prepared.program, self._accuracy(candidate), best_s, budget_s)
+        found = _measurement(self._insist(request))
+        found = replace(found, details={**found.details, **prepared.details})
+        if found.median_s is None:
+            return found
+        observed = {
+            name: value for name, value in found.details.items() if not isinstance(value, str)
+        }
+        interval_s = found.interval_s or (found.median_s, found.median_s)
+        series = Series(found.median_s, interval_s, found.repeats, observed)
+        return found.scored(self.effort.objective.name, self._score(series, found.error))
+
+    def _score(self, series: Series, error: float | None) -> float | None:
+        """The score of calls of a kernel with this verified error; None is the library's."""
+        observed = {**series.observed, "flops": float(self._problem.flops)}
+        if error is not None:
+            observed["error"] = error
+        return self.effort.objective.score(series, observed)
+
+    def _visit(self, program: Program, accuracy: str, budget_s: float) -> Series | Measurement:
+        """One turn of a program or a vendor library."""
+        reply = self._insist(Visit(program, accuracy, budget_s))
+        return reply if isinstance(reply, Series) else _measurement(reply)
+
+    def _confirm(self, program: Program, accuracy: str, seed: int) -> Measurement:
+        """The verification of a finalist by calls on fresh operands, all of them checked."""
+        request = Confirm(program, accuracy, CONFIRM_SHARE * self.effort.finals_s)
+        # A fresh process has its first operands: they are drawn again before a second try.
+        for _ in range(2):
+            reply = self._insist(Redraw(seed), PREPARE_TIMEOUT_S)
+            if reply is None:
+                reply = self._ask(request)
+            if not _is_innocent(reply):
+                break
+        return _measurement(reply)
+
+    def _insist(self, request: Request, timeout_s: float | None = None) -> Any:
+        """The reply; a second one, of a fresh process, where another may be to blame."""
+        reply = self._ask(request, timeout_s)
+        return self._ask(request, timeout_s) if _is_innocent(reply) else reply
+
+    def _ask(self, request: Request, timeout_s: float | None = None) -> Any:
+        reply = self.backend.ask(request, timeout_s or self.effort.timeout_s, self.deadline)
+        if not isinstance(reply, Failure) and not answers(reply, request):
+            told = f"answered {type(request).__name__} with {reply!r:.80}"
+            reply = Failure(FailureKind.DIED, told, innocent=True)
+            self.backend.renew()
+        if isinstance(reply, Evaluated) and reply.lost:
+            self.backend.renew()
+        return reply
+
+
+def _is_innocent(reply: object) -> bool:
+    """Whether a fresh process, in which nothing else has run, may answer better."""
+    match reply:
+        case Evaluated():
+            return reply.blameless
+        case Failure():
+            return reply.innocent
+    return False
+
+
+def _measurement(reply: Evaluated | Failure) -> Measurement:
+    return reply.judge() if isinstance(reply, Failure) else reply.measurement

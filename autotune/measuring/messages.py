@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from autotune.core.measurement import Measurement, Outcome
+from autotune.core.measurement import Series as Series
 
 
 class Program(Protocol):
@@ -37,21 +38,6 @@ class Vendor:
     def digest(self) -> str:
         """Its name, which says all of it."""
         return self.name
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """Timed calls of one kernel, one after the other.
-
-    Attributes:
-        median_s: median time of one call, in seconds.
-        interval_s: its 95% confidence interval.
-        calls: how many there were.
-    """
-
-    median_s: float
-    interval_s: tuple[float, float]
-    calls: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from typing import Any
 
 from autotune.core.deadline import Deadline
 from autotune.core.errors import OutOfTimeError, WorkerError
+from autotune.core.measurement import Measurement, Outcome
 from autotune.measuring.channel import Channel
 from autotune.measuring.child import Child
 from autotune.measuring.closing import GRACE_S, Closing
@@ -74,6 +75,16 @@ class Failure:
     reason: str
     trace: str = ""
     innocent: bool = False
+
+    def judge(self, otherwise: Outcome = Outcome.LAUNCH_FAILED, who: str = "") -> Measurement:
+        """The measurement of the candidate that the request was about.
+
+        Args:
+            otherwise: its outcome, unless the time was up.
+            who: did not reply, where it was no kernel.
+        """
+        outcome = Outcome.TIMEOUT if self.kind is FailureKind.TIMED_OUT else otherwise
+        return Measurement(outcome, reason=f"{who}: {self.reason}" if who else self.reason)
 
 
 class WorkerProcess(Closing):

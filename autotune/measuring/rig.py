@@ -12,13 +12,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from autotune.measuring.racing import FIRST_RUNS
-
 if TYPE_CHECKING:
-    from autotune.measuring.messages import Evaluated, Program, Series, Vendor
+    from autotune.core.measurement import Series
+    from autotune.measuring.messages import Evaluated, Program, Vendor
     from autotune.measuring.plausibility import Ceiling
     from autotune.operations.problem import Problem
     from autotune.operations.verification import Verdict
+
+FIRST_RUNS = 2
+"""Runs after which a candidate may be abandoned: the first one meets cold caches."""
 
 
 @dataclass(frozen=True, slots=True)

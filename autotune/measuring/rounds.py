@@ -6,16 +6,17 @@ contestant are independent as those of consecutive calls are not.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
 from autotune.core.deadline import Deadline
 from autotune.core.errors import OutOfTimeError
-from autotune.core.measurement import Measurement, Outcome
+from autotune.core.measurement import Measurement, Outcome, Series
+from autotune.core.objective import TIME, Objective
 from autotune.core.statistics import median, median_interval
-from autotune.measuring.evaluator import Baseline, Finals, Report, Stage, silent
-from autotune.measuring.messages import Series
+from autotune.measuring.effort import Baseline, Finals, Report, Stage, silent
 from autotune.measuring.noise import disturbance
 
 ROUNDS = 15
@@ -30,15 +31,20 @@ MIN_ROUNDS = 3
 
 
 Turns: TypeAlias = list[Series] | Measurement
-"""What a contestant did in every round, or the measurement that says how it failed."""
-
+"""A contestant's calls of every round, or the measurement that says how it failed."""
 
 Visit: TypeAlias = Callable[[float], Series | Measurement]
 """Times a contestant for about the seconds given."""
 
-
 Confirm: TypeAlias = Callable[[int], Measurement]
 """Verifies the finalist of a position on operands that it has never seen."""
+
+Score: TypeAlias = Callable[[Series, float | None], float | None]
+"""Score of calls by the objective, with the verified error; None where there is none."""
+
+
+def _median_s(series: Series, error: float | None) -> float:
+    return series.median_s
 
 
 def hold_rounds(
@@ -51,6 +57,8 @@ def hold_rounds(
     *,
     deadline: Deadline | None = None,
     report: Report = silent,
+    score: Score = _median_s,
+    objective: Objective = TIME,
 ) -> Finals:
     """Time those finalists that are right in turns with the baseline, then verify them again.
 
@@ -62,7 +70,9 @@ def hold_rounds(
         budget_s: seconds of timed calls, all together.
         confirm: called after the last timed call, for those that took all their turns.
         deadline: of the run.
-        report: hears of every round.
+        report: callback for every round.
+        score: scores a turn.
+        objective: whose score it is.
 
     Raises:
         OutOfTimeError: the run was over within the first round.
@@ -72,12 +82,27 @@ def hold_rounds(
     theirs = [] if visit_baseline is None else [visit_baseline]
     turns = take_turns([*visits.values(), *theirs], budget_s, deadline=deadline, report=report)
     by_position = dict(zip(visits, turns, strict=False))
+    medians = {
+        position: median(_costs(own, measurements[position].error, score, objective))
+        for position, own in by_position.items()
+        if isinstance(own, list)
+    }
     return conclude(
-        _confirmed(measurements, by_position, confirm),
+        _confirm_fastest(measurements, sorted(medians, key=medians.__getitem__), confirm),
         [by_position.get(position) for position in range(len(measurements))],
         baseline,
         turns[-1] if theirs else None,
+        score=score,
+        objective=objective,
     )
+
+
+def _costs(
+    turns: Sequence[Series], error: float | None, score: Score, objective: Objective
+) -> list[float]:
+    """Cost of every turn; infinite where it has no score."""
+    scores = [score(turn, error) for turn in turns]
+    return [math.inf if found is None else objective.cost(found) for found in scores]
 
 
 def take_turns(
@@ -94,7 +119,7 @@ def take_turns(
         budget_s: seconds of timed calls, all together.
         deadline: of the run: a round that would take longer than what remains is not begun, and
             one that it cuts off does not count.
-        report: hears of every round.
+        report: callback for every round.
 
     Raises:
         OutOfTimeError: the run was over within the first round.
@@ -142,20 +167,26 @@ def conclude(
     turns: Sequence[Turns | None],
     baseline: Baseline | None,
     baseline_turns: Turns | None,
+    *,
+    score: Score = _median_s,
+    objective: Objective = TIME,
 ) -> Finals:
-    """What the rounds say of everybody.
+    """The finals that the rounds amount to.
 
     Args:
         measurements: the finalists' verification, in their order.
         turns: theirs; None for those who took no part.
         baseline: as measured alone; None when there is none.
         baseline_turns: its turns.
+        score: scores a turn.
+        objective: whose score it is.
     """
-    library_s = None
+    library = math.inf
     if baseline is not None and isinstance(baseline_turns, list):
         theirs = [turn.median_s for turn in baseline_turns]
         noise = disturbance(theirs, baseline.median_s)
-        library_s = None if noise else median(theirs)
+        if not noise:
+            library = median(_costs(baseline_turns, None, score, objective))
         baseline = replace(
             baseline, median_s=median(theirs), interval_s=median_interval(theirs), noise=noise
         )
@@ -164,43 +195,45 @@ def conclude(
     ratios: list[float | None] = []
     for measurement, own in zip(measurements, turns, strict=True):
         ratio = None
-        medians: list[float] = []
+        costs: list[float] = []
         if isinstance(own, Measurement):
             measurement = own
         elif own is not None and measurement.ok:
-            medians = [turn.median_s for turn in own]
+            times = [turn.median_s for turn in own]
+            costs = _costs(own, measurement.error, score, objective)
+            cost = median(costs)
             measurement = replace(
                 measurement,
-                median_s=median(medians),
-                interval_s=median_interval(medians),
+                median_s=median(times),
+                interval_s=median_interval(times),
                 repeats=sum(turn.calls for turn in own),
-            )
-            if library_s is not None:
-                ratio = library_s / median(medians)
+            ).scored(objective.name, objective.cost(cost) if math.isfinite(cost) else None)
+            if math.isfinite(library) and cost > 0:
+                ratio = library / cost
         final.append(measurement)
         ratios.append(ratio)
-        rounds.append(tuple(medians))
+        rounds.append(tuple(costs))
     return Finals(tuple(final), tuple(ratios), baseline, tuple(rounds))
 
 
-def _confirmed(
-    measurements: Sequence[Measurement], turns: Mapping[int, Turns], confirm: Confirm
+def _confirm_fastest(
+    measurements: Sequence[Measurement], best_first: Sequence[int], confirm: Confirm
 ) -> list[Measurement]:
     """The finalists' verification, and of those that took all their turns the one after them.
 
-    The fastest come first. Those that there is no time for are out.
+    Those that there is no time for are out.
+
+    Args:
+        measurements: the verification before.
+        best_first: positions of those that took all their turns.
+        confirm: verifies one again.
 
     Raises:
         OutOfTimeError: the run was over before one was found right.
     """
     final = list(measurements)
-    times = {
-        position: median([turn.median_s for turn in own])
-        for position, own in turns.items()
-        if isinstance(own, list)
-    }
     right = False
-    for position in sorted(times, key=times.__getitem__):
+    for position in best_first:
         try:
             again = confirm(position)
         except OutOfTimeError:

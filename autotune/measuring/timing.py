@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autotune.core.measurement import Series
 from autotune.core.statistics import median, median_interval
-from autotune.measuring.messages import Series
-from autotune.measuring.racing import never
 
 if TYPE_CHECKING:
     from autotune.operations.poke import Poke
@@ -30,6 +29,11 @@ MIN_CALLS = 5
 
 Clock = Callable[[], int]
 """Nanoseconds from a fixed point."""
+
+
+def never(low_s: float) -> bool:
+    """No interval says enough: there is no race to lose."""
+    return False
 
 
 def timed(call: Callable[[], object], clock: Clock = time.perf_counter_ns) -> float:

@@ -1,12 +1,19 @@
-"""How a trial goes, in the process that measures: correct first, then fast, then still correct."""
+"""Trials, in the process that measures: correct first, then fast, then still correct.
+
+A candidate races against the best one so far. Its median after some runs is known by a confidence
+interval, and only that interval's lower end counts against it; no distribution of the timings is
+assumed. The idea is that of Maron and Moore, "Hoeffding races" (NIPS 1993), with order statistics
+in place of Hoeffding's bound, which needs a bounded range.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from autotune.core.measurement import Measurement, Outcome
+from autotune.core.measurement import Measurement, Outcome, Series
 from autotune.measuring.messages import (
     Confirm,
     DescribeBaseline,
@@ -15,17 +22,16 @@ from autotune.measuring.messages import (
     Redraw,
     Reply,
     Request,
-    Series,
     Vendor,
     Visit,
 )
-from autotune.measuring.racing import PROBE_RATIO, Race, never
-from autotune.measuring.verdicts import AT_THE_END, CHANGED, IN_TURN, REPEATED, wrong_result
+from autotune.measuring.timing import never
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from autotune.measuring.evaluator import Effort
+    from autotune.measuring.effort import Effort
+    from autotune.measuring.observing import Observer
     from autotune.measuring.rig import Bench, Loaded, Rig
     from autotune.operations.verification import Verdict
 
@@ -35,23 +41,95 @@ BRIEF_S = 0.05
 PATIENCE = 0.5
 """Of the time after which a trial is killed, what it may take before it ends by itself."""
 
+BEHIND_SHARE = 0.2
+"""Of how much slower a candidate is when it is abandoned, what suffices to time it no further."""
+
+PROBE_RATIO = 8.0
+"""A candidate that is this much slower than the best on a smaller problem, for the same work, is
+not run on the problem: small operands fit the caches better, so large ones would be no faster."""
+
+_REPEATED = "after repeated calls"  # a race between threads shows now and then, not in every call
+_CHANGED = "once operands had changed"  # a remembered result is right while operands are the same
+_IN_TURN = "in the finals"
+_AT_THE_END = "after the finals"
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """A candidate against the best so far.
+
+    Attributes:
+        best_s: the best median so far, in seconds; None while there is none, and nobody loses.
+        ratio: a candidate is abandoned when its first runs are all this much slower.
+    """
+
+    best_s: float | None
+    ratio: float
+
+    @property
+    def limit_s(self) -> float:
+        """What every one of the first runs must exceed for a candidate to be abandoned."""
+        return math.inf if self.best_s is None else self.ratio * self.best_s
+
+    def lost(self, first_s: Sequence[float]) -> bool:
+        """Whether the first runs show that a candidate need not be timed.
+
+        The smallest of k independent runs is a lower bound of the median with confidence
+        1 - 2**-k whatever their distribution. Two runs are few, so the bound must be far away:
+        a candidate that is as fast as the best is abandoned only if `FIRST_RUNS` runs in a row
+        take `ratio` times its own median.
+
+        Args:
+            first_s: seconds of the first runs.
+        """
+        return min(first_s) > self.limit_s
+
+    def behind(self, low_s: float) -> bool:
+        """Whether a candidate that is being timed need not be known more exactly.
+
+        It is once the 95% confidence interval of its median lies above the best by more than
+        measurements differ from day to day. The candidate was verified and timed: its
+        measurement stands, with the wider interval.
+
+        Args:
+            low_s: lower end of that interval, in seconds.
+        """
+        if self.best_s is None:
+            return False
+        return low_s > (1 + BEHIND_SHARE * (self.ratio - 1)) * self.best_s
+
+    def reason(self, first_s: Sequence[float]) -> str:
+        """One line that says why a candidate was abandoned."""
+        ratio = min(first_s) / (self.best_s or math.inf)
+        return f"{ratio:.2f} times the best in its first runs (limit {self.ratio:g})"
+
 
 @dataclass(slots=True)
 class _Standing:
-    """How a program stands: its largest error so far, or the verdict against it."""
+    """Largest error of a program's results so far."""
 
     accuracy: str
     worst: float = 0.0
-    against: Verdict | None = None
-    when: str = ""
 
-    def accepts(self, verdict: Verdict, when: str = "") -> bool:
-        """Whether it is right; if not, that is what is said of it."""
+    def fault(self, verdict: Verdict, when: str = "") -> Evaluated | None:
+        """The reply, if a verdict is against the program.
+
+        Damage may be another's, which this process ran before.
+
+        Args:
+            verdict: of a call.
+            when: what had gone before; empty for the first call.
+        """
         if verdict.right:
             self.worst = max(self.worst, verdict.error)
-        else:
-            self.against, self.when = verdict, when
-        return verdict.right
+            return None
+        error = verdict.error if math.isfinite(verdict.error) else None
+        reason = f"{verdict.reason}, {when}" if when else verdict.reason
+        return Evaluated(
+            Measurement(Outcome.WRONG_RESULT, error=error, reason=reason),
+            lost=verdict.damaged,
+            blameless=verdict.damaged and Trials._begun > 1,
+        )
 
 
 class Trials:
@@ -60,14 +138,16 @@ class Trials:
     Args:
         rig: loads them, calls them and judges what they leave.
         effort: how long and how exactly to measure.
+        observers: read beside timed calls.
     """
 
     _begun: ClassVar[int] = 0
     """In this process, for whatever problem: any of them may have damaged memory."""
 
-    def __init__(self, rig: Rig, effort: Effort) -> None:
+    def __init__(self, rig: Rig, effort: Effort, observers: Sequence[Observer] = ()) -> None:
         self._rig = rig
         self._effort = effort
+        self._observers = observers
 
     def __call__(self, request: Request) -> Reply:
         """Do what is asked.
@@ -89,10 +169,10 @@ class Trials:
                 case DescribeBaseline():
                     return self._rig.vendors()
         except Exception as error:  # whose fault it is, the rig knows
-            told = self._rig.failure(error)
-            if told is None:
+            failed = self._rig.failure(error)
+            if failed is None:
                 raise
-            return told
+            return failed
 
     def _evaluate(self, request: Evaluate) -> Evaluated:
         Trials._begun += 1
@@ -100,31 +180,29 @@ class Trials:
         race = Race(request.best_s, self._effort.abandon_ratio)
         standing = _Standing(request.accuracy)
         with self._rig.load(request.program, keep=False) as loaded:
-            if not self._verify(loaded, standing):
-                return _wrong(standing)
-            if (settled := self._probe(loaded, race, standing)) is not None:
+            if settled := self._verify(loaded, standing) or self._probe(loaded, race, standing):
                 return settled
             with loaded.problem() as bench:
                 return self._time(bench, request.budget_s, race, standing, deadline)
 
-    def _verify(self, loaded: Loaded, standing: _Standing, when: str = "") -> bool:
-        """Whether it is right at every case."""
+    def _verify(self, loaded: Loaded, standing: _Standing, when: str = "") -> Evaluated | None:
+        """The verdict against it at the first case where it is wrong."""
         for case in loaded.cases:
             with loaded.place(case) as placed:
                 placed.once()
-                right = standing.accepts(placed.judge(standing.accuracy), when)
-            if not right:
-                return False
-        return True
+                wrong = standing.fault(placed.judge(standing.accuracy), when)
+            if wrong:
+                return wrong
+        return None
 
     def _probe(self, loaded: Loaded, race: Race, standing: _Standing) -> Evaluated | None:
-        """What a smaller problem settles: the program is wrong there, or hopelessly slow."""
+        """The verdict against a program that is wrong, or hopeless, on a smaller problem."""
         probe = loaded.probe(race.best_s)
         if probe is None or race.best_s is None:
             return None
         probe.bench.once()
-        if not standing.accepts(probe.bench.judge(standing.accuracy)):
-            return _wrong(standing)
+        if wrong := standing.fault(probe.bench.judge(standing.accuracy)):
+            return wrong
         estimates: list[float] = []
         # A run that something else interrupts is as slow as a hopeless one.
         for _ in range(self._rig.pace.runs):
@@ -142,30 +220,30 @@ class Trials:
     ) -> Evaluated:
         """Time it on the problem, unless it is far behind; it must be right before and after."""
         first_s = bench.once()
-        if not standing.accepts(bench.judge(standing.accuracy)):
-            return _wrong(standing)
+        if wrong := standing.fault(bench.judge(standing.accuracy)):
+            return wrong
         times = self._first_runs(bench, first_s, race)
         if race.lost(times):
             return _abandoned(times, standing, race.reason(times))
-        series = bench.series(
+        series = self._series(
+            bench,
             bench.again() if first_s < BRIEF_S else first_s,
             budget_s,
-            deadline_s=max(0.0, deadline - self._rig.now() - first_s),
-            enough=race.behind,
+            max(0.0, deadline - self._rig.now() - first_s),
+            race.behind,
         )
-        details = bench.observe(series, budget_s)
-        # A race between threads shows now and then, not in every call.
-        if not standing.accepts(bench.judge_last(standing.accuracy), REPEATED):
-            return _wrong(standing)
+        details = {**bench.observe(series, budget_s), **series.observed}
+        if wrong := standing.fault(bench.judge_last(standing.accuracy), _REPEATED):
+            return wrong
         # First as in the finals: whoever prepares the output gives the change away.
         bench.turn()
         bench.settle()
-        if not standing.accepts(bench.judge_last(standing.accuracy), CHANGED):
-            return _wrong(standing)
+        if wrong := standing.fault(bench.judge_last(standing.accuracy), _CHANGED):
+            return wrong
         bench.once()
-        if not standing.accepts(bench.judge(standing.accuracy), CHANGED):
-            return _wrong(standing)
-        if (too_fast := self._too_fast(series, standing.accuracy)) is not None:
+        if wrong := standing.fault(bench.judge(standing.accuracy), _CHANGED):
+            return wrong
+        if too_fast := self._too_fast(series, standing.accuracy):
             return too_fast
         return Evaluated(
             Measurement(
@@ -177,6 +255,25 @@ class Trials:
                 details=details,
             )
         )
+
+    def _series(
+        self,
+        bench: Bench,
+        expected_s: float,
+        budget_s: float,
+        deadline_s: float,
+        enough: Callable[[float], bool],
+    ) -> Series:
+        """Time calls with all observers watching."""
+        for observer in self._observers:
+            observer.start()
+        series = bench.series(expected_s, budget_s, deadline_s=deadline_s, enough=enough)
+        for observer in self._observers:
+            observer.stop()
+        observed: dict[str, float] = {}
+        for observer in self._observers:
+            observed.update(observer.read(series))
+        return replace(series, observed=observed) if observed else series
 
     def _first_runs(self, bench: Bench, first_s: float, race: Race) -> list[float]:
         """As many runs as it takes to see whether it is far behind.
@@ -204,16 +301,14 @@ class Trials:
                 bench = opened.enter_context(loaded.problem())
             bench.turn()
             first_s = bench.settle()
-            if first_s >= max(BRIEF_S, request.budget_s):
+            if first_s >= max(BRIEF_S, request.budget_s) and not self._observers:
                 series = Series(first_s, (first_s, first_s), 1)
             else:
-                series = bench.series(
-                    first_s, request.budget_s, deadline_s=request.budget_s, enough=never
-                )
+                series = self._series(bench, first_s, request.budget_s, request.budget_s, never)
             if not isinstance(program, Vendor):
                 standing = _Standing(request.accuracy)
-                if not standing.accepts(bench.judge_last(standing.accuracy), IN_TURN):
-                    return _wrong(standing)
+                if wrong := standing.fault(bench.judge_last(request.accuracy), _IN_TURN):
+                    return wrong
             return self._too_fast(series, request.accuracy) or series
 
     def _too_fast(self, series: Series, accuracy: str) -> Evaluated | None:
@@ -236,8 +331,8 @@ class Trials:
         """Verify again, every case and then as many calls as there is time for."""
         standing, calls = _Standing(request.accuracy), 0
         with self._rig.load(request.program, keep=True) as loaded:
-            if not self._verify(loaded, standing, AT_THE_END):
-                return _wrong(standing)
+            if wrong := self._verify(loaded, standing, _AT_THE_END):
+                return wrong
             with loaded.problem() as bench:
                 for part in range(1, bench.contents + 1):
                     bench.turn()
@@ -245,25 +340,15 @@ class Trials:
                     while calls < part or self._rig.now() < until:
                         bench.once()
                         calls += 1
-                        if not standing.accepts(bench.judge_last(standing.accuracy), AT_THE_END):
-                            return _wrong(standing)
+                        last = bench.judge_last(standing.accuracy)
+                        if wrong := standing.fault(last, _AT_THE_END):
+                            return wrong
         details: dict[str, float | int | str] = {"checked_calls": calls}
         return Evaluated(Measurement(Outcome.OK, error=standing.worst, details=details))
 
 
-def _wrong(standing: _Standing) -> Evaluated:
-    """The verdict against a program. Damage may be another's, which this process ran before."""
-    verdict = standing.against
-    assert verdict is not None
-    return Evaluated(
-        wrong_result(verdict, standing.when),
-        lost=verdict.damaged,
-        blameless=verdict.damaged and Trials._begun > 1,
-    )
-
-
 def _abandoned(times: Sequence[float], standing: _Standing, reason: str) -> Evaluated:
-    """The first runs settled the matter."""
+    """The reply for a candidate whose first runs show that it does not win."""
     return Evaluated(
         Measurement(
             Outcome.ABANDONED,

@@ -10,8 +10,7 @@ from mpiexec import run_ranks
 from numpy.typing import NDArray
 
 from autotune.distributed.mpi.ranks.timing import time_together
-from autotune.measuring.racing import never
-from autotune.measuring.timing import MIN_SPAN_S
+from autotune.measuring.timing import MIN_SPAN_S, never
 
 SCRIPT = """
 import json, time

@@ -30,7 +30,6 @@ from autotune.families.program_cache import ProgramCache
 from autotune.families.python_source import check_module
 from autotune.families.rendering import render
 from autotune.measuring.evaluator import Baseline, Evaluator, Finals, Report, silent
-from autotune.measuring.validity import Validity
 from autotune.operations.problem import Gemm
 from autotune.targets import (
     BoundKernel,
@@ -164,7 +163,6 @@ class ToyEvaluator:
         self.report: Report = silent
         self._target = target
         self._work = work
-        self._validity = Validity(work.families, work.problem, work.device.limits)
         rng = np.random.default_rng(work.seed)
         problem = work.problem
         self._a, self._b, self._c = (
@@ -188,9 +186,10 @@ class ToyEvaluator:
         """Nothing: Python compiles a module as it is loaded."""
 
     def evaluate(self, candidate: Candidate, best_s: float | None) -> Measurement:
-        if (reason := self._validity.rejection(candidate)) is not None:
-            return Measurement(Outcome.REJECTED, reason=reason)
         work = self._work
+        space = work.families[candidate.family].space(work.problem, work.device.limits)
+        if (reason := space.rejection(candidate.configuration)) is not None:
+            return Measurement(Outcome.REJECTED, reason=str(reason))
         try:
             kernel = self._target.kernel(
                 work.families[candidate.family],

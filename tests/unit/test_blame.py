@@ -14,7 +14,7 @@ from suspect_family import suspect, write_suspects
 from autotune.core.measurement import Measurement, Outcome
 from autotune.cpu.identity import read_cpu
 from autotune.measuring.backend import Backend, Prepared
-from autotune.measuring.evaluator import Effort, Finals
+from autotune.measuring.evaluator import Effort, Evaluator, Finals
 from autotune.measuring.messages import (
     Confirm,
     DescribeBaseline,
@@ -26,7 +26,6 @@ from autotune.measuring.messages import (
     Visit,
 )
 from autotune.measuring.processes import Failure, FailureKind
-from autotune.measuring.trial_evaluator import TrialEvaluator
 from autotune.operations.problem import Gemm
 
 DIED = Failure(FailureKind.DIED, "killed by SIGSEGV", innocent=True)
@@ -53,6 +52,7 @@ class Scripted:
     batch = 1
     compiles_ahead = False
     start_s = 0.0
+    observes: frozenset[str] = frozenset()
 
     def __init__(self, said: dict[type, Sequence[Any]]) -> None:
         self.baselines: dict[Any, Any] = {}
@@ -81,10 +81,10 @@ class Scripted:
         pass
 
 
-def evaluator(folder: Path, backend: Scripted) -> TrialEvaluator[Backend]:
+def evaluator(folder: Path, backend: Scripted) -> Evaluator:
     family = write_suspects(folder)
     effort = Effort(budget_s=0.01, finals_s=0.01)
-    return TrialEvaluator(
+    return Evaluator(
         Gemm(8, 8, 8), {family.name: family}, read_cpu(), cast("Backend", backend), effort, 0
     )
 

@@ -24,8 +24,8 @@ from autotune.cpu.rig import PROBE_BEST_S
 from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.evaluator import Effort
-from autotune.measuring.racing import PROBE_RATIO
 from autotune.measuring.timing import MIN_CALLS, time_calls, timed
+from autotune.measuring.trial import PROBE_RATIO
 from autotune.operations.problem import Gemm
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.gpu.measure.timing import time_batches
-from autotune.measuring.racing import BEHIND_SHARE, FIRST_RUNS, Race
+from autotune.measuring.rig import FIRST_RUNS
 from autotune.measuring.timing import time_calls
+from autotune.measuring.trial import BEHIND_SHARE, Race
 
 RATIO = 1.5
 

@@ -12,10 +12,9 @@ from autotune.distributed.hybrid.rig import Setup, measurement_worker
 from autotune.families.local import local_problem
 from autotune.families.rendering import render
 from autotune.measuring.backend import Prepared, Processes, WorkerBackend
-from autotune.measuring.evaluator import Effort
+from autotune.measuring.evaluator import Effort, Evaluator
 from autotune.measuring.messages import Reply
 from autotune.measuring.sharing import SharedWorker
-from autotune.measuring.trial_evaluator import TrialEvaluator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,7 +35,7 @@ ChooseLocal: TypeAlias = Callable[["Gemm"], LocalKernel]
 DEFAULT_EFFORT = Effort(budget_s=0.5, timeout_s=60.0, finals_s=5.0)
 
 
-class HybridEvaluator(TrialEvaluator["HybridBackend"]):
+class HybridEvaluator(Evaluator):
     """Evaluates candidates of hybrid families for one problem (see `Evaluator`).
 
     Args:

@@ -14,10 +14,9 @@ from autotune.distributed.mpi.messages import GpuProduct, LocalProduct, MpiProgr
 from autotune.families.local import local_problem
 from autotune.families.rendering import render
 from autotune.measuring.backend import Baselines, Prepared
-from autotune.measuring.evaluator import Effort, Stage
+from autotune.measuring.evaluator import Effort, Evaluator, Stage
 from autotune.measuring.pool import WorkerPool
 from autotune.measuring.processes import START_TIMEOUT_S, Failure, FailureKind
-from autotune.measuring.trial_evaluator import TrialEvaluator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,7 +42,7 @@ _RENEWALS = 2.0
 that is left."""
 
 
-class MpiEvaluator(TrialEvaluator["MpiBackend"]):
+class MpiEvaluator(Evaluator):
     """Evaluates candidates of MPI families for one problem (see `Evaluator`).
 
     Args:
@@ -97,6 +96,7 @@ class MpiBackend:
     """
 
     batch = BATCH
+    observes: frozenset[str] = frozenset()
     compiles_ahead = False  # a compiler running beside a measurement would disturb it
 
     def __init__(

@@ -34,14 +34,18 @@ from autotune.gpu.nvidia.compile.compiling import (
 from autotune.gpu.nvidia.compile.gate import gate
 from autotune.gpu.nvidia.compile.nvrtc import Compiled, check_driver
 from autotune.gpu.nvidia.device.identity import visible_device
-from autotune.measuring.backend import Prepared, Processes, WorkerBackend, compile_details
-from autotune.measuring.evaluator import Effort, Stage, silent
+from autotune.measuring.backend import (
+    Prepared,
+    Processes,
+    WorkerBackend,
+    compile_details,
+    judge_compile_failure,
+)
+from autotune.measuring.evaluator import Effort, Evaluator, Stage, silent
 from autotune.measuring.messages import Reply
 from autotune.measuring.pool import WorkerPool
 from autotune.measuring.processes import LOOK_S, Failure
 from autotune.measuring.sharing import SharedWorker
-from autotune.measuring.trial_evaluator import TrialEvaluator
-from autotune.measuring.verdicts import judge_compile_failure
 from autotune.operations.cases import cases_of, special_cases
 
 if TYPE_CHECKING:
@@ -53,6 +57,7 @@ if TYPE_CHECKING:
     from autotune.families.family import KernelFamily
     from autotune.families.program_cache import ProgramCache
     from autotune.families.rendering import Source
+    from autotune.measuring.backend import Backend
     from autotune.measuring.evaluator import Report
     from autotune.measuring.messages import Request
     from autotune.operations.problem import Problem
@@ -63,7 +68,7 @@ _SUPPORT_FAMILY = "support"
 _SUPPORT_TARGET = "cuda"
 
 
-class CudaEvaluator(TrialEvaluator["CudaBackend"]):
+class CudaEvaluator(Evaluator):
     """Evaluates candidates of CUDA and Numba-CUDA families for one problem (see `Evaluator`).
 
     `prepare` returns at once: compilers run beside measurements, which they do not disturb, since
@@ -140,7 +145,7 @@ class CudaBackend(WorkerBackend):
         *,
         workers: int,
         seed: int,
-        beside: CudaBackend | None,
+        beside: Backend | None,
     ) -> None:
         if not isinstance(device.limits, CudaLimits):
             raise AutotuneError(f"{device.fingerprint.name} is no CUDA device: use read_gpu()")

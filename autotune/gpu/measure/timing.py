@@ -18,8 +18,7 @@ from autotune.gpu.nvidia.device.identity import load_driver
 from autotune.gpu.nvidia.driver.interface import driver
 from autotune.gpu.nvidia.driver.owned import call
 from autotune.measuring.messages import Series
-from autotune.measuring.racing import never
-from autotune.measuring.timing import Poking, Stop
+from autotune.measuring.timing import Poking, Stop, never
 
 if TYPE_CHECKING:
     from autotune.gpu.nvidia.driver.interface import Event, Stream
