@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.arrays.host import PLAIN
+from autotune.arrays.libraries import NUMPY
+from autotune.arrays.library import Descriptor
 from autotune.core.errors import OperandError
-from autotune.runtime.arrays.base import Look
-from autotune.runtime.arrays.kinds import NUMPY
 from autotune.runtime.remembered import Remembered
 from autotune.runtime.serving import served, turning
-from autotune.serving.host_operands import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +46,7 @@ def matmul(a: ArrayLike, b: ArrayLike, out: Any = None, **options: Any) -> Any:
         options: `numpy.matmul`'s others; with any of them it is NumPy's.
     """
     if not options and type(a) is np.ndarray and type(b) is np.ndarray:
-        product = _PRODUCTS[NUMPY.look(a), NUMPY.look(b)]
+        product = _PRODUCTS[NUMPY.describe_fast(a), NUMPY.describe_fast(b)]
         if product is not None:
             try:
                 return product(a, b, out)
@@ -114,7 +114,7 @@ def _tuned(result: Any) -> Any:
 
 def _made(a: tuple[Any, ...], b: tuple[Any, ...]) -> Callable[..., NDArray[Any]] | None:
     """The product of plain arrays that lie like these; None is NumPy's for good."""
-    found = served(NUMPY, Look(*a), Look(*b), "numpy matmul")
+    found = served(NUMPY, Descriptor(*a), Descriptor(*b), "numpy matmul")
     if found is None:
         return None
     turns, layout = found.turns, found.problem.layout

@@ -76,7 +76,8 @@ class FakeTensor:
 def fake_torch(current: dict[int, int]) -> types.ModuleType:
     """A module that stands for PyTorch; `current` has the current streams by device."""
     torch: Any = types.ModuleType("torch")
-    torch.Tensor = FakeTensor
+    torch.Tensor, torch.__version__ = FakeTensor, "2.9"
+    torch.nn = types.SimpleNamespace(Parameter=FakeTensor)
     for name in ("float32", "float64", "float16", "bfloat16"):
         # As in PyTorch, one object per type.
         setattr(torch, name, f"torch.{name}")
@@ -115,7 +116,7 @@ class FakeCupyArray:
 def fake_cupy(current: dict[int, int]) -> types.ModuleType:
     """A module that stands for CuPy; `current` has the current streams by device."""
     cupy: Any = types.ModuleType("cupy")
-    cupy.ndarray = FakeCupyArray
+    cupy.ndarray, cupy.__version__ = FakeCupyArray, "14.0"
     cupy.cuda = types.SimpleNamespace(
         get_current_stream=lambda device: types.SimpleNamespace(ptr=current[device]),
         runtime=types.SimpleNamespace(getDevice=lambda: 0),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.arrays.host import check_operands
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError
 from autotune.core.forking import LOADING, threads_are_lost
@@ -19,7 +20,6 @@ from autotune.cpu.direct import direct_call
 from autotune.cpu.kernel import load_kernel
 from autotune.operations.calls import check_call, real
 from autotune.operations.problem import GEMM, MatrixOperation
-from autotune.serving.host_operands import check_operands
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

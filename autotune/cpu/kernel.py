@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.arrays.host import element_strides
 from autotune.core.configuration import Configuration
 from autotune.core.facts import unchanged
 from autotune.core.forking import LOADING, WORKQUEUE
@@ -20,7 +21,6 @@ from autotune.families.gpu.launch import kernel_layout
 from autotune.families.modules import load_module
 from autotune.operations.entry import operand_arguments
 from autotune.operations.problem import GEMM
-from autotune.serving.host_operands import element_strides
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

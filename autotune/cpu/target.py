@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from autotune.core.errors import InputError
 from autotune.core.forking import threads_are_lost
@@ -59,11 +59,6 @@ class CpuTarget(Target):
     @classmethod
     def is_usable(cls) -> bool:
         """Always."""
-        return True
-
-    @classmethod
-    def holds(cls, array: Any) -> bool:
-        """Whatever no other target wants: its operands say what is wrong with it."""
         return True
 
     def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from autotune.gpu.arrays.operands import overlap
+from autotune.arrays.device import overlap
 from autotune.operations.calls import out_overlaps
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from dataclasses import asdict, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from autotune.core.device import SETTINGS, Device
 from autotune.core.errors import InputError, MissingDependencyError, OperandError, UnknownNameError
@@ -77,13 +77,6 @@ class CudaTarget(Target):
             _warn_of_unused_gpu()
             return False
         return True
-
-    @classmethod
-    def holds(cls, array: Any) -> bool:
-        """Arrays in the memory of a GPU."""
-        from autotune.gpu.arrays.libraries import in_device_memory
-
-        return in_device_memory(array)
 
     @classmethod
     def placement(cls, fingerprint: DeviceFingerprint) -> Placement:

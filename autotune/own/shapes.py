@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from autotune.arrays.host import check_plain
 from autotune.core.errors import InputError, OperandError
 from autotune.operations.calls import check_call
 from autotune.operations.operation import Operation
 from autotune.operations.parts import Operand
-from autotune.serving.host_operands import check_plain
 
 
 def sizes_of_call(operation: Operation, inputs: Sequence[Any], out: Any) -> dict[str, int]:

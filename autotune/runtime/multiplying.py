@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.arrays.libraries import NUMPY, is_torchs, overrides_products, plain_library
+from autotune.arrays.library import Descriptor, Library
+from autotune.arrays.shapes import Products, Strided, products_of
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError, OperandError, OperandTypeError
 from autotune.core.forking import LOADING
 from autotune.families.catalog import catalog
 from autotune.families.offers import refusal
 from autotune.operations.problem import Gemm
-from autotune.runtime.arrays.base import Library, Look
-from autotune.runtime.arrays.kinds import NUMPY, is_torchs, library_of, overrides_products
 from autotune.runtime.loading import load
 from autotune.runtime.products import (
     ChosenProduct,
@@ -27,9 +28,8 @@ from autotune.runtime.products import (
 from autotune.runtime.remembered import Remembered
 from autotune.runtime.routes import tell
 from autotune.runtime.serving import new_turns, turns_of
-from autotune.runtime.shapes import Products, Spread, products_of
 from autotune.serving.kernel import Kernel
-from autotune.targets.registry import home_of
+from autotune.targets.registry import HOMES, home_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,12 +88,15 @@ def matmul(
             return np.matmul(a, b)
         library: Library = NUMPY
     else:
-        known = library_of(type(a))
-        if known is None or library_of(type(b)) is not known or known.is_watched():
+        known = plain_library(type(a))
+        if known is None or plain_library(type(b)) is not known or known.is_watched():
             return _of_others(a, b, out, alpha, beta)
-        if known.keeps(a, b):
+        if known.multiplies_stacks(a, b):
             return known.multiply(a, b, out, alpha, beta)
-        product, library = _OF_LIBRARIES[known, known.look(a), known.look(b)], known
+        product, library = (
+            _OF_LIBRARIES[known, known.describe_fast(a), known.describe_fast(b)],
+            known,
+        )
     try:
         return product(a, b, out, alpha, beta)
     except OperandError:
@@ -112,21 +115,23 @@ def _product_of_arrays(
 ) -> Product:
     """The product of plain arrays of NumPy that lie like these."""
     key = (shape_a, strides_a, dtype_a, shape_b, strides_b, dtype_b)
-    a, b = Look(shape_a, strides_a, dtype_a), Look(shape_b, strides_b, dtype_b)
+    a, b = Descriptor(shape_a, strides_a, dtype_a), Descriptor(shape_b, strides_b, dtype_b)
     return _made(NUMPY, a, b, functools.partial(_OF_ARRAYS.__setitem__, key))
 
 
 def _product_of_library(library: Library, a: tuple[Any, ...], b: tuple[Any, ...]) -> Product:
     """The product of arrays of one library, by their looks."""
     settle = functools.partial(_OF_LIBRARIES.__setitem__, (library, a, b))
-    return _made(library, Look(*a), Look(*b), settle)
+    return _made(library, Descriptor(*a), Descriptor(*b), settle)
 
 
 _OF_ARRAYS = Remembered(_product_of_arrays)
 _OF_LIBRARIES = Remembered(_product_of_library)
 
 
-def _made(library: Library, a: Look, b: Look, settle: Callable[[Product], None]) -> Product:
+def _made(
+    library: Library, a: Descriptor, b: Descriptor, settle: Callable[[Product], None]
+) -> Product:
     """The product of operands that look like these.
 
     Args:
@@ -142,22 +147,24 @@ def _made(library: Library, a: Look, b: Look, settle: Callable[[Product], None])
         return _chosen(library, a, b, settle)
 
 
-def _chosen(library: Library, a: Look, b: Look, settle: Callable[[Product], None]) -> Product:
-    target = library.target(a, b)
-    dtype = None if target is None else library.dtype(a, b)
-    if target is None or dtype is None:
+def _chosen(
+    library: Library, a: Descriptor, b: Descriptor, settle: Callable[[Product], None]
+) -> Product:
+    memory = library.memory(a, b)
+    dtype = None if memory is None else library.dtype(a, b)
+    if memory is None or dtype is None:
         kinds = f"of {a.dtype} and {b.dtype}, {a.shape} and {b.shape}"
         tell(_NAME, None, "", f"{kinds}: the library, since no kernel has such operands")
         return LibraryProduct(library)
-    products = products_of(library.spread(a, dtype), library.spread(b, dtype))
-    direct = library.is_direct(a)
+    products = products_of(library.strided(a, dtype), library.strided(b, dtype))
+    direct, target = library.is_direct(a), HOMES[memory]
     if min(*products.sizes, *products.stack) < 1:
         single = direct and not products.stack
         return PreparedProduct(library, products, dtype, None, single)
     may_round = dtype == "float32" and library is not NUMPY
     m, n, k = products.sizes
     batched = products.stack and library.batches(a, m * n * k)
-    if batched and not (may_round and target == _host()):
+    if batched and not (may_round and memory == "host"):
         return LibraryProduct(library)
     if batched:  # kernels compute where the library would round
         problem = _problem_of(products, dtype)
@@ -222,11 +229,11 @@ _KERNELS = Remembered(_made_kernel)
 def _of_others(a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
     """The product of whatever is not two plain arrays of one library."""
     if is_torchs(a) and is_torchs(b):
-        tensors = library_of(sys.modules["torch"].Tensor)
+        tensors = plain_library(sys.modules["torch"].Tensor)
         assert tensors is not None
         return tensors.multiply(a, b, out, alpha, beta)
     homes = {home_of(a), home_of(b)}
-    if homes == {_host()}:
+    if homes == {HOMES["host"]}:
         if is_torchs(a) or is_torchs(b):
             kinds = " and ".join(type(each).__name__ for each in (a, b))
             raise OperandTypeError(f"a and b must be of one library, got {kinds}")
@@ -263,7 +270,7 @@ def _of_matrices(a: Any, b: Any, target: str) -> Product:
         OperandError: they are no matrices, have no elements, or such as no kernel takes.
     """
     shapes = [tuple(getattr(each, "shape", ())) for each in (a, b)]
-    products = products_of(*(Spread(shape, None) for shape in shapes))
+    products = products_of(*(Strided(shape, None) for shape in shapes))
     if [len(shape) for shape in shapes] != [2, 2] or min(products.sizes) < 1:
         raise OperandError(
             f"arrays of {type(a).__module__.partition('.')[0]} must be matrices that are not "
@@ -275,8 +282,3 @@ def _of_matrices(a: Any, b: Any, target: str) -> Product:
     if kernel is None:
         raise OperandTypeError(f"no kernel of target {target} multiplies elements of {name}")
     return kernel
-
-
-@functools.cache
-def _host() -> str:
-    return home_of(np.empty(0))

@@ -6,15 +6,15 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from autotune.arrays.library import core_of, is_usual, only, out_is_missing
 from autotune.core.errors import OperandError
 from autotune.operations.calls import real
-from autotune.runtime.arrays.base import core_of, is_usual, only, out_is_missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.runtime.arrays.base import Library
-    from autotune.runtime.shapes import Products
+    from autotune.arrays.library import Library
+    from autotune.arrays.shapes import Products
     from autotune.runtime.turns import Turns
     from autotune.serving.kernel import Kernel
 
@@ -54,7 +54,7 @@ class PreparedProduct:
             left = library.matrices(a, products.left, self.dtype)
             right = library.matrices(b, products.right, self.dtype)
             made = kernel(left, right, None, alpha, beta).reshape(products.shape)
-            return made if products.shape else library.finished(made)
+            return made if products.shape else library.scalar(made)
         if beta != 0 and out is None:
             raise out_is_missing(beta)
         if out is not None and not library.takes(out, products.shape, self.dtype, (a, b)):
@@ -67,15 +67,14 @@ class PreparedProduct:
         shape = (*products.stack, m, k)
         matrices = made if shape == products.shape else made.reshape(shape)
         if kernel is None:
-            with library.working(a):
-                matrices[...] = beta * matrices if beta != 0 else 0
+            library.scale_in_place(matrices, beta)
         else:
-            left = library.seen(library.matrices(a, products.left, self.dtype))
-            right = library.seen(library.matrices(b, products.right, self.dtype))
-            matrices = library.seen(matrices)
+            left = library.for_kernel(library.matrices(a, products.left, self.dtype))
+            right = library.for_kernel(library.matrices(b, products.right, self.dtype))
+            matrices = library.for_kernel(matrices)
             for place in itertools.product(*map(range, products.stack)):  # () where there is one
                 kernel(left[place], right[place], matrices[place], alpha, beta)
-        return library.finished(made) if out is None and not products.shape else made
+        return library.scalar(made) if out is None and not products.shape else made
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from autotune.arrays.shapes import products_of
 from autotune.core.errors import AutotuneError, OperandError
 from autotune.families.catalog import catalog
 from autotune.families.offers import refusal
@@ -21,16 +22,15 @@ from autotune.runtime import usage
 from autotune.runtime.loading import load, request_of
 from autotune.runtime.remembered import Remembered
 from autotune.runtime.routes import tell, way_of
-from autotune.runtime.shapes import products_of
 from autotune.runtime.turns import MARGIN, Turns, are_wanted, is_faster
 from autotune.serving.loading import contenders
 from autotune.store import MatchQuality
-from autotune.targets.registry import make_target
+from autotune.targets.registry import HOMES, make_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autotune.runtime.arrays.base import Library, Look
+    from autotune.arrays.library import Descriptor, Library
     from autotune.serving.kernel import Kernel
     from autotune.serving.loading import Contender
 
@@ -62,8 +62,8 @@ class Served:
 
 def served(
     library: Library,
-    a: Look,
-    b: Look,
+    a: Descriptor,
+    b: Descriptor,
     caller: str,
     accepts: Callable[[Gemm], bool] | None = None,
 ) -> Served | None:
@@ -159,22 +159,22 @@ def turning(kernel: Callable[..., Any], layout: str) -> Callable[..., Any]:
     return call
 
 
-def _problem_of(library: Library, a: Look, b: Look) -> tuple[Gemm, str] | None:
+def _problem_of(library: Library, a: Descriptor, b: Descriptor) -> tuple[Gemm, str] | None:
     """The product that two operands ask for, and where; None where no kernel could take them."""
     if len(a.shape) != 2 or len(b.shape) != 2:
         return None
     try:
-        target = library.target(a, b)
-        dtype = None if target is None else library.dtype(a, b)
-        if target is None or dtype is None:
+        memory = library.memory(a, b)
+        dtype = None if memory is None else library.dtype(a, b)
+        if memory is None or dtype is None:
             return None
-        products = products_of(library.spread(a, dtype), library.spread(b, dtype))
+        products = products_of(library.strided(a, dtype), library.strided(b, dtype))
     except OperandError:  # the library says what is wrong
         return None
     if min(products.sizes) < 1 or products.left.copied or products.right.copied:
         return None
     m, n, k = products.sizes
-    return Gemm(m, n, k, dtype, layout=products.layout), target
+    return Gemm(m, n, k, dtype, layout=products.layout), HOMES[memory]
 
 
 def _made_turns(problem: Gemm, target: str, library: str) -> tuple[Turns | None, str]:

@@ -159,11 +159,6 @@ class Target(ABC):
         return False
 
     @classmethod
-    def holds(cls, array: Any) -> bool:
-        """Whether a product of arrays like this one is best computed here."""
-        return False
-
-    @classmethod
     def placement(cls, fingerprint: DeviceFingerprint) -> Placement:
         """How to ask again for the device with a fingerprint of this target's."""
         return Placement()

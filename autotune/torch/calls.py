@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from autotune.arrays.libraries import plain_library
+from autotune.arrays.library import Descriptor
 from autotune.core.errors import OperandError
-from autotune.runtime.arrays.base import Look
-from autotune.runtime.arrays.kinds import library_of
 from autotune.runtime.remembered import Remembered
 from autotune.runtime.serving import new_turns, served, turning
 from autotune.runtime.turns import Turns
@@ -186,11 +186,11 @@ def _product_by_looks(
     accepts: Callable[[Gemm], bool] | None = None,
 ) -> TensorProduct | None:
     """The product of plain tensors that lie like these."""
-    tensors = library_of(torch.Tensor)
+    tensors = plain_library(torch.Tensor)
     assert tensors is not None
     # Whether gradients are wanted is not for kernels to know, which are called below all that.
-    a = Look(shape_a, strides_a, dtype_a, (device_a, False, False))
-    b = Look(shape_b, strides_b, dtype_b, (device_b, False, False))
+    a = Descriptor(shape_a, strides_a, dtype_a, (device_a, False, False))
+    b = Descriptor(shape_b, strides_b, dtype_b, (device_b, False, False))
     found = served(tensors, a, b, caller, accepts)
     if found is None or (
         found.turns.over and found.turns.winner is None and not found.turns.counts
@@ -236,14 +236,16 @@ def _host_calls(problem: Gemm, kernel: BoundKernel) -> TensorCalls:
     return TensorCalls(layout, of_stored, turning(of_stored, layout))
 
 
-def _launches(problem: Gemm, kernel: Kernel, a: Look, b: Look) -> TensorCalls:
+def _launches(problem: Gemm, kernel: Kernel, a: Descriptor, b: Descriptor) -> TensorCalls:
     """Calls of a kernel of a GPU."""
     layout, bound = problem.layout, kernel.bound
     launched = functools.partial(_launched, problem, bound, a, b)
     return TensorCalls(layout, launched(bound), launched(turning(bound, layout)))
 
 
-def _launched(problem: Gemm, kernel: BoundKernel, a: Look, b: Look, usual: Call) -> Call:
+def _launched(
+    problem: Gemm, kernel: BoundKernel, a: Descriptor, b: Descriptor, usual: Call
+) -> Call:
     """Calls of a kernel of a GPU: where tensors lie alike, all that is new are their addresses.
 
     Args:
@@ -276,7 +278,7 @@ def _launched(problem: Gemm, kernel: BoundKernel, a: Look, b: Look, usual: Call)
     return call
 
 
-def _leading(look: Look, stored: str) -> int | None:
+def _leading(look: Descriptor, stored: str) -> int | None:
     """Elements from one stored row to the next; None where that is for a closer look to say."""
     lines = zip(look.shape, look.strides, strict=True)
     (rows, leading), (columns, step) = lines if stored == "n" else reversed([*lines])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from autotune.serving.watching import (
+from autotune.arrays.watching import (
     casts,
     has_plain_class,
     is_forward,

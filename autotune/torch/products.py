@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from autotune.serving.precision import torch_is_exact
+from autotune.arrays.torch import torch_is_exact
 from autotune.torch.calls import TensorCalls, layer_of, product_of
 from autotune.torch.gates import adds_apart
 

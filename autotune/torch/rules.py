@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.flop_counter import register_flop_formula
 
+from autotune.arrays.watching import is_forward, keys_of_plain
 from autotune.runtime.multiplying import matmul
-from autotune.serving.watching import is_forward, keys_of_plain
 from autotune.torch.operator import (
     LINEAR,
     MM,

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from autotune.arrays.torch import torch_is_exact
 from autotune.runtime.routes import tell
-from autotune.serving.precision import torch_is_exact
 from autotune.torch.calls import product_of
 from autotune.torch.gates import install
 from autotune.torch.selection import DEVICES, Selection

@@ -305,7 +305,7 @@ def spinner(gpu: Device) -> Spinner:
 
 
 def handle(stream: Any) -> int:
-    from autotune.gpu.arrays.libraries import stream_handle
+    from autotune.arrays.device import stream_handle
 
     return stream_handle(stream)
 

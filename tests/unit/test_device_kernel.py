@@ -24,15 +24,15 @@ from device_arrays import (
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autotune.arrays import libraries
+from autotune.arrays.device import overlap, stream_handle
+from autotune.arrays.host import check_operands
+from autotune.arrays.libraries import library_of, memory_of
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError
-from autotune.gpu.arrays import libraries as device_libraries
 from autotune.gpu.arrays.kernel import DeviceProduct
-from autotune.gpu.arrays.libraries import in_device_memory, library_of, stream_handle
-from autotune.gpu.arrays.operands import overlap
 from autotune.gpu.nvidia.driver import streams
 from autotune.operations.problem import Gemm
-from autotune.serving.host_operands import check_operands
 
 PROBLEM = Gemm(4, 5, 6)
 KINDS = ("torch", "cupy", "interface", "dlpack", "old dlpack")
@@ -74,10 +74,11 @@ def calls(monkeypatch: pytest.MonkeyPatch, current: dict[int, int]) -> Iterator[
             calls.held.append((device, stream, objects))
 
     monkeypatch.setitem(sys.modules, "torch", fake_torch(current))
-    watching = types.SimpleNamespace(check_unrecorded=lambda: None)
-    monkeypatch.setitem(sys.modules, "autotune.serving.watching", watching)
+    watching = types.SimpleNamespace(check_unrecorded=lambda: None, is_plain=None, is_watched=None)
+    monkeypatch.setitem(sys.modules, "autotune.arrays.watching", watching)
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy(current))
-    monkeypatch.setattr(device_libraries, "_BY_TYPE", {})
+    for table in ("_BY_TYPE", "_PLAIN_BY_TYPE"):
+        monkeypatch.setattr(libraries, table, {})
     monkeypatch.setattr(streams, "wait", calls.wait)
     monkeypatch.setattr(streams, "device_of", lambda address: 0)
     monkeypatch.setattr(streams, "Retained", Retained)
@@ -113,7 +114,7 @@ def test_what_pytorch_records_is_not_called(
     def check() -> None:
         raise OperandError("recorded")
 
-    watching: Any = sys.modules["autotune.serving.watching"]
+    watching: Any = sys.modules["autotune.arrays.watching"]
     monkeypatch.setattr(watching, "check_unrecorded", check)
     a, b, c = (make("torch", each) for each in hosts())
     with pytest.raises(OperandError, match="recorded"):
@@ -487,10 +488,10 @@ def test_two_libraries_wait_for_each_other(calls: Calls, current: dict[int, int]
 
 def test_where_arrays_lie(calls: Calls) -> None:
     a = hosts()[0]
-    assert all(in_device_memory(make(kind, a)) for kind in KINDS)
-    assert not in_device_memory(a)
-    assert not in_device_memory(FakeTensor(a, -1))
-    assert not in_device_memory([1.0])
+    assert all(memory_of(make(kind, a)) == "gpu" for kind in KINDS)
+    assert memory_of(a) == "host"
+    assert memory_of(FakeTensor(a, -1)) == "host"
+    assert memory_of([1.0]) == "host"
 
 
 def test_subclasses_are_of_their_library(calls: Calls) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from numpy_machine import NumpyMachine
 from records import record
 
+from autotune.arrays.device import DeviceArray
 from autotune.cli import main
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.errors import (
@@ -37,7 +38,6 @@ from autotune.families.gpu.planning import Planner
 from autotune.families.local import local_problem
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
-from autotune.gpu.arrays.operands import DeviceArray
 from autotune.gpu.matrix import DeviceMatrix
 from autotune.gpu.target import CudaTarget
 from autotune.operations.cases import Case

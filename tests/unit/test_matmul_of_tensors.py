@@ -12,9 +12,9 @@ from matmul_cases import NO_NUMBERS, NOT_REAL, TOO_LARGE, draw, spread, values
 from textbook_family import tune_textbook
 
 from autotune import matmul
+from autotune.arrays.torch import torch_is_exact
 from autotune.core.errors import OperandError, OperandTypeError
 from autotune.runtime.remembered import forget
-from autotune.serving.precision import torch_is_exact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
+from autotune.arrays.host import check_operands
 from autotune.core.errors import OperandError
 from autotune.operations.problem import Gemm
-from autotune.serving.host_operands import check_operands
 
 PROBLEM = Gemm(4, 5, 6)
 

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from own_kernels import DOTS, FLAT, damping, dots, gemv
 
 import autotune
+from autotune.arrays.device import DeviceArray, check_place
 from autotune.core.configuration import Configuration
 from autotune.core.errors import (
     AutotuneError,
@@ -41,7 +42,6 @@ from autotune.families.catalog import catalog, find_operation
 from autotune.families.modules import load_module
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
-from autotune.gpu.arrays.operands import DeviceArray, check_place
 from autotune.gpu.nvidia.compile.nvrtc import compile_cuda
 from autotune.operations.cases import Case, cases_of
 from autotune.operations.formula import Formula

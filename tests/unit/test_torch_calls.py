@@ -10,9 +10,9 @@ import pytest
 
 torch: Any = pytest.importorskip("torch")
 
+from autotune.arrays.library import Descriptor  # noqa: E402
 from autotune.core.errors import OperandError  # noqa: E402
 from autotune.operations.problem import Gemm  # noqa: E402
-from autotune.runtime.arrays.base import Look  # noqa: E402
 from autotune.runtime.serving import turning  # noqa: E402
 from autotune.torch import calls  # noqa: E402
 
@@ -67,7 +67,7 @@ def matrix(place: tuple[int, int], shape: tuple[int, int]) -> Any:
 
 def launched(kernel: Addressed, a: Any, b: Any, bound: Any = None) -> calls.TensorCalls:
     """The calls of a kernel, or of what is bound in its place, on tensors that lie like these."""
-    looks = [Look(x.shape, x.stride(), x.dtype, (PLACE, False, False)) for x in (a, b)]
+    looks = [Descriptor(x.shape, x.stride(), x.dtype, (PLACE, False, False)) for x in (a, b)]
     layout = kernel.problem.layout
     ways = [
         calls._launched(kernel.problem, bound or kernel, *looks, each)

@@ -21,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 import autotune  # noqa: E402
 from autotune.core.errors import OperandError  # noqa: E402
-from autotune.serving import watching  # noqa: E402
+from autotune.arrays import watching  # noqa: E402
 from autotune.torch import (  # noqa: E402
     Linear,
     convert,

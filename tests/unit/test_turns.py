@@ -13,10 +13,10 @@ import pytest
 from textbook_family import tune_textbook
 
 from autotune import Gemm, MatchQuality, load, matmul
+from autotune.arrays.numpy import NumpyArrays
 from autotune.core.errors import LaunchError, OperandError
 from autotune.core.paths import CacheLocations
 from autotune.runtime import multiplying, serving, turns
-from autotune.runtime.arrays.strided import NumpyArrays
 from autotune.runtime.remembered import forget
 from autotune.runtime.turns import BRIEF_S, ENOUGH, FEWEST, MARGIN, MARGIN_OF_POWER, Turns
 from autotune.serving.background import Job, background
@@ -353,9 +353,9 @@ def test_what_was_measured_beside_another_library_is_measured_again(cache: Path)
 
 def test_stacks_on_a_gpu_are_the_librarys() -> None:
     torch: Any = pytest.importorskip("torch")
-    from autotune.runtime.arrays.kinds import library_of
+    from autotune.arrays.libraries import plain_library
 
-    tensors = library_of(torch.Tensor)
+    tensors = plain_library(torch.Tensor)
     assert tensors is not None
     meta = torch.ones(3, 4, 4, device="meta")
 
@@ -363,5 +363,5 @@ def test_stacks_on_a_gpu_are_the_librarys() -> None:
         is_cuda = True
         dim = staticmethod(meta.dim)
 
-    assert tensors.keeps(OnGpu(), OnGpu())
-    assert not tensors.keeps(torch.ones(3, 4, 4), torch.ones(3, 4, 4))
+    assert tensors.multiplies_stacks(OnGpu(), OnGpu())
+    assert not tensors.multiplies_stacks(torch.ones(3, 4, 4), torch.ones(3, 4, 4))

@@ -7,6 +7,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.arrays.libraries import library_of
 from autotune.core.paths import CacheLocations
 from autotune.distributed.hybrid.kernel import HybridCall
 from autotune.distributed.hybrid.loading import HybridProgram, make_plan
@@ -14,7 +15,7 @@ from autotune.distributed.hybrid.products import LocalKernel, machine_with
 from autotune.families.local import local_problem
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
-from autotune.gpu.arrays.libraries import library_of
+from autotune.gpu.arrays.kernel import describe
 from autotune.gpu.target import CudaTarget
 from autotune.operations.problem import Gemm
 from autotune.serving.kernel import ProductKernel
@@ -23,13 +24,13 @@ from autotune.serving.lookup import binary_of, look_up
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from autotune.arrays.device import DeviceArray
     from autotune.core.configuration import Candidate
     from autotune.core.device import DeviceLimits
     from autotune.distributed.grid import Block
     from autotune.distributed.hybrid.loading import Plan
     from autotune.distributed.machine.machine import GpuMachine
     from autotune.families.family import KernelFamily
-    from autotune.gpu.arrays.operands import DeviceArray
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
@@ -114,9 +115,8 @@ def _look(name: str, array: Any) -> DeviceArray:
     """All about an operand on a GPU, once its library's work on it is done."""
     from autotune.gpu.nvidia.driver.streams import finish
 
-    library = library_of(array)
-    handle = library.current_stream(array)
-    found = library.describe(name, array, handle)
+    handle = library_of(array).current_stream(array)
+    found = describe(name, array, handle)
     finish(found.device, handle)
     if found.stream is not None and found.stream != handle:
         finish(found.device, found.stream)

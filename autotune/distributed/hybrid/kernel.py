@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.arrays.device import DeviceArray, check_place
+from autotune.arrays.host import check_operands, element_strides
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError
 from autotune.distributed.grid import Block
-from autotune.gpu.arrays.operands import DeviceArray, check_place
 from autotune.gpu.matrix import DeviceMatrix, check_apart
 from autotune.operations.calls import real
-from autotune.serving.host_operands import check_operands, element_strides
 
 if TYPE_CHECKING:
     from autotune.distributed.hybrid.loading import Plan

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.arrays.device import check_place
+from autotune.arrays.libraries import library_of
 from autotune.core.errors import OperandError
 from autotune.distributed.mpi.kernel import DistributedKernel
-from autotune.gpu.arrays.libraries import library_of
-from autotune.gpu.arrays.operands import check_place
+from autotune.gpu.arrays.kernel import describe
 from autotune.gpu.matrix import check_apart
 from autotune.gpu.nvidia.driver.streams import finish
 
@@ -76,7 +77,7 @@ class GpuDistributedKernel(DistributedKernel):
             return self._gpu.empty(shape, dtype)
         library = library_of(array)
         stream = self._gpu.machine.compute.handle
-        found = library.describe(name, array, stream)
+        found = describe(name, array, stream)
         whose = f"{name} of rank {rank}"
         address, (leading,) = check_place(whose, found, shape, dtype, written=name == "out")
         if found.device != self._ordinal:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.arrays.host import check_apart, check_operands, check_plain
 from autotune.core.errors import OperandError
 from autotune.distributed.grid import Block
 from autotune.distributed.mpi.patience import is_set, patience_s
 from autotune.distributed.mpi.ranks.meeting import Waiting, check_same, say_gone, wait
 from autotune.operations.calls import real
-from autotune.serving.host_operands import check_apart, check_operands, check_plain
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm

@@ -15,8 +15,9 @@ import struct
 import time
 from typing import TYPE_CHECKING, Any
 
+from autotune.arrays.libraries import library_of
 from autotune.families.gpu.launch import LaunchStep
-from autotune.gpu.arrays.libraries import library_of
+from autotune.gpu.arrays.kernel import describe
 from autotune.gpu.nvidia.device.identity import load_driver
 from autotune.gpu.nvidia.driver.capture import is_capturing
 from autotune.gpu.nvidia.driver.context import activated
@@ -74,9 +75,8 @@ class DeviceClock:
 
     def time(self, call: Callable[[], Any], like: Any, *, twice: bool) -> tuple[Any, Reading]:
         """See `Clock.time`: caches are as the program has them, and no call is made again."""
-        library = library_of(like)
-        stream = library.current_stream(like)
-        device = library.describe("a", like, stream).device
+        stream = library_of(like).current_stream(like)
+        device = describe("a", like, stream).device
         cycles = self._cycles
         with activated(device):
             hold(device)(struct.pack("<Q", cycles), stream)

@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
+from autotune.arrays.device import check_place, overlap, stream_handle
+from autotune.arrays.libraries import library_of
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError
-from autotune.gpu.arrays.libraries import library_of, stream_handle
-from autotune.gpu.arrays.operands import check_place, overlap
 from autotune.operations.calls import check_call, check_unread, out_overlaps, real
 from autotune.operations.problem import MatrixOperation
 
 if TYPE_CHECKING:
-    from autotune.gpu.arrays.libraries import Place, Reader
-    from autotune.gpu.arrays.operands import DeviceArray
+    from autotune.arrays.device import DeviceArray
+    from autotune.arrays.library import Place, Reader
     from autotune.operations.parts import Array
     from autotune.operations.problem import Problem
 
@@ -25,6 +25,17 @@ Launch: TypeAlias = Callable[..., None]
 """``launch(*operands, *scalars, stream=None)``: of every operand its address and its strides but
 the last, in elements, and a stream's handle, all as integers. Of a product the arguments are a,
 lda, b, ldb, c, ldc, alpha, beta, stream."""
+
+
+def describe(name: str, array: Any, stream: int) -> DeviceArray:
+    """Describe an operand of any library, which is going to be used on a stream.
+
+    Raises:
+        OperandError: it is no array, or not in the memory of a GPU.
+    """
+    from autotune.gpu.nvidia.driver.streams import device_of
+
+    return library_of(array).describe(name, array, stream, device_of)
 
 
 class DeviceKernel:
@@ -62,7 +73,7 @@ class DeviceKernel:
         described: list[tuple[Any, DeviceArray]] = []
 
         def look(name: str, array: Any, wanted: Array) -> _Spread:
-            found = library_of(array).describe(name, array, handle)
+            found = describe(name, array, handle)
             described.append((array, found))
             address, strides = check_place(
                 name,

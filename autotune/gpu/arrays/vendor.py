@@ -5,14 +5,13 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from autotune.arrays.libraries import library_of
 from autotune.core.dtypes import DTYPES
-from autotune.gpu.arrays.libraries import Cupy, Torch, library_of
-from autotune.serving.precision import cupy_is_exact, torch_is_exact
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.gpu.arrays.libraries import Library
+    from autotune.arrays.library import Library
     from autotune.operations.problem import Gemm
     from autotune.serving.kernel import BoundKernel
 
@@ -50,9 +49,7 @@ class DeviceLibrary:
         if stream is None and numbers and self._fits(library, a, b, out, beta):
             flip_a, flip_b = (stored == "t" for stored in self._problem.layout)
             left, right = a.T if flip_a else a, b.T if flip_b else b
-            if isinstance(library, Torch):
-                return _by_torch(left, right, out, alpha, beta)
-            return _by_cupy(left, right, out, alpha, beta)
+            return library.multiply_plain(left, right, out, alpha, beta)
         with self._lock:
             if self._tuned is None:
                 self._tuned = self._make()
@@ -61,72 +58,24 @@ class DeviceLibrary:
     def _fits(self, library: Library, a: Any, b: Any, out: Any, beta: float) -> bool:
         """Whether the operands are plain ones of one library, on one device, and apart."""
         problem = self._problem
-        if not _computes(library, problem) or type(b) is not type(a):
+        if problem.accuracy == "ieee" and DTYPES[problem.dtype].accuracy != "ieee":
+            return False  # libraries use tensor cores for these
+        if problem.accuracy != "tf32" and not library.is_exact(a):
             return False
-        if problem.out_dtype is not None:  # neither library takes one
+        # Neither library takes a result of another dtype.
+        if problem.out_dtype is not None or (out is None and beta != 0):
             return False
-        places = [
-            library.reader(shape, problem.dtype)(array)
-            for array, shape in ((a, problem.a_shape), (b, problem.b_shape))
-        ]
-        if out is None:
-            return beta == 0 and None not in places and places[0][2] == places[1][2]  # type: ignore[index]
-        if type(out) is not type(a):
-            return False
-        places.append(library.reader(problem.c_shape, problem.dtype)(out))
-        shapes = (problem.a_shape, problem.b_shape, problem.c_shape)
         ranges = []
-        for place, (rows, columns) in zip(places, shapes, strict=True):
-            if place is None:
+        operands = [(a, problem.a_shape), (b, problem.b_shape)]
+        for array, shape in operands if out is None else [*operands, (out, problem.c_shape)]:
+            found = library.reader(shape, problem.dtype)(array) if type(array) is type(a) else None
+            if found is None:
                 return False
-            start, leading, device = place
-            end = start + ((rows - 1) * leading + columns) * problem.itemsize
+            start, leading, device = found
+            end = start + ((shape[0] - 1) * leading + shape[1]) * problem.itemsize
             ranges.append((device, start, end))
-        device, c_start, c_end = ranges[2]
-        return all(
-            other == device and (end <= c_start or c_end <= start)
-            for other, start, end in ranges[:2]
-        )
-
-
-def _computes(library: Library, problem: Gemm) -> bool:
-    """Whether a library multiplies in the class that a problem asks for."""
-    if problem.accuracy == "ieee" and DTYPES[problem.dtype].accuracy != "ieee":
-        return False  # libraries use tensor cores for these
-    return problem.accuracy == "tf32" or _is_exact(library)
-
-
-def _is_exact(library: Library) -> bool:
-    """Whether a library multiplies float32 as it is asked to, not in shorter numbers."""
-    if isinstance(library, Torch):
-        import torch
-
-        return torch_is_exact(torch, "cuda")
-    return isinstance(library, Cupy) and cupy_is_exact()
-
-
-def _by_torch(left: Any, right: Any, out: Any, alpha: float, beta: float) -> Any:
-    import torch
-
-    with torch.no_grad():
-        if out is None:
-            product = torch.matmul(left, right)
-            return product if alpha == 1 else product.mul_(alpha)
-        if alpha == 1 and beta == 0:
-            return torch.matmul(left, right, out=out)
-        return out.addmm_(left, right, beta=beta, alpha=alpha)
-
-
-def _by_cupy(left: Any, right: Any, out: Any, alpha: float, beta: float) -> Any:
-    import cupy
-
-    with left.device:
-        product = cupy.matmul(left, right)
-        if alpha != 1:
-            product *= alpha
-        if out is None:
-            return product
-        if beta != 0:
-            product += beta * out
-        out[...] = product
-        return out
+        (device, *_), *_ = ranges
+        if any(other != device for other, *_ in ranges):
+            return False
+        *inputs, (_, c_start, c_end) = ranges
+        return out is None or all(end <= c_start or c_end <= start for _, start, end in inputs)

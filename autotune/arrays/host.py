@@ -1,4 +1,4 @@
-"""Checking the operands of a kernel call, before anything can go wrong in native code."""
+"""Operands in the memory of the host, checked before anything can go wrong in native code."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def check_operands(
         OperandError: a wrong type, shape, dtype or memory layout; `out` that is read-only or
             overlaps an input; no `out` where it is read.
     """
-    output = next(each for each in problem.operands if each.written)
-    wanted = [each for each in problem.operands if not each.written]
-    for array, given in zip(wanted, inputs, strict=True):
-        _check(array.name.lower(), given, array)
+    output = next(operand for operand in problem.operands if operand.written)
+    wanted = [operand for operand in problem.operands if not operand.written]
+    for operand, given in zip(wanted, inputs, strict=True):
+        _check(operand.name.lower(), given, operand)
     if out is None:
         check_unread(problem.defined, scalars)
         return np.empty(output.shape, DTYPES[output.dtype].numpy)
@@ -54,8 +54,8 @@ def check_operands(
             f"out must be row-major with contiguous rows, got strides {out.strides}: "
             "pass np.ascontiguousarray(out) and copy back"
         )
-    for array, given in zip(wanted, inputs, strict=True):
-        check_apart(out, array.name.lower(), given)
+    for operand, given in zip(wanted, inputs, strict=True):
+        check_apart(out, operand.name.lower(), given)
     return out
 
 
@@ -119,14 +119,13 @@ def check_apart(out: NDArray[Any], name: str, given: NDArray[Any]) -> None:
     Raises:
         OperandError: it does.
     """
-    if np.may_share_memory(out, given) and _overlaps(out, given):
-        raise out_overlaps(name)
-
-
-def _overlaps(x: NDArray[Any], y: NDArray[Any]) -> bool:
+    if not np.may_share_memory(out, given):
+        return
     # Exact for interleaved views too; the bound keeps odd strides from taking for ever.
     limit: Any = 10_000
     try:
-        return np.shares_memory(x, y, max_work=limit)
+        shared = np.shares_memory(out, given, max_work=limit)
     except np.exceptions.TooHardError:
-        return True
+        shared = True
+    if shared:
+        raise out_overlaps(name)

@@ -1,22 +1,15 @@
-"""Operands in a GPU's memory: where they lie, and whether they fit.
-
-Arrays of PyTorch and CuPy are read through their own attributes, which takes a fraction of a
-microsecond; those of any other library through DLPack or ``__cuda_array_interface__``. No library
-is imported: an array of it is only there if its library is.
-"""
+"""Operands in a GPU's memory: where they lie, whether they fit, and streams of any library."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any
 
-from autotune.core.dtypes import DTYPES, from_typestr
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError
-from autotune.gpu.arrays.dlpack import CUDA_DEVICES, export
 from autotune.operations.parts import plain_strides
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LEADING_LIMIT = 2**31
 """Kernels count elements from one row to the next in 32 bits."""
@@ -45,43 +38,6 @@ class DeviceArray:
     read_only: bool = False
     stream: int | None = None
     keep: object = None
-
-
-def describe(
-    name: str, array: Any, stream: int, device_of: Callable[[int], int | None]
-) -> DeviceArray:
-    """An array of any library, through DLPack or ``__cuda_array_interface__``.
-
-    Args:
-        name: of the operand, for messages.
-        array: what was passed.
-        stream: handle of the stream that it is going to be used on.
-        device_of: the device that an address belongs to.
-
-    Raises:
-        OperandError: it is no array, or not in the memory of a GPU.
-    """
-    place = getattr(array, "__dlpack_device__", None)
-    if place is not None and int(place()[0]) not in CUDA_DEVICES:
-        refuse_host(name, array)
-    if place is not None:
-        return _from_dlpack(name, array, stream)
-    try:
-        interface = getattr(array, "__cuda_array_interface__", None)
-    except (RuntimeError, TypeError) as error:
-        raise OperandError(f"{name} does not show its memory: {error}") from error
-    if interface is None:
-        refuse_host(name, array)
-    return _from_interface(name, array, interface, device_of)
-
-
-def refuse_host(name: str, array: object) -> NoReturn:
-    """Say that an operand is not in the memory of a GPU."""
-    kind = f"{type(array).__module__.partition('.')[0]}.{type(array).__name__}"
-    raise OperandError(
-        f"{name} must be in the memory of a GPU, got {kind} in host memory: copy it there, or "
-        'load the kernel with target="cpu"'
-    )
 
 
 def check_place(
@@ -167,47 +123,8 @@ def overlap(
     return shift < x_columns * itemsize or shift + y_columns * itemsize > period
 
 
-def _from_dlpack(name: str, array: Any, stream: int) -> DeviceArray:
-    try:
-        exported = export(array, stream)
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise OperandError(f"{name} is not exported by its library: {error}") from error
-    return DeviceArray(
-        address=exported.address,
-        shape=exported.shape,
-        strides=exported.strides or contiguous(exported.shape),
-        dtype=exported.dtype,
-        device=exported.device,
-        read_only=exported.read_only or _is_immutable(array),
-        keep=exported.capsule,
-    )
-
-
-def _from_interface(
-    name: str, array: Any, interface: Any, device_of: Callable[[int], int | None]
-) -> DeviceArray:
-    address, read_only = interface["data"]
-    shape = tuple(interface["shape"])
-    typestr = interface["typestr"]
-    dtype = from_typestr(typestr)
-    strides = interface.get("strides")
-    if strides is None:
-        elements = contiguous(shape)
-    else:
-        itemsize = int(typestr[2:])
-        if any(stride % itemsize for stride in strides):
-            raise OperandError(f"{name} must have strides in whole elements, got {strides} bytes")
-        elements = tuple(stride // itemsize for stride in strides)
-    device = device_of(int(address))
-    if device is None:
-        refuse_host(name, array)
-    return DeviceArray(
-        int(address), shape, elements, dtype, device, bool(read_only), interface.get("stream")
-    )
-
-
 def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Elements from one to the next along every dimension, where nothing lies between rows."""
+    """Strides, in elements, of an array with nothing between its rows."""
     strides: list[int] = []
     step = 1
     for size in reversed(shape):
@@ -216,6 +133,38 @@ def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def _is_immutable(array: object) -> bool:
-    """Whether a library never writes its arrays, which its exports do not say."""
-    return type(array).__module__.partition(".")[0] in ("jax", "jaxlib")
+def whole_strides(name: str, strides: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    """Strides in elements, from those in bytes.
+
+    Raises:
+        OperandError: they are not whole.
+    """
+    if any(stride % itemsize for stride in strides):
+        raise OperandError(f"{name} must have strides in whole elements, got {strides} bytes")
+    return tuple(stride // itemsize for stride in strides)
+
+
+def stream_handle(stream: Any) -> int:
+    """The driver's handle of a stream of any library.
+
+    Args:
+        stream: the handle itself; a stream of PyTorch, CuPy, Numba or PyCUDA; or anything with
+            ``__cuda_stream__``.
+
+    Raises:
+        OperandError: it is no stream.
+    """
+    if isinstance(stream, int) and not isinstance(stream, bool) and stream >= 0:
+        return stream
+    for attribute in ("cuda_stream", "ptr", "__cuda_stream__", "handle"):
+        found = getattr(stream, attribute, None)
+        if found is None:
+            continue
+        if attribute == "__cuda_stream__":
+            _, found = found() if callable(found) else found
+        with contextlib.suppress(TypeError, ValueError):
+            return int(getattr(found, "value", found) or 0)
+    raise OperandError(
+        "stream must be a handle (int), a stream of PyTorch, CuPy, Numba or PyCUDA, or have "
+        f"__cuda_stream__; got {stream!r:.80}"
+    )

@@ -11,6 +11,9 @@ from autotune.core.dtypes import from_dlpack
 CUDA_DEVICES = (2, 13)
 """Kinds of device whose memory a CUDA kernel can be given: its own, and managed memory."""
 
+HOST = 1
+"""The kind of device that is the host."""
+
 _VERSION = (1, 0)
 _READ_ONLY = 1
 

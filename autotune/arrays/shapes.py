@@ -19,8 +19,8 @@ SMALL_SLICE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """How an operand lies in memory.
+class Strided:
+    """Shape and strides of an operand.
 
     Attributes:
         shape: elements along every dimension.
@@ -88,7 +88,7 @@ class Products:
         return as_they_are and len(a) == len(b) == 2
 
 
-def products_of(a: Spread, b: Spread) -> Products:
+def products_of(a: Strided, b: Strided) -> Products:
     """The products of which a call with these operands is made.
 
     Stacks of A that meet one matrix B are one product of all their rows, where the rows follow
@@ -120,14 +120,14 @@ def products_of(a: Spread, b: Spread) -> Products:
     return Products(shape, stack, (m, n, k), _stacked(a, stack), _stacked(b, stack))
 
 
-def _matrix(operand: Spread, *, before: bool) -> Spread:
+def _matrix(operand: Strided, *, before: bool) -> Strided:
     """An operand of at least two dimensions; a vector gets one of length 1."""
     if len(operand.shape) > 1:
         return operand
     shape, strides = operand.shape, operand.strides
     if before:
-        return Spread((1, *shape), None if strides is None else (0, *strides))
-    return Spread((*shape, 1), None if strides is None else (*strides, 0))
+        return Strided((1, *shape), None if strides is None else (0, *strides))
+    return Strided((*shape, 1), None if strides is None else (*strides, 0))
 
 
 def _broadcast(
@@ -145,7 +145,7 @@ def _broadcast(
     return tuple(y if x == 1 else x for x, y in zip(*padded, strict=True))
 
 
-def _is_one(operand: Spread) -> bool:
+def _is_one(operand: Strided) -> bool:
     """Whether a stack repeats one matrix."""
     stack = operand.shape[:-2]
     if operand.strides is None:
@@ -153,7 +153,7 @@ def _is_one(operand: Spread) -> bool:
     return all(size == 1 or step == 0 for size, step in zip(stack, operand.strides, strict=False))
 
 
-def _way(operand: Spread) -> tuple[bool, bool]:
+def _way(operand: Strided) -> tuple[bool, bool]:
     """Whether matrices must be copied, and whether they are stored transposed."""
     if operand.strides is None:
         return True, False
@@ -165,7 +165,7 @@ def _way(operand: Spread) -> tuple[bool, bool]:
     return not turned, turned
 
 
-def _single(operand: Spread) -> Factor:
+def _single(operand: Strided) -> Factor:
     """One matrix: there are no others, or all are the same."""
     copied, turned = _way(operand)
     stack = operand.shape[:-2]
@@ -173,13 +173,13 @@ def _single(operand: Spread) -> Factor:
     return Factor(first, copied, operand.shape[-2:], (), turned)
 
 
-def _stacked(operand: Spread, stack: tuple[int, ...]) -> Factor:
+def _stacked(operand: Strided, stack: tuple[int, ...]) -> Factor:
     """As many matrices as there are products."""
     copied, turned = _way(operand)
     return Factor(0, copied, operand.shape, stack, turned)
 
 
-def _folded(operand: Spread) -> Factor | None:
+def _folded(operand: Strided) -> Factor | None:
     """All rows of a stack as one matrix; None where that takes a copy that costs too much."""
     *stack, rows, columns = operand.shape
     matrix = (math.prod(stack) * rows, columns)

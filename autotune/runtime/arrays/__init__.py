@@ -1,1 +1,0 @@
-"""What `matmul` needs of the libraries that arrays are of."""
