@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from autotune.core.measurement import Outcome as Outcome
     from autotune.families.catalog import find_operation as find_operation
     from autotune.operations.problem import Gemm as Gemm
-    from autotune.operations.product import Product as Product
+    from autotune.operations.problem import Product as Product
     from autotune.own import OwnKernel as OwnKernel
     from autotune.own import kernel as kernel
     from autotune.research.sweeper import SweepResult as SweepResult
@@ -62,7 +62,7 @@ _HOME = {
     "NotTunedError": "core.errors",
     "Outcome": "core.measurement",
     "OwnKernel": "own",
-    "Product": "operations.product",
+    "Product": "operations.problem",
     "SearchSpace": "space",
     "Searcher": "search",
     "SpaceUnion": "space",

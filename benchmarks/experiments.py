@@ -29,7 +29,7 @@ from autotune.families.catalog import find_operation, load_families
 from autotune.families.family import KernelFamily
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.evaluator import Effort
-from autotune.operations.product import Product
+from autotune.operations.problem import Product
 from autotune.serving.target import Work
 from autotune.targets.registry import make_target
 

@@ -38,7 +38,7 @@ from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
 from autotune.gpu.matrix import DeviceMatrix
 from autotune.gpu.measure.baseline import CublasError
-from autotune.operations.references import Tolerance
+from autotune.operations.accuracy import Tolerance
 
 FAMILIES = load_families(target="hybrid")
 DTYPE = "float32"

@@ -23,7 +23,7 @@ from shape_draws import Shape
 from shape_rows import Asked, Served
 
 from autotune import Gemm, load
-from autotune.operations.references import Tolerance
+from autotune.operations.accuracy import Tolerance
 
 TURN_S = 0.01
 """Of calls in a turn, about; one call where that takes longer."""

@@ -24,7 +24,7 @@ from autotune.gpu.measure.bench import WARM_UP_S
 from autotune.gpu.measure.memory import rotation_sets
 from autotune.gpu.measure.timing import Batch, Stopwatch, steady_s
 from autotune.gpu.nvidia.driver.interface import driver
-from autotune.operations.references import Tolerance
+from autotune.operations.accuracy import Tolerance
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

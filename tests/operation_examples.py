@@ -10,8 +10,8 @@ import numpy as np
 
 from autotune.families.catalog import find_operation, load_families
 from autotune.families.family import KernelFamily
-from autotune.operations.entry import Kind
 from autotune.operations.operation import Operation
+from autotune.operations.parts import Kind
 
 FOLDER = Path(__file__).parents[1] / "examples" / "operations"
 LARGE: Mapping[str, tuple[int, ...]] = {

@@ -1,8 +1,8 @@
 """Element types: one row each, and everything that is particular to one stands in its row.
 
-A new one is a row here, a tolerance where its arithmetic differs
-(`autotune.operations.references.Tolerance`), and what the vendor's library calls it
-(`autotune.gpu.measure.baseline`) where that takes more than the row says.
+A floating type is one row. One of integers is its row and the row of the type that its products
+are summed in; operands, poison and tolerance follow from the kind. What the vendor's library calls
+a type stands in `autotune.gpu.measure.baseline` where that takes more than the row says.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ class Word:
     Attributes:
         c_type: its name in C.
         letter: what `struct` calls it.
-        poison: what guard zones, padding and an unwritten C hold: a quiet NaN of every element
-            type of this size, with a payload of its own.
+        poison: the content of guard zones, padding and an unwritten C: a quiet NaN of every
+            floating type of this size, with a payload of its own; of integers a large one, far
+            from any result of operands as they are drawn.
     """
 
     c_type: str
@@ -37,6 +38,7 @@ class Word:
 
 
 WORDS: Mapping[int, Word] = {
+    1: Word("unsigned char", "B", 0xA5),  # integers alone: too short to tell a NaN by
     2: Word("unsigned short", "H", 0x7FE5),  # of float16 and of bfloat16 alike
     4: Word("unsigned int", "I", 0x7FC5A5A5),
     8: Word("unsigned long long", "Q", 0x7FFCA5A5A5A5A5A5),
@@ -49,26 +51,27 @@ class Dtype:
     """An element type.
 
     Attributes:
-        name: what it is called here, and in PyTorch and NumPy.
+        name: of the type here, and in PyTorch and NumPy.
         aliases: other names, in lower case.
         itemsize: bytes per element.
-        accuracy: the accuracy class that is meant where none is named.
+        accuracy: the accuracy class where none is named.
         accumulation: name of the type that products of such elements are summed in; scalars
             (alpha, beta) are passed in it.
-        unit_roundoff: largest relative error of rounding a number to it.
-        smallest: its smallest positive number, a subnormal one.
         c_type: its name in CUDA C++.
-        c_header: the header that declares that name; empty where the language has it.
-        letter: what `struct` calls it; empty where no scalar is passed in it.
-        scalar: its type in `ctypes`, as `letter`.
-        blas: the letter of its functions in BLAS (SGEMM); empty where those have none.
-        numpy_module: the module whose attribute `name` is its NumPy type.
-        typestrs: how ``__array_interface__`` and ``__cuda_array_interface__`` spell it.
+        typestrs: its spellings in ``__array_interface__`` and ``__cuda_array_interface__``.
         dlpack: DLPack's code of its kind.
-        mpi: the attribute of ``mpi4py.MPI`` that is its datatype; empty where MPI has none.
         nccl: the number of NCCL's ``ncclDataType_t``.
         cublas: the number of cuBLAS's ``cudaDataType_t``.
         tensor_map: the number of the CUDA driver's ``CUtensorMapDataType``.
+        kind: "floating" or "integer".
+        unit_roundoff: largest relative error of rounding a number to it; integers are exact.
+        smallest: its smallest positive number, a subnormal one where it is floating.
+        c_header: the header that declares `c_type`; empty where the language has it.
+        letter: its letter in `struct`; empty where no scalar is passed in it.
+        scalar: its type in `ctypes`, as `letter`.
+        blas: the letter of its functions in BLAS (SGEMM); empty where those have none.
+        numpy_module: the module whose attribute `name` is its NumPy type.
+        mpi: the attribute of ``mpi4py.MPI`` that is its datatype; empty where MPI has none.
         usual: whether families that declare no dtypes have it.
     """
 
@@ -77,20 +80,21 @@ class Dtype:
     itemsize: int
     accuracy: str
     accumulation: str
-    unit_roundoff: float
-    smallest: float
     c_type: str
-    c_header: str
-    letter: str
-    scalar: Any
-    blas: str
-    numpy_module: str
     typestrs: tuple[str, ...]
     dlpack: int
-    mpi: str
     nccl: int
     cublas: int
     tensor_map: int
+    kind: str = "floating"
+    unit_roundoff: float = 0.0
+    smallest: float = 1.0
+    c_header: str = ""
+    letter: str = ""
+    scalar: Any = None
+    blas: str = ""
+    numpy_module: str = "numpy"
+    mpi: str = ""
     usual: bool = False
 
     @property
@@ -102,6 +106,11 @@ class Dtype:
     def accumulated(self) -> Dtype:
         """The type that its products are summed in."""
         return DTYPES[self.accumulation]
+
+    @property
+    def result(self) -> str:
+        """Name of the type of results where none is named: integers are not cut off."""
+        return self.name if self.kind == "floating" else self.accumulation
 
     @property
     def numpy(self) -> np.dtype[Any]:
@@ -141,11 +150,9 @@ DTYPES: Mapping[str, Dtype] = {
             unit_roundoff=2.0**-24,
             smallest=2.0**-149,
             c_type="float",
-            c_header="",
             letter="f",
             scalar=ctypes.c_float,
             blas="S",
-            numpy_module="numpy",
             typestrs=("<f4",),
             dlpack=_FLOAT,
             mpi="FLOAT",
@@ -163,11 +170,9 @@ DTYPES: Mapping[str, Dtype] = {
             unit_roundoff=2.0**-53,
             smallest=2.0**-1074,
             c_type="double",
-            c_header="",
             letter="d",
             scalar=ctypes.c_double,
             blas="D",
-            numpy_module="numpy",
             typestrs=("<f8",),
             dlpack=_FLOAT,
             mpi="DOUBLE",
@@ -186,13 +191,8 @@ DTYPES: Mapping[str, Dtype] = {
             smallest=2.0**-24,
             c_type="__half",
             c_header="cuda_fp16.h",
-            letter="",
-            scalar=None,
-            blas="",
-            numpy_module="numpy",
             typestrs=("<f2",),
             dlpack=_FLOAT,
-            mpi="",
             nccl=6,
             cublas=2,
             tensor_map=6,
@@ -207,13 +207,9 @@ DTYPES: Mapping[str, Dtype] = {
             smallest=2.0**-133,
             c_type="__nv_bfloat16",
             c_header="cuda_bf16.h",
-            letter="",
-            scalar=None,
-            blas="",
             numpy_module="ml_dtypes",
             typestrs=("<V2",),  # what PyTorch and ml_dtypes say
             dlpack=_BFLOAT,
-            mpi="",
             nccl=9,
             cublas=14,
             tensor_map=9,

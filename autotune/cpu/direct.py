@@ -14,7 +14,7 @@ import numpy as np
 from autotune.core.dtypes import DTYPES
 from autotune.core.paths import data_dir
 from autotune.families.modules import load_module
-from autotune.operations.entry import Kind
+from autotune.operations.parts import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -19,7 +19,7 @@ from autotune.cpu.shared_threads import loops_of_kernels
 from autotune.cpu.waiting import start_threads
 from autotune.families.gpu.launch import kernel_layout
 from autotune.families.modules import load_module
-from autotune.operations.entry import operand_arguments
+from autotune.operations.parts import operand_arguments
 from autotune.operations.problem import GEMM
 
 if TYPE_CHECKING:

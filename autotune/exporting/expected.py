@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.core.dtypes import DTYPES
-from autotune.operations.references import FullReference, Tolerance
+from autotune.operations.accuracy import Tolerance
+from autotune.operations.references import FullReference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

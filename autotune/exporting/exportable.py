@@ -11,8 +11,8 @@ from autotune.core.dtypes import DTYPES
 from autotune.core.paths import data_dir
 from autotune.exporting.expected import checked_scalars, expected
 from autotune.exporting.exported_call import ExportedCall
+from autotune.operations.accuracy import Tolerance
 from autotune.operations.problem import multiplies
-from autotune.operations.references import Tolerance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

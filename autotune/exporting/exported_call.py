@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.core.dtypes import DTYPES
-from autotune.operations.entry import Argument, Kind, operand_arguments
 from autotune.operations.formula import Formula
+from autotune.operations.parts import Argument, Kind, operand_arguments
 from autotune.operations.problem import Gemm
 
 if TYPE_CHECKING:

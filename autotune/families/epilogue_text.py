@@ -11,8 +11,8 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.operations.entry import Kind, operand_arguments
 from autotune.operations.epilogue import VALUE, epilogue_of
+from autotune.operations.parts import Kind, operand_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

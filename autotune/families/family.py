@@ -291,8 +291,8 @@ class KernelFamily:
 
     def results(self, dtype: str) -> tuple[str, ...]:
         """The element types that results of operands of a dtype may have, their own first."""
-        sums = DTYPES[dtype].accumulation
-        return (dtype, sums) if sums != dtype and sums in self.out_dtypes else (dtype,)
+        own, sums = DTYPES[dtype].result, DTYPES[dtype].accumulation
+        return (own, sums) if sums != own and sums in self.out_dtypes else (own,)
 
     def unsupported(self, problem: Problem) -> str | None:
         """Why this family cannot serve `problem`, or None if it can."""

@@ -10,7 +10,7 @@ from autotune.core.printable import shown
 from autotune.families.epilogue_text import NUMBA_NAME, EpilogueText, emitted_names
 from autotune.families.epilogue_text import numba_epilogue as epilogue_in_numba
 from autotune.families.templating import template_path
-from autotune.operations.entry import Argument, Kind
+from autotune.operations.parts import Argument, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

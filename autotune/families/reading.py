@@ -27,8 +27,14 @@ from autotune.families.rendering import WORD, reserved_names
 from autotune.families.scope import Scope
 from autotune.families.templating import template_digest, template_exists
 from autotune.operations.formula import Formula
-from autotune.operations.problem import ACCURACIES, GEMM, LAYOUTS, OPERATIONS, element_sizes
-from autotune.operations.product import product_operation
+from autotune.operations.problem import (
+    ACCURACIES,
+    GEMM,
+    LAYOUTS,
+    OPERATIONS,
+    element_sizes,
+    product_operation,
+)
 from autotune.operations.python_reference import PythonReference
 from autotune.space import Expression, Restriction, TunableParameter
 

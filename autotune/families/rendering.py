@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.core.configuration import Configuration, Value
-from autotune.core.dtypes import DEFAULT_DTYPE
+from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES
 from autotune.core.errors import FamilyError, ProblemError
 from autotune.core.printable import shown
 from autotune.families.banner import banner
@@ -90,7 +90,8 @@ def render(
             not one that may be part of source text.
     """
     _declared("dtype", dtype, family.dtypes, family)
-    _declared("out_dtype", out_dtype or dtype, family.results(dtype), family)
+    result = out_dtype or DTYPES[dtype].result
+    _declared("out_dtype", result, family.results(dtype), family)
     _declared("layout", layout, family.layouts, family)
     runtime = family.runtime_parameters
     compiled = Configuration(
@@ -98,11 +99,11 @@ def render(
     )
     language = language_of(family.target)
     constants = _checked(family, family.constants(compiled, dtype))
-    types = dtype if out_dtype in (None, dtype) else f"{dtype} to {out_dtype}"
+    types = dtype if result == dtype else f"{dtype} to {result}"
     opening = banner(family, compiled, constants, types, layout)
     names: dict[str, object] = {
         **constants,
-        **language.names(family, constants, dtype, out_dtype or dtype),
+        **language.names(family, constants, dtype, result),
         **_epilogue(family, dtype),
         "dtype": dtype,
         "layout": layout,

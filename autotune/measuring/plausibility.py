@@ -10,17 +10,15 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autotune.operations.accuracy import ACCURACIES
 from autotune.operations.problem import multiplies
 
 if TYPE_CHECKING:
-    from autotune.operations.problem import Problem
+    from autotune.operations.accuracy import ACCURACIES
+from autotune.operations.problem import Problem
 
 MARGIN = 1.2
 """How many times what it can do a device may seem to do."""
-
-STRASSEN = (8 / 7) ** 10
-"""Operations of the textbook algorithm for each one that kernels of class `strassen` do: more
-levels than anybody recurses."""
 
 HIGHEST_HZ = 6.2e9
 """No processor has a higher clock, boosts included, which systems often do not tell."""
@@ -65,7 +63,7 @@ class Ceiling:
         output = next(each for each in problem.operands if each.written)
         operations, moved = 0.0, output.nbytes
         if multiplies(problem.defined):
-            operations = problem.flops / (STRASSEN if accuracy == "strassen" else 1.0)
+            operations = problem.flops / ACCURACIES[accuracy].operations
             moved = problem.traffic
         return max(operations / self.flops, moved / self.bytes) / MARGIN
 

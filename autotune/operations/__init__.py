@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from autotune.core.faces import lazily
 
 if TYPE_CHECKING:
+    from autotune.operations.accuracy import Tolerance as Tolerance
     from autotune.operations.cases import Case as Case
     from autotune.operations.formula import Formula as Formula
     from autotune.operations.operation import Operation as Operation
     from autotune.operations.problem import Gemm as Gemm
     from autotune.operations.problem import Problem as Problem
-    from autotune.operations.product import Product as Product
-    from autotune.operations.references import Tolerance as Tolerance
+    from autotune.operations.problem import Product as Product
     from autotune.operations.verification import Check as Check
     from autotune.operations.verification import Verdict as Verdict
 
@@ -27,8 +27,8 @@ _HOMES = {
     "Gemm": "problem",
     "Operation": "operation",
     "Problem": "problem",
-    "Product": "product",
-    "Tolerance": "references",
+    "Product": "problem",
+    "Tolerance": "accuracy",
     "Verdict": "verification",
 }
 

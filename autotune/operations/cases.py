@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES
 from autotune.core.errors import InputError
 from autotune.operations.formula import Formula
 from autotune.operations.operation import Operation
@@ -94,9 +95,15 @@ class Case:
         scalars = dict(self.scalars)
         return Case(*self.sizes, padding=self.padding, distribution=distribution, scalars=scalars)
 
-    def scalars_of(self, operation: Operation) -> dict[str, float]:
-        """The value of every scalar of an operation, in its order."""
-        return {**dict(operation.scalars), **dict(self.scalars)}
+    def scalars_of(self, operation: Operation, dtype: str = DEFAULT_DTYPE) -> dict[str, float]:
+        """The value of every scalar of an operation, in its order: integers for those of a dtype.
+
+        A fraction becomes the next integer away from zero.
+        """
+        values = {**dict(operation.scalars), **dict(self.scalars)}
+        if DTYPES[dtype].kind == "floating":
+            return values
+        return {name: int(math.copysign(math.ceil(abs(x)), x)) for name, x in values.items()}
 
 
 SPECIAL = "special"
@@ -181,7 +188,7 @@ def special_cases(problem: Problem, cases: Iterable[Case]) -> tuple[Case, ...]:
 
     Those are the smallest cases whose operands all have `_SOME` elements, one of padded rows and
     one of others, or those that come closest; none where the operation is of finite numbers alone,
-    or of triangles.
+    or of triangles, or operands are integers.
 
     Args:
         problem: its own sizes do not matter.
@@ -196,7 +203,8 @@ def special_cases(problem: Problem, cases: Iterable[Case]) -> tuple[Case, ...]:
     by_padding: dict[bool, list[Case]] = {}
     result = problem.defined.result
     masked = isinstance(result, Formula) and result.is_masked
-    for case in () if problem.defined.finite or masked else cases:
+    integers = DTYPES[problem.dtype].kind == "integer"
+    for case in () if problem.defined.finite or masked or integers else cases:
         by_padding.setdefault(case.padding > 0, []).append(case)
     return tuple(min(alike, key=size).drawn_from(SPECIAL) for alike in by_padding.values())
 

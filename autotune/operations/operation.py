@@ -11,20 +11,21 @@ from typing import Any, Self
 
 import numpy as np
 
-from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES
+from autotune.core.dtypes import DEFAULT_DTYPE
 from autotune.core.errors import ExpressionError, InputError, ProblemError
 from autotune.core.printable import shown
 from autotune.core.suggestions import must_be
-from autotune.operations.entry import Argument, Kind, operand_arguments
-from autotune.operations.fields import check_common, element_sizes, label_of, positive
-from autotune.operations.formula import Formula
-from autotune.operations.misfit import misfit, shape_text
+from autotune.operations.fields import Problem, check_common, element_sizes, positive
+from autotune.operations.formula import Formula, misfit, shape_text
 from autotune.operations.parts import (
+    Argument,
     Array,
+    Kind,
     Operand,
     check_expression,
     check_names,
     check_no_keyword,
+    operand_arguments,
     parsed,
 )
 from autotune.operations.python_reference import PythonReference
@@ -183,6 +184,19 @@ class Operation:
             )
         return int(value)
 
+    def arrays(self, sizes: Mapping[str, int], dtype: str, result_dtype: str) -> tuple[Array, ...]:
+        """The operands at some sizes, as stored."""
+        return tuple(
+            Array(
+                operand.name,
+                tuple(self.evaluated(text, sizes) for text in operand.shape),
+                result_dtype if operand.written else dtype,
+                operand.written,
+                operand.name in self.packed,
+            )
+            for operand in self.operands
+        )
+
     def parse_shape(self, text: str) -> tuple[int, ...]:
         """Sizes from a text like ``MxN``: whole numbers >= 1.
 
@@ -263,14 +277,14 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class OperationProblem:
+class OperationProblem(Problem):
     """A problem of an operation of one's own (see `Problem`).
 
     Attributes:
         defined: the operation.
         shape: its sizes, in order.
         dtype: element type of the operands: a name or anything NumPy understands as a dtype.
-        out_dtype: element type of the output; None means `dtype`.
+        out_dtype: element type of the output; None means `dtype`, or the sums' of integers.
         accuracy: the loosest accuracy class a kernel may have; empty means native for 16-bit
             operands, ieee for others.
         threads: cap on CPU threads; None means all that the process may use.
@@ -297,54 +311,9 @@ class OperationProblem:
         check_common(self)
 
     @property
-    def operation(self) -> str:
-        """The operation's name."""
-        return self.defined.name
-
-    @property
     def layout(self) -> str:
         """Operands are stored as the operation says."""
         return "nn"
-
-    @property
-    def result_dtype(self) -> str:
-        """Element type of the output."""
-        return self.out_dtype or self.dtype
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes per element of the operands."""
-        return DTYPES[self.dtype].itemsize
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The sizes by name and `element_sizes`: names in scope of a family's expressions."""
-        named = zip(self.defined.sizes, self.shape, strict=True)
-        return {**dict(named), **element_sizes(self.dtype)}
-
-    @property
-    def operands(self) -> tuple[Array, ...]:
-        """The operands as stored, in the order of a call."""
-        return arrays_of(self.defined, self.sizes, self.dtype, self.result_dtype)
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations, as the operation counts them."""
-        return self.defined.evaluated(self.defined.flops, self.sizes)
-
-    @property
-    def traffic(self) -> int:
-        """Bytes of the operands, each moved once."""
-        return sum(each.nbytes for each in self.operands)
-
-    @property
-    def label(self) -> str:
-        """Sizes, dtype and whatever differs from the defaults, joined with dashes."""
-        return label_of(self)
-
-    def named(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        """Stored operands as the formula means them."""
-        return dict(arrays)
 
     def key(self) -> dict[str, Any]:
         """Every field by name, as JSON-able values."""
@@ -362,22 +331,6 @@ class OperationProblem:
     def with_sizes(self, *shape: int) -> Self:
         """The same problem at other sizes."""
         return replace(self, shape=shape)
-
-
-def arrays_of(
-    defined: Operation, sizes: Mapping[str, int], dtype: str, result_dtype: str
-) -> tuple[Array, ...]:
-    """The operands of an operation at some sizes."""
-    return tuple(
-        Array(
-            operand.name,
-            tuple(defined.evaluated(text, sizes) for text in operand.shape),
-            result_dtype if operand.written else dtype,
-            operand.written,
-            operand.name in defined.packed,
-        )
-        for operand in defined.operands
-    )
 
 
 @functools.lru_cache(maxsize=256)
@@ -460,7 +413,7 @@ def _check_result(operation: Operation) -> None:
     if isinstance(operation.result, PythonReference):
         return  # it is run to verify, and not before
     for sizes in _examples(operation):
-        arrays = arrays_of(operation, sizes, DEFAULT_DTYPE, DEFAULT_DTYPE)
+        arrays = operation.arrays(sizes, DEFAULT_DTYPE, DEFAULT_DTYPE)
         if sum(math.prod(each.shape) for each in arrays) > _LARGEST_EXAMPLE:
             continue
         values: dict[str, Any] = {each.name: np.zeros(each.shape) for each in arrays}

@@ -14,6 +14,7 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
+from autotune.core.dtypes import DTYPES
 from autotune.operations.cases import Case
 from autotune.operations.problem import Problem, multiplies
 
@@ -75,7 +76,7 @@ class Poke:
         self.flaw = ""
         self._told = case.told(problem.defined.sizes)
         self._problem = problem
-        self._scalars = case.scalars_of(problem.defined)
+        self._scalars = case.scalars_of(problem.defined, problem.dtype)
         self._reads_output = problem.defined.reads_output(self._scalars)
         self._memory = memory
         self._call = call
@@ -122,7 +123,7 @@ class Poke:
         self._call()
         before, old = memory.read("C", self._place), self._read(name, changed)
         stored = self._stored(name, changed)
-        memory.write(name, stored, old + math.sqrt(n) + 2)
+        memory.write(name, stored, old + self._step(old, n))
         change = self._read(name, changed) - old
         self._call()
         after = memory.read("C", self._place)
@@ -134,6 +135,12 @@ class Poke:
                 f"{before + expected:.6g}, once {self._name(name, changed)} has changed"
             )
         self._call()
+
+    def _step(self, old: float, terms: int) -> float:
+        """A change of a factor's element that shows in a sum of so many terms, and fits."""
+        if DTYPES[self._problem.dtype].kind == "integer":  # nothing is rounded
+            return 1 if old < 0 else -1
+        return math.sqrt(terms) + 2
 
     def _read(self, name: str, place: Place) -> float:
         return self._memory.read(name, self._stored(name, place))

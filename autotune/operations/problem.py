@@ -7,16 +7,17 @@ row-major, with N the reduction. BLAS calls our N "k" and our K "n".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol, Self
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
 
 from autotune.core.arguments import must
-from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES
+from autotune.core.dtypes import DEFAULT_DTYPE
 from autotune.core.errors import InputError, ProblemError
 from autotune.core.printable import shown
-from autotune.operations.fields import ACCURACIES as ACCURACIES
-from autotune.operations.fields import admits as admits
-from autotune.operations.fields import check_common, label_of, one_of, positive
+from autotune.operations.accuracy import ACCURACIES as ACCURACIES
+from autotune.operations.accuracy import admits as admits
+from autotune.operations.fields import Problem as Problem
+from autotune.operations.fields import check_common, one_of, positive
 from autotune.operations.fields import element_sizes as element_sizes
 from autotune.operations.formula import Formula
 from autotune.operations.operation import Operation
@@ -24,101 +25,6 @@ from autotune.operations.parts import Array, Operand
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 """Which of A and B is stored transposed, A first: "nt" means B is stored K x N."""
-
-
-class Problem(Protocol):
-    """What the engine needs to know of a problem, whatever the operation."""
-
-    @property
-    def operation(self) -> str:
-        """The operation's name: the first folder of a family's path."""
-        ...
-
-    @property
-    def defined(self) -> Operation:
-        """The operation itself."""
-        ...
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its sizes, in the operation's order."""
-        ...
-
-    @property
-    def dtype(self) -> str:
-        """Element type of the operands."""
-        ...
-
-    @property
-    def out_dtype(self) -> str | None:
-        """Element type of the result; None means `dtype`."""
-        ...
-
-    @property
-    def result_dtype(self) -> str:
-        """Element type of the result."""
-        ...
-
-    @property
-    def accuracy(self) -> str:
-        """The loosest accuracy class a kernel may have."""
-        ...
-
-    @property
-    def threads(self) -> int | None:
-        """Cap on CPU threads; None means all that the process may use."""
-        ...
-
-    @property
-    def layout(self) -> str:
-        """Which operands are stored transposed, where the operation leaves that open."""
-        ...
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes per element of the operands."""
-        ...
-
-    @property
-    def sizes(self) -> Mapping[str, int]:
-        """Names in scope of a family's expressions: the sizes and `element_sizes`."""
-        ...
-
-    @property
-    def operands(self) -> tuple[Array, ...]:
-        """The operands as stored, in the order of a call."""
-        ...
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations of the textbook algorithm."""
-        ...
-
-    @property
-    def traffic(self) -> int:
-        """Bytes of the operands, each moved once."""
-        ...
-
-    @property
-    def label(self) -> str:
-        """A short unique text, usable in a file name."""
-        ...
-
-    def named(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        """Stored operands as the formula means them.
-
-        Args:
-            arrays: by the operands' names.
-        """
-        ...
-
-    def key(self) -> dict[str, Any]:
-        """Every field as JSON-able values: the problem's part of a cache key."""
-        ...
-
-    def with_sizes(self, *shape: int) -> Self:
-        """The same problem at other sizes."""
-        ...
 
 
 class MatrixOperation(Operation):
@@ -157,7 +63,7 @@ OPERATIONS: Mapping[str, Operation] = {GEMM.name: GEMM}
 
 
 @dataclass(frozen=True, slots=True)
-class Gemm:
+class Gemm(Problem):
     """A general matrix product ``C[M x K] = alpha * A[M x N] @ B[N x K] + beta * C``.
 
     Attributes:
@@ -165,7 +71,7 @@ class Gemm:
         n: the reduction: columns of A, rows of B.
         k: columns of B and C.
         dtype: element type of A and B: a name or anything NumPy understands as a dtype.
-        out_dtype: element type of C; None means `dtype`.
+        out_dtype: element type of C; None means `dtype`, or the sums' of integers.
         layout: which operands are stored transposed; "nt" takes B as a K x N array.
         accuracy: the loosest accuracy class a kernel may have; empty means native for 16-bit
             operands, ieee for others.
@@ -208,11 +114,6 @@ class Gemm:
         check_common(self)
 
     @property
-    def operation(self) -> str:
-        """The operation's name."""
-        return self.defined.name
-
-    @property
     def defined(self) -> Operation:
         """The operation itself."""
         return GEMM
@@ -221,31 +122,6 @@ class Gemm:
     def shape(self) -> tuple[int, ...]:
         """m, n, k."""
         return self.m, self.n, self.k
-
-    @property
-    def flops(self) -> int:
-        """Multiplications and additions of the textbook algorithm: 2 M N K."""
-        return self.defined.evaluated(self.defined.flops, self.sizes)
-
-    @property
-    def traffic(self) -> int:
-        """Bytes of A, B and C, each moved once."""
-        return sum(each.nbytes for each in self.operands)
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes per element of A and B."""
-        return DTYPES[self.dtype].itemsize
-
-    @property
-    def result_dtype(self) -> str:
-        """Element type of C."""
-        return self.out_dtype or self.dtype
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """M, N, K and `element_sizes`: names in scope of a family's expressions."""
-        return {"M": self.m, "N": self.n, "K": self.k, **element_sizes(self.dtype)}
 
     @property
     def a_shape(self) -> tuple[int, int]:
@@ -270,11 +146,6 @@ class Gemm:
             Array("B", self.b_shape, self.dtype),
             Array("C", self.c_shape, self.result_dtype, written=True),
         )
-
-    @property
-    def label(self) -> str:
-        """Sizes, dtype and whatever differs from the defaults, joined with dashes."""
-        return label_of(self)
 
     def named(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """A, B and C as the formula means them: what is stored transposed, turned."""
@@ -306,8 +177,8 @@ def check_problem(problem: Any) -> None:
     Raises:
         InputError: it is something else; the message says what.
     """
-    defined = isinstance(getattr(problem, "defined", None), Operation)
-    must("problem", "a problem, like Gemm(96, 64, 80)", problem, defined)
+    expected = "a problem, like Gemm(96, 64, 80)"
+    must("problem", expected, problem, isinstance(problem, Problem))
 
 
 def multiplies(operation: Operation) -> bool:
@@ -345,3 +216,64 @@ def only_gemm(problem: Problem, where: str) -> Gemm:
             f"{problem.operation!r}: use target cpu or cuda"
         )
     return problem
+
+
+class ProductOperation(MatrixOperation):
+    """A matrix product whose formula is a user's own."""
+
+    __slots__ = ()
+
+    def at(self, shape: tuple[int, ...], **fields: Any) -> Product:
+        """The problem of one shape."""
+        m, n, k = shape
+        return Product(m, n, k, **fields, defined=self)
+
+    def problem_from_key(self, key: Mapping[str, Any]) -> Product:
+        """Rebuild a problem from its key.
+
+        Raises:
+            ProblemError: a field is missing, unknown, or out of range, or the formula is another.
+        """
+        return Product(**gemm_from_key(self.without_formula(key)).key(), defined=self)
+
+
+def product_operation(
+    name: str, formula: Formula, flops: str, *, finite: bool = False
+) -> ProductOperation:
+    """The operation that computes C from A, B and C by a formula.
+
+    Args:
+        name: what users call it.
+        formula: what C becomes.
+        flops: how many floating-point operations that takes: an expression over M, N and K.
+        finite: whether kernels are right for finite operands alone.
+
+    Raises:
+        InputError: the formula gives no matrix M x K.
+    """
+    return ProductOperation(
+        name,
+        GEMM.sizes,
+        FACTORS,
+        formula,
+        flops,
+        GEMM.scalars,
+        entry=GEMM.entry,
+        finite=finite,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Product(Gemm):
+    """C[M x K] from A[M x N] and B[N x K] by a formula of a user's own.
+
+    Attributes:
+        defined: the operation.
+    """
+
+    defined: Operation = field(kw_only=True)
+
+    def key(self) -> dict[str, Any]:
+        """Every field of a matrix product, and the formula."""
+        shared = {each.name: getattr(self, each.name) for each in fields(Gemm)}
+        return {**shared, "formula": self.defined.result.text}

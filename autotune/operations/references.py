@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Mapping
@@ -13,8 +14,8 @@ from numpy.typing import NDArray
 
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import ExpressionError, InputError
+from autotune.operations.accuracy import Tolerance
 from autotune.operations.cases import SPECIAL, Case
-from autotune.operations.deviation import Deviation, largest_deviation
 from autotune.operations.formula import Formula
 from autotune.operations.problem import Problem, multiplies
 from autotune.operations.python_reference import PythonReference
@@ -39,112 +40,56 @@ probability 2**-16."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tolerance:
-    """How far C may be from the float64 reference.
+class Deviation:
+    """The element of a result that is farthest off.
 
-    With S = |alpha| |A| |B| + |beta| |C0|, the error of element ij may be `factor` times S_ij, or,
-    where the class promises accuracy only in norm, `factor` times the largest element of S; and
-    `rounding` times the magnitude of the reference; and `absolute`.
+    Attributes:
+        error: relative to what is allowed; 1 is the limit, NaN where the result is NaN and must
+            not be.
+        place: its indices; None where no single element is known to be off.
+        found: its value.
+        expected: what it should be.
     """
 
-    factor: float
-    normwise: bool
-    rounding: float = 0.0
-    absolute: float = 0.0
+    error: float
+    place: tuple[int, ...] | None = None
+    found: float = math.nan
+    expected: float = math.nan
 
-    @classmethod
-    def of(
-        cls, accuracy: str, dtype: str, sizes: tuple[int, ...], out_dtype: str | None = None
-    ) -> Tolerance:
-        """The tolerance of an accuracy class.
 
-        Operands are taken as they were drawn, in their own type: they are exact. What follows is
-        about the type that products are summed in, float32 for operands of 16 bits, whose
-        products it holds exactly (2 x 11 and 2 x 8 bits of significand fit 24): eps is of that
-        type, u = eps / 2.
+def largest_deviation(
+    values: NDArray[Any], expected: NDArray[Any], allowed: NDArray[Any]
+) -> Deviation:
+    """The element that is farthest off.
 
-        `ieee`: 16 eps. For any data, rounding errors of an inner product are within n u S and,
-        with high probability, within a multiple of sqrt(n) u S; for data of mean zero, as used
-        here, within a multiple of u S that does not grow with n at all, whatever the order of
-        summation (Higham and Mary, "Sharper probabilistic backward error analysis for basic
-        linear algebra kernels with random data", SIAM J. Sci. Comput. 42, 2020). The worst
-        order, one running sum, stays below 3 eps up to n = 32768. The rest is margin, and covers
-        the rounding of the reference itself where the problem is float64. A dropped or doubled
-        term is off by about 1/n: thousands of eps at n = 4096.
+    Where NaN or infinity is expected, or more than the type of the values holds, the same must be
+    there.
 
-        `strassen`: 8 eps 4.5^(L/2), L recursion levels down to 32. The bound of one level of
-        Winograd's variant grows by 18 where the textbook product grows by 4
-        (Higham, "Accuracy and Stability of Numerical Algorithms", 2nd edition, section 23.2.2;
-        Strassen's own by 12), so relative to S by 4.5; rounding errors of random data add up
-        like a random walk, by its square root. Measured: a factor of 2.1 to 2.4 per level.
-        The bound is one for finite operands, and only those are checked: it alone of the classes
-        is exempt from what `Case.special` operands ask for. An Inf or NaN in A or B makes Inf or
-        NaN of elements of C that are finite in the textbook product, since whole blocks are added
-        and subtracted before they are multiplied; in every other class it stays in its row of A,
-        or its column of B.
-
-        `native`: (16 + sqrt n) eps, n the reduction. Tensor cores hold products of 16-bit operands
-        exactly, but truncate: addends, when they are brought to the largest exponent, and every
-        sum of a block of 4 to 16 products with what was there (Fasi, Higham, Mikaitis and Pranesh,
-        "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science 7:e330, 2021). What is
-        cut off always points to zero, so it does not average out: in one accumulator each of n / 4
-        sums loses up to eps of itself, which for data of one sign adds up to n eps / 8 on average.
-        For data of mean zero, as used here, a sum is a random walk: for the largest of some 2^24
-        elements, 5.5 deviations, the losses add up to 0.5 sqrt(n) eps S.
-
-        `tf32`: (16 + sqrt n) eps, and 2^-10 min(1, 10 / sqrt n) for operands rounded to 11 bits of
-        significand. Two roundings change a product by 2^-10 of itself at most, and by that a sum
-        by 2^-10 S. They are of either sign: by Hoeffding's inequality an element is off by more
-        than 6 2^-10 sqrt(sum of squared products) with a chance of 2 exp(-18), and that root is at
-        most 1.6 S / sqrt(n) for normal data, 1.4 for uniform.
-
-        A result of another type than the sums is rounded to it, once, at the end: off by at most
-        u' |C_ij|, where u' is that type's unit roundoff, and among its subnormal numbers by half
-        the smallest one (Higham, section 2.1, where (2.8) adds the second to the first).
-        C_ij is what was summed; that it differs from the reference adds u' times the above, which
-        the margin holds. This part is relative to the result, not to S: data of mean zero cancel,
-        so that |C_ij| is about S_ij / sqrt(n). A kernel that rounds every partial sum to 16 bits
-        is off by a random walk of such roundings, and stands out; within u' S_ij it would not.
-
-        Args:
-            accuracy: the accuracy class of the kernel.
-            dtype: element type of the operands.
-            sizes: of the problem; of a product M, N (the reduction) and K.
-            out_dtype: element type of the result; None means `dtype`.
-
-        Raises:
-            InputError: no tolerance is known for the class, or for what is no product.
-        """
-        sums, result = DTYPES[dtype].accumulated, DTYPES[out_dtype or dtype]
-        eps = 2 * sums.unit_roundoff
-        final = (0.0, 0.0) if result is sums else (result.unit_roundoff, result.smallest / 2)
-        if accuracy == "ieee":
-            return cls(16 * eps, False, *final)
-        if accuracy == "strassen":
-            levels = max(0, math.ceil(math.log2(min(sizes) / 32)))
-            return cls(8 * eps * 4.5 ** (levels / 2), True, *final)
-        if accuracy not in ("native", "tf32"):
-            raise InputError(
-                f"accuracy must be ieee, native, tf32 or strassen to be verified, got {accuracy!r}"
-            )
-        if len(sizes) != 3:
-            raise InputError(f"accuracy {accuracy} is for matrix products: use ieee")
-        root = math.sqrt(sizes[1])
-        rounded = 2.0**-10 * min(1.0, 10 / root) if accuracy == "tf32" else 0.0
-        return cls((16 + root) * eps + rounded, False, *final)
-
-    def allowed(self, scale: Matrix, largest: float, expected: Matrix) -> Matrix:
-        """How far each element may be off.
-
-        Args:
-            scale: S.
-            largest: its largest element.
-            expected: the reference.
-        """
-        allowed = np.multiply(self.factor, largest if self.normwise else scale)
-        if self.rounding:
-            allowed = allowed + self.rounding * np.abs(expected) + self.absolute
-        return np.asarray(allowed)
+    Args:
+        values: what was computed.
+        expected: what it should be, in float64.
+        allowed: how far each element may be off.
+    """
+    numbers = values.astype(np.float64, copy=False)
+    with np.errstate(all="ignore"):
+        error = np.abs(numbers - expected)
+        # Where nothing may be off nothing is, as above the diagonal of a triangle.
+        exact = (allowed == 0) & (error == 0)
+        relative = np.divide(error, allowed, out=error)
+        relative[np.broadcast_to(exact, relative.shape)] = 0
+        largest = float(relative.max())
+        if largest <= 1:
+            return Deviation(largest)
+        # What the type cannot hold as a number is compared as it holds it.
+        stored = expected.astype(values.dtype).astype(np.float64)
+        beyond = ~np.isfinite(stored)
+        same = beyond & ((stored == numbers) | np.isnan(stored) & np.isnan(numbers))
+        relative[beyond & ~(relative <= 1)] = np.inf
+        # How far a number may be off is not known where terms that it does not show are infinite.
+        relative[same | ~beyond & np.isnan(allowed) & np.isfinite(numbers)] = 0
+    worst = np.where(np.isnan(relative), np.inf, relative).argmax()
+    place = tuple(map(int, np.unravel_index(worst, relative.shape)))
+    return Deviation(float(relative[place]), place, float(numbers[place]), float(expected[place]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -186,11 +131,13 @@ class Drawn:
     def _of(cls, case: Case, problem: Problem, rng: np.random.Generator) -> Drawn:
         here = problem.with_sizes(*case.sizes)
         defined = problem.defined
-        scalars = case.scalars_of(defined)
+        scalars = case.scalars_of(defined, problem.dtype)
         # In a long sum a large term drowns the rest, of which tensor cores cut off too much then.
         large = multiplies(defined) and case.sizes[1] <= _SHORT
         inputs = {
-            each.name: _random(rng, each.shape, case.distribution, each.dtype, large)
+            each.name: _random(
+                rng, each.shape, case.distribution, each.dtype, large, max(case.sizes)
+            )
             for each in here.operands
             if not each.written
         }
@@ -388,13 +335,32 @@ def _pick(count: int, rng: np.random.Generator) -> NDArray[np.int64]:
 
 
 def _random(
-    rng: np.random.Generator, shape: tuple[int, ...], distribution: str, dtype: str, large: bool
+    rng: np.random.Generator,
+    shape: tuple[int, ...],
+    distribution: str,
+    dtype: str,
+    large: bool,
+    terms: int = 1,
 ) -> Matrix:
-    """Random elements; of `SPECIAL` ones a few are not, or powers of two, `large` if they may."""
+    """Random elements of a type, drawn by its kind.
+
+    Args:
+        rng: draws them.
+        shape: of the array.
+        distribution: of floating elements; integers are uniform.
+        dtype: element type.
+        large: whether elements of `SPECIAL` operands may be large.
+        terms: products of integers that are summed, at most: so many fit.
+    """
+    row = DTYPES[dtype]
+    if row.kind == "integer":
+        sums = 8 * row.accumulated.itemsize - 3  # a scalar may double them
+        limit = min(math.isqrt(2**sums // terms), int(np.iinfo(row.numpy).max))
+        return rng.integers(-limit, limit, shape, row.numpy, endpoint=True)
     normal = distribution == "normal"
     values = rng.normal(size=shape) if normal else rng.uniform(-1, 1, shape)
     if distribution == SPECIAL:
-        power = (20 if DTYPES[dtype].smallest < 2.0**-100 else 5) if large else 3
+        power = (20 if row.smallest < 2.0**-100 else 5) if large else 3
         chosen = (np.nan, np.inf, -np.inf, 0.0, -0.0, 2.0**power, -(2.0**power), 2.0**-power)
         # What is read again beyond an edge, to be multiplied by zero, is the last element: it must
         # be all that is not finite in its row and column.
@@ -403,9 +369,20 @@ def _random(
         places = rng.permutation(inner)[: min(several, 1 + inner.size // 8)]
         values.flat[places] = np.resize(rng.permutation(chosen), len(places))
         values.flat[-1] = np.inf
-    drawn = values.astype(DTYPES[dtype].numpy)
-    if drawn.size > 1 and (drawn == drawn.reshape(-1)[0]).all():
-        raise InputError(
-            f"operands of {dtype} cannot be verified: random elements are all {drawn.flat[0]}"
-        )
+    drawn = values.astype(row.numpy)
+    _check_varied(dtype)
     return drawn
+
+
+@functools.cache
+def _check_varied(dtype: str) -> None:
+    """Refuse a type whose random elements come out equal, which shows nothing.
+
+    Raises:
+        InputError: they do.
+    """
+    drawn = np.linspace(-1, 1, 64)[1:-1].astype(DTYPES[dtype].numpy)
+    if (drawn == drawn[0]).all():
+        raise InputError(
+            f"operands of {dtype} cannot be verified: random elements are all {drawn[0]}"
+        )

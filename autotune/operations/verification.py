@@ -15,18 +15,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from autotune.operations.accuracy import ACCURACIES, Tolerance
 from autotune.operations.cases import Case
-from autotune.operations.deviation import Deviation
 from autotune.operations.guarded import GuardedArray
 from autotune.operations.parts import Array
 from autotune.operations.poke import Place
 from autotune.operations.problem import Problem, multiplies
-from autotune.operations.references import Drawn, Matrix, Tolerance
+from autotune.operations.references import Deviation, Drawn, Matrix
 
 Kernel: TypeAlias = Callable[..., object]
-
-SPREADING = "strassen"
-"""The accuracy class whose kernels spread NaN and infinity over numbers; see `Tolerance.of`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +92,7 @@ def grade(case: Case, problem: Problem, accuracy: str, worst: Deviation) -> Verd
     """
     if worst.error <= 1:
         return Verdict(worst.error)
-    if case.special and accuracy == SPREADING:
+    if case.special and ACCURACIES[accuracy].spreads:
         return Verdict(0.0)
     # The NaN of a comparison with NaN is a fault without size.
     error = math.inf if math.isnan(worst.error) else worst.error
@@ -151,7 +148,7 @@ class Check:
     ) -> None:
         self.case = case
         self.problem = problem.with_sizes(*case.sizes)
-        self._scalars = tuple(case.scalars_of(problem.defined).values())
+        self._scalars = tuple(case.scalars_of(problem.defined, problem.dtype).values())
         self._cases = (case, *(case.drawn_from(each) for each in others))
         self._contents = [Drawn.of(each, problem, rng) for each in self._cases]
         self._turn = 0

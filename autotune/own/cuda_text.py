@@ -10,8 +10,8 @@ from autotune.core.dtypes import DTYPES, USUAL_DTYPES
 from autotune.core.errors import InputError
 from autotune.core.suggestions import must_be
 from autotune.families.headers import blanked
-from autotune.operations.entry import Kind
 from autotune.operations.operation import Operation
+from autotune.operations.parts import Kind
 from autotune.own.definition import Definition
 from autotune.own.verbatim import raw
 

@@ -11,8 +11,9 @@ from operation_examples import entry_values
 from autotune.core.configuration import Value
 from autotune.core.limits import CudaLimits
 from autotune.families.family import KernelFamily
+from autotune.operations.accuracy import Tolerance
 from autotune.operations.operation import Operation
-from autotune.operations.references import Case, Drawn, Tolerance
+from autotune.operations.references import Case, Drawn
 
 _MISALIGNED = (0, 0, 1, 3)
 """Elements that operands are off a 16-byte boundary, by turns."""

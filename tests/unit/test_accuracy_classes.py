@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from autotune import Gemm, find_operation
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError
-from autotune.operations.problem import admits
-from autotune.operations.references import FullReference, Tolerance
+from autotune.operations.accuracy import ACCURACIES, Tolerance, admits
+from autotune.operations.references import FullReference
 
 Matrix = NDArray[np.float64]
 
@@ -154,3 +154,24 @@ def test_kernels_that_promise_more_serve_every_class() -> None:
     assert not admits("ieee", "native")
     assert not admits("ieee", "tf32")
     assert not admits("native", "tf32")
+
+
+@pytest.mark.parametrize("offered", ACCURACIES)
+def test_a_class_serves_those_whose_bounds_are_looser(offered: str) -> None:
+    def factor(accuracy: str) -> float:
+        return Tolerance.of(accuracy, "float32", (512, 512, 512)).factor
+
+    served = [wanted for wanted in ACCURACIES if admits(wanted, offered)]
+    assert offered in served
+    assert all(factor(offered) <= factor(wanted) for wanted in served)
+    assert {"ieee": 6, "fp32": 3}.get(offered, 1) == len(served)
+
+
+def test_normwise_errors_of_small_elements_may_be_large() -> None:
+    scale = np.array([[1.0, 1e-6]])
+    normwise, elementwise = (
+        Tolerance.of(accuracy, "float32", (1, 64, 2)).allowed(scale, 1.0, scale)
+        for accuracy in ("fp32-normwise", "fp32")
+    )
+    assert np.ptp(normwise) == 0
+    assert elementwise[0, 1] < 1e-5 * float(np.max(normwise))

@@ -454,7 +454,7 @@ class TestOwnOperations:
 
     @staticmethod
     def stored(family: KernelFamily) -> str:
-        from autotune.operations.product import Product
+        from autotune.operations.problem import Product
 
         problem = Product(64, 64, 64, defined=family.defined)
         device: Device = make_target("cpu").device(problem)

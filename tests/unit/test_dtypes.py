@@ -67,7 +67,7 @@ def test_what_is_not_known_keeps_its_name() -> None:
     assert from_typestr("<i4") == "<i4"
     assert from_dlpack(0, 32, 1) == "kind 0 of 32"
     assert set(USUAL_DTYPES) == {"float32", "float64"}
-    assert set(WORDS) == {row.itemsize for row in ROWS}
+    assert {row.itemsize for row in ROWS} <= set(WORDS)
 
 
 def test_bfloat16_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,8 +22,7 @@ from autotune.families.family import KernelFamily
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.evaluator import Effort
 from autotune.operations.formula import Formula
-from autotune.operations.problem import GEMM
-from autotune.operations.product import Product
+from autotune.operations.problem import GEMM, Product
 from autotune.targets.registry import make_target
 
 FOLDER = Path(__file__).parents[2] / "examples" / "triangular"

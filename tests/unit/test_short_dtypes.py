@@ -9,9 +9,9 @@ import pytest
 
 from autotune.core.dtypes import DTYPES
 from autotune.operations import references
+from autotune.operations.accuracy import Tolerance
 from autotune.operations.cases import SMALL_CASES, Case
 from autotune.operations.problem import Gemm
-from autotune.operations.references import Tolerance
 from autotune.operations.verification import Check
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError
 from autotune.operations import references
+from autotune.operations.accuracy import Tolerance
 from autotune.operations.cases import PRODUCT_CASES, SMALL_CASES, Case, special_cases
 from autotune.operations.guarded import LINE_OFFSET, GuardedArray
 from autotune.operations.problem import Gemm
-from autotune.operations.references import Tolerance
 from autotune.operations.verification import ProductCheck
 
 LAYOUTS = ["nn", "nt", "tn", "tt"]
@@ -415,8 +415,10 @@ def test_a_guarded_matrix_is_nan_until_it_is_written(dtype: str) -> None:
 
 
 def test_an_unknown_class_has_no_tolerance() -> None:
-    with pytest.raises(InputError, match="ieee, native, tf32 or strassen"):
-        Tolerance.of("fp32", "float32", (1, 1, 1))
+    with pytest.raises(InputError, match="must be one of ieee, fp32, .*, strassen, got 'fp64'"):
+        Tolerance.of("fp64", "float32", (1, 1, 1))
+    with pytest.raises(InputError, match="fp32 is for matrix products: use ieee"):
+        Tolerance.of("fp32", "float32", (1, 1))
 
 
 class DropsNan(Textbook):

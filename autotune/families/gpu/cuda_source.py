@@ -13,9 +13,9 @@ from autotune.families.epilogue_text import CUDA_NAME, EpilogueText, cuda_epilog
 from autotune.families.family import KernelFamily
 from autotune.families.gpu.c_expression import c_text, functions_of
 from autotune.families.templating import template_path
-from autotune.operations.entry import Argument, Kind
 from autotune.operations.epilogue import Epilogue
 from autotune.operations.operation import Operation
+from autotune.operations.parts import Argument, Kind
 from autotune.space.restriction import whole_divisions
 
 _ESTIMATE = "registers"

@@ -196,7 +196,7 @@ def inputs_of(
             continue
         rows, columns = (int(parsed(text).evaluate(sizes)) for text in operand.shape)
         if operand.written:
-            dtype = program.out_dtype or program.dtype
+            dtype = program.out_dtype or DTYPES[program.dtype].result
             mapped[name] = Output(name, dtype, (rows, columns), maps[name])
             continue
         if support is None:

@@ -13,7 +13,7 @@ from autotune.gpu.launch.inputs import inputs_of, packing, together
 from autotune.gpu.launch.scratch import Scratch
 from autotune.gpu.nvidia.driver.context import activated, describe, driver_errors, is_current
 from autotune.gpu.nvidia.driver.interface import driver
-from autotune.operations.entry import Kind, operand_arguments
+from autotune.operations.parts import Kind, operand_arguments
 from autotune.operations.problem import GEMM
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ def support_source(dtype: str, out_dtype: str | None = None) -> Source:
         dtype: element type of the operands.
         out_dtype: element type of results; None means `dtype`.
     """
-    result, word = DTYPES[out_dtype or dtype], DTYPES[dtype].word
+    result, word = DTYPES[out_dtype or DTYPES[dtype].result], DTYPES[dtype].word
     text = resources.files("autotune.gpu.launch").joinpath("support.cu").read_text()
     types = f"typedef {result.c_type} T;\ntypedef {word.c_type} WORD;\n"
     return Source(f"{includes(result)}{types}\n{text}", "transpose", (), "cuda")

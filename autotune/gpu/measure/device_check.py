@@ -12,8 +12,8 @@ from autotune.gpu.measure.memory import Slab, operands
 from autotune.gpu.measure.placement import Placement, lay_out
 from autotune.gpu.measure.support import Support, pack_signs, upload
 from autotune.gpu.nvidia.driver.interface import driver
-from autotune.operations.deviation import Deviation
-from autotune.operations.references import Drawn, FullReference, SampledReference, Tolerance
+from autotune.operations.accuracy import Tolerance
+from autotune.operations.references import Deviation, Drawn, FullReference, SampledReference
 from autotune.operations.verification import Verdict, find_flaw, grade
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class DeviceCheck:
     def arguments(self) -> tuple[float, ...]:
         """What a launch is called with."""
         placed = operands(self.slab.layout, self.slab.base)
-        return (*placed, *self.case.scalars_of(self.problem.defined).values())
+        return (*placed, *self.case.scalars_of(self.problem.defined, self.problem.dtype).values())
 
     def prepare(self) -> None:
         """Put C into its state before a launch: NaNs, or its values where beta is not zero."""

@@ -71,7 +71,8 @@ class MirrorCheck:
     @property
     def arguments(self) -> tuple[float, ...]:
         """What a launch is called with."""
-        scalars = self.case.scalars_of(self._host.problem.defined)
+        problem = self._host.problem
+        scalars = self.case.scalars_of(problem.defined, problem.dtype)
         return (*operands(self.slab.layout, self.slab.base), *scalars.values())
 
     def turn(self) -> None:
