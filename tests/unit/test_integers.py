@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -40,10 +40,9 @@ Product = Callable[..., None]
 
 
 @pytest.fixture(autouse=True)
-def rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def rows(monkeypatch: pytest.MonkeyPatch) -> None:
     for row in (INT32, INT8):
         monkeypatch.setitem(DTYPES, row.name, row)  # type: ignore[arg-type]
-    yield
 
 
 def textbook(a: Any, b: Any, c: Any, alpha: int, beta: int) -> None:
