@@ -7,15 +7,15 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from autotune.core.dtypes import DEFAULT_DTYPE
+from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES
 from autotune.core.errors import ExpressionError, InputError, ProblemError
 from autotune.core.printable import shown
 from autotune.core.suggestions import must_be
-from autotune.operations.fields import Problem, check_common, element_sizes, positive
+from autotune.operations.fields import check_common, element_sizes, positive
 from autotune.operations.formula import Formula, misfit, shape_text
 from autotune.operations.parts import (
     Argument,
@@ -207,12 +207,10 @@ class Operation:
         count = len(self.sizes)
         rule = ">= 1"
         if len(parts) == count and all(part.isascii() and part.isdigit() for part in parts):
-            if all(len(part.lstrip("0")) < 20 for part in parts):
-                sizes = tuple(map(int, parts))
-                if min(sizes) >= 1:
-                    return sizes
-            else:
+            if any(len(part.lstrip("0")) >= 20 for part in parts):
                 rule = "< 2^63"
+            elif min(sizes := tuple(map(int, parts))) >= 1:
+                return sizes
         words = {1: "one whole number", 2: "two whole numbers", 3: "three whole numbers"}
         raise ProblemError(
             f"a shape is {self.shape_text} with {words.get(count, f'{count} whole numbers')} "
@@ -274,6 +272,107 @@ class Operation:
         fields.pop("operation", None)
         sizes = {name: fields.pop(name.lower(), None) for name in self.sizes}
         return self.problem(**sizes, **fields)
+
+
+class Problem:
+    """A problem: an operation at one shape, of one element type.
+
+    Fields, which a problem never changes:
+        defined: the operation.
+        shape: its sizes, in the operation's order.
+        dtype: element type of the operands.
+        out_dtype: element type of the result; None means the usual one.
+        accuracy: the loosest accuracy class a kernel may have.
+        threads: cap on CPU threads; None means all that the process may use.
+        layout: which operands are stored transposed, where the operation leaves that open.
+    """
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:  # fields of some, properties of others
+
+        @property
+        def defined(self) -> Operation: ...  # noqa: D102
+
+        @property
+        def shape(self) -> tuple[int, ...]: ...  # noqa: D102
+
+        @property
+        def dtype(self) -> str: ...  # noqa: D102
+
+        @property
+        def out_dtype(self) -> str | None: ...  # noqa: D102
+
+        @property
+        def accuracy(self) -> str: ...  # noqa: D102
+
+        @property
+        def threads(self) -> int | None: ...  # noqa: D102
+
+        @property
+        def layout(self) -> str: ...  # noqa: D102
+
+    @property
+    def operation(self) -> str:
+        """The operation's name: the first folder of a family's path."""
+        return self.defined.name
+
+    @property
+    def result_dtype(self) -> str:
+        """Element type of the result."""
+        return self.out_dtype or DTYPES[self.dtype].result
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element of the operands."""
+        return DTYPES[self.dtype].itemsize
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes by name and `element_sizes`: names in scope of a family's expressions."""
+        named = zip(self.defined.sizes, self.shape, strict=True)
+        return {**dict(named), **element_sizes(self.dtype)}
+
+    @property
+    def operands(self) -> tuple[Array, ...]:
+        """The operands as stored, in the order of a call."""
+        return self.defined.arrays(self.sizes, self.dtype, self.result_dtype)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the textbook algorithm, as the operation counts them."""
+        return self.defined.evaluated(self.defined.flops, self.sizes)
+
+    @property
+    def traffic(self) -> int:
+        """Bytes of the operands, each moved once."""
+        return sum(each.nbytes for each in self.operands)
+
+    @property
+    def label(self) -> str:
+        """Sizes, dtype and whatever differs from the defaults, as part of a file name."""
+        parts = ["x".join(map(str, self.shape)), self.dtype]
+        if self.out_dtype is not None:
+            parts.append(f"to-{self.out_dtype}")
+        if self.layout != "nn":
+            parts.append(self.layout)
+        if self.accuracy != DTYPES[self.dtype].accuracy:
+            parts.append(self.accuracy)
+        if self.threads is not None:
+            parts.append(f"{self.threads}-thread" + ("s" if self.threads > 1 else ""))
+        return "-".join(parts)
+
+    def named(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """Stored operands, by name, as the formula means them."""
+        return dict(arrays)
+
+    def key(self) -> dict[str, Any]:
+        """Every field as JSON-able values: the problem's part of a cache key."""
+        raise NotImplementedError
+
+    def with_sizes(self, *shape: int) -> Self:
+        """The same problem at other sizes; raises ProblemError where one is out of range."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)

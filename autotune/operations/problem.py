@@ -16,11 +16,11 @@ from autotune.core.errors import InputError, ProblemError
 from autotune.core.printable import shown
 from autotune.operations.accuracy import ACCURACIES as ACCURACIES
 from autotune.operations.accuracy import admits as admits
-from autotune.operations.fields import Problem as Problem
 from autotune.operations.fields import check_common, one_of, positive
 from autotune.operations.fields import element_sizes as element_sizes
 from autotune.operations.formula import Formula
 from autotune.operations.operation import Operation
+from autotune.operations.operation import Problem as Problem
 from autotune.operations.parts import Array, Operand
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
