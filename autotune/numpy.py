@@ -22,7 +22,7 @@ from autotune.arrays.host import PLAIN
 from autotune.arrays.libraries import NUMPY
 from autotune.arrays.library import Descriptor
 from autotune.core.errors import OperandError
-from autotune.runtime.remembered import Remembered
+from autotune.core.session import Remembered
 from autotune.runtime.serving import served, turning
 
 if TYPE_CHECKING:

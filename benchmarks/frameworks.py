@@ -24,7 +24,7 @@ from gpu_environment import GpuWatch, describe_gpu, read_gpu
 from torch.nn import functional
 
 from autotune import Gemm, tune
-from autotune.runtime.remembered import forget
+from autotune.core.session import forget
 from autotune.torch import mm, use_tuned
 
 Call = Callable[[], Any]

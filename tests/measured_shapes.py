@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from textbook_family import tune_textbook
 
+from autotune.core.session import forget
 from autotune.runtime import routes, turns
-from autotune.runtime.remembered import forget
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

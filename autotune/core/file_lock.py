@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from autotune.core import session
+
 
 @contextlib.contextmanager
 def alone(path: Path) -> Iterator[None]:
@@ -45,5 +47,4 @@ def _after_fork_in_child() -> None:
     _HELD.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+session.at_fork(child=_after_fork_in_child)

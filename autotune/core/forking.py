@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import threading
 from typing import Any
+
+from autotune.core import session
 
 LOADING = threading.RLock()
 """Held while a kernel is looked up, rendered, compiled or loaded: threads that want one wait for
@@ -66,9 +67,4 @@ def _threading_layer() -> str | None:
         return None
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork,
-        after_in_parent=_release,
-        after_in_child=_after_fork_in_child,
-    )
+session.at_fork(before=_before_fork, parent=_release, child=_after_fork_in_child)

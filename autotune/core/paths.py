@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import functools
 import os
 import stat
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import platformdirs
 
+from autotune.core import session
 from autotune.core.errors import AutotuneError, CacheError, InputError
 from autotune.core.printable import shown
 
@@ -22,7 +22,7 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 """Errors that say that there is no room left, on the disk or for the user."""
 
 
-@functools.cache
+@session.cached()
 def data_dir(name: str) -> Path:
     """The folder of shipped data called `name`: "templates", "search_spaces" or "cache".
 

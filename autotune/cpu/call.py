@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune.arrays.host import check_operands
+from autotune.core import session
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError
 from autotune.core.forking import LOADING, threads_are_lost
@@ -242,8 +242,7 @@ def _after_fork_in_child() -> None:
         _THREADED.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+session.at_fork(child=_after_fork_in_child)
 
 
 def _reals(scalars: Mapping[str, Any]) -> dict[str, float]:

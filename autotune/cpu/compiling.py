@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING
 
+from autotune.core import session
 from autotune.core.errors import CompileError
 from autotune.cpu.numba_start import import_numba
 from autotune.families.compiled_files import CompiledFiles
@@ -36,7 +36,7 @@ def is_compiled(path: Path) -> bool:
     return CompiledFiles(path).made_by(_numba_version())
 
 
-@functools.cache
+@session.cached()
 def _numba_version() -> str:
     return metadata.version("numba")
 

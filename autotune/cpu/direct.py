@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import itertools
 import sys
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.core import session
 from autotune.core.dtypes import DTYPES
 from autotune.core.paths import data_dir
 from autotune.families.modules import load_module
@@ -75,7 +75,7 @@ class _Caller:
     constants: tuple[int, ...]
 
 
-_CALLERS: dict[CpuKernel, _Caller | None] = {}
+_CALLERS: dict[CpuKernel, _Caller | None] = session.keep("compiled calls", {}, lasting=True)
 """By kernel; None where there is no such call."""
 
 
@@ -173,7 +173,7 @@ def _function(module: ModuleType, plan: _Plan) -> Callable[..., bool]:
     return call
 
 
-@functools.cache
+@session.cached()
 def _new_function() -> Any:
     """`PyCFunction_NewEx`, with a prototype of our own: that of `ctypes.pythonapi` is shared."""
     prototype = ctypes.PYFUNCTYPE(
@@ -194,7 +194,7 @@ def _address(entry: Any, program: CpuProgram) -> int | None:
     return int(only.library.get_pointer_to_function(only.fndesc.llvm_func_name))
 
 
-@functools.cache
+@session.cached()
 def _arrays_are_legible(dtype: np.dtype[Any]) -> bool:
     """Whether an array's fields are where the template looks for them.
 

@@ -6,7 +6,6 @@ On Linux from ``/proc`` and ``/sys``; elsewhere, and where those are hidden, wha
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 import platform
@@ -15,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.core import session
 from autotune.core.device import SETTINGS, Device, DeviceFingerprint
 from autotune.core.errors import MissingDependencyError
 from autotune.core.limits import CpuLimits
@@ -118,7 +118,7 @@ def read_cpu() -> Device:
     )
 
 
-@functools.cache
+@session.cached()
 def _processor() -> _Processor:
     model = parse_cpuinfo(text_of(Path("/proc/cpuinfo")))
     caches = read_caches(Path("/sys/devices/system/cpu/cpu0/cache"))

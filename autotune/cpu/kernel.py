@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune.arrays.host import element_strides
+from autotune.core import session
 from autotune.core.configuration import Configuration
 from autotune.core.facts import unchanged
 from autotune.core.forking import LOADING, WORKQUEUE
@@ -36,10 +37,14 @@ if TYPE_CHECKING:
     from autotune.operations.problem import Problem
 
 
-_KERNELS: dict[CpuProgram, CpuKernel] = {}
+_KERNELS: dict[CpuProgram, CpuKernel] = session.keep(
+    "kernels of Numba by program", {}, lasting=True
+)
 """Their kernels: one serves all sizes, since an entry takes them as arguments."""
 
-_MADE: dict[tuple[KernelFamily, Configuration, str, str, Path], CpuKernel] = {}
+_MADE: dict[tuple[KernelFamily, Configuration, str, str, Path], CpuKernel] = session.keep(
+    "kernels of Numba by configuration", {}, lasting=True
+)
 """The same by what they were made of: a family as it was read, a configuration, dtype and layout,
 and the folder of programs."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
+from autotune.core import session
 from autotune.core.errors import UnavailableError
 from autotune.core.forking import LOADING
 
@@ -41,7 +41,7 @@ def working() -> Iterator[None]:
         ) from error
 
 
-@functools.cache
+@session.cached()
 def _imported() -> Any:
     """Numba, or the error that says why there is none; it is not imported twice.
 

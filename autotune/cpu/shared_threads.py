@@ -11,13 +11,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import functools
-import os
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.core import session
 from autotune.cpu.numba_start import import_numba
 from autotune.cpu.thread_limits import lent_threads
 
@@ -58,7 +57,7 @@ def loops_of_kernels() -> Iterator[None]:
             llvm.add_symbol(_NAME, numbas)
 
 
-@functools.cache
+@session.cached()
 def _loop() -> Any:
     """What has the loop; None where NumPy's BLAS lends no threads, or the user named a layer."""
     import llvmlite.binding as llvm
@@ -114,5 +113,4 @@ def _reopen() -> None:
 
 
 atexit.register(_close)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_close, after_in_parent=_reopen, after_in_child=_reopen)
+session.at_fork(before=_close, parent=_reopen, child=_reopen)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import math
 import sys
 from typing import TYPE_CHECKING, Any
 
 import threadpoolctl
 
+from autotune.core import session
 from autotune.core.processors import integer_of
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def lent_threads() -> tuple[Any, int] | None:
         return None
 
 
-@functools.lru_cache(maxsize=1)
+@session.cached(most=1)
 def _libraries(modules: int) -> threadpoolctl.ThreadpoolController:
     return threadpoolctl.ThreadpoolController()
 

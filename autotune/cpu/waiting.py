@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import os
 
+from autotune.core import session
 from autotune.cpu.numba_start import import_numba, working
 
 SPIN = "20000"
@@ -21,7 +21,7 @@ turns of 10 milliseconds, and 70 to 135 in all with 20,000.
 _VARIABLE = "GOMP_SPINCOUNT"
 
 
-@functools.cache
+@session.cached()
 def start_threads() -> None:
     """Start Numba's threads, which wait briefly unless the environment says how they wait.
 

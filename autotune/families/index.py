@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autotune.core import session
 from autotune.core.errors import CacheError
 from autotune.core.facts import FILE, Facts, Stamp, stamps_of, unchanged
 from autotune.core.paths import check_trusted, private_folder
@@ -99,8 +100,10 @@ class FamilyEntry:
         return known[1]
 
 
-_ENTRIES: dict[FamilyFile, FamilyEntry] = {}
-_FAMILIES: dict[tuple[Path, Path | None], tuple[FamilyEntry, KernelFamily]] = {}
+_ENTRIES: dict[FamilyFile, FamilyEntry] = session.keep("entries of families", {}, lasting=True)
+_FAMILIES: dict[tuple[Path, Path | None], tuple[FamilyEntry, KernelFamily]] = session.keep(
+    "families", {}, lasting=True
+)
 
 
 class Families(Mapping[str, "KernelFamily"]):

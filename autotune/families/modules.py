@@ -8,6 +8,7 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
+from autotune.core import session
 from autotune.core.errors import AutotuneError, CacheError, CompileError
 from autotune.core.file_lock import alone
 from autotune.core.forking import LOADING
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-_MODULES: dict[Path, ModuleType] = {}
+_MODULES: dict[Path, ModuleType] = session.keep("emitted modules", {}, lasting=True)
 """The emitted modules of this process, by path. They stay, as modules do."""
 
 

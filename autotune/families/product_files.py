@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autotune.core import session
 from autotune.core.facts import Stamp, stamps_of
 from autotune.core.toml_table import Table
 from autotune.families.operation_file import OPERATION_FILE, read_operation
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from autotune.operations.operation import Operation
 
-_PRODUCTS: dict[Stamp, Operation | None] = {}
+_PRODUCTS: dict[Stamp, Operation | None] = session.keep("operation files", {}, lasting=True)
 """Of files as they were: the operation where it is a product, else None."""
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
-import functools
 import hashlib
 import json
 import logging
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import platformdirs
 
+from autotune.core import session
 from autotune.core.errors import CacheError
 from autotune.core.facts import FILE, Facts
 from autotune.core.paths import (
@@ -200,7 +200,7 @@ class ProgramCache:
             CompiledFiles(path).adopt(CompiledFiles(shared))
 
 
-_WRITTEN: dict[tuple[Path, str], Path] = {}
+_WRITTEN: dict[tuple[Path, str], Path] = session.keep("written programs", {}, lasting=True)
 """Sources by folder and fact, as this process has found or written them."""
 
 
@@ -210,7 +210,7 @@ def _fact(name: str, target: str, key: object) -> str:
     return f"source {hashlib.sha256(text.encode()).hexdigest()}"
 
 
-@functools.cache
+@session.cached()
 def _renderer() -> list[object]:
     """What renders: the same key is another source after this code has changed."""
     package = Path(__file__).parents[1]
@@ -232,7 +232,7 @@ def _is_named_by_its_digest(path: Path) -> bool:
     return path.stem.rpartition("_")[2] == digest[:16]
 
 
-@functools.cache
+@session.cached()
 def _own_folder(process: int) -> Path:
     """Where a process keeps programs that it may not keep where they should be."""
     folder = user_folder(platformdirs.user_cache_path) / "programs"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.core import session
 from autotune.core.errors import FamilyError
 from autotune.core.facts import Stamp, stamps_of, unchanged
 from autotune.core.forking import LOADING
@@ -52,7 +53,9 @@ class Digested:
 
 _IS_CUDA = re.compile(r"\.cuh?(\.j2)?$")
 
-_DIGESTED: dict[tuple[str, tuple[Path, ...]], Digested] = {}
+_DIGESTED: dict[tuple[str, tuple[Path, ...]], Digested] = session.keep(
+    "digests of templates", {}, lasting=True
+)
 
 
 _LONGEST_LOOP = 4096
@@ -69,7 +72,7 @@ def _bounded_range(*bounds: int) -> range:
     return loop
 
 
-@functools.lru_cache(maxsize=32)
+@session.cached(most=32)
 def environment(folders: tuple[Path, ...]) -> Environment:
     """The environment for templates in `folders`, first match wins.
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, ClassVar
 
+from autotune.core import session
 from autotune.core.device import SETTINGS, Device
 from autotune.core.errors import InputError, MissingDependencyError, OperandError, UnknownNameError
 from autotune.core.limits import CudaLimits
@@ -299,7 +299,7 @@ class NumbaCudaTarget(CudaTarget):
 _LIMITS = frozenset(each.name for each in fields(CudaLimits))
 
 
-@functools.cache
+@session.cached()
 def _warn_of_unused_gpu() -> None:
     told = presence.unused()
     if told is not None:

@@ -16,12 +16,13 @@ import numpy as np
 from jax import numpy as jnp
 from jax.custom_batching import custom_vmap
 
+from autotune.core import session
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError, OperandTypeError
+from autotune.core.session import Remembered
 from autotune.jax.foreign import Buffer, register
 from autotune.operations.problem import Gemm
 from autotune.runtime.multiplying import kernel_for
-from autotune.runtime.remembered import Remembered
 from autotune.runtime.serving import measured_kernel
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def _refused(name: str, given: Any, usual: Any) -> OperandError:
     )
 
 
-@functools.cache
+@session.cached()
 def _traced() -> Any:
     """The product, traced once for each shape, in programs and out of them."""
     return jax.jit(_matmul)
@@ -122,7 +123,7 @@ def _backward(layout: str, kept: Any, grad: jax.Array) -> tuple[jax.Array, jax.A
 _product.defvjp(_forward, _backward)
 
 
-@functools.cache
+@session.cached()
 def _stackable(layout: str) -> Any:
     """The product, and what `jax.vmap` makes of it."""
     product = custom_vmap(lambda a, b: _by_platform(a, b, layout))

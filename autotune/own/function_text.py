@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
+from autotune.core import session
 from autotune.core.errors import InputError
 from autotune.own.same_code import at_margin, is_of, without_annotations
 
@@ -86,7 +87,9 @@ def function_text(function: Callable[..., Any]) -> FunctionText:
     return FunctionText(plain, name, arguments, whole, _body(whole), jit)
 
 
-_READ: weakref.WeakKeyDictionary[FunctionType, str] = weakref.WeakKeyDictionary()
+_READ: weakref.WeakKeyDictionary[FunctionType, str] = session.keep(
+    "texts of functions", weakref.WeakKeyDictionary(), lasting=True
+)
 """Texts as they were when they were read first: a file may be edited while it is in use."""
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from autotune.core import session
 from autotune.core.dtypes import dtype_name
 from autotune.core.errors import InputError, NotTunedError, OperandError, TuningFailedError
 from autotune.core.file_lock import alone
@@ -349,5 +350,4 @@ def _after_fork_in_child() -> None:
         each._lock = threading.RLock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+session.at_fork(child=_after_fork_in_child)

@@ -14,6 +14,7 @@ from autotune.arrays.shapes import Products, Strided, products_of
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError, OperandError, OperandTypeError
 from autotune.core.forking import LOADING
+from autotune.core.session import Remembered
 from autotune.families.catalog import catalog
 from autotune.families.offers import refusal
 from autotune.operations.problem import Gemm
@@ -25,7 +26,6 @@ from autotune.runtime.products import (
     Product,
     staged,
 )
-from autotune.runtime.remembered import Remembered
 from autotune.runtime.routes import tell
 from autotune.runtime.serving import new_turns, turns_of
 from autotune.serving.kernel import Kernel

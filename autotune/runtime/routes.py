@@ -6,12 +6,12 @@ may as well take them with handlers of its own.
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import sys
 from typing import TYPE_CHECKING
 
+from autotune.core import session
 from autotune.core.errors import InputError
 from autotune.core.paths import expanded
 from autotune.core.writing import check_lines
@@ -64,12 +64,12 @@ def way_of(kernel: Kernel) -> str:
     return f"{what}, {kernel.match}{reason}"
 
 
-@functools.lru_cache(maxsize=_TOLD)
+@session.cached(most=_TOLD)
 def _tell(line: str, listener: str | None) -> None:
     _log.debug("%s", line)
 
 
-@functools.cache
+@session.cached()
 def _listen(given: str) -> None:
     """Have a file written, or the standard error stream, from now on."""
     handler: logging.Handler

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autotune.arrays.shapes import products_of
+from autotune.core import session
 from autotune.core.errors import AutotuneError, OperandError
+from autotune.core.session import Remembered
 from autotune.families.catalog import catalog
 from autotune.families.offers import refusal
 from autotune.operations.problem import Gemm
 from autotune.runtime import usage
 from autotune.runtime.loading import load, request_of
-from autotune.runtime.remembered import Remembered
 from autotune.runtime.routes import tell, way_of
 from autotune.runtime.turns import MARGIN, Turns, are_wanted, is_faster
 from autotune.serving.loading import contenders
@@ -212,7 +213,7 @@ def _contenders(problem: Gemm, target: str) -> tuple[Sequence[Contender], str]:
         return (), str(error)
 
 
-@functools.cache
+@session.cached()
 def _warn(target: str, reason: str) -> None:
     """Say once, and not for every shape, why libraries compute."""
     _log.warning("products on target %s are left to their libraries: %s", target, reason)

@@ -16,6 +16,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from autotune.core import session
 from autotune.core.errors import AutotuneError, OperandError, UnavailableError
 from autotune.core.forking import LOADING
 from autotune.core.statistics import median, median_interval
@@ -440,7 +441,7 @@ class Turns:
         )
 
 
-@functools.cache
+@session.cached()
 def _warn(reason: str) -> None:
     """Say once, and not for every shape, why libraries compute."""
     _log.warning("products are left to their libraries: %s", reason)

@@ -9,7 +9,6 @@ lines up (`autotune.runtime.shape_list`).
 
 from __future__ import annotations
 
-import functools
 import itertools
 import logging
 import os
@@ -19,6 +18,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from autotune.core import session
 from autotune.core.errors import InputError
 from autotune.core.paths import expanded
 from autotune.runtime.shape_list import UsedShape, append
@@ -58,7 +58,7 @@ def _count(problem: Problem, target: str) -> Count | None:
     return _recorder(path.absolute()).count(problem, target)
 
 
-@functools.cache
+@session.cached()
 def _path(given: str) -> Path | None:
     try:
         return expanded(given)
@@ -138,7 +138,7 @@ class Recorder:
 
         util.register_after_fork(self, _end_with)
         _end_with(self)
-        os.register_at_fork(after_in_child=self._begin_again)
+        session.at_fork(child=self._begin_again)
 
     def count(self, problem: Problem, target: str) -> Count:
         """The count of a problem on a target."""
@@ -180,6 +180,6 @@ def _end_with(recorder: Recorder) -> None:
     util.Finalize(recorder, recorder.write, exitpriority=0)
 
 
-@functools.cache
+@session.cached()
 def _recorder(path: Path) -> Recorder:
     return Recorder(path)

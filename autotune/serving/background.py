@@ -8,13 +8,13 @@ has no such thread, begins one of its own when it needs it.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
+from autotune.core import session
 from autotune.core.errors import AutotuneError, CompileError
 from autotune.core.switches import is_on
 from autotune.measuring.processes import Failure, WorkerProcess
@@ -223,5 +223,5 @@ def _after_fork_in_child() -> None:
     _background = Background()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+session.at_fork(child=_after_fork_in_child)
+session.on_forget(lambda: _background.forget())

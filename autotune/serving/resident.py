@@ -14,11 +14,11 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from autotune.core import session
 from autotune.core.forking import LOADING
 from autotune.core.paths import CacheLocations
 from autotune.families.catalog import catalog
 from autotune.families.program_cache import ProgramCache
-from autotune.serving.background import background
 from autotune.serving.fitting import Fits
 from autotune.serving.predicting import Predictor, predictor_of
 from autotune.store.kept import kept_sources, state_of
@@ -136,7 +136,7 @@ class Resident:
         return catalog(self._target.name, self._operation.name, self._extra, keep=keep)
 
 
-_RESIDENT: dict[Hashable, Resident] = {}
+_RESIDENT: dict[Hashable, Resident] = session.keep("look-ups", {})
 
 
 def resident(
@@ -174,15 +174,5 @@ def resident(
     return found
 
 
-def forget() -> None:
-    """Read everything again when it is next asked for, and compile what did not compile."""
-    _RESIDENT.clear()
-    background().forget()
-
-
-def _after_fork_in_child() -> None:
-    _RESIDENT.clear()  # the child may not have the threads that its parent has
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+# A child by fork may not have the threads that its parent has.
+session.at_fork(child=_RESIDENT.clear)

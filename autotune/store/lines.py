@@ -15,6 +15,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from autotune.core import session
 from autotune.core.errors import InputError
 from autotune.core.reading import open_regular
 from autotune.model.portfolio import Portfolio
@@ -66,7 +67,7 @@ _DEVICE = re.compile(
 )
 
 
-@functools.lru_cache(maxsize=64)
+@session.cached(most=64)
 def index_of(stamp: Stamp) -> Index:
     """The index of a file as it was; lines that say nothing of themselves are logged."""
     file = Path(stamp[0])
@@ -97,7 +98,7 @@ _TOLD = 4
 """Lines of a file that cannot be read and are told one by one."""
 
 
-@functools.lru_cache(maxsize=8192)
+@session.cached(most=8192)
 def records_at(stamp: Stamp, kind: Kind, key: Key) -> Sequence[TuningRecord]:
     """The records of one problem and device in a file, as it was.
 
@@ -114,7 +115,7 @@ def records_at(stamp: Stamp, kind: Kind, key: Key) -> Sequence[TuningRecord]:
     ]
 
 
-@functools.lru_cache(maxsize=64)
+@session.cached(most=64)
 def portfolios_at(stamp: Stamp, kind: Kind) -> Sequence[Portfolio]:
     """The portfolios in a file, as it was; arguments are those of `records_at`."""
     return [

@@ -13,6 +13,7 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from autotune.core import session
 from autotune.core.errors import InputError
 from autotune.core.facts import stamps_of
 from autotune.core.paths import data_dir, expanded, others_who_write
@@ -170,7 +171,7 @@ def layer_paths() -> list[Path]:
     return [*(each.absolute() for each in found if each), *_installed(tuple(sys.path))]
 
 
-@functools.cache
+@session.cached()
 def _named(place: str) -> Path | None:
     try:
         path = expanded(place)
@@ -201,12 +202,12 @@ def _layers(kind: str) -> Iterator[RecordSource]:
             _missing(path)
 
 
-@functools.cache
+@session.cached()
 def _missing(path: Path) -> None:
     _log.warning("%s: no such cache, or file or folder of records: left out", path)
 
 
-@functools.lru_cache(maxsize=4)
+@session.cached(most=4)
 def _installed(places: tuple[str, ...]) -> tuple[Path, ...]:
     """The folders of records in installed distributions; looked for once a process."""
     found = []
@@ -233,7 +234,7 @@ def _is_trusted(file: Path, layer: Path) -> bool:
     return True
 
 
-@functools.lru_cache(maxsize=1024)
+@session.cached(most=1024)
 def _untrusted(place: Path, who: str) -> None:
     _log.warning("%s %s: its binaries, and how they are launched, are left out", place, who)
 

@@ -11,12 +11,12 @@ No module of a target is imported before somebody asks for it.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from autotune.core import session
 from autotune.core.errors import InputError, UnknownNameError
 from autotune.core.suggestions import must_be
 from autotune.families import languages
@@ -47,7 +47,7 @@ def target_names() -> Sequence[str]:
     return (*_SHIPPED, *(name for name in _installed() if name not in _SHIPPED))
 
 
-@functools.cache
+@session.cached()
 def _installed() -> Mapping[str, EntryPoint]:
     from importlib.metadata import entry_points
 
@@ -60,7 +60,7 @@ def rescan() -> None:
         cached.cache_clear()
 
 
-@functools.cache
+@session.cached()
 def target_class(name: str) -> type[Target]:
     """The class of the target called `name`.
 
@@ -103,7 +103,7 @@ def target_classes() -> Sequence[type[Target]]:
     return found
 
 
-@functools.cache
+@session.cached()
 def _warn(text: str) -> None:
     _log.warning("%s", text)
 
@@ -197,7 +197,7 @@ class _Speakers:
         return _language(target)
 
 
-@functools.cache
+@session.cached()
 def _language(target: str) -> Language:
     return target_class(target).language()
 

@@ -11,7 +11,7 @@ import torch
 from autotune.arrays.libraries import plain_library
 from autotune.arrays.library import Descriptor
 from autotune.core.errors import OperandError
-from autotune.runtime.remembered import Remembered
+from autotune.core.session import Remembered
 from autotune.runtime.serving import new_turns, served, turning
 from autotune.runtime.turns import Turns
 from autotune.serving.kernel import Launching

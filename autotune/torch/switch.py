@@ -10,13 +10,13 @@ is the process's, as PyTorch's dispatcher is: products of all threads go through
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
 from autotune.arrays.torch import torch_is_exact
+from autotune.core import session
 from autotune.runtime.routes import tell
 from autotune.torch.calls import product_of
 from autotune.torch.gates import install
@@ -139,7 +139,7 @@ def _any_of(selections: Iterable[Selection], device: str) -> Accepts | None:
     return _accepting(there) if there else None
 
 
-@functools.lru_cache(maxsize=64)
+@session.cached(most=64)
 def _accepting(selections: tuple[Selection, ...]) -> Accepts:
     """The same function for equal selections.
 

@@ -17,10 +17,10 @@ from autotune.core.configuration import Candidate
 from autotune.core.deadline import Deadline
 from autotune.core.errors import NotTunedError, SpaceError
 from autotune.core.interrupt import Interrupt
+from autotune.core.session import forget
 from autotune.families.defaults import default_family
 from autotune.runtime.asking import check_asked, check_run
 from autotune.runtime.loading import load
-from autotune.runtime.remembered import forget
 from autotune.serving import lookup
 from autotune.store import EffortRecord, neighbours
 from autotune.targets.registry import make_target

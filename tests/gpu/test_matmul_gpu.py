@@ -12,7 +12,7 @@ from matmul_cases import draw, spread, values
 
 from autotune import matmul
 from autotune.core.errors import OperandError, OperandTypeError
-from autotune.runtime.remembered import forget
+from autotune.core.session import forget
 
 pytestmark = [
     pytest.mark.gpu,

@@ -11,8 +11,8 @@ from records import record
 from autotune import Gemm, TuningCache
 from autotune.core.configuration import Candidate
 from autotune.core.paths import CacheLocations
+from autotune.core.session import forget
 from autotune.families.catalog import load_families
-from autotune.runtime.remembered import forget
 from autotune.store import BaselineRecord
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import pytest
 
 from autotune import Gemm, matmul
 from autotune.core.paths import CacheLocations
+from autotune.core.session import forget
 from autotune.runtime import serving
-from autotune.runtime.remembered import forget
 from autotune.serving.background import background
 from autotune.store import TuningCache
 from autotune.targets.registry import make_target

@@ -15,6 +15,7 @@ from tuned_suspect import PROBLEM, store, tuned
 
 from autotune.core.errors import InputError, NotTunedError, OperandError, UnknownNameError
 from autotune.core.paths import CacheLocations, data_dir
+from autotune.core.session import forget
 from autotune.core.toml_table import Table
 from autotune.cpu.target import CpuTarget
 from autotune.families import modules, templating
@@ -22,7 +23,6 @@ from autotune.families.catalog import load_families
 from autotune.operations.problem import Gemm
 from autotune.runtime.loading import Kernel, load
 from autotune.runtime.multiplying import kernel_for, matmul
-from autotune.runtime.remembered import forget
 from autotune.serving.lookup import binary_of, look_up
 from autotune.store import (
     BaselineRecord,

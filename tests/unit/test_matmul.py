@@ -28,7 +28,7 @@ from textbook_family import tune_textbook
 
 from autotune import matmul
 from autotune.core.errors import OperandError, OperandTypeError
-from autotune.runtime.remembered import forget
+from autotune.core.session import forget
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,11 +14,11 @@ from records import record
 from tuned_suspect import PROBLEM, store, tuned
 
 from autotune.core.paths import CacheLocations
+from autotune.core.session import forget
 from autotune.cpu import identity
 from autotune.cpu.target import CpuTarget
 from autotune.operations.problem import Gemm
 from autotune.runtime.loading import load
-from autotune.runtime.remembered import forget
 from autotune.serving import resident
 from autotune.serving.lookup import Lookup, look_up
 from autotune.store import MatchQuality, TuningCache, schema

@@ -20,8 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 import autotune  # noqa: E402
-from autotune.core.errors import OperandError  # noqa: E402
 from autotune.arrays import watching  # noqa: E402
+from autotune.core.errors import OperandError  # noqa: E402
 from autotune.torch import (  # noqa: E402
     Linear,
     convert,

@@ -16,8 +16,8 @@ from autotune import Gemm, MatchQuality, load, matmul
 from autotune.arrays.numpy import NumpyArrays
 from autotune.core.errors import LaunchError, OperandError
 from autotune.core.paths import CacheLocations
+from autotune.core.session import forget
 from autotune.runtime import multiplying, serving, turns
-from autotune.runtime.remembered import forget
 from autotune.runtime.turns import BRIEF_S, ENOUGH, FEWEST, MARGIN, MARGIN_OF_POWER, Turns
 from autotune.serving.background import Job, background
 from autotune.serving.clock import AGAIN_S

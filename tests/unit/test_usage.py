@@ -15,8 +15,8 @@ from records import record
 from textbook_family import tune_textbook
 
 from autotune import Gemm, load, matmul
+from autotune.core.session import forget
 from autotune.runtime import routes
-from autotune.runtime.remembered import forget
 from autotune.runtime.shape_list import read_shapes
 from autotune.runtime.usage import VARIABLE
 from autotune.store import TuningCache

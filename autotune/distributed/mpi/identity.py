@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import subprocess
 from dataclasses import replace
 
+from autotune.core import session
 from autotune.core.device import Device, DeviceFingerprint
 from autotune.core.errors import MissingDependencyError
 from autotune.core.installing import install_hint
@@ -83,7 +83,7 @@ def expected(ranks: int, cores: int) -> RankSet:
     return RankSet(ranks, 1, cores, library, version, transport)
 
 
-@functools.cache
+@session.cached()
 def _library_version() -> str:
     """What the MPI library says of itself, asked in a process of its own.
 

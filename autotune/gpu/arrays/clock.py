@@ -16,6 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from autotune.arrays.libraries import library_of
+from autotune.core import session
 from autotune.families.gpu.launch import LaunchStep
 from autotune.gpu.arrays.kernel import describe
 from autotune.gpu.nvidia.device.identity import load_driver
@@ -91,7 +92,7 @@ class DeviceClock:
         return result, functools.partial(_seconds, device, begin, end, late_s)
 
 
-@functools.cache
+@session.cached()
 def hold(device: int) -> Run:
     """``run(cycles, stream)`` on a device: the GPU does nothing for so many clock cycles.
 
@@ -120,6 +121,6 @@ def _seconds(device: int, begin: Owned, end: Owned, late_s: float) -> tuple[floa
     return (math.nan if status or late_s > _LATE * seconds else seconds,)
 
 
-@functools.cache
+@session.cached()
 def _elapsed() -> Any:
     return ctypes.CDLL("libcuda.so.1").cuEventElapsedTime

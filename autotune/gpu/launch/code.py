@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autotune.core import session
 from autotune.core.errors import CompileError
 from autotune.core.facts import unchanged
 from autotune.families.gpu.launch import architecture_of, kernel_layout
@@ -40,7 +41,7 @@ class Code:
     support: bytes
 
 
-_CODE: dict[tuple[object, ...], Code] = {}
+_CODE: dict[tuple[object, ...], Code] = session.keep("code of launches", {}, lasting=True)
 """What this process has compiled or found compiled, by all that it depends on."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, TypeAlias
 
+from autotune.core import session
 from autotune.gpu.launch.launch import CudaKernel
 from autotune.gpu.launch.scratch import SharedScratch
 
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 _Key: TypeAlias = "tuple[bytes, bytes, str, str, str, Operation, int]"
 
 # Python hashes bytes once and finds the same object without comparing it.
-_LOADED: dict[_Key, CudaKernel] = {}
-_SCRATCH: dict[int, SharedScratch] = {}
+_LOADED: dict[_Key, CudaKernel] = session.keep("modules of GPUs", {}, lasting=True)
+_SCRATCH: dict[int, SharedScratch] = session.keep("scratch memory of GPUs", {}, lasting=True)
 _LOCK = threading.RLock()
 
 

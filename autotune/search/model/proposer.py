@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
+from autotune.core import session
 from autotune.search.model.candidates import Candidates, drawn_rows, seeded
 from autotune.search.model.features import FeatureMap, Points
 from autotune.search.model.history import History, HistoryReader
@@ -200,7 +200,7 @@ class _OneThread:
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
-        os.register_at_fork(after_in_child=self._begin_again)
+        session.at_fork(child=self._begin_again)
 
     @contextmanager
     def limit(self) -> Iterator[None]:
@@ -215,7 +215,7 @@ class _OneThread:
 _ONE_THREAD = _OneThread()
 
 
-@cache
+@session.cached()
 def _blas() -> ThreadpoolController:
     import scipy.linalg  # noqa: F401  (so that its BLAS is among those that are found)
 

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from autotune.core import session
 from autotune.core.dtypes import DTYPES
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class _CupyNccl:
         self._comm.destroy()
 
 
-_NCCL: dict[tuple[int, ...], _CupyNccl] = {}
+_NCCL: dict[tuple[int, ...], _CupyNccl] = session.keep("communicators of NCCL", {}, lasting=True)
 """NCCL's communicators, by their ranks among all: making one takes a good part of a second."""
 
 

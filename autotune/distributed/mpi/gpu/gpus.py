@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import json
 import re
 import subprocess
 from typing import TYPE_CHECKING
 
+from autotune.core import session
 from autotune.core.errors import AutotuneError, InputError, MissingDependencyError
 from autotune.core.interpreter import python
 from autotune.distributed.mpi.mapped_files import mapped_files
@@ -155,7 +155,7 @@ def has_nccl() -> bool:
     return bool(getattr(nccl, "available", True))
 
 
-@functools.cache
+@session.cached()
 def _abilities() -> tuple[bool, bool]:
     """`takes_gpu_memory` and `has_nccl`, asked in a process of its own, which starts MPI."""
     limit_s = patience_s()

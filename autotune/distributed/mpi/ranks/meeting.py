@@ -8,13 +8,13 @@ What is blocking comes after, when every rank is known to be there.
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from autotune.core import session
 from autotune.core.errors import AutotuneError, OperandError
 from autotune.distributed.mpi.patience import VARIABLE, OwnTime, patience_s
 from autotune.distributed.mpi.ranks.launched import local_ranks
@@ -250,7 +250,7 @@ def _waits(comm: Intracomm) -> _Waits:
     return waits
 
 
-@functools.cache
+@session.cached()
 def _key() -> int:
     """What communicators keep their waits under."""
     from mpi4py import MPI

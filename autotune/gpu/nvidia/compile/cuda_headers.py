@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import re
 from pathlib import Path
 
+from autotune.core import session
 from autotune.core.errors import MissingDependencyError
 from autotune.core.installing import install_hint
 
@@ -64,7 +64,7 @@ def missing_header(message: str, major: int) -> str:
     )
 
 
-@functools.cache
+@session.cached()
 def _folders() -> tuple[str, ...]:
     """Folders of headers: a wheel's, a toolkit's or Conda's."""
     from cuda.pathfinder import locate_nvidia_header_directory  # comes with cuda-bindings
@@ -78,7 +78,7 @@ def _folders() -> tuple[str, ...]:
     return (str(runtime), *(str(each) for each in further if each is not None))
 
 
-@functools.cache
+@session.cached()
 def _digest(names: tuple[str, ...]) -> str:
     """A digest of headers by name; conditions around what they include are not looked at."""
     digest = hashlib.sha256()

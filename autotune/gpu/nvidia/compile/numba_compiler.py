@@ -7,7 +7,6 @@ binary: the kernel has its plain name and takes addresses and sizes, as one of C
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import importlib
 import importlib.util
@@ -17,6 +16,7 @@ import time
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from autotune.core import session
 from autotune.core.errors import CompileError, MissingDependencyError
 from autotune.core.installing import install_hint
 from autotune.gpu.nvidia.compile.cubin import read_cubin
@@ -77,7 +77,7 @@ def toolchain() -> dict[str, str]:
     return {"numba_cuda": numba, "nvjitlink": linker}
 
 
-@functools.cache
+@session.cached()
 def label() -> str:
     """Versions of what compiles, with a digest of those of what it is built on."""
     parts = [platform.python_version()]
@@ -88,7 +88,7 @@ def label() -> str:
     return "-".join([*(f"{name}{version}" for name, version in toolchain().items()), digest])
 
 
-@functools.cache
+@session.cached()
 def load_numba() -> Any:
     """The compiler, imported: `numba.cuda`.
 
@@ -106,7 +106,7 @@ def load_numba() -> Any:
         raise _missing("all that Numba-CUDA loads", error) from error
 
 
-@functools.cache
+@session.cached()
 def check_numba() -> None:
     """Make sure that the compiler can be loaded; does not import Numba.
 
@@ -134,7 +134,7 @@ def _nvjitlink() -> Any:
     return _bindings("nvjitlink", "nvJitLink", "version")
 
 
-@functools.cache
+@session.cached()
 def _bindings(module: str, library: str, probe: str) -> Any:
     """Bindings of a library, known to work since one of its functions does."""
     try:

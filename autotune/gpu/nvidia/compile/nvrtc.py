@@ -5,7 +5,6 @@ NVRTC compiles one source at a time in a process, whatever the number of threads
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import re
 import time
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from autotune.core import session
 from autotune.core.errors import CompileError, MissingDependencyError
 from autotune.core.installing import install_hint
 from autotune.families.headers import without_quotes
@@ -139,7 +139,7 @@ def nvrtc_label(text: str) -> str:
     return f"nvrtc{'.'.join(map(str, nvrtc_version()))}-{digest}"
 
 
-@functools.cache
+@session.cached()
 def _library_bytes() -> int:
     """The size of NVRTC's library, in which releases of one version differ."""
     from cuda import pathfinder  # comes with cuda-bindings
@@ -150,7 +150,7 @@ def _library_bytes() -> int:
         return 0
 
 
-@functools.cache
+@session.cached()
 def supported_architectures() -> tuple[str, ...]:
     """What can be compiled for, oldest first: "sm_75", "sm_80", ...
 
@@ -183,7 +183,7 @@ def check_driver(driver: tuple[int, int]) -> None:
         )
 
 
-@functools.cache
+@session.cached()
 def _nvrtc() -> Any:
     """The bindings, known to work."""
     try:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 from typing import TYPE_CHECKING, Any
+
+from autotune.core import session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -102,7 +103,7 @@ def listed_gpus() -> list[tuple[str, int]]:
     return found
 
 
-@functools.cache
+@session.cached()
 def _library() -> ctypes.CDLL | None:
     """NVML without its package, initialised for the life of the process; None without it."""
     try:
@@ -112,7 +113,7 @@ def _library() -> ctypes.CDLL | None:
     return library if library.nvmlInit_v2() == 0 else None
 
 
-@functools.cache
+@session.cached()
 def _nvml() -> Any:
     """The library, initialised for the life of the process; None where there is none."""
     try:

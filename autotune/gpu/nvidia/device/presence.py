@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import importlib.util
 import os
 from dataclasses import dataclass
 
+from autotune.core import session
 from autotune.core.installing import install_hint
 from autotune.gpu.nvidia.device.nvml import listed_gpus
 
@@ -57,7 +57,7 @@ class Presence:
         return bool(self.gpus) and self.missing is None
 
 
-@functools.cache
+@session.cached()
 def look() -> Presence:
     """Look for GPUs; creates no context."""
     try:

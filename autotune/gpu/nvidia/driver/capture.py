@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 from typing import TYPE_CHECKING, Any
 
+from autotune.core import session
 from autotune.gpu.nvidia.device.identity import load_driver
 from autotune.gpu.nvidia.driver.interface import DriverError
 
@@ -58,7 +58,7 @@ def capture_of(stream: int) -> int | None:
     return number.value if refused == 0 and status.value == _ACTIVE else None
 
 
-@functools.cache
+@session.cached()
 def _capture_function(name: str) -> Any:
     """The driver's own function: the bindings' make objects of everything."""
     return getattr(ctypes.CDLL("libcuda.so.1"), name)

@@ -7,13 +7,13 @@ graphs are the bindings' in either case: there is one way to launch a kernel.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from autotune.core import session
 from autotune.core.errors import LaunchError, MissingDependencyError
 from autotune.gpu.nvidia.device.identity import load_driver
 
@@ -262,7 +262,7 @@ def has_pycuda() -> bool:
         return False
 
 
-@functools.cache
+@session.cached()
 def driver() -> Driver:
     """The implementation that this process uses.
 

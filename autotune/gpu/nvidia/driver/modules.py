@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import threading
 from typing import TYPE_CHECKING, Any
 
+from autotune.core import session
 from autotune.gpu.nvidia.device.identity import load_driver
 from autotune.gpu.nvidia.driver.interface import STATIC_SHARED_BYTES, DriverError
 from autotune.gpu.nvidia.driver.owned import call
@@ -128,7 +128,7 @@ class Runner:
                     raise DriverError(f"{name}: cuLaunchKernel failed")
 
 
-@functools.cache
+@session.cached()
 def _launch_function() -> Callable[..., int]:
     function: Callable[..., int] = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
     return function

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import threading
 from collections import deque
 from typing import Any
 
+from autotune.core import session
 from autotune.core.errors import LaunchError
 from autotune.gpu.nvidia.device.identity import load_driver
 from autotune.gpu.nvidia.driver.capture import capture_of, is_capturing
@@ -34,7 +34,7 @@ def device_of(address: int) -> int | None:
     return ordinal.value if status == 0 else None
 
 
-@functools.cache
+@session.cached()
 def _pointer_attribute() -> Any:
     """The driver's own function: that of the bindings says 0 for the ordinal of every device."""
     return ctypes.CDLL("libcuda.so.1").cuPointerGetAttribute

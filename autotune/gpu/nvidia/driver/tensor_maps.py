@@ -6,9 +6,9 @@ The driver writes them, on the host alone: no context is needed, and a capture d
 from __future__ import annotations
 
 import ctypes
-import functools
 from typing import TYPE_CHECKING
 
+from autotune.core import session
 from autotune.core.dtypes import DTYPES
 from autotune.gpu.nvidia.device.identity import load_driver
 from autotune.gpu.nvidia.driver.interface import MAP_ALIGNMENT, MAP_BYTES, DriverError
@@ -62,7 +62,7 @@ def encoded(boxes: Boxes, address: int, leading: int) -> bytes:
     return raw.raw[skipped : skipped + MAP_BYTES]
 
 
-@functools.cache
+@session.cached()
 def _encode_function() -> Callable[..., int]:
     function: Callable[..., int] = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
     return function
