@@ -8,11 +8,16 @@ keep    keep what `print` printed elsewhere, NAME TEXT [FILE...], with the files
 build   put what is kept into the pages again, as after an edit of their text
 check   say what does not agree: a checksum, a page, a run that is on no page
 
-A page has, for every run of it, a line ``<!-- printed: NAME -->``; all that follows, up to
-``<!-- end -->``, is what the benchmark printed. What somebody wrote down before that stands
-between ``<!-- by hand until: NAME -->`` and ``<!-- end -->``, and goes when the run is kept.
-Between ``<!-- runs -->`` and ``<!-- end -->`` is the list of pages and runs. A command may have
-``$WORDS``, for what lies elsewhere on every machine: variables of the environment.
+A page shows every run of it between one of these lines and ``<!-- end -->``:
+
+    <!-- printed: NAME -->       all that the benchmark printed
+    <!-- tables: NAME -->        its tables (`tables` and `without` in `pages.toml` choose)
+    <!-- rows: NAME NAME... -->  a row for each element type of runs of `every_shape.py`
+
+What somebody wrote down before stands between ``<!-- by hand until: NAME -->`` and
+``<!-- end -->``, and goes when the run is kept. Between ``<!-- runs -->`` and ``<!-- end -->`` is
+the list of pages and runs. A command may have ``$WORDS``, for what lies elsewhere on every
+machine: variables of the environment.
 """
 
 from __future__ import annotations
@@ -32,11 +37,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 RUNS = Path(__file__).with_name("pages.toml")
-PRINTED = re.compile(r"(<!-- printed: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+SHOWN = re.compile(
+    r"(<!-- (printed|tables|rows): (\S+(?: \S+)*) -->\n).*?(<!-- end -->)", re.DOTALL
+)
 BY_HAND = re.compile(r"<!-- by hand until: (\S+) -->\n.*?<!-- end -->\n\n?", re.DOTALL)
 LIST = re.compile(r"(<!-- runs -->\n).*?(<!-- end -->)", re.DOTALL)
 TAKEN = re.compile(r"^- date: (\S+), commit (\S+)", re.MULTILINE)
 """What every benchmark says in its first lines."""
+KERNELS = {
+    "**By kind**": "served",
+    "Tuned beside the peer:": "tuned",
+    "Untuned, of the tuned kernel's speed:": "served, of tuned",
+}
+"""Kernels that a table by kind is of, by the line before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +61,18 @@ class Run:
         page: its file in the folder of results.
         command: script and arguments, from the root of the checkout.
         files: what it writes beside what it prints, in the folder of results.
+        tables: a word in the head of every table that `tables:` shows; empty for all of them.
+        without: columns that `tables:` leaves out.
+        only: words, one of which a row's first cell must have; empty for all rows.
     """
 
     name: str
     page: str
     command: str
     files: tuple[str, ...]
+    tables: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
 
     @property
     def shown(self) -> str:
@@ -118,21 +137,67 @@ class Results:
     def built(self, page: str) -> str:
         """The text of a page with all that is kept for it."""
 
+        known = {run.name: run for run in self.runs}
+
         def fill(found: re.Match[str]) -> str:
-            path = self.printed(found[2])
-            nothing = f"Run `{found[2]}` was not taken yet.\n"
-            return found[1] + (path.read_text() if path.exists() else nothing) + found[3]
+            names = found[3].split()
+            for name in names:
+                if not self.printed(name).exists():
+                    return f"{found[1]}Run `{name}` was not taken yet.\n{found[4]}"
+            if found[2] == "printed":
+                text = self.printed(found[3]).read_text()
+            elif found[2] == "tables":
+                text = self.tables(known[found[3]])
+            else:
+                text = self.rows([known[name] for name in names])
+            return f"{found[1]}{text}{found[4]}"
 
         def leave(found: re.Match[str]) -> str:
             return "" if self.printed(found[1]).exists() else found[0]
 
-        text = PRINTED.sub(fill, BY_HAND.sub(leave, (self.folder / page).read_text()))
+        text = SHOWN.sub(fill, BY_HAND.sub(leave, (self.folder / page).read_text()))
         return LIST.sub(lambda found: f"{found[1]}{self.listed()}{found[2]}", text)
 
     def build(self) -> None:
         """Put what is kept into the pages."""
         for page in self.pages:
             (self.folder / page).write_text(self.built(page))
+
+    def tables(self, run: Run) -> str:
+        """The tables of a run below its command, date, commit and a link to all of it."""
+        link = f"[all that was printed](data/{run.name}.txt)"
+        text = [f"`python {run.command}`, {self.taken(run)}, {link}:\n"]
+        for caption, table in tables(self.printed(run.name).read_text()):
+            if not run.tables or any(word in table[0] for word in run.tables):
+                head, rule, *rows = [cells(line) for line in table]
+                kept = [at for at, name in enumerate(head) if name not in run.without]
+                if run.only:
+                    rows = [row for row in rows if any(word in row[0] for word in run.only)]
+                rows = [head, rule, *rows]
+                lines = [
+                    f"| {' | '.join(row[at] for at in kept if at < len(row))} |" for row in rows
+                ]
+                text += [*([caption] if caption else []), "\n".join(lines) + "\n"]
+        return "\n".join(text)
+
+    def rows(self, runs: Sequence[Run]) -> str:
+        """A table of runs of `every_shape.py`: a row for each of their tables by kind."""
+        head = "run, type, kernels, shapes, geometric mean, quartiles, least, kinds below 1, taken"
+        lines = [f"| {head.replace(', ', ' | ')} |", "|---" * 9 + "|"]
+        for run in runs:
+            text = self.printed(run.name).read_text()
+            dtypes = iter(dict.fromkeys(re.findall(r"^- (\w+), seed", text, re.MULTILINE)))
+            link, dtype = f"[{run.name.removeprefix('every-shape-')}](data/{run.name}.txt)", ""
+            for caption, table in tables(text):
+                if (kernels := KERNELS.get(caption.strip())) is None:
+                    continue
+                dtype = next(dtypes) if kernels == "served" else dtype
+                *kinds, every = [cells(line.replace("*", "")) for line in table[2:]]
+                slow = [f"{kind} {mean}" for kind, _, mean, *_ in kinds if float(mean) < 1]
+                below = "" if kernels == "served, of tuned" else ", ".join(slow)
+                row = (link, dtype, kernels, *every[1:], below, self.taken(run))
+                lines.append(f"| {' | '.join(row)} |")
+        return "".join(f"{line}\n" for line in lines)
 
     def listed(self) -> str:
         """A table of all pages: their runs, and of which commits what is kept is."""
@@ -156,11 +221,36 @@ class Results:
 
 def read_runs(path: Path = RUNS) -> list[Run]:
     """The runs of a file, in its order."""
-    tables = tomllib.loads(path.read_text())
+    runs = tomllib.loads(path.read_text())
     return [
-        Run(name, each["page"], " ".join(each["command"].split()), tuple(each.get("files", ())))
-        for name, each in tables.items()
+        Run(
+            name,
+            table["page"],
+            " ".join(table["command"].split()),
+            *(tuple(table.get(key, ())) for key in ("files", "tables", "without", "only")),
+        )
+        for name, table in runs.items()
     ]
+
+
+def tables(text: str) -> Iterator[tuple[str, list[str]]]:
+    """The tables of a text, and before each the line that says what it is of, if one does."""
+    last, table = "", []
+    for line in [*text.splitlines(), ""]:
+        if line.startswith("|"):
+            table.append(line)
+        elif table:
+            yield last, table
+            last, table = "", []
+        if line.startswith("#"):
+            last = f"**{line.lstrip('# ')}**\n"
+        elif line and not line.startswith(("|", "- ", " ")):
+            last = f"{line}\n"
+
+
+def cells(line: str) -> list[str]:
+    """The cells of a row of a table."""
+    return [cell.strip() for cell in line.strip().removeprefix("|").removesuffix("|").split("|")]
 
 
 def digest(path: Path) -> str:
@@ -171,8 +261,8 @@ def faults(results: Results) -> Iterator[str]:
     """What does not agree, a line each."""
     sums = results.read_sums()
     for run in results.runs:
-        named = {found[2] for found in PRINTED.finditer((results.folder / run.page).read_text())}
-        if run.name not in named:
+        shown = SHOWN.finditer((results.folder / run.page).read_text())
+        if run.name not in {name for found in shown for name in found[3].split()}:
             yield f"{run.page} has no line <!-- printed: {run.name} -->"
         for path in results.kept(run):
             name = str(path.relative_to(results.folder))

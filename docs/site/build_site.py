@@ -23,7 +23,7 @@ from laying_out import told_apart, write_api
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = Path(__file__).with_name("zensical.toml")
-FOLDERS = ("cache", "docs", "examples", "search_spaces", "templates")
+FOLDERS = ("docs", "search_spaces", "templates")
 LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
 
 

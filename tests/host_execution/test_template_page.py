@@ -18,7 +18,7 @@ from autotune.gpu.nvidia.compile.nvrtc import compile_cuda, nvrtc_version
 from autotune.gpu.nvidia.device.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
 
-PAGE = Path(__file__).parents[2] / "docs" / "templates-cuda.md"
+PAGE = Path(__file__).parents[2] / "templates" / "README.md"
 LIMITS = find_gpu("h200").limits
 
 

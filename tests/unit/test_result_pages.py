@@ -103,6 +103,53 @@ def test_what_was_printed_is_put_into_its_page(results: Results) -> None:
     assert list(faults(results)) == []
 
 
+def test_a_page_shows_the_tables_that_are_chosen(results: Results) -> None:
+    run = Run("one", "page.md", "script.py", (), ("time",), ("note",), ("fast",))
+    chosen = Results(results.folder, [run])
+    page = results.folder / "page.md"
+    page.write_text("<!-- tables: one -->\n<!-- end -->\n")
+    rows = "| name | time | note |\n|---|---|---|\n| fast | 1 | x |\n| slow | 2 | y |"
+    printed = (
+        f"- date: 2026-11-23, commit 0a1b2c3\n\n## 512\n\n- quiet\n\n{rows}\n\n| other |\n|---|\n"
+    )
+    chosen.keep(run, printed)
+    chosen.build()
+    shown = page.read_text()
+    assert (
+        "`python script.py`, 2026-11-23 at 0a1b2c3, [all that was printed](data/one.txt)" in shown
+    )
+    assert "**512**\n\n| name | time |\n" in shown
+    assert "| fast | 1 |\n" in shown
+    for left_out in ("slow", "note", "other"):
+        assert left_out not in shown
+    assert list(faults(chosen)) == []
+
+
+def test_a_row_sums_up_every_table_by_kind(results: Results) -> None:
+    run = Run("every-shape-one", "page.md", "script.py", ())
+    chosen = Results(results.folder, [run])
+    page = results.folder / "page.md"
+    page.write_text("<!-- rows: every-shape-one -->\n<!-- end -->\n")
+    head = "| kind | shapes | geometric mean | quartiles | least |\n|---|---|---|---|---|\n"
+    rows = (
+        "| skinny | 2 | **0.90** | 1, 1, 1 | 0.80 |\n| **all** | 3 | **1.20** | 1, 2, 3 | 0.80 |"
+    )
+    table = head + rows
+    printed = (
+        "- date: 2026-11-23, commit 0a1b2c3\n- float32, seed 3, shapes 0 to 2\n\n"
+        f"### By kind\n\n{table}\n\nUntuned, of the tuned kernel's speed:\n\n{table}\n"
+    )
+    chosen.keep(run, printed)
+    chosen.build()
+    name, taken = "[one](data/every-shape-one.txt)", "2026-11-23 at 0a1b2c3"
+    for row in (
+        f"| {name} | float32 | served | 3 | 1.20 | 1, 2, 3 | 0.80 | skinny 0.90 | {taken} |",
+        f"| {name} | float32 | served, of tuned | 3 | 1.20 | 1, 2, 3 | 0.80 |  | {taken} |",
+    ):
+        assert row in page.read_text()
+    assert list(faults(chosen)) == []
+
+
 def test_what_was_changed_is_found(results: Results) -> None:
     results.keep(ONE, "| a |\n")
     results.build()
