@@ -22,12 +22,11 @@ from autotune import Gemm, Outcome
 from autotune.core.configuration import Candidate
 from autotune.core.measurement import Measurement
 from autotune.cpu.target import CpuTarget
-from autotune.families.program_cache import ProgramCache
 from autotune.measuring.evaluator import Evaluator
 from autotune.research.sweeper import shuffled_rows
-from autotune.serving.target import Work
+from autotune.tuning.context import TuningContext
 from autotune.tuning.deciding import finalists
-from autotune.tuning.trials import Workplace
+from autotune.tuning.settings import Run
 
 
 @dataclass
@@ -66,13 +65,14 @@ def main() -> None:
     problem = Gemm(args.size, args.size, args.size, threads=args.threads)
     lines = []
     with tempfile.TemporaryDirectory() as folder:
-        work = Workplace.of(
+        work = TuningContext.of(
             problem,
             target=CpuTarget(),
             device=None,
             families=args.family,
             extra_families=(),
             cache=args.cache or folder,
+            options={},
         )
         for seed in range(args.seeds):
             lines.append(_compare(work, args.configurations, seed))
@@ -95,14 +95,11 @@ def main() -> None:
     )
 
 
-def _compare(work: Workplace, count: int, seed: int) -> str:
+def _compare(work: TuningContext, count: int, seed: int) -> str:
     rows = list(islice(shuffled_rows(work.union.size, seed), count))
     candidates = [work.union[row] for row in rows]
     raced, whole = Entrant(raced=True), Entrant(raced=False)
-    programs = ProgramCache(work.place.programs)
-    with work.target.evaluator(
-        Work(work.problem, work.families, work.device, programs, seed=seed)
-    ) as evaluator:
+    with work.evaluator(work.problem, Run(seed=seed)) as evaluator:
         for start in range(0, len(candidates), evaluator.batch):
             batch = candidates[start : start + evaluator.batch]
             evaluator.prepare(batch)

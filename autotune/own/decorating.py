@@ -21,7 +21,8 @@ from autotune.own.numba_template import check_arguments, numba_template
 from autotune.own.own_kernel import OwnKernel
 from autotune.own.taking import KERNEL_MODULES, read_now
 from autotune.own.verbatim import raw
-from autotune.runtime.asking import check_place, check_run
+from autotune.runtime.asking import check_place
+from autotune.tuning.settings import Run
 
 _SUFFIXES = {"cpu": ".py.j2", "cuda": ".cu.j2"}
 
@@ -171,26 +172,12 @@ def kernel(
     return decorated if function is None else decorated(function)
 
 
-def _check_options(
-    *,
-    trials: Any,
-    timeout: Any,
-    sampler: Any = "auto",
-    storage: Any = None,
-    seed: Any = 0,
-    workers: Any = None,
-    effort: Any = None,
-    progress: Any = None,
-    **others: Any,
-) -> None:
+def _check_options(**options: Any) -> None:
     """Refuse what `autotune.tune` would, before a call tunes."""
-    for name in others:
-        raise InputError(must_be("an option", name, _OPTIONS))
-    arguments.whole("trials", trials)
-    arguments.seconds("timeout", timeout)
-    arguments.seed(seed)
-    arguments.workers(workers)
-    check_run(sampler=sampler, storage=storage, study=None, effort=effort, progress=progress)
+    for name in options:
+        if name not in ("trials", "timeout", *_OPTIONS):
+            raise InputError(must_be("an option", name, _OPTIONS))
+    Run.of(**options)
 
 
 def _of_function(said: Description, text: FunctionText) -> tuple[Definition, Callable[[], str]]:

@@ -1,14 +1,13 @@
-"""Sweeping: every valid configuration of a problem measured, in an order drawn by lot."""
+"""Sweeping: every valid configuration of a problem measured, in random order."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,22 +17,23 @@ from autotune.core.deadline import Deadline
 from autotune.core.errors import InputError
 from autotune.core.interrupt import Interrupt
 from autotune.core.measurement import Outcome
-from autotune.measuring.evaluator import Effort
-from autotune.runtime.asking import check_asked, check_run
-from autotune.targets.registry import make_target
-from autotune.tuning.progress import Watcher
-from autotune.tuning.trial_run import TrialRun
-from autotune.tuning.trials import TrialResult, Workplace
+from autotune.tuning.budget import Budget
+from autotune.tuning.context import TuningContext
+from autotune.tuning.results import TrialResult
+from autotune.tuning.run import TrialRun
+from autotune.tuning.settings import Run
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from autotune.measuring.effort import Effort
     from autotune.operations.problem import Problem
     from autotune.serving.target import Target
+    from autotune.tuning.progress import Watcher
 
 LARGEST_SWEEP = 1 << 24
 """Configurations that are swept at most without a limit; a billion would take centuries."""
-
-
-SAMPLER = "exhaustive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,62 +124,61 @@ def sweep(
     """
     deadline = Deadline()
     limit = None if limit is None else arguments.whole("limit", limit)
-    seed, workers = arguments.seed(seed), arguments.workers(workers)
-    families = arguments.texts("families", families)
-    folders = arguments.paths("extra_families", extra_families)
-    check_asked(problem, target, device, cache)
-    check_run(sampler=SAMPLER, storage=storage, study=study, effort=effort, progress=progress)
-    work = Workplace.of(
+    run = Run.of(
+        timeout=math.inf,
+        sampler="exhaustive",
+        seed=seed,
+        storage=storage,
+        study=study,
+        workers=workers,
+        effort=effort,
+        racing=racing,
+        finals=False,
+        progress=progress,
+    )
+    context = TuningContext.of(
         problem,
-        target=make_target(target, options),
+        target=target,
         device=device,
         families=families,
-        extra_families=folders,
+        extra_families=extra_families,
         cache=cache,
+        options=options,
     )
-    size = work.union.size
-    if limit is None and size > LARGEST_SWEEP:
+    union = context.union
+    if limit is None and union.size > LARGEST_SWEEP:
         raise InputError(
-            f"{size} configurations are too many to sweep, at most {LARGEST_SWEEP}: give a limit"
+            f"{union.size} configurations are too many to sweep, at most {LARGEST_SWEEP}: "
+            "give a limit"
         )
-    wanted = size if limit is None else min(limit, size)
-    rows = list(islice(shuffled_rows(size, seed), wanted))
-    name = study or _study_name(work)
+    wanted = union.size if limit is None else min(limit, union.size)
+    rows = list(islice(shuffled_rows(union.size, run.seed), wanted))
+    run = replace(run, study=run.study or _study_name(context))
     with (
         Interrupt(deadline, "what was measured is kept") as interrupt,
-        work.open(
-            name, storage=storage, sampler=SAMPLER, seed=seed, workers=workers, effort=effort
-        ) as (opened, evaluator),
+        context.open(run) as (opened, evaluator),
     ):
         if not racing:
             opened.measure_whole()
-        left = len(set(rows) - opened.visited)
-        run = TrialRun(
-            work,
-            opened,
-            evaluator,
-            trials=left,
-            deadline=deadline,
-            interrupt=interrupt,
-            racing=racing,
-            progress=progress,
-        )
-        if left:
-            run.search(work.union[row] for row in rows)
+        run = replace(run, trials=len(set(rows) - opened.visited))
+        if run.trials:
+            trials = TrialRun(context, opened, evaluator, run, Budget(deadline, interrupt))
+            trials.search(union[row] for row in rows)
         # Of what was abandoned and then measured again, the later one counts.
         known = {
             candidate: measurement
             for candidate, measurement in opened.measured()
             if racing or measurement.outcome is not Outcome.ABANDONED
         }
-    candidates = (work.union[row] for row in rows)
+        name = opened.name
+    candidates = (union[row] for row in rows)
     return SweepResult(
         problem=problem,
-        target=work.target.name,
-        device=work.device.fingerprint.name,
+        target=context.target.name,
+        device=context.device.fingerprint.name,
         study=name,
-        seed=seed,
-        size=size,
+        seed=run.seed,
+        size=union.size,
         wanted=wanted,
         measured=tuple(TrialResult(each, known[each]) for each in candidates if each in known),
         seconds=deadline.elapsed_s,
@@ -214,13 +213,10 @@ def _draw(rng: np.random.Generator, size: int) -> int:
             return row
 
 
-def _study_name(work: Workplace) -> str:
-    """The same for the same problem on the same device with the same space."""
-    identity = [
-        work.problem.key(),
-        work.target.name,
-        work.device.fingerprint.digest,
-        work.union.digest,
-    ]
-    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
-    return f"sweep-{work.problem.operation}-{work.problem.label}-{work.target.name}-{digest}"
+def _study_name(context: TuningContext) -> str:
+    """Study name, derived from problem, device and space: the same call goes on in it."""
+    operation, target = context.problem.operation, context.target.name
+    key, device = context.problem.key(), context.device.fingerprint.digest
+    identity = json.dumps([key, target, device, context.union.digest], sort_keys=True)
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
+    return f"sweep-{operation}-{context.problem.label}-{target}-{digest}"

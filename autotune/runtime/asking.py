@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.core.arguments import is_whole, must, path, text
+from autotune.core.arguments import is_whole, must, path
 from autotune.operations.problem import check_problem
 from autotune.serving.target import Target
 
@@ -37,34 +37,3 @@ def check_place(target: Any, device: Any, cache: Any) -> None:
     must("device", "None, a number or a name", device, named)
     if cache is not None:
         path("cache", cache)
-
-
-def check_run(*, sampler: Any, storage: Any, study: Any, effort: Any, progress: Any) -> None:
-    """Refuse what no run of trials can be told.
-
-    Args:
-        sampler: as for `autotune.tune`.
-        storage: as for `autotune.tune`.
-        study: as for `autotune.tune`.
-        effort: as for `autotune.tune`.
-        progress: as for `autotune.tune`.
-
-    Raises:
-        InputError: one of them is of another type, there is no such sampler, or the storage
-            cannot be opened; the message says which.
-        MissingDependencyError: the sampler or the storage needs a package.
-    """
-    text("sampler", sampler)
-    for name, value in (("storage", storage), ("study", study)):
-        if value is not None:
-            text(name, value)
-    if effort is not None:
-        from autotune.measuring.evaluator import Effort  # late: who loads does not measure
-
-        must("effort", "None or an autotune.Effort", effort, isinstance(effort, Effort))
-    must("progress", "None or a function", progress, progress is None or callable(progress))
-    from autotune.search import check_sampler, check_storage  # late, as above
-
-    check_sampler(sampler)
-    if storage is not None:
-        check_storage(storage)

@@ -11,19 +11,20 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias
 from autotune.core.deadline import Deadline
 from autotune.model import LARGEST, Portfolio, Sizes, build, is_modelled, with_calls
 from autotune.operations.problem import Gemm
-from autotune.serving.predicting import predictor_of
-from autotune.store import BinaryRecord, record_sources
+from autotune.store import BinaryRecord
 from autotune.store.checks import utc_now
+from autotune.surveying.queue import Until
 from autotune.surveying.sampling import Range, draw_problems
-from autotune.surveying.survey import Survey
+from autotune.surveying.survey import EFFORT, Survey
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autotune.families.gpu.launch import Binary
     from autotune.model import Entry, Key
-    from autotune.surveying.survey import Place
     from autotune.surveying.survey import Watch as VisitWatch
+    from autotune.tuning.context import DeviceContext
+    from autotune.tuning.settings import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,8 @@ Watch: TypeAlias = Callable[[SurveyVisit], None]
 
 
 def survey_device(
-    place: Place,
+    context: DeviceContext,
+    run: Run,
     plan: SurveyPlan | OwnPlan,
     deadline: Deadline,
     stopped: Callable[[], bool],
@@ -148,8 +150,9 @@ def survey_device(
     """Survey a device for each dtype and cap on threads in turn, and store a portfolio of each.
 
     Args:
-        place: where.
-        plan: with what.
+        context: the device, and the families.
+        run: settings: workers, and the seed of operands and lots.
+        plan: problems, and their share of the time.
         deadline: until when.
         stopped: whether somebody wants an end.
         study: what measurements are stored under; those of an earlier survey under the same name
@@ -159,8 +162,8 @@ def survey_device(
     Raises:
         CacheError: the cache cannot be read or written.
     """
-    begun_s = deadline.elapsed_s
-    lots = [lot for lot in (_served(place, each) for each in plan.lots()) if lot.problems]
+    run, begun_s = replace(run, effort=EFFORT), deadline.elapsed_s
+    lots = [lot for lot in (_served(context, each) for each in plan.lots()) if lot.problems]
     # Few threads first: what is good with them is a beginning for more, and compiled by then.
     lots.sort(key=lambda lot: lot.problems[0].threads or math.inf)
     made: dict[str, Portfolio] = {}
@@ -172,21 +175,25 @@ def survey_device(
         problems = lot.problems
         dtype, cap = problems[0].dtype, problems[0].threads
         # What a cap leaves of the device is what its families must be valid on.
-        where = place if cap is None else replace(place, device=place.target.device(problems[0]))
+        device = context.device if cap is None else context.target.device(problems[0])
+        where = replace(context, device=device)
         name = f"{study}-{dtype}" if cap is None else f"{study}-{dtype}-{cap}-threads"
         own_time = Deadline(seconds)
-        before = _known(where, problems[0])
-        with where.evaluator(problems[0]) as host:
-            survey = Survey(where, host, problems, name, lot.further)
-            survey.recall()
-            survey.take(before)
-            survey.take(made.get(dtype))
-            survey.hold(own_time, stopped, _lot_watch(watch, number + 1, len(lots)))
-            found = _stored(place, survey, problems, before, plan.weights, stopped)
+        before = where.predictor(problems[0].operation).portfolio(problems[0])
+        with where.evaluator(problems[0], run) as host:
+            watcher = _lot_watch(watch, number + 1, len(lots))
+            survey = Survey(where, run, host, problems, name, lot.further, watcher)
+            learning = survey.learning
+            survey.queue.add(learning.recall(name))
+            for portfolio in (before, made.get(dtype)):
+                if portfolio is not None:
+                    survey.queue.add(learning.take(portfolio))
+            survey.hold(Until(own_time, stopped))
+            found = _stored(where, survey, problems, before, plan.weights, stopped)
         if found is not None:
             made[dtype] = found
             now_s = deadline.elapsed_s
-            timed = [each for each in survey.book.programs if each.timed]
+            timed = [each for each in learning.book.programs if each.timed]
             count = sum(len(each.timed) for each in timed)
             programs = {each.key for each in timed} | {each.key for each in found.entries}
             yield Surveyed(found, len(programs), count, now_s - begun_s)
@@ -199,26 +206,18 @@ def _lot_watch(watch: Watch | None, lot: int, lots: int) -> VisitWatch | None:
     return lambda problem, visit, left_s: watch(SurveyVisit(problem, lot, lots, visit, left_s))
 
 
-def _served(place: Place, lot: Lot) -> Lot:
+def _served(context: DeviceContext, lot: Lot) -> Lot:
     """Of a lot, what there is a program for that a survey can try."""
 
     def served(problems: Sequence[Gemm]) -> list[Gemm]:
-        families = place.families.values()
+        families = context.families.values()
         return [each for each in problems if any(is_modelled(of, each) for of in families)]
 
     return replace(lot, problems=served(lot.problems), further=served(lot.further))
 
 
-def _known(place: Place, problem: Gemm) -> Portfolio | None:
-    """The portfolio that serves such problems now, of this device or of one like it."""
-    sources = record_sources(place.store.path, place.device.fingerprint.kind)
-    operation, target = problem.operation, place.target.name
-    predictor = predictor_of(sources, operation, target, place.families, place.device)
-    return predictor.portfolio(problem)
-
-
 def _stored(
-    place: Place,
+    context: DeviceContext,
     survey: Survey,
     problems: Sequence[Gemm],
     before: Portfolio | None,
@@ -226,9 +225,9 @@ def _stored(
     stopped: Callable[[], bool],
 ) -> Portfolio | None:
     """The portfolio, with the binaries that its programs need; None where nothing ran."""
-    device, first = place.device, problems[0]
+    device, first = context.device, problems[0]
     weights = None if own is None else {Sizes.of(each): own[each] for each in problems}
-    built = build(survey.book, place.families, weights=weights)
+    built = build(survey.learning.book, context.families, weights=weights)
     if not built.entries:
         return None
     entries = built.entries
@@ -236,7 +235,9 @@ def _stored(
         # Other shapes keep what served them: no lot has problems of every kind. What a program
         # took on another device is no price here, unless a program's own shapes are all there is.
         elsewhere = own is None and before.fingerprint != device.fingerprint
-        entries = _joined(entries, survey.at_prices_of_now(before.entries, timed=elsewhere))
+        entries = _joined(
+            entries, survey.learning.at_prices_of_now(before.entries, timed=elsewhere)
+        )
     survey.complete(entries, stopped)
     architecture = getattr(device.limits, "architecture", "")
     kept: dict[str, bytes] = {}
@@ -245,12 +246,12 @@ def _stored(
         for each in (before.entries if before and before.architecture == architecture else ())
     }
     entries = tuple(
-        _with_binary(each, survey.binaries, binaries, kept)
-        for each in with_calls(entries, place.families, first, device.limits)
+        _with_binary(each, survey.learning.binaries, binaries, kept)
+        for each in with_calls(entries, context.families, first, device.limits)
     )
     portfolio = Portfolio(
         operation=first.operation,
-        target=place.target.name,
+        target=context.target.name,
         fingerprint=device.fingerprint,
         dtype=first.dtype,
         out_dtype=first.result_dtype,
@@ -259,12 +260,12 @@ def _stored(
         architecture=architecture,
         toolchain=device.toolchain,
         entries=entries,
-        families=survey.book.common,
+        families=survey.learning.book.common,
         shapes=built.shapes,
         loss=built.loss,
         created=utc_now(),
     )
-    place.store.put_portfolio(portfolio, kept.values())
+    context.store.put_portfolio(portfolio, kept.values())
     return portfolio
 
 

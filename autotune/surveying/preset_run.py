@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.core import arguments
@@ -17,9 +17,8 @@ from autotune.core.pace import Pace
 from autotune.core.paths import CacheLocations, private_folder
 from autotune.families.catalog import load_families, select_families
 from autotune.families.program_cache import ProgramCache
-from autotune.measuring.evaluator import Effort
-from autotune.runtime.asking import check_place, check_run
-from autotune.serving.target import Work
+from autotune.measuring.effort import Effort
+from autotune.runtime.asking import check_place
 from autotune.store import MatchQuality, TuningCache, TuningRecord, find
 from autotune.surveying.portfolios import survey_device
 from autotune.surveying.preset_schedule import (
@@ -32,26 +31,34 @@ from autotune.surveying.preset_schedule import (
     second_visits,
     survey_s,
 )
-from autotune.surveying.survey import Place
 from autotune.targets.registry import make_target
-from autotune.tuning.trials import Workplace
-from autotune.tuning.tuner import TuneResult, tune_at
+from autotune.tuning.budget import Budget
+from autotune.tuning.context import DeviceContext, TuningContext
+from autotune.tuning.run import tune_in
+from autotune.tuning.settings import Run
 
 if TYPE_CHECKING:
-    from autotune.core.device import Device
-    from autotune.families.family import KernelFamily
+    from pathlib import Path
+
+    from autotune.measuring.evaluator import Evaluator
     from autotune.operations.problem import Problem
-    from autotune.surveying.portfolios import Surveyed
+    from autotune.surveying.portfolios import OwnPlan, Surveyed, SurveyPlan
     from autotune.surveying.portfolios import Watch as SurveyWatch
     from autotune.surveying.presets import TuningPreset
     from autotune.tuning.progress import Watcher
+    from autotune.tuning.results import TuneResult
 
 EFFORT = Effort(budget_s=0.1, finals_s=2.0)
 """Less per trial than for a single problem: there are many, and they learn from each other."""
 
+SURVEY = "survey"
+"""The survey's line in the journal."""
+
+INTERRUPTED = "interrupted: run it again to go on"
+
 
 class PresetStatus(StrEnum):
-    """What became of a problem of a preset."""
+    """Outcome of a problem of a preset."""
 
     TUNED = "tuned"
     KEPT = "kept"
@@ -122,144 +129,55 @@ def run_preset(
         extra_families: folders with families of the user's own.
         seconds: limit for the whole run, all in; None takes the preset's.
         trials: limit of trials for each problem; None takes the preset's.
-        sampler: as for `tune`.
-        seed: as for `tune`.
-        cache: as for `tune`.
-        storage: as for `tune`.
-        workers: as for `tune`.
-        watch: shows progress.
-        visits: shows progress of the survey.
-        surveyed: hears of each portfolio that was stored.
+        sampler: a sampler's name, or the dotted path of an `optuna.samplers.BaseSampler`.
+        seed: seeds the sampler and the operands; 0 or more, below 2**63.
+        cache: folder or database of the user's cache; None takes the default place.
+        storage: an Optuna storage URL; None keeps a journal file beside the cache.
+        workers: processes that compile, at least 1; None uses every core.
+        watch: called before each visit; returns its progress callback.
+        visits: called before each visit of the survey.
+        surveyed: called with each portfolio that was stored.
 
     Raises:
         InputError: something above cannot be used; the message says what and why.
         CacheError: the cache cannot be written.
     """
-    limit_s = arguments.seconds("timeout", preset.seconds if seconds is None else seconds)
-    most = arguments.whole("trials", preset.trials if trials is None else trials)
-    seed, workers = arguments.seed(seed), arguments.workers(workers)
-    families = arguments.texts("families", families)
-    extra_families = arguments.paths("extra_families", extra_families)
     if target is not None:
         arguments.text("target", target)
     check_place(target, device, cache)
-    check_run(sampler=sampler, storage=storage, study=None, effort=None, progress=watch)
-    deadline = Deadline(limit_s)
-    name = target or preset.target
-    chosen = make_target(name)
-    offered = load_families(target=name, operation=preset.operation, extra=extra_families)
+    arguments.must("watch", "None or a function", watch, watch is None or callable(watch))
+    run = Run.of(
+        trials=preset.trials if trials is None else trials,
+        timeout=preset.seconds if seconds is None else seconds,
+        sampler=sampler,
+        seed=seed,
+        storage=storage,
+        workers=workers,
+        effort=EFFORT,
+    )
+    families = arguments.texts("families", families)
+    extra_families = arguments.paths("extra_families", extra_families)
+    deadline = Deadline(run.timeout)
+    chosen = make_target(target or preset.target)
+    offered = load_families(target=chosen.name, operation=preset.operation, extra=extra_families)
     found = select_families(offered, families)
     read = chosen.device(None, device)
     read.check_here()
     place = CacheLocations.at(cache).create()
-    store = TuningCache(place.database)
-    identity = _identity(preset, name, found, read, f"{limit_s:g} s, {most} trials")
-    journal = _Journal(place.root / "presets" / f"{preset.name}-{identity}.txt")
-    finished = journal.labels()
-    digests = {family.name: family.digest for family in found.values()}
-
-    def stored(problem: Problem) -> TuningRecord | None:
-        """A problem's own record, if there is one that still holds."""
-        records = store.records(read.fingerprint.digest, problem.operation, name)
-        match = find(records, problem, name, read, digests, lambda record: None)
-        exact = match.record if match.quality is MatchQuality.EXACT else None
-        # What a disturbed moment measured is not to stay.
-        return None if exact is None or exact.noisy else exact
-
-    tasks = []
-    for each in preset.problems:
-        study = f"preset-{preset.name}-{identity}-{each.problem.label}"
-        record = stored(each.problem)
-        if record is not None and each.problem.label in finished:
-            yield PresetResult(each.problem, study, PresetStatus.KEPT, record)
-        else:
-            tasks.append(_Task(each.problem, each.seconds, study, most, record))
-
-    def workplace(problem: Problem) -> Workplace:
-        return Workplace.of(
-            problem,
-            target=chosen,
-            device=device,
-            families=families,
-            extra_families=extra_families,
-            cache=cache,
-        )
-
-    def visit(task: _Task, visit_s: float) -> TuneResult:
-        """Tune a problem for so long, or longer until something of it is valid."""
-        own = Deadline(deadline.left_s, goal_s=visit_s)
-        shown = None if watch is None else watch(task.problem, visit_s)
-        with Interrupt(own) as interrupt:
-            try:
-                task.work = task.work or _able(workplace, task.problem)
-                return tune_at(
-                    task.work,
-                    task.study,
-                    own,
-                    interrupt,
-                    trials=task.trials,
-                    sampler=sampler,
-                    seed=seed,
-                    storage=storage,
-                    workers=workers,
-                    effort=EFFORT,
-                    progress=shown,
-                    beside=host,
-                    pace=task.pace,
-                )
-            finally:
-                task.interrupted = interrupt.requested
-
-    plan = None if _SURVEY in finished else preset.survey
-    if not tasks and plan is None:
-        return
-    programs = ProgramCache.of(place)
-    first = preset.problems[0].problem
-    if plan is not None:
-        survey = Place(chosen, read, found, store, programs, workers, seed)
-        own = Deadline(survey_s(deadline.remaining_s, plan.share, len(tasks)))
-        brought = False
-        with Interrupt(own) as interrupt:
-            for made in survey_device(
-                survey,
-                plan,
-                own,
-                lambda: interrupt.requested,
-                study=f"survey-{preset.name}-{_identity(preset, name, found, read)}",
-                watch=visits,
-            ):
-                brought = True
-                if surveyed is not None:
-                    surveyed(made)
-        if interrupt.requested:
-            for task in tasks:
-                status = PresetStatus.NOT_REACHED
-                yield PresetResult(task.problem, task.study, status, reason=_INTERRUPTED)
-            return
-        if brought:  # else there was too little time, and the next run tries again
-            journal.add(_SURVEY)
-    # Its processes are everybody's; it measures nothing itself.
-    with chosen.evaluator(Work(first, found, read, programs, EFFORT, workers, seed)) as host:
-        yield from _Rounds(tasks, deadline, visit, journal).hold()
-
-
-def _able(workplace: Callable[[Problem], Workplace], problem: Problem) -> Workplace:
-    """Where a problem is tuned: what one cannot be, others may.
-
-    Raises:
-        TuningFailedError: nothing here computes it.
-        CacheError: the cache cannot be written.
-    """
-    try:
-        return workplace(problem)
-    except InputError as error:
-        raise TuningFailedError(str(error)) from error
-
-
-_SURVEY = "survey"
-"""What the journal calls the survey."""
-
-_INTERRUPTED = "interrupted: run it again to go on"
+    context = DeviceContext(
+        chosen, read, found, TuningCache(place.database), ProgramCache.of(place)
+    )
+    context_of = functools.partial(
+        TuningContext.of,
+        target=chosen,
+        device=device,
+        families=families,
+        extra_families=extra_families,
+        cache=cache,
+        options={},
+    )
+    rounds = PresetRun(preset, run, deadline, context, context_of, place.root / "presets", watch)
+    yield from rounds.results(visits, surveyed)
 
 
 @dataclass(slots=True)
@@ -272,12 +190,11 @@ class _Task:
         study: the study's name.
         trials: trials that it may still take.
         record: what was stored for it before this run.
-        work: where it is tuned, once that is known.
+        context: where it is tuned, once that is known.
         pace: what its steps have taken.
         medians: of its trials so far, in seconds.
         result: of the last visit that ended with a winner.
         failure: why the last visit did not.
-        interrupted: whether a request to stop ended the last visit.
     """
 
     problem: Problem
@@ -285,109 +202,213 @@ class _Task:
     study: str
     trials: int
     record: TuningRecord | None
-    work: Workplace | None = None
+    context: TuningContext | None = None
     pace: Pace = field(default_factory=Pace)
     medians: list[float] = field(default_factory=list)
     result: TuneResult | None = None
     failure: str = ""
-    interrupted: bool = False
 
     @property
-    def gain(self) -> float:
-        """What more time is expected to bring; see `expected_gain`."""
+    def claim(self) -> Claim:
+        """What it says for itself when time is divided."""
         record = self.record if self.result is None else self.result.best
         if record is None:
-            return expected_gain(None, ())
-        ratio = None if record.baseline is None else record.baseline.ratio
-        return expected_gain(ratio, self.medians or [record.median_s])
+            gain = expected_gain(None, ())
+        else:
+            ratio = None if record.baseline is None else record.baseline.ratio
+            gain = expected_gain(ratio, self.medians or [record.median_s])
+        return Claim(self.weight, gain, self.problem.dtype)
 
     def note(self, result: TuneResult) -> None:
         """A visit ended with a winner."""
         self.result = result
         self.failure = ""
         self.trials -= len(result.trials)
-        self.medians += [
-            trial.measurement.median_s
-            for trial in result.trials
-            if trial.measurement.ok and trial.measurement.median_s is not None
-        ]
+        found = [trial.measurement for trial in result.trials]
+        self.medians += [each.median_s for each in found if each.ok and each.median_s is not None]
+
+    def became(self, status: PresetStatus, reason: str = "") -> PresetResult:
+        """The problem's result, now that no other visit follows."""
+        record = None if self.result is None else self.result.best
+        return PresetResult(self.problem, self.study, status, record, self.result, reason)
 
 
-class _Rounds:
-    """Visits to all problems, then to those that promise most; see `preset_schedule`."""
+class PresetRun:
+    """One run of a preset: keep what is finished, survey, visit all, visit the promising again.
+
+    Args:
+        preset: what is tuned.
+        run: settings; every visit has a study of its own.
+        deadline: until when it may take.
+        context: the device, and all families that take part.
+        context_of: makes the tuning context of a problem.
+        folder: where the journal of finished problems is kept.
+        watch: shows progress.
+    """
 
     def __init__(
         self,
-        tasks: Sequence[_Task],
+        preset: TuningPreset,
+        run: Run,
         deadline: Deadline,
-        visit: Callable[[_Task, float], TuneResult],
-        journal: _Journal,
+        context: DeviceContext,
+        context_of: Callable[[Problem], TuningContext],
+        folder: Path,
+        watch: Watch | None = None,
     ) -> None:
-        order = in_turn([Claim(each.weight, each.gain, each.problem.dtype) for each in tasks])
-        self._tasks = [tasks[at] for at in order]
+        self._preset = preset
+        self._run = run
         self._deadline = deadline
-        self._visit = visit
-        self._journal = journal
+        self._context = context
+        self._context_of = context_of
+        self._watch = watch
         self._stopped = ""
-        self._too_little = (
-            f"too little is left of the {deadline.limit_s:g} s: run it again to go on"
-        )
+        self._too_little = f"too little is left of the {run.timeout:g} s: run it again to go on"
         self._compile_s = 0.0
+        self._tasks: list[_Task] = []
+        self._identity = _identity(preset, context, f"{run.timeout:g} s, {run.trials} trials")
+        self._journal = _Journal(folder / f"{preset.name}-{self._identity}.txt")
 
-    def hold(self) -> Iterator[PresetResult]:
-        """Make the visits; yields each problem after its last one."""
-        visited = []
+    def results(
+        self,
+        visits: SurveyWatch | None = None,
+        surveyed: Callable[[Surveyed], None] | None = None,
+    ) -> Iterator[PresetResult]:
+        """Every problem when it is done; `visits` and `surveyed` hear of the survey."""
+        finished = self._journal.labels()
+        yield from self._keep(finished)
+        plan = None if SURVEY in finished else self._preset.survey
+        if not self._tasks and plan is None:
+            return
+        if plan is not None:
+            self._survey(plan, visits, surveyed)
+        if self._stopped:
+            for task in self._tasks:
+                yield task.became(PresetStatus.NOT_REACHED, self._stopped)
+            return
+        # Its processes are everybody's; it measures nothing itself.
+        first = self._preset.problems[0].problem
+        with self._context.evaluator(first, self._run) as host:
+            order = in_turn([task.claim for task in self._tasks])
+            self._tasks = [self._tasks[at] for at in order]
+            visited: list[_Task] = []
+            yield from self._first_round(host, visited)
+            yield from self._second_round(host, visited)
+
+    def _keep(self, finished: frozenset[str]) -> Iterator[PresetResult]:
+        """Problems that an earlier run has finished; the others become tasks."""
+        for member in self._preset.problems:
+            problem = member.problem
+            study = f"preset-{self._preset.name}-{self._identity}-{problem.label}"
+            record = self._stored(problem)
+            if record is not None and problem.label in finished:
+                yield PresetResult(problem, study, PresetStatus.KEPT, record)
+            else:
+                trials = self._run.trials
+                self._tasks.append(_Task(problem, member.seconds, study, trials, record))
+
+    def _stored(self, problem: Problem) -> TuningRecord | None:
+        """A problem's own record, if there is one that still holds and was measured in quiet."""
+        context = self._context
+        device, target = context.device, context.target.name
+        records = context.store.records(device.fingerprint.digest, problem.operation, target)
+        digests = {family.name: family.digest for family in context.families.values()}
+        match = find(records, problem, target, device, digests, lambda record: None)
+        exact = match.record if match.quality is MatchQuality.EXACT else None
+        return None if exact is None or exact.noisy else exact
+
+    def _survey(
+        self,
+        plan: SurveyPlan | OwnPlan,
+        visits: SurveyWatch | None,
+        surveyed: Callable[[Surveyed], None] | None,
+    ) -> None:
+        """Survey the device; where there was too little time the next run tries again."""
+        left_s, name = self._deadline.remaining_s, self._preset.name
+        own = Deadline(survey_s(left_s, plan.share, len(self._tasks)))
+        study = f"survey-{name}-{_identity(self._preset, self._context)}"
+        brought = False
+        with Interrupt(own) as interrupt:
+            for made in survey_device(
+                self._context,
+                self._run,
+                plan,
+                own,
+                lambda: interrupt.requested,
+                study=study,
+                watch=visits,
+            ):
+                brought = True
+                if surveyed is not None:
+                    surveyed(made)
+        if interrupt.requested:
+            self._stopped = INTERRUPTED
+        elif brought:
+            self._journal.add(SURVEY)
+
+    def _first_round(self, host: Evaluator, visited: list[_Task]) -> Iterator[PresetResult]:
+        """Visit every problem once; those that may be visited again are put into `visited`."""
         kept_s = second_round_s(self._deadline.left_s, [task.weight for task in self._tasks])
         for number, task in enumerate(self._tasks):
-            weights = [each.weight for each in self._tasks[number:]]
+            weights = [task.weight for task in self._tasks[number:]]
             visit_s = first_visit_s(self._deadline.left_s - kept_s, weights)
             if visit_s is None and not self._stopped:
                 self._stopped = self._too_little
             if visit_s is None or self._stopped:
-                status = PresetStatus.NOT_REACHED
-                yield PresetResult(task.problem, task.study, status, reason=self._stopped)
+                yield task.became(PresetStatus.NOT_REACHED, self._stopped)
                 continue
-            self._go(task, visit_s)
+            self._visit(task, visit_s, host)
             if kept_s and not self._stopped:
                 visited.append(task)
             else:
                 yield self._done(task)
-        while visited:
-            open_tasks = [task for task in visited if task.trials > 0 and not self._stopped]
-            claims = [Claim(task.weight, task.gain) for task in open_tasks]
-            plan = second_visits(self._deadline.left_s, claims)
-            chosen = open_tasks[plan[0][0]] if plan else None
-            if chosen is not None:
-                self._go(chosen, plan[0][1])
-            # Without another visit in sight all are done.
-            for task in [chosen] if chosen is not None else list(visited):
-                visited.remove(task)
-                yield self._done(task)
 
-    def _go(self, task: _Task, visit_s: float) -> None:
+    def _second_round(self, host: Evaluator, visited: list[_Task]) -> Iterator[PresetResult]:
+        """Visit the most promising again, as long as there is time."""
+        while visited:
+            able = [task for task in visited if task.trials > 0 and not self._stopped]
+            plan = second_visits(self._deadline.left_s, [task.claim for task in able])
+            if not plan:  # without another visit in sight all are done
+                yield from map(self._done, visited)
+                return
+            place, visit_s = plan[0]
+            self._visit(able[place], visit_s, host)
+            visited.remove(able[place])
+            yield self._done(able[place])
+
+    def _visit(self, task: _Task, visit_s: float, host: Evaluator) -> None:
+        """Tune a problem for so long, or longer until something of it is valid."""
         task.pace.compile_s = task.pace.compile_s or self._compile_s
-        try:
-            result = self._visit(task, visit_s)
-        except (TuningFailedError, WorkerError) as error:
-            task.failure = str(error)
-        else:
-            task.note(result)
-        if task.interrupted:
-            self._stopped = _INTERRUPTED
+        own = Deadline(self._deadline.left_s, goal_s=visit_s)
+        watcher = None if self._watch is None else self._watch(task.problem, visit_s)
+        run = replace(self._run, study=task.study, trials=task.trials, progress=watcher)
+        with Interrupt(own) as interrupt:
+            try:
+                task.context = task.context or self._able(task.problem)
+                task.note(tune_in(task.context, run, Budget(own, interrupt, task.pace), host))
+            except (TuningFailedError, WorkerError) as error:
+                task.failure = str(error)
+        if interrupt.requested:
+            self._stopped = INTERRUPTED
         self._compile_s = task.pace.compile_s
 
+    def _able(self, problem: Problem) -> TuningContext:
+        try:
+            return self._context_of(problem)
+        except InputError as error:  # what one cannot be tuned for, others may
+            raise TuningFailedError(str(error)) from error
+
     def _done(self, task: _Task) -> PresetResult:
-        """What became of a problem, now that no other visit follows."""
-        problem, study, result = task.problem, task.study, task.result
-        if result is not None:
+        """The result of a problem, now that no other visit follows."""
+        if task.result is not None:
             if not self._stopped:
-                self._journal.add(problem.label)
-            return PresetResult(problem, study, PresetStatus.TUNED, result.best, result)
+                self._journal.add(task.problem.label)
+            return task.became(PresetStatus.TUNED)
         if not self._stopped and self._deadline.left_s < MIN_VISIT_S:
             self._stopped = self._too_little
         if self._stopped:
-            return PresetResult(problem, study, PresetStatus.NOT_REACHED, reason=self._stopped)
-        return PresetResult(problem, study, PresetStatus.FAILED, reason=task.failure)
+            return task.became(PresetStatus.NOT_REACHED, self._stopped)
+        return task.became(PresetStatus.FAILED, task.failure)
 
 
 class _Journal:
@@ -397,6 +418,11 @@ class _Journal:
         self._path = path
 
     def labels(self) -> frozenset[str]:
+        """Labels of what is finished.
+
+        Raises:
+            CacheError: the file cannot be read.
+        """
         try:
             return frozenset(self._path.read_text(encoding="utf-8").split())
         except FileNotFoundError:
@@ -405,6 +431,11 @@ class _Journal:
             raise CacheError(f"cannot read {self._path} ({error}): remove it") from error
 
     def add(self, label: str) -> None:
+        """Note that something is finished.
+
+        Raises:
+            CacheError: the file cannot be written.
+        """
         private_folder(self._path.parent)
         try:
             with self._path.open("a", encoding="utf-8") as file:
@@ -413,14 +444,8 @@ class _Journal:
             raise CacheError(f"cannot write {self._path}: {error.strerror or error}") from error
 
 
-def _identity(
-    preset: TuningPreset,
-    target: str,
-    families: Mapping[str, KernelFamily],
-    device: Device,
-    effort: str = "",
-) -> str:
+def _identity(preset: TuningPreset, context: DeviceContext, effort: str = "") -> str:
     """Twelve hex digits over all that makes two runs of a preset comparable."""
-    parts = [preset.digest, target, device.fingerprint.digest, effort]
-    parts += sorted(family.digest for family in families.values())
+    parts = [preset.digest, context.target.name, context.device.fingerprint.digest, effort]
+    parts += sorted(family.digest for family in context.families.values())
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]

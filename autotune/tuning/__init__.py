@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING
 from autotune.core.faces import lazily
 
 if TYPE_CHECKING:
+    from autotune.tuning.context import TuningContext as TuningContext
     from autotune.tuning.progress import Progress as Progress
-    from autotune.tuning.trials import TrialResult as TrialResult
-    from autotune.tuning.trials import Workplace as Workplace
-    from autotune.tuning.tuner import TuneResult as TuneResult
+    from autotune.tuning.results import TrialResult as TrialResult
+    from autotune.tuning.results import TuneResult as TuneResult
+    from autotune.tuning.settings import Run as Run
     from autotune.tuning.tuner import tune as tune
 
 _HOMES = {
     "Progress": "progress",
-    "TrialResult": "trials",
-    "TuneResult": "tuner",
-    "Workplace": "trials",
+    "Run": "settings",
+    "TrialResult": "results",
+    "TuneResult": "results",
+    "TuningContext": "context",
     "tune": "tuner",
 }
 

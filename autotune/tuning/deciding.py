@@ -1,4 +1,4 @@
-"""From what a search has measured to the record that serves: the finals, and who wins them.
+"""From a search's measurements to the record that serves: the finals, and who wins them.
 
 The best candidates of the search are verified and timed again, in turns with each other, with the
 vendor library and with the **incumbent**: the record that served until now. Whoever is fastest in
@@ -8,28 +8,32 @@ disturbed is measured again before it is believed.
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from autotune.core.errors import TuningFailedError
-from autotune.core.measurement import Outcome
+from autotune.core.errors import OutOfTimeError, TuningFailedError
+from autotune.core.measurement import Measurement, Outcome
 from autotune.core.statistics import median_interval
 from autotune.core.version import __version__
+from autotune.measuring.effort import Finals, Stage, relative_speed
 from autotune.measuring.noise import Competition, disagreement, scatter, throttling
 from autotune.store import BaselineRecord, BinaryRecord, MatchQuality, TuningRecord, preference
+from autotune.tuning.results import Decision
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from autotune.core.configuration import Candidate
-    from autotune.core.measurement import Measurement
-    from autotune.measuring.evaluator import Evaluator, Finals
-    from autotune.operations.problem import Problem
+    from autotune.measuring.effort import Baseline
+    from autotune.measuring.evaluator import Evaluator
     from autotune.store import EffortRecord, Match
-    from autotune.tuning.trial_run import TrialRun
-    from autotune.tuning.trials import Workplace
+    from autotune.tuning.budget import Budget
+    from autotune.tuning.context import TuningContext
+    from autotune.tuning.results import TrialResult
 
 FINALISTS = 5
 """How many of the best candidates are measured again, interleaved."""
@@ -40,7 +44,10 @@ CONTENDER_RATIO = 1.10
 ATTEMPTS = 2
 """How often the finals are held while something disturbs them."""
 
-_ENOUGH_S, _MORE = 20.0, 3
+RECONSIDERED = 10
+"""Abandoned candidates at most that are measured again when a finalist falls."""
+
+ENOUGH_S, MORE = 20.0, 3
 """Seconds in which a first trial is made where nothing is compiled yet; and where those were not
 enough, how many times as much may be."""
 
@@ -51,42 +58,39 @@ _STEPS = {
     "library": "the library",
     "trials": "waiting for a first kernel",
 }
-"""What a run spends its time with before its first trial is made."""
+"""Names, for people, of what a run spends its time with before its first trial."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What the finals came to.
+class SearchedRun(Protocol):
+    """A run whose search has ended, as its finals need it (`autotune.tuning.run.TrialRun`)."""
 
-    Attributes:
-        best: the record of the fastest candidate of the searched families.
-        serving: the record that a lookup gives from now on: `best`, unless the incumbent is of a
-            family that was not searched, and faster.
-        kept: whether `best` is the incumbent as it was: nothing else was faster.
-        finals: everybody's times.
-    """
+    context: TuningContext
+    evaluator: Evaluator
+    budget: Budget
+    results: list[TrialResult]
+    baseline: Baseline | None
 
-    best: TuningRecord
-    serving: TuningRecord
-    kept: bool
-    finals: Finals
+    def finals(self, candidates: Sequence[Candidate]) -> Finals | None:
+        """Measure candidates again; those there is time for."""
+
+    def keep(self, candidate: Candidate, measurement: Measurement) -> None:
+        """Store a measurement."""
+
+    def report(self, stage: Stage) -> None:
+        """Tell where the run stands."""
 
 
 def decide(
-    work: Workplace,
+    run: SearchedRun,
     measured: Iterable[tuple[Candidate, Measurement]],
-    evaluator: Evaluator,
-    run: TrialRun,
     effort: EffortRecord,
     incumbent: Match | None,
 ) -> Decision:
-    """Hold the finals and store what they are won by.
+    """Hold the finals and store their winner.
 
     Args:
-        work: what was searched, and where.
+        run: whose search has ended.
         measured: everything that the study has measured.
-        evaluator: of the run; knows what candidates were compiled to.
-        run: holds the finals, as long as there is time.
         effort: what the search cost.
         incumbent: the record that served until now, EXACT or STALE; None where there is none.
 
@@ -94,68 +98,62 @@ def decide(
         TuningFailedError: no candidate of the searched families is right.
     """
     old = None if incumbent is None else incumbent.record
-    held = _contest(work, evaluator, run, dict(measured), old)
-    chosen = held.chosen
-    searched = [each for each in held.ranked if chosen[each].family in work.union.spaces]
+    contest = _hold_contest(run, dict(measured), old)
+    families = [candidate.family for candidate in contest.chosen]
+    searched = [at for at in contest.ranked if families[at] in run.context.union.spaces]
     if not searched:
-        reasons = "; ".join(m.reason for m in held.finals.measurements if m.reason)
+        reasons = "; ".join(m.reason for m in contest.finals.measurements if m.reason)
         raise TuningFailedError(f"no finalist passed its second verification: {reasons}")
     first = searched[0]
     if incumbent is None or old is None:
-        best = held.store(first, effort)
-        return Decision(best, best, False, held.finals)
-    place = chosen.index(old.candidate)
-    beaten = held.has_beaten(first, place, doubtful=old.noisy)
+        best = contest.store(first, effort)
+        return Decision(best, best, False, contest.finals)
+    place = contest.chosen.index(old.candidate)
+    beaten = contest.has_beaten(first, place, doubtful=old.noisy)
     if beaten is None:
-        best = held.store(first, effort)
-        return Decision(best, min(best, old, key=preference((best, old))), False, held.finals)
+        best = contest.store(first, effort)
+        serving = min(best, old, key=preference((best, old)))
+        return Decision(best, serving, False, contest.finals)
     if beaten:
-        best = held.store(first, effort, beat=(old.id,))
-        return Decision(best, best, False, held.finals)
+        best = contest.store(first, effort, beat=(old.id,))
+        return Decision(best, best, False, contest.finals)
     # The incumbent stays. If it fitted less than exactly, or was noisy, its record is made anew.
     kept = incumbent.quality is MatchQuality.EXACT and not old.noisy
-    serving = old if kept else held.store(place, effort, beat=(old.id,))
+    serving = old if kept else contest.store(place, effort, beat=(old.id,))
     if place in searched:
-        return Decision(serving, serving, kept, held.finals)
-    best = held.store(first, effort, lost_to=(serving.id,))
-    return Decision(best, serving, False, held.finals)
+        return Decision(serving, serving, kept, contest.finals)
+    best = contest.store(first, effort, lost_to=(serving.id,))
+    return Decision(best, serving, False, contest.finals)
 
 
 def finalists(measured: Iterable[tuple[Candidate, Measurement]]) -> list[Candidate]:
     """The best candidates, fastest first: those that could still be the winner."""
-    ranked = sorted(
-        (
-            (measurement.median_s, position, candidate, measurement)
-            for position, (candidate, measurement) in enumerate(measured)
-            if measurement.ok and measurement.median_s is not None
-        ),
-    )
+    found = dict(measured)
+    names, measurements = list(found), list(found.values())
+    ranked = _ranked(measurements)[:FINALISTS]
     if not ranked:
         return []
-    best_s = ranked[0][0]
-    best_high = (ranked[0][3].interval_s or (best_s, best_s))[1]
+    best_s, (_, best_high) = _times(measurements[ranked[0]])
     contenders = []
-    for median, _, candidate, measurement in ranked[:FINALISTS]:
-        low = (measurement.interval_s or (median, median))[0]
+    for at in ranked:
+        median, (low, _) = _times(measurements[at])
         if median <= CONTENDER_RATIO * best_s or low <= best_high:
-            contenders.append(candidate)
+            contenders.append(names[at])
     return contenders
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _Contest:
     """Finals that were held.
 
     Attributes:
-        work: what was searched, and where.
-        evaluator: that held them.
+        run: that held them.
         chosen: the finalists.
         finals: their times.
         noise: what disturbed them, in one line; empty if nothing did.
     """
 
-    work: Workplace
-    evaluator: Evaluator
+    run: SearchedRun
     chosen: Sequence[Candidate]
     finals: Finals
     noise: str
@@ -163,7 +161,7 @@ class _Held:
     @property
     def ranked(self) -> list[int]:
         """Positions of the finalists that are right, the fastest first."""
-        return _ranked(self.finals)
+        return _ranked(self.finals.measurements)
 
     def has_beaten(self, challenger: int, incumbent: int, *, doubtful: bool) -> bool | None:
         """Whether a finalist was faster than the incumbent, round by round.
@@ -196,30 +194,29 @@ class _Held:
         lost_to: tuple[str, ...] = (),
     ) -> TuningRecord:
         """Store the record of a finalist, and what it was compiled to."""
-        work, finals, candidate = self.work, self.finals, self.chosen[position]
-        measurement, ratio = finals.measurements[position], finals.ratios[position]
-        assert measurement.median_s is not None  # it was right, or it would not be here
-        interval = measurement.interval_s or (measurement.median_s, measurement.median_s)
-        baseline = None
+        context, finals, candidate = self.run.context, self.finals, self.chosen[position]
+        median_s, interval = _times(finals.measurements[position])
+        ratio, baseline = finals.ratios[position], None
         if finals.baseline is not None and ratio is not None:
             baseline = BaselineRecord(finals.baseline.name, finals.baseline.median_s, ratio)
-        binary = self.evaluator.binary(candidate)
+        binary = self.run.evaluator.binary(candidate)
+        others = [m for at, m in enumerate(finals.measurements) if at != position and m.ok]
         record = TuningRecord(
-            fingerprint=work.device.fingerprint,
-            operation=work.problem.operation,
-            problem=work.problem.key(),
-            target=work.target.name,
+            fingerprint=context.device.fingerprint,
+            operation=context.problem.operation,
+            problem=context.problem.key(),
+            target=context.target.name,
             candidate=candidate,
-            family_digest=work.families[candidate.family].digest,
-            space_digest=work.union.digest,
-            median_s=measurement.median_s,
+            family_digest=context.families[candidate.family].digest,
+            space_digest=context.union.digest,
+            median_s=median_s,
             interval_s=interval,
-            gflops=work.problem.flops / measurement.median_s / 1e9,
-            ties=_ties(position, interval, finals.measurements),
+            gflops=context.problem.flops / median_s / 1e9,
+            ties=sum(m.interval_s is not None and m.interval_s[0] <= interval[1] for m in others),
             baseline=baseline,
             effort=effort,
-            toolchain=dict(work.device.toolchain),
-            state=dict(work.device.state),
+            toolchain=dict(context.device.toolchain),
+            state=dict(context.device.state),
             created=datetime.now(UTC).isoformat(),
             version=__version__,
             binary=None if binary is None else BinaryRecord.of(binary),
@@ -228,60 +225,95 @@ class _Held:
             lost_to=lost_to,
         )
         contents = [] if binary is None else [binary.content, binary.support]
-        work.store.add(record, binaries=filter(None, contents))
+        context.store.add(record, binaries=filter(None, contents))
         return record
 
 
-def _contest(
-    work: Workplace,
-    evaluator: Evaluator,
-    run: TrialRun,
-    searched: Mapping[Candidate, Measurement],
-    old: TuningRecord | None,
-) -> _Held:
+def _hold_contest(
+    run: SearchedRun, searched: Mapping[Candidate, Measurement], old: TuningRecord | None
+) -> _Contest:
     """Finals; others, where one who fell in them had kept others out by a time that was false.
 
     Raises:
         TuningFailedError: there is nobody to hold them among.
     """
-    held: _Held | None = None
+    contest: _Contest | None = None
     while True:
         chosen = finalists(searched.items())
-        if held is not None and set(chosen) <= {held.chosen[place] for place in held.ranked}:
-            return held
+        if contest is not None and set(chosen) <= {contest.chosen[at] for at in contest.ranked}:
+            return contest
         if not chosen:
-            raise TuningFailedError(_nothing_valid(work.problem, run))
+            raise TuningFailedError(_nothing_valid(run))
         if old is not None and old.candidate not in chosen:
             chosen.insert(1, old.candidate)  # before those that there may be no time for
-        held = _hold(work, evaluator, run, chosen, searched)
-        told = dict(zip(chosen, held.finals.measurements, strict=True))
+        contest = _hold_finals(run, chosen, searched)
         fallen = {
             candidate: found
-            for candidate, found in told.items()
+            for candidate, found in zip(chosen, contest.finals.measurements, strict=True)
             if candidate in searched and found.outcome not in (Outcome.OK, Outcome.ABANDONED)
         }
-        if not fallen or (held.ranked and not run.can_repeat_finals):
-            return held
-        searched = run.reconsider(searched, fallen)
+        if not fallen or (contest.ranked and not run.budget.can_repeat_finals):
+            return contest
+        searched = _reconsider(run, {**searched, **fallen})
 
 
-def _hold(
-    work: Workplace,
-    evaluator: Evaluator,
-    run: TrialRun,
-    chosen: Sequence[Candidate],
-    searched: Mapping[Candidate, Measurement],
-) -> _Held:
-    """Hold finals until nothing disturbs them, `ATTEMPTS` times at most, while there is time."""
-    usable = work.device.limits.names().get("max_threads", 1)
-    threads = min(work.problem.threads or usable, usable)
+def _hold_finals(
+    run: SearchedRun, chosen: Sequence[Candidate], searched: Mapping[Candidate, Measurement]
+) -> _Contest:
+    """Hold finals until nothing disturbs them, `ATTEMPTS` times at most, while there is time.
+
+    Finalists that there is no time for are as the search found them, and take no turns, if none
+    could be measured again, and out of the race otherwise.
+    """
+    usable = run.context.device.limits.names().get("max_threads", 1)
+    threads = min(run.context.problem.threads or usable, usable)
+    late = Measurement(Outcome.ABANDONED, reason="there was no time for it in the finals")
+    known = tuple(searched.get(candidate, late) for candidate in chosen)
+    ratios = tuple(relative_speed(measurement, run.baseline) for measurement in known)
     for _ in range(ATTEMPTS):
         competition = Competition(threads)
-        finals = run.finals(chosen)
+        finals = run.finals(chosen) or Finals(known, ratios, run.baseline)
+        if missing := len(chosen) - len(finals.measurements):
+            finals = replace(
+                finals,
+                measurements=(*finals.measurements, *[late] * missing),
+                ratios=(*finals.ratios, *[None] * missing),
+                rounds=(*finals.rounds, *[()] * missing),
+            )
         noise = _noise(finals, chosen, searched, competition.seen())
-        if not noise or not run.can_repeat_finals:
+        if not noise or not run.budget.can_repeat_finals:
             break
-    return _Held(work, evaluator, chosen, finals, noise)
+    return _Contest(run, chosen, finals, noise)
+
+
+def _reconsider(
+    run: SearchedRun, searched: Mapping[Candidate, Measurement]
+) -> dict[Candidate, Measurement]:
+    """Measure again what was abandoned against the times of finalists that have fallen since.
+
+    The most promising first, as long as there is time to hold the finals once more.
+
+    Returns:
+        Every candidate's measurement, as it is now.
+    """
+    found = dict(searched)
+    best_s = min((m.median_s for m in found.values() if m.ok and m.median_s), default=None)
+    abandoned = sorted(
+        (measurement.median_s, position, candidate)
+        for position, (candidate, measurement) in enumerate(found.items())
+        if measurement.outcome is Outcome.ABANDONED and measurement.median_s is not None
+    )
+    with contextlib.suppress(OutOfTimeError), run.budget.spending("trials"):
+        for expected_s, _, candidate in abandoned[:RECONSIDERED]:
+            worse = best_s is not None and expected_s > best_s
+            if worse or not run.budget.can_repeat_finals:
+                break
+            run.report(Stage("trials", 0, 0))
+            measurement = found[candidate] = run.evaluator.evaluate(candidate, best_s)
+            run.keep(candidate, measurement)
+            if measurement.ok and measurement.median_s is not None:
+                best_s = min(best_s or math.inf, measurement.median_s)
+    return found
 
 
 def _noise(
@@ -291,71 +323,57 @@ def _noise(
     competition: str,
 ) -> str:
     """What disturbed the fastest one's times or the baseline's; empty if nothing did."""
-    ranked = _ranked(finals)
+    ranked = _ranked(finals.measurements)
     if not ranked:
         return ""
     winner = finals.measurements[ranked[0]]
-    assert winner.median_s is not None
+    median_s, _ = _times(winner)
     before = searched.get(chosen[ranked[0]])
     reasons = [
         competition,
         throttling(winner.details),
-        disagreement(None if before is None else before.median_s, winner.median_s),
+        disagreement(None if before is None else before.median_s, median_s),
     ]
     if winner.interval_s is not None:
-        reasons.append(scatter("the winner", winner.median_s, winner.interval_s))
-    if finals.baseline is not None:
-        library = finals.baseline
-        reasons.append(
-            library.noise or scatter("the library", library.median_s, library.interval_s)
-        )
+        reasons.append(scatter("the winner", median_s, winner.interval_s))
+    if (library := finals.baseline) is not None:
+        wide = scatter("the library", library.median_s, library.interval_s)
+        reasons.append(library.noise or wide)
     return "; ".join(filter(None, reasons))
 
 
-def _ranked(finals: Finals) -> list[int]:
-    times = [
-        (measurement.median_s, position)
-        for position, measurement in enumerate(finals.measurements)
-        if measurement.ok and measurement.median_s is not None
+def _ranked(measurements: Sequence[Measurement]) -> list[int]:
+    """Positions of those that are right, the fastest first."""
+    right = [
+        at for at, found in enumerate(measurements) if found.ok and found.median_s is not None
     ]
-    return [position for _, position in sorted(times)]
+    return sorted(right, key=lambda at: measurements[at].median_s or 0.0)
 
 
-def _ties(winner: int, interval: tuple[float, float], measurements: Sequence[Measurement]) -> int:
-    """Finalists other than the winner whose intervals overlap its own."""
-    return sum(
-        measurement.ok
-        and measurement.interval_s is not None
-        and measurement.interval_s[0] <= interval[1]
-        for position, measurement in enumerate(measurements)
-        if position != winner
-    )
+def _times(measurement: Measurement) -> tuple[float, tuple[float, float]]:
+    """Median and interval of a measurement that is right."""
+    median_s = measurement.median_s
+    assert median_s is not None
+    return median_s, measurement.interval_s or (median_s, median_s)
 
 
-def _nothing_valid(problem: Problem, run: TrialRun) -> str:
-    results = run.results
-    if not results:
-        return _nothing_tried(problem, run)
-    counts = Counter(result.measurement.outcome for result in results)
-    reasons = Counter(result.measurement.reason for result in results if result.measurement.reason)
-    text = f"no candidate of {problem.label} was valid after {len(results)} trials"
-    if counts:
-        text += " (" + ", ".join(f"{n} {outcome}" for outcome, n in counts.items()) + ")"
-    if reasons:
-        text += f"; most often: {reasons.most_common(1)[0][0]}"
-    return text
-
-
-def _nothing_tried(problem: Problem, run: TrialRun) -> str:
-    """What a run did that ended before its first trial did, and how much time to give it."""
-    text = f"no candidate of {problem.label} was tried"
-    if run.interrupted:
+def _nothing_valid(run: SearchedRun) -> str:
+    label, budget = run.context.problem.label, run.budget
+    found = [result.measurement for result in run.results]
+    if found:
+        counts = Counter(measurement.outcome for measurement in found)
+        reasons = Counter(measurement.reason for measurement in found if measurement.reason)
+        told = ", ".join(f"{n} {outcome}" for outcome, n in counts.items())
+        often = f"; most often: {reasons.most_common(1)[0][0]}" if reasons else ""
+        return f"no candidate of {label} was valid after {len(found)} trials ({told}){often}"
+    text = f"no candidate of {label} was tried"
+    if budget.interrupted:
         return f"{text}: it was stopped"
-    if not run.out_of_time:
+    if not budget.deadline.over:
         return f"{text}: the study has visited all there are, name another one"
-    spent_s = {"starting": run.started_s, **run.spent_s}
-    took = [f"{_STEPS[what]} took {each:.1f} s" for what, each in spent_s.items() if each >= 0.05]
+    spent_s, limit_s = {"starting": budget.started_s, **budget.spent_s}, budget.deadline.limit_s
+    took = [f"{_STEPS[what]} took {s:.1f} s" for what, s in spent_s.items() if s >= 0.05]
     if took:
-        text += f" within {run.limit_s:g} s ({', '.join(took)})"
-    enough_s = max(_ENOUGH_S, _MORE * run.limit_s)
+        text += f" within {limit_s:g} s ({', '.join(took)})"
+    enough_s = max(ENOUGH_S, MORE * limit_s)
     return f"{text}: allow more time, --timeout {enough_s:.0f} or so"

@@ -1,4 +1,4 @@
-"""Where a run stands, as callers are told."""
+"""Progress of a run, as callbacks get it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from autotune.core.configuration import Candidate
+    from autotune.core.deadline import Deadline
     from autotune.core.measurement import Outcome
-    from autotune.measuring.evaluator import Baseline
+    from autotune.measuring.effort import Baseline
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +49,22 @@ class Progress:
     left_s: float = math.inf
     best: Candidate | None = None
 
+    @classmethod
+    def at_start(cls, flops: int, trials: int, deadline: Deadline) -> Progress:
+        """A run of which nothing is known yet."""
+        return cls(
+            trial=0,
+            trials=trials,
+            elapsed_s=deadline.elapsed_s,
+            timeout_s=deadline.limit_s,
+            best_s=None,
+            baseline=None,
+            flops=flops,
+            counts={},
+            phase="starting",
+            left_s=deadline.expected_s,
+        )
+
 
 Watcher: TypeAlias = Callable[[Progress], None]
-"""Is told where a run stands."""
-
-
-def unwatched(progress: Progress) -> None:
-    """A `Watcher` for nobody."""
+"""A callback of a run's progress."""

@@ -15,7 +15,7 @@ from autotune.measuring.noise import DISAGREE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.measuring.evaluator import Baseline
+    from autotune.measuring.effort import Baseline
     from autotune.tuning.progress import Progress
 
 LOG_INTERVAL_S = 5.0

@@ -35,7 +35,7 @@ from autotune.research.sweeper import SweepResult
 from autotune.search import open_study
 from autotune.store import TuningCache
 from autotune.targets.registry import make_target
-from autotune.tuning.trials import Workplace
+from autotune.tuning.context import TuningContext
 
 ROOT = Path(__file__).parents[2]
 TRIANGULAR = str(ROOT / "examples" / "triangular")
@@ -494,16 +494,16 @@ class TestStudies:
     def test_a_named_study_refuses_another_problem(
         self, capsys: pytest.CaptureFixture[str], command: str
     ) -> None:
-        work = Workplace.of(
+        work = TuningContext.of(
             Gemm(16, 16, 16),
             target=CpuTarget(),
             device=None,
             families=["unrolled"],
             extra_families=(),
             cache=None,
+            options={},
         )
-        folder = work.place.studies
-        with open_study(work.union, None, "mine", folder, subject=work.subject) as study:
+        with open_study(work.union, None, "mine", work.studies, subject=work.subject) as study:
             proposal = study.ask()
             assert proposal is not None
             study.tell(proposal, Measurement(Outcome.OK, 1e-3))

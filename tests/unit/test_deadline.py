@@ -26,9 +26,11 @@ from autotune.measuring.messages import Series
 from autotune.measuring.rounds import hold_rounds, take_turns
 from autotune.search.storage import open_storage
 from autotune.store import TuningCache
-from autotune.tuning import tuner
-from autotune.tuning.trials import Workplace
-from autotune.tuning.tuner import TuneResult
+from autotune.tuning.budget import Budget
+from autotune.tuning.context import TuningContext
+from autotune.tuning.results import TuneResult
+from autotune.tuning.run import tune_in
+from autotune.tuning.settings import Run
 
 if TYPE_CHECKING:
     from autotune.core.configuration import Candidate
@@ -254,29 +256,21 @@ def tuned(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch):
         work: SlowWork, seconds: float, trials: int = 1000, progress=None, goal_s=None
     ) -> TuneResult:
         monkeypatch.setattr(CpuTarget, "evaluator", lambda *args, **more: work)
-        place = Workplace.of(
+        place = TuningContext.of(
             Gemm(64, 64, 64, threads=1),
             target=CpuTarget(),
             device=None,
             families=["blocked"],
             extra_families=(),
             cache=tmp_path,
+            options={},
         )
         deadline = Deadline(seconds, clock, goal_s)
+        run = Run(
+            trials=trials, sampler="random", study="study", effort=Effort(), progress=progress
+        )
         with Interrupt(deadline) as interrupt:
-            return tuner.tune_at(
-                place,
-                "study",
-                deadline,
-                interrupt,
-                trials=trials,
-                sampler="random",
-                seed=0,
-                storage=None,
-                workers=1,
-                effort=Effort(),
-                progress=progress,
-            )
+            return tune_in(place, run, Budget(deadline, interrupt))
 
     return tune
 

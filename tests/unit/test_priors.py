@@ -25,7 +25,7 @@ from autotune.search.model import EstimatedPrior, MeasuredPrior
 from autotune.serving.predicting import Predictor
 from autotune.store import TuningCache
 from autotune.targets.registry import make_target
-from autotune.tuning.priors import known_priors
+from autotune.tuning.known import known_priors
 
 FAMILIES = load_families(target="cuda", operation="gemm")
 

@@ -31,15 +31,19 @@ from autotune.surveying.pool import worth_knowing
 from autotune.surveying.portfolios import OwnPlan, Surveyed, SurveyPlan, SurveyVisit, survey_device
 from autotune.surveying.preset_run import PresetStatus, run_preset
 from autotune.surveying.presets import PresetProblem, TuningPreset, read_presets
+from autotune.surveying.queue import Until
 from autotune.surveying.sampling import Range, draw_problems
-from autotune.surveying.survey import Place, Survey
+from autotune.surveying.survey import Survey
 from autotune.targets.registry import make_target, rescan
+from autotune.tuning.context import DeviceContext
+from autotune.tuning.settings import Run
 
 sys.path.append(str(Path(__file__).parents[1] / "toy"))
 
 from installed import install
 
 SMALL = Range(outer=(1, 96), reduction=(1, 96), work=(100, 100_000))
+RUN = Run(workers=1)
 PLAN = SurveyPlan(SMALL, {"float32": 1}, problems=6, most=6, seed=3, share=0.5)
 
 
@@ -55,17 +59,15 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     rescan()
 
 
-def place_in(folder: Path) -> Place:
+def place_in(folder: Path) -> DeviceContext:
     target = make_target("toy")
     cache = CacheLocations.at(folder).create()
-    return Place(
+    return DeviceContext(
         target,
         target.device(None),
         load_families(target="toy"),
         TuningCache(cache.database),
         ProgramCache(cache.programs),
-        workers=1,
-        seed=0,
     )
 
 
@@ -73,7 +75,7 @@ def never() -> bool:
     return False
 
 
-def slow_beside(chosen: Sequence[Entry], place: Place) -> Entry:
+def slow_beside(chosen: Sequence[Entry], place: DeviceContext) -> Entry:
     """A program that is none of these, at nine times the prices of the first."""
     family = place.families[chosen[0].family]
     space = family.space(Gemm(32, 32, 32), place.device.limits)
@@ -116,15 +118,18 @@ def test_few_rows_and_few_columns_are_drawn_alike(seed: int) -> None:
 def test_a_program_that_there_is_not_is_no_beginning(tmp_path: Path) -> None:
     """Portfolios come from strangers, too: what is no program of a family is left out."""
     place = place_in(tmp_path / "cache")
-    (made,) = survey_device(place, PLAN, Deadline(60), never, study="survey")
+    (made,) = survey_device(place, RUN, PLAN, Deadline(60), never, study="survey")
     good = made.portfolio.entries[0]
     none = replace(good, configuration=Configuration({**good.configuration, "panel": 7777}))
     other = replace(good, free=("panel",), calls=((7777,),))
     stranger = replace(made.portfolio, entries=(none, other, good))
-    survey = Survey(place, contextlib.nullcontext(), [Gemm(32, 32, 32)], "another")  # type: ignore[arg-type]
-    survey.take(stranger)
-    assert [each.configuration for each in survey.at_prices_of_now(stranger.entries, timed=False)]
-    assert none not in [*survey.at_prices_of_now(stranger.entries, timed=False)]
+    survey = Survey(place, RUN, contextlib.nullcontext(), [Gemm(32, 32, 32)], "another")  # type: ignore[arg-type]
+    list(survey.learning.take(stranger))
+    assert [
+        each.configuration
+        for each in survey.learning.at_prices_of_now(stranger.entries, timed=False)
+    ]
+    assert none not in [*survey.learning.at_prices_of_now(stranger.entries, timed=False)]
     predictor = Predictor([stranger], place.families, place.device)
     assert predictor.choose(Gemm(32, 32, 32)) is not None
 
@@ -134,6 +139,7 @@ def test_a_survey_stores_a_portfolio_that_serves_other_shapes(tmp_path: Path) ->
     place, visits = place_in(tmp_path / "cache"), list[SurveyVisit]()
     (made,) = survey_device(
         place,
+        RUN,
         PLAN,
         Deadline(60),
         never,
@@ -173,18 +179,18 @@ def test_a_survey_stores_a_portfolio_that_serves_other_shapes(tmp_path: Path) ->
 @pytest.mark.usefixtures("toy")
 def test_the_next_survey_keeps_what_the_one_before_chose(tmp_path: Path) -> None:
     place = place_in(tmp_path / "cache")
-    (first,) = survey_device(place, PLAN, Deadline(60), never, study="one")
+    (first,) = survey_device(place, RUN, PLAN, Deadline(60), never, study="one")
     # A program that may be good for shapes that the lot has not: there it is slow.
     chosen = first.portfolio.entries
     slow = slow_beside(chosen, place)
     place.store.put_portfolio(replace(first.portfolio, entries=(*chosen, slow)), ())
-    (second,) = survey_device(place, PLAN, Deadline(60), never, study="two")
+    (second,) = survey_device(place, RUN, PLAN, Deadline(60), never, study="two")
     found = {each.key: each for each in second.portfolio.entries}
     assert {each.key for each in (*chosen, slow)} == set(found)
     assert len(found) == len(second.portfolio.entries)
     assert found[slow.key].prices != slow.prices  # it was tried
     # One that has no time at all leaves the portfolio as it is.
-    assert list(survey_device(place, PLAN, Deadline(0), never, study="three")) == []
+    assert list(survey_device(place, RUN, PLAN, Deadline(0), never, study="three")) == []
     assert place.store.portfolios("gemm", "toy") == [second.portfolio]
     assert first.portfolio.fingerprint == second.portfolio.fingerprint
 
@@ -193,23 +199,23 @@ def test_the_next_survey_keeps_what_the_one_before_chose(tmp_path: Path) -> None
 def test_what_served_before_a_first_survey_stays_where_it_was_timed(tmp_path: Path) -> None:
     """Programs of a device like it are kept at prices of this one, and at no others."""
     place = place_in(tmp_path / "cache")
-    (first,) = survey_device(place, PLAN, Deadline(60), never, study="one")
+    (first,) = survey_device(place, RUN, PLAN, Deadline(60), never, study="one")
     chosen = first.portfolio.entries
     dear = slow_beside(chosen, place)
     alike = replace(place.device.fingerprint, name="one like it")
     place = replace(place, store=TuningCache(tmp_path / "other.sqlite"))
     elsewhere = replace(first.portfolio, fingerprint=alike, entries=(*chosen, dear))
     place.store.put_portfolio(elsewhere, ())
-    (second,) = survey_device(place, PLAN, Deadline(60), never, study="two")
+    (second,) = survey_device(place, RUN, PLAN, Deadline(60), never, study="two")
     assert second.portfolio.fingerprint == place.device.fingerprint
     found = {each.key: each for each in second.portfolio.entries}
     assert {each.key for each in (*chosen, dear)} == set(found)
     assert found[dear.key].prices != dear.prices
     # Nothing but what its prices were there is known of one that was not timed here.
-    survey = Survey(place, None, [Gemm(32, 32, 32)], "none")
-    survey.take(elsewhere)
-    assert [*survey.at_prices_of_now([dear], timed=True)] == []
-    assert [*survey.at_prices_of_now([dear], timed=False)] == [dear]
+    survey = Survey(place, RUN, None, [Gemm(32, 32, 32)], "none")
+    list(survey.learning.take(elsewhere))
+    assert [*survey.learning.at_prices_of_now([dear], timed=True)] == []
+    assert [*survey.learning.at_prices_of_now([dear], timed=False)] == [dear]
 
 
 @pytest.mark.usefixtures("toy")
@@ -221,6 +227,7 @@ def test_a_survey_goes_on_with_what_it_has_measured(tmp_path: Path) -> None:
         until = len(visits) + visits_wanted
         (made,) = survey_device(
             place,
+            RUN,
             PLAN,
             Deadline(60),
             lambda: len(visits) >= until,
@@ -236,10 +243,10 @@ def test_a_survey_goes_on_with_what_it_has_measured(tmp_path: Path) -> None:
     tried = Counter((str(each.problem), each.candidate) for each in stored)
     assert set(tried.values()) == {1}
     # What fits is known, as it was: prices are of all that was measured.
-    whole = Survey(place, None, draw_problems(SMALL, 6, 3, "float32"), "survey-float32")
-    whole.recall()
-    whole.book.learn()
-    expected = {each.key: each.prices.tolist() for each in whole.book.programs}
+    whole = Survey(place, RUN, None, draw_problems(SMALL, 6, 3, "float32"), "survey-float32")
+    list(whole.learning.recall("survey-float32"))
+    whole.learning.book.learn()
+    expected = {each.key: each.prices.tolist() for each in whole.learning.book.programs}
     for entry in second.portfolio.entries:
         assert list(entry.prices) == pytest.approx(expected[entry.key], rel=1e-9)
 
@@ -250,7 +257,7 @@ def test_time_that_is_left_is_for_more_problems(tmp_path: Path) -> None:
     place = place_in(tmp_path / "cache")
     for most in (6, 17):
         plan = replace(PLAN, most=most)
-        (made,) = survey_device(place, plan, Deadline(60), never, study=f"of-{most}")
+        (made,) = survey_device(place, RUN, plan, Deadline(60), never, study=f"of-{most}")
         drawn = draw_problems(SMALL, most, 3, "float32")
         expected = [each for each in drawn if each.layout == "nn"]
         found = place.store.measurements(study=f"of-{most}-float32")
@@ -263,25 +270,25 @@ def test_time_that_is_left_is_for_more_problems(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("toy")
 def test_what_failed_before_takes_no_prices_away(tmp_path: Path) -> None:
     place = place_in(tmp_path / "cache")
-    (made,) = survey_device(place, PLAN, Deadline(60), never, study="one")
+    (made,) = survey_device(place, RUN, PLAN, Deadline(60), never, study="one")
     problems = draw_problems(SMALL, 6, 3, "float32")
     entry = made.portfolio.entries[0]
     failed = Candidate(entry.family, entry.configuration), Measurement(Outcome.TIMEOUT)
     fingerprint = place.device.fingerprint
     place.store.add_measurements("two-float32", fingerprint, problems[0], "toy", [failed])
-    survey = Survey(place, None, problems, "two-float32")
-    survey.recall()
-    survey.take(made.portfolio)
-    known = {each.key: each.prices.tolist() for each in survey.book.programs}
+    survey = Survey(place, RUN, None, problems, "two-float32")
+    list(survey.learning.recall("two-float32"))
+    list(survey.learning.take(made.portfolio))
+    known = {each.key: each.prices.tolist() for each in survey.learning.book.programs}
     assert known[entry.key] == list(entry.prices)
 
 
 @pytest.mark.usefixtures("toy")
 def test_own_problems_leave_other_shapes_what_served_them(tmp_path: Path) -> None:
     place = place_in(tmp_path / "cache")
-    (first,) = survey_device(place, PLAN, Deadline(60), never, study="one")
+    (first,) = survey_device(place, RUN, PLAN, Deadline(60), never, study="one")
     own = OwnPlan({Gemm(30, 40, 50): 1.0, Gemm(8, 90, 8): 3.0}, share=0.5)
-    (second,) = survey_device(place, own, Deadline(60), never, study="own")
+    (second,) = survey_device(place, RUN, own, Deadline(60), never, study="own")
     assert second.portfolio.shapes == 2
     assert {each.key for each in first.portfolio.entries} <= {
         each.key for each in second.portfolio.entries
@@ -296,6 +303,7 @@ def test_who_asks_for_an_end_gets_what_there_is(tmp_path: Path) -> None:
     found = list(
         survey_device(
             place,
+            RUN,
             PLAN,
             Deadline(60),
             lambda: len(visits) >= 3,
@@ -398,17 +406,15 @@ class CompilingOnly:
         return Measurement(Outcome.REJECTED, reason="this is no GPU")
 
 
-def thin_kernels_on_an_h200(target: Any, folder: Path) -> Place:
+def thin_kernels_on_an_h200(target: Any, folder: Path) -> DeviceContext:
     families = load_families(target="cuda", operation="gemm")
     cache = CacheLocations.at(folder / "cache").create()
-    return Place(
+    return DeviceContext(
         target,
         target.device(None, "h200"),
         {"skinny": families["skinny"]},
         TuningCache(cache.database),
         ProgramCache(cache.programs),
-        workers=1,
-        seed=0,
     )
 
 
@@ -420,9 +426,9 @@ def test_every_program_for_few_rows_is_compiled_ahead_in_a_valid_call(
     shapes = [(1, 4096, 4096), (4096, 4096, 1), (8, 2048, 12288), (5000, 3000, 3)]
     problems = [Gemm(*shape, dtype=dtype) for shape in shapes]
     place = thin_kernels_on_an_h200(target, tmp_path)
-    survey = Survey(place, target, problems, "ahead")
-    known = worth_knowing(problems, target, place.device, place.families, place.seed)
-    survey.hold(Deadline(60), lambda: target.tried)
+    survey = Survey(place, RUN, target, problems, "ahead")
+    known = worth_knowing(problems, target, place.device, place.families, RUN.seed)
+    survey.hold(Until(Deadline(60), lambda: target.tried))
     ahead = [each for each in target.asked if each[0] not in problems]
     assert len(known) > 15
     skinny = place.families["skinny"]
@@ -499,11 +505,11 @@ def test_other_layouts_are_compiled_for_while_the_plain_one_is_measured(tmp_path
     others = [Gemm(1, 4096, 2048, layout="nt"), Gemm(2, 4096, 2048, layout="tn")]
     place = thin_kernels_on_an_h200(target, tmp_path)
     target.family = place.families["skinny"]
-    survey = Survey(place, target, [*others, *plain], "ahead")
-    survey.hold(Deadline(60), lambda: set(target.visited) >= {*plain, *others})
+    survey = Survey(place, RUN, target, [*others, *plain], "ahead")
+    survey.hold(Until(Deadline(60), lambda: set(target.visited) >= {*plain, *others}))
     assert list(target.visited)[: len(plain)] == plain
     assert all(target.visited[each] for each in others)
-    timed = [each for each in survey.book.programs if each.timed]
+    timed = [each for each in survey.learning.book.programs if each.timed]
     assert {each.key.layout for each in timed} == {"nn", "nt", "tn"}
 
 
@@ -536,6 +542,6 @@ def test_time_that_is_over_while_compilers_are_asked_ends_a_survey_with_what_it_
     problems = [Gemm(1, 4096, 4096 + number) for number in range(3)]
     place = thin_kernels_on_an_h200(target, tmp_path)
     target.family = place.families["skinny"]
-    survey = Survey(place, target, [*problems, Gemm(1, 4096, 2048, layout="nt")], "ahead")
-    survey.hold(Deadline(60), lambda: target.overtaken)
-    assert len([each for each in survey.book.programs if each.timed]) > 5
+    survey = Survey(place, RUN, target, [*problems, Gemm(1, 4096, 2048, layout="nt")], "ahead")
+    survey.hold(Until(Deadline(60), lambda: target.overtaken))
+    assert len([each for each in survey.learning.book.programs if each.timed]) > 5

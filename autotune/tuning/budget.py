@@ -1,0 +1,154 @@
+"""The time of one run: spent by its steps, left for more, and kept for the finals."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from autotune.core.deadline import Deadline
+from autotune.core.errors import OutOfTimeError
+from autotune.core.interrupt import Interrupt
+from autotune.core.pace import CLOSING_S, FIRST_SHARE, Pace
+
+if TYPE_CHECKING:
+    from autotune.measuring.effort import Stage
+
+BASELINE_SHARE = 0.05
+"""Of the time so far, what measuring the vendor library may have taken for it to be measured again
+when there is a new best."""
+
+
+class Budget:
+    """Time of one run.
+
+    Args:
+        deadline: until when it may take; None has no end.
+        interrupt: whoever asks for an end; entered by the caller.
+        pace: what steps of runs like this one have taken; None where there was none.
+
+    Attributes:
+        deadline: the same.
+        pace: the same, kept up to date.
+        started_s: from the beginning of the run to that of the search.
+        search_s: from the beginning of the run to the end of the search.
+        spent_s: wall time by what it went into, in seconds.
+    """
+
+    def __init__(
+        self,
+        deadline: Deadline | None = None,
+        interrupt: Interrupt | None = None,
+        pace: Pace | None = None,
+    ) -> None:
+        self.deadline = deadline or Deadline()
+        self.pace = pace or Pace()
+        self.started_s = self.search_s = 0.0
+        self.spent_s: defaultdict[str, float] = defaultdict(float)
+        self._interrupt = interrupt or Interrupt()
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether somebody asked for an end."""
+        return self._interrupt.requested
+
+    @property
+    def can_repeat_finals(self) -> bool:
+        """Whether there is time to hold the finals once more."""
+        return not self.interrupted and self.deadline.remaining_s > self._last_finals_s
+
+    _last_finals_s = 0.0
+
+    def begin(self) -> None:
+        """The search begins."""
+        self.started_s = self.deadline.elapsed_s
+
+    def spent(self, found: bool) -> bool:
+        """Whether no further trial is begun.
+
+        Args:
+            found: whether a candidate was valid: until then trials go on beyond the goal.
+        """
+        late = found and self.deadline.planned_s < self.pace.trial_s
+        return self.interrupted or self.deadline.over or late
+
+    def reserve(self, finals_s: float, finalists: int) -> None:
+        """Keep time for the finals, of which more is known with every trial."""
+        if not self.interrupted:  # which has set what there is
+            goal_s = self.deadline.goal_s
+            self.deadline.reserve_s = self.pace.reserve_s(goal_s, finals_s, finalists)
+
+    def batch(self, count: int, found: bool) -> int:
+        """Of so many candidates, how many there is time to compile while nothing is measured."""
+        fitting = self.pace.batch(self.deadline.planned_s, count)
+        return fitting if found else min(count, max(1, fitting))
+
+    @contextmanager
+    def spending(self, what: str) -> Iterator[None]:
+        """Count the wall time of a block."""
+        begun_s = self.deadline.elapsed_s
+        try:
+            yield
+        finally:
+            self.spent_s[what] += self.deadline.elapsed_s - begun_s
+
+    @contextmanager
+    def compiling(self, first: bool) -> Iterator[None]:
+        """Compile until only the share of what follows is left; more compiling then waits.
+
+        Args:
+            first: whether no trial has been made yet.
+
+        Raises:
+            OutOfTimeError: the run is over.
+        """
+        run = self.deadline
+        kept_s = FIRST_SHARE * run.remaining_s if first else self.pace.trial_s
+        try:
+            kept = run.keeping(kept_s if math.isfinite(kept_s) else 0.0)
+            with self.spending("compiling"), kept:
+                yield
+        except OutOfTimeError:
+            if run.over:
+                raise
+
+    @contextmanager
+    def finals(self, count: int) -> Iterator[int]:
+        """Hold finals in what is left but for storing; yields how many there is time for."""
+        self.deadline.reserve_s = min(CLOSING_S, 0.05 * self.deadline.limit_s)
+        begun_s = self.deadline.elapsed_s
+        try:
+            with self.spending("finals"):
+                yield self.pace.finalists(self.deadline.remaining_s, count)
+        finally:
+            self._last_finals_s = self.deadline.elapsed_s - begun_s
+
+    @property
+    def may_check_baseline(self) -> bool:
+        """Whether the vendor library costs little enough to be measured again."""
+        return self.spent_s["library"] <= BASELINE_SHARE * self.deadline.elapsed_s
+
+    def left_s(self, stage: Stage, done: int, trials: int, finals_s: float) -> float:
+        """Seconds until the end of the run, as far as is known.
+
+        Args:
+            stage: where it stands.
+            done: trials made.
+            trials: the most there may be.
+            finals_s: what the finals take.
+        """
+        may_s = self.deadline.expected_s
+        if stage.name == "finals":
+            return min(may_s, finals_s * (stage.steps - stage.step + 1) / max(1, stage.steps))
+        if not done:
+            return may_s
+        return min(may_s, (trials - done) * self.deadline.elapsed_s / done + finals_s)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What has been spent since the search began, as a study keeps it."""
+        spent_s = {what: round(seconds, 3) for what, seconds in self.spent_s.items()}
+        seconds = round(self.deadline.elapsed_s - self.started_s, 3)
+        return {"seconds": seconds, "spent_s": spent_s}

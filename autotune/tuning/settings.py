@@ -1,0 +1,78 @@
+"""Settings of a run of trials: one value that `tune`, `sweep` and `run_preset` pass on whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from autotune.core import arguments
+
+if TYPE_CHECKING:
+    from autotune.measuring.effort import Effort
+    from autotune.tuning.progress import Watcher
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Settings of a run of trials. Those that users give come through `of`.
+
+    Attributes:
+        trials: the most trials to make, all families together.
+        timeout: seconds for everything; infinite where only trials count.
+        sampler: a sampler's name, or the dotted path of an `optuna.samplers.BaseSampler`.
+        seed: seeds the sampler and the operands; 0 or more, below 2**63.
+        storage: an Optuna storage URL; None keeps a journal file beside the cache.
+        study: name of the study; an existing one is continued.
+        workers: processes that compile; None uses every core.
+        effort: how long and how exactly to measure; None takes the default.
+        racing: whether a candidate is abandoned once it is far behind the best so far.
+        finals: whether the best candidates are measured again, for which time is kept.
+        progress: called whenever something has moved.
+    """
+
+    trials: int = 200
+    timeout: float = 60.0
+    sampler: str = "auto"
+    seed: int = 0
+    storage: str | None = None
+    study: str | None = None
+    workers: int | None = None
+    effort: Effort | None = None
+    racing: bool = True
+    finals: bool = True
+    progress: Watcher | None = None
+
+    @classmethod
+    def of(cls, **settings: Any) -> Self:
+        """Check settings as users give them; those left out have their defaults.
+
+        Raises:
+            InputError: one is of another type or out of range, there is no such sampler, or the
+                storage cannot be opened; the message says which.
+            MissingDependencyError: the sampler or the storage needs a package.
+        """
+        run = cls(**settings)
+        checked = {
+            "trials": arguments.whole("trials", run.trials),
+            "timeout": arguments.seconds("timeout", run.timeout),
+            "seed": arguments.seed(run.seed),
+            "workers": arguments.workers(run.workers),
+        }
+        arguments.text("sampler", run.sampler)
+        for name, value in (("storage", run.storage), ("study", run.study)):
+            if value is not None:
+                arguments.text(name, value)
+        if (effort := run.effort) is not None:
+            from autotune.measuring.effort import Effort  # late: who loads does not measure
+
+            measures = isinstance(effort, Effort)
+            arguments.must("effort", "None or an autotune.Effort", effort, measures)
+        progress = run.progress
+        callable_or_none = progress is None or callable(progress)
+        arguments.must("progress", "None or a function", progress, callable_or_none)
+        from autotune.search import check_sampler, check_storage  # late, as above
+
+        check_sampler(run.sampler)
+        if run.storage is not None:
+            check_storage(run.storage)
+        return cls(**{**settings, **checked})
