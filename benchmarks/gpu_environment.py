@@ -11,8 +11,8 @@ from typing import Self
 from environment import taken
 
 from autotune.core.device import Device
-from autotune.gpu.nvidia.device.identity import read_gpu
-from autotune.gpu.nvidia.device.nvml import GpuMonitor
+from autotune.gpu.nvidia.device import read_gpu
+from autotune.gpu.nvidia.nvml import GpuMonitor
 
 INTERVAL_S = 0.1
 

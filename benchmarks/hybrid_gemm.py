@@ -37,7 +37,7 @@ from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
 from autotune.gpu.matrix import DeviceMatrix
-from autotune.gpu.measure.baseline import CublasError
+from autotune.gpu.nvidia.cublas import CublasError
 from autotune.operations.accuracy import Tolerance
 
 FAMILIES = load_families(target="hybrid")

@@ -13,7 +13,7 @@ from autotune.families.gpu.occupancy import blocks_per_multiprocessor
 
 if TYPE_CHECKING:
     from autotune.core.configuration import Candidate, Value
-    from autotune.core.limits import CudaLimits
+    from autotune.core.limits import GpuLimits
     from autotune.families.family import KernelFamily
     from autotune.operations.problem import Problem
 
@@ -22,7 +22,7 @@ def launch_note(
     candidate: Candidate,
     problem: Problem,
     families: Mapping[str, KernelFamily],
-    limits: CudaLimits,
+    limits: GpuLimits,
 ) -> str:
     """Tiles of C, thread blocks, how many fill the device, and the kernels beside the main one.
 

@@ -31,7 +31,7 @@ from autotune.distributed.mpi.ranks.ranks import describe
 from autotune.families.catalog import load_families
 from autotune.families.rendering import render
 from autotune.gpu.matrix import DeviceMatrix
-from autotune.gpu.nvidia.device.identity import read_gpu
+from autotune.gpu.nvidia.device import read_gpu
 
 FAMILIES = load_families(target="mpi")
 DTYPE = "float32"

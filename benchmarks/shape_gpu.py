@@ -18,19 +18,19 @@ import numpy as np
 
 from autotune.core.dtypes import DTYPES
 from autotune.core.statistics import median
-from autotune.gpu.launch.launch import CudaKernel
-from autotune.gpu.measure.baseline import Cublas, CublasError, vendor_of
+from autotune.gpu.driver import driver
+from autotune.gpu.launch.kernel import GpuKernel
 from autotune.gpu.measure.bench import WARM_UP_S
 from autotune.gpu.measure.memory import rotation_sets
 from autotune.gpu.measure.timing import Batch, Stopwatch, steady_s
-from autotune.gpu.nvidia.driver.interface import driver
+from autotune.gpu.nvidia.cublas import Cublas, CublasError, vendor_of
 from autotune.operations.accuracy import Tolerance
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from autotune.core.device import Device
-    from autotune.gpu.launch.program import CudaProgram
+    from autotune.gpu.launch.program import GpuProgram
     from autotune.operations.problem import Gemm
 
 Launch = Callable[..., None]
@@ -225,7 +225,7 @@ class Contest:
         self._stopwatch = stopwatch
         self._order, self._rng, self._ordinal = order, rng, ordinal
         self._batches: dict[str, tuple[Batch, float]] = {}
-        self._kernels: list[CudaKernel] = []
+        self._kernels: list[GpuKernel] = []
         self._cublas: Cublas | None = None
 
     def enter_cublas(self) -> None:
@@ -235,7 +235,7 @@ class Contest:
             CublasError: there is none.
             ArithmeticError: its result is wrong.
         """
-        self._cublas = vendor_of(self._problem, "cuda", self._stopwatch.stream)
+        self._cublas = vendor_of(self._problem, self._stopwatch.stream)
         if self._cublas is None:
             raise CublasError("there is no cuBLAS: pip install nvidia-cublas")
         self.peer = f"cuBLAS {self._cublas.version}"
@@ -246,13 +246,13 @@ class Contest:
                 f"cuBLAS is wrong: its error is {self.peer_error:.3g} of what is allowed"
             )
 
-    def enter(self, name: str, program: CudaProgram) -> float:
+    def enter(self, name: str, program: GpuProgram) -> float:
         """Let a program take part: the error of its result, as a share of what is allowed.
 
         It is loaded with memory of its own: what the kernels of a process share may move between
         calls, and graphs keep addresses.
         """
-        kernel = CudaKernel(program, self._ordinal)
+        kernel = GpuKernel(program, self._ordinal)
         self._kernels.append(kernel)
         return self._enter(name, kernel.launch)
 

@@ -15,11 +15,11 @@ from shape_rows import Asked, Header, Row, Served
 
 from autotune import Gemm, load, tune
 from autotune.core.errors import AutotuneError
-from autotune.core.limits import CudaLimits
-from autotune.gpu.launch.loading import make_program
-from autotune.gpu.measure.baseline import CublasError
+from autotune.core.limits import GpuLimits
+from autotune.gpu.driver import driver_errors
+from autotune.gpu.launch.code import make_program
 from autotune.gpu.measure.timing import HungError
-from autotune.gpu.nvidia.driver.context import driver_errors
+from autotune.gpu.nvidia.cublas import CublasError
 from autotune.serving.lookup import binary_of, look_up
 from autotune.targets.registry import make_target
 
@@ -118,7 +118,7 @@ def _enter(
     kernel = load(problem, "cuda", match="nearest", device=device, cache=cache, background=False)
     ready_s = time.perf_counter() - begun
     limits = bench.device.limits
-    assert isinstance(limits, CudaLimits)
+    assert isinstance(limits, GpuLimits)
     found = look_up(problem, make_target("cuda"), match="nearest", device=device, cache=cache)
     assert found.candidate == kernel.candidate  # what was loaded a moment ago
     binary, programs = binary_of(problem, found), found.shared.programs

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from autotune.core.measurement import Outcome
-from autotune.gpu.nvidia.device.known_gpus import find_gpu
+from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
 from autotune.reporting.study import FAILED, Study, Trial
 

@@ -2,7 +2,7 @@
 
 A floating type is one row. One of integers is its row and the row of the type that its products
 are summed in; operands, poison and tolerance follow from the kind. What the vendor's library calls
-a type stands in `autotune.gpu.measure.baseline` where that takes more than the row says.
+a type stands in `autotune.gpu.nvidia.cublas` where that takes more than the row says.
 """
 
 from __future__ import annotations

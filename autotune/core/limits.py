@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from autotune.core.errors import InputError
+
+if TYPE_CHECKING:
+    from autotune.core.device import Device
+
+
+class Limits:
+    """What a kind of device offers; see `autotune.core.device.DeviceLimits`."""
+
+    __slots__ = ()
+
+    def names(self) -> dict[str, int]:
+        """The limits by the names that restrictions use."""
+        found: dict[str, int] = asdict(self)  # type: ignore[call-overload]
+        return found
 
 
 @dataclass(frozen=True, slots=True)
-class CpuLimits:
+class CpuLimits(Limits):
     """What a CPU offers one process.
 
     Attributes:
@@ -27,19 +44,16 @@ class CpuLimits:
     l3_bytes: int
     line_bytes: int
 
-    def names(self) -> dict[str, int]:
-        """The limits by the names that restrictions use."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
-class CudaLimits:
-    """Limits of one CUDA device. Bytes are bytes, registers have 32 bits.
+class GpuLimits(Limits):
+    """Limits of one GPU of any vendor. Bytes are bytes, registers have 32 bits.
 
     Attributes:
-        compute_capability: ten times the major version plus the minor one: 90 for 9.0.
-        multiprocessor_count: multiprocessors of the device.
-        warp_size: threads that run in step.
+        compute_capability: number of the architecture; of NVIDIA's ten times the major version
+            plus the minor one: 90 for 9.0.
+        multiprocessor_count: multiprocessors (compute units) of the device.
+        warp_size: threads that run in step (a warp, a wavefront).
         max_threads_per_block: threads of one block.
         max_threads_per_multiprocessor: threads resident at once, of all blocks.
         max_blocks_per_multiprocessor: blocks resident at once.
@@ -53,6 +67,7 @@ class CudaLimits:
         shared_bytes_reserved: what the system adds to the shared memory of every block.
         shared_granularity: the unit that shared memory is allocated in.
         l2_bytes: level-2 cache.
+        isa: what compilers write before the number of the architecture: ``sm_``, ``gfx``.
     """
 
     compute_capability: int
@@ -70,23 +85,35 @@ class CudaLimits:
     shared_bytes_reserved: int
     shared_granularity: int
     l2_bytes: int
-
-    def names(self) -> dict[str, int]:
-        """The limits by the names that restrictions use."""
-        return asdict(self)
+    isa: str = "sm_"
 
     @property
     def architecture(self) -> str:
-        """What compilers call it: ``sm_90``."""
-        return f"sm_{self.compute_capability}"
+        """The architecture, as compilers call it: ``sm_90``."""
+        return f"{self.isa}{self.compute_capability}"
+
+    def names(self) -> dict[str, int]:
+        """The limits by the names that restrictions use."""
+        return {name: value for name, value in asdict(self).items() if name != "isa"}
 
     def runs(self, architecture: str) -> bool:
-        """Whether binaries for an architecture run here: ``sm_90a`` is 9.0 and no other."""
+        """Do binaries for an architecture run here? ``sm_90a`` is 9.0 and no other."""
         return architecture in (self.architecture, f"{self.architecture}a")
 
 
+def limits_of(device: Device) -> GpuLimits:
+    """The limits of a GPU.
+
+    Raises:
+        InputError: the device is none.
+    """
+    if not isinstance(device.limits, GpuLimits):
+        raise InputError(f"the device must be a GPU, got {device.fingerprint.name}")
+    return device.limits
+
+
 @dataclass(frozen=True, slots=True)
-class MpiLimits:
+class MpiLimits(Limits):
     """Limits of one set of ranks.
 
     Attributes:
@@ -109,13 +136,9 @@ class MpiLimits:
     cuda_aware: int = 0
     nccl: int = 0
 
-    def names(self) -> dict[str, int]:
-        """The limits by the names that restrictions use."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
-class HybridLimits:
+class HybridLimits(Limits):
     """Limits of the GPUs that may be used.
 
     Attributes:
@@ -129,7 +152,3 @@ class HybridLimits:
     peers: int
     host_operands: int
     block_operands: int
-
-    def names(self) -> dict[str, int]:
-        """The limits by the names that restrictions use."""
-        return asdict(self)

@@ -1,23 +1,5 @@
-"""The targets `cuda` and `numba-cuda`: emitted sources on an NVIDIA GPU.
+"""Emitted sources on a GPU; binaries are made and judged without a device, too.
 
-Compiling, devices, their driver, launches, arrays and measuring lie in packages of their own,
-each above the one before; binaries are made and judged without a device, too.
+`interface`, `vendor` and `driver` are what the rest knows of a GPU. Compiling, launches, arrays
+and measuring are built on them; `nvidia` lies on top, and is found by its name.
 """
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from autotune.core.faces import lazily
-
-if TYPE_CHECKING:
-    from autotune.gpu.target import CudaTarget as CudaTarget
-    from autotune.gpu.target import NumbaCudaTarget as NumbaCudaTarget
-
-_HOMES = {
-    "CudaTarget": "target",
-    "NumbaCudaTarget": "target",
-}
-
-__all__ = [*_HOMES]
-__getattr__ = lazily(__name__, _HOMES)

@@ -1,35 +1,25 @@
-"""The targets `cuda` and `numba-cuda`: emitted sources on an NVIDIA GPU."""
+"""What targets of GPUs have in common, whoever made the GPU and whatever the sources are in."""
 
 from __future__ import annotations
 
-import logging
-from dataclasses import asdict, fields, replace
+from dataclasses import fields
 from typing import TYPE_CHECKING, ClassVar
 
-from autotune.core import session
-from autotune.core.device import SETTINGS, Device
-from autotune.core.errors import InputError, MissingDependencyError, OperandError, UnknownNameError
-from autotune.core.limits import CudaLimits
-from autotune.gpu.nvidia.device import presence
-from autotune.gpu.nvidia.device.known_gpus import find_gpu
-from autotune.serving.numba_settings import numba_settings
-from autotune.serving.reports import Found
+from autotune.core.errors import MissingDependencyError, OperandError, UnknownNameError
+from autotune.core.limits import GpuLimits, limits_of
+from autotune.gpu.driver import find_vendor, use
 from autotune.serving.target import Placement, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Sequence
+    from collections.abc import Callable, Hashable
 
-    from autotune.core.check import Check
     from autotune.core.configuration import Candidate, Configuration
-    from autotune.core.device import DeviceFingerprint
-    from autotune.exporting.exportable import Exportable, Exported
+    from autotune.core.device import Device, DeviceFingerprint
     from autotune.families.family import KernelFamily
     from autotune.families.gpu.launch import Binary
-    from autotune.families.languages import Language
     from autotune.families.program_cache import ProgramCache
     from autotune.families.rendering import Source
-    from autotune.gpu.arrays.kernel import Launch
-    from autotune.gpu.nvidia.device.known_gpus import KnownGpu
+    from autotune.gpu.launch.kernel import Launch
     from autotune.measuring.evaluator import Evaluator
     from autotune.operations.problem import Problem
     from autotune.serving.background import Job
@@ -38,61 +28,27 @@ if TYPE_CHECKING:
     from autotune.serving.reports import HostCalls, Model, Resources
     from autotune.serving.target import Work
 
-_log = logging.getLogger(__name__)
+LIMIT_NAMES = frozenset(field.name for field in fields(GpuLimits)) - {"isa"}
+"""Names of a GPU's limits in families' restrictions."""
 
 
-class CudaTarget(Target):
-    """Emitted CUDA C++ on an NVIDIA GPU."""
+class GpuTarget(Target):
+    """Emitted sources on a GPU. A subclass names its vendor, and says what its language is."""
 
-    name: ClassVar[str] = "cuda"
+    vendor: ClassVar[str]
+    """Name of an `autotune.gpu.vendor.Vendor`: "module:object"."""
+
     changes: ClassVar[bool] = False
 
     @classmethod
-    def language(cls) -> Language:
-        """CUDA C++."""
-        from autotune.families.gpu import cuda_source
-        from autotune.families.gpu.cuda_kernels import kernels_of
-        from autotune.families.gpu.cuda_layout import laid_out
-        from autotune.families.languages import Language
-
-        return Language(
-            limits=_LIMITS,
-            check=cuda_source.check,
-            names=cuda_source.names,
-            reserved=cuda_source.reserved,
-            suffix=".cu",
-            own_operations=True,
-            epilogue=cuda_source.epilogue,
-            lay_out=laid_out,
-            headers=True,
-            kernels=kernels_of,
-            launched=True,
-            mapped=True,
-        )
-
-    @classmethod
     def is_usable(cls) -> bool:
-        """Where there is a GPU; a warning says, once, why one that is here is not used."""
-        if not presence.can_run():
-            _warn_of_unused_gpu()
-            return False
-        return True
+        """Is there a GPU, and all that runs kernels on it?"""
+        return find_vendor(cls.vendor).is_usable()
 
     @classmethod
     def placement(cls, fingerprint: DeviceFingerprint) -> Placement:
         """The GPU of that name; the first one serves where it is here."""
         return Placement(device=fingerprint.name)
-
-    @classmethod
-    def found(cls) -> Found | None:
-        """The GPUs that are here."""
-        seen = presence.look()
-        return Found(
-            "GPUs",
-            tuple(asdict(gpu) | {"usable": seen.usable} for gpu in seen.gpus),
-            tuple(map(str, seen.gpus)),
-            seen.missing or "",
-        )
 
     @property
     def names_devices(self) -> bool:
@@ -101,14 +57,13 @@ class CudaTarget(Target):
 
     def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:
         """One of the GPUs here; one named that is not here is looked up among the known ones."""
-        from autotune.gpu.nvidia.device.identity import read_gpu
-
+        vendor = find_vendor(self.vendor)
         try:
-            return read_gpu(name)
+            return vendor.read_gpu(name)
         except (UnknownNameError, MissingDependencyError):
             if name is None or str(name).strip().isdecimal():
                 raise
-            return _described(find_gpu(str(name)))
+            return vendor.described(str(name))
 
     def caps(self, problem: Problem) -> tuple[Hashable, ...]:
         """None of it: all problems meet the same GPU."""
@@ -116,10 +71,11 @@ class CudaTarget(Target):
 
     def evaluator(self, work: Work, beside: Evaluator | None = None) -> Evaluator:
         """Compile workers, and one process that owns the GPU."""
-        from autotune.gpu.measure.evaluator import CudaEvaluator
+        from autotune.gpu.measure.evaluator import GpuEvaluator
 
+        use(self.vendor)
         _ordinal(work.device)
-        return CudaEvaluator(
+        return GpuEvaluator(
             work.problem,
             work.families,
             work.device,
@@ -127,7 +83,7 @@ class CudaTarget(Target):
             effort=work.effort,
             workers=work.workers,
             seed=work.seed,
-            beside=beside if isinstance(beside, CudaEvaluator) else None,
+            beside=beside if isinstance(beside, GpuEvaluator) else None,
         )
 
     def kernel(
@@ -141,20 +97,18 @@ class CudaTarget(Target):
     ) -> BoundKernel:
         """Load the binary, or compile one; on other devices like it at the first call there."""
         from autotune.gpu.arrays.kernel import device_kernel
-        from autotune.gpu.launch.loading import make_program
-        from autotune.gpu.launch.resident import resident_launch
-        from autotune.gpu.nvidia.device.identity import read_gpu
+        from autotune.gpu.launch.code import make_program
+        from autotune.gpu.launch.kernel import resident_launch
 
-        ordinal = _ordinal(device)
-        program = make_program(
-            family, candidate.configuration, problem, _cuda_limits(device), programs, binary
-        )
+        use(self.vendor)
+        ordinal, limits = _ordinal(device), limits_of(device)
+        program = make_program(family, candidate.configuration, problem, limits, programs, binary)
         first = resident_launch(program, ordinal)
 
         def load_on(other: int) -> Launch:
             if other == ordinal:
                 return first
-            there = read_gpu(other)
+            there = find_vendor(self.vendor).read_gpu(other)
             if there.limits != device.limits:
                 raise OperandError(
                     f"operands must be on a device like the kernel's, {device.fingerprint.name}, "
@@ -174,10 +128,10 @@ class CudaTarget(Target):
         programs: ProgramCache,
     ) -> Job | None:
         """The compiler, in another process."""
-        from autotune.gpu.launch.ahead import compile_job
+        from autotune.gpu.launch.code import compile_job
 
-        limits = _cuda_limits(device)
-        return compile_job(family, candidate.configuration, problem, limits, programs)
+        use(self.vendor)
+        return compile_job(family, candidate.configuration, problem, limits_of(device), programs)
 
     def load(self, request: Request) -> Kernel:
         """The record's kernel, or the default."""
@@ -198,13 +152,8 @@ class CudaTarget(Target):
         """Events on the operands' stream."""
         from autotune.gpu.arrays.clock import DeviceClock
 
+        use(self.vendor)
         return DeviceClock()
-
-    def export(self, exportable: Exportable, form: str) -> Exported:
-        """Source, binary, and a launcher for the driver's API."""
-        from autotune.gpu.exporting import export
-
-        return export(exportable, form)
 
     def resources(
         self,
@@ -215,15 +164,16 @@ class CudaTarget(Target):
         device: Device,
     ) -> Resources | None:
         """What the binary says, beside what was estimated."""
-        from autotune.gpu.nvidia.compile.resources import resources
+        from autotune.gpu.compiling import resources
 
-        return resources(family, source, configuration, problem, device)
+        use(self.vendor)
+        return resources(family, source, configuration, problem, device, limits_of(device))
 
     def model(self, family: KernelFamily, problem: Problem, device: Device) -> Model | None:
         """A model of the resources that a block needs."""
         from autotune.families.gpu.resource_model import expected_log_time
 
-        return expected_log_time(family, problem, _cuda_limits(device))
+        return expected_log_time(family, problem, limits_of(device))
 
     def host_calls(
         self, problem: Problem, device: Device, programs: ProgramCache
@@ -231,96 +181,11 @@ class CudaTarget(Target):
         """Copies to the GPU and back."""
         from autotune.gpu.measure.host_call import DeviceCalls
 
+        use(self.vendor)
         return DeviceCalls(problem, device, programs)
-
-    @classmethod
-    def described_devices(cls) -> Sequence[str]:
-        """The known GPUs."""
-        from autotune.gpu.nvidia.device.known_gpus import known_gpus
-
-        return tuple(known_gpus())
-
-    @classmethod
-    def examine(cls) -> Iterator[Check]:
-        """The GPUs, their driver, and what compiles and runs kernels."""
-        from autotune.gpu.examining import examine
-
-        return examine()
-
-
-class NumbaCudaTarget(CudaTarget):
-    """Emitted Numba source on an NVIDIA GPU: another compiler, the same device and launches."""
-
-    name: ClassVar[str] = "numba-cuda"
-
-    @classmethod
-    def language(cls) -> Language:
-        """Python for Numba-CUDA; its templates share a signature of their own."""
-        from autotune.families.languages import Language
-        from autotune.families.python_source import check_module
-
-        return Language(
-            limits=_LIMITS,
-            check=check_module,
-            launched=True,
-            runtime=False,
-            settings=numba_settings,
-        )
-
-    def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:
-        """As for CUDA, with this target's compiler beside the other."""
-        from autotune.gpu.nvidia.compile.numba_compiler import toolchain
-
-        device = super().device(problem, name)
-        if not device.toolchain:  # it is not here
-            return device
-        settings = {SETTINGS: said} if (said := numba_settings()) else {}
-        return replace(device, toolchain={**device.toolchain, **toolchain(), **settings})
-
-    def evaluator(self, work: Work, beside: Evaluator | None = None) -> Evaluator:
-        """As for CUDA.
-
-        Raises:
-            MissingDependencyError: Numba-CUDA, NVVM or nvJitLink is missing.
-        """
-        from autotune.gpu.nvidia.compile.numba_compiler import check_numba
-
-        check_numba()
-        return super().evaluator(work, beside)
-
-    @classmethod
-    def examine(cls) -> Iterator[Check]:
-        """This target's compiler; the rest is that of target cuda."""
-        from autotune.gpu.examining import examine_numba
-
-        return examine_numba()
-
-
-_LIMITS = frozenset(each.name for each in fields(CudaLimits))
-
-
-@session.cached()
-def _warn_of_unused_gpu() -> None:
-    told = presence.unused()
-    if told is not None:
-        _log.warning("%s", told)
-
-
-def _described(gpu: KnownGpu) -> Device:
-    """A GPU that is not here, as far as a description goes."""
-    from autotune.gpu.nvidia.device.identity import gpu_fingerprint
-
-    fingerprint = gpu_fingerprint(gpu.name, gpu.limits, gpu.memory_bytes, ecc=False)
-    return Device(fingerprint, gpu.limits, toolchain={}, state={}, described=True)
 
 
 def _ordinal(device: Device) -> int:
     """The driver's number of a device that is here."""
     device.check_here()
     return int(device.state["ordinal"])
-
-
-def _cuda_limits(device: Device) -> CudaLimits:
-    if not isinstance(device.limits, CudaLimits):
-        raise InputError(f"the device must be a GPU, got {device.fingerprint.name}")
-    return device.limits

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.core.limits import CudaLimits
+from autotune.core.limits import GpuLimits
 from autotune.families.gpu.occupancy import resident_blocks
 from autotune.model.book import volumes
 from autotune.model.terms import Programs, Sizes, price
@@ -58,7 +58,7 @@ def expected_log_time(
             [*(np.where(usable, each, 1.0) for each in counts), *flags, *relative]
         )
         resident = np.ones(rows)
-        if isinstance(limits, CudaLimits):
+        if isinstance(limits, GpuLimits):
             needs = (column(names[each]) for each in ("threads", "registers", "shared_bytes"))
             threads, registers, shared = (np.maximum(each, 1).astype(np.int64) for each in needs)
             fits = resident_blocks(

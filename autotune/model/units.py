@@ -9,7 +9,7 @@ import numpy as np
 
 from autotune.core.configuration import Configuration
 from autotune.core.errors import SpaceError
-from autotune.core.limits import CudaLimits
+from autotune.core.limits import GpuLimits
 from autotune.families.gpu.bound import Bound
 from autotune.families.gpu.occupancy import blocks_per_multiprocessor
 from autotune.model.terms import UNIT, Chip, Unit
@@ -73,7 +73,7 @@ class Units:
             registers: of a thread, as compiled; None takes the family's estimate.
             shared_bytes: of a block, as compiled; None takes the family's.
         """
-        if not isinstance(self._limits, CudaLimits):
+        if not isinstance(self._limits, GpuLimits):
             return 1
         blocks = blocks_per_multiprocessor(
             self._limits,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from autotune.core.configuration import Candidate
 from autotune.core.errors import InputError, NotTunedError, UnknownNameError
-from autotune.core.limits import CudaLimits
+from autotune.core.limits import GpuLimits
 from autotune.families.defaults import default_family
 from autotune.families.gpu.launch import Binary
 from autotune.families.offers import refusal
@@ -289,7 +289,7 @@ def _predicted_binary(prediction: Prediction, shared: Resident) -> Binary | None
 
 def _runs(device: Device, architecture: str) -> bool:
     """Whether binaries for an architecture run on a device; only a GPU has any."""
-    return isinstance(device.limits, CudaLimits) and device.limits.runs(architecture)
+    return isinstance(device.limits, GpuLimits) and device.limits.runs(architecture)
 
 
 def _vouching(sources: Sequence[RecordSource], record: TuningRecord) -> list[RecordSource]:

@@ -34,8 +34,8 @@ GROUP = "autotune.targets"
 
 # Best first.
 _SHIPPED: Mapping[str, str] = {
-    "cuda": "autotune.gpu.target:CudaTarget",
-    "numba-cuda": "autotune.gpu.target:NumbaCudaTarget",
+    "cuda": "autotune.gpu.nvidia.target:CudaTarget",
+    "numba-cuda": "autotune.gpu.nvidia.target:NumbaCudaTarget",
     "cpu": "autotune.cpu.target:CpuTarget",
     "mpi": "autotune.distributed.mpi.target:MpiTarget",
     "hybrid": "autotune.distributed.hybrid.target:HybridTarget",

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from autotune.core.configuration import Configuration, Value
-from autotune.core.limits import CudaLimits
+from autotune.core.limits import GpuLimits
 from autotune.families.catalog import load_families
 from autotune.families.family import KernelFamily
 from autotune.families.gpu.launch import architecture_of
 from autotune.families.rendering import render
-from autotune.gpu.nvidia.compile.nvrtc import Compiled, compile_cuda, supported_architectures
-from autotune.gpu.nvidia.device.known_gpus import find_gpu
+from autotune.gpu.nvidia.known_gpus import find_gpu
+from autotune.gpu.nvidia.nvrtc import Compiled, compile_cuda, supported_architectures
 from autotune.operations.problem import Gemm
 
 pytestmark = pytest.mark.slow
@@ -38,7 +38,7 @@ class Case:
 
     @classmethod
     def of(
-        cls, family: KernelFamily, configuration: Configuration, problem: Gemm, limits: CudaLimits
+        cls, family: KernelFamily, configuration: Configuration, problem: Gemm, limits: GpuLimits
     ) -> Case:
         return cls(family, configuration, problem, family.values(configuration, problem, limits))
 
@@ -70,20 +70,20 @@ def compiled(pool: ProcessPoolExecutor, cases: Sequence[Case]) -> Iterator[tuple
     yield from zip(cases, pool.map(compile_cuda, sources, architectures), strict=True)
 
 
-def sampled(family: KernelFamily, problem: Gemm, limits: CudaLimits, count: int) -> list[Case]:
+def sampled(family: KernelFamily, problem: Gemm, limits: GpuLimits, count: int) -> list[Case]:
     space = family.space(problem, limits)
     rows = space.sample(count, np.random.default_rng(0))
     return [Case.of(family, space[int(row)], problem, limits) for row in rows]
 
 
-def spread(family: KernelFamily, problem: Gemm, limits: CudaLimits) -> list[Case]:
+def spread(family: KernelFamily, problem: Gemm, limits: GpuLimits) -> list[Case]:
     """A sample, thinned evenly from the one with the least registers to the one with the most."""
     drawn = sampled(family, problem, limits, 120)
     drawn.sort(key=lambda case: int(case.names["registers"]))
     return [drawn[int(place)] for place in np.linspace(0, len(drawn) - 1, 6)]
 
 
-def cases(family: KernelFamily, limits: CudaLimits) -> list[Case]:
+def cases(family: KernelFamily, limits: GpuLimits) -> list[Case]:
     """The default, and samples that take turns in dtypes, those of results too, and layouts."""
     first = Gemm(m=4096, n=4096, k=4096, dtype=family.dtypes[0])
     found = [Case.of(family, family.default(first, limits), first, limits)]

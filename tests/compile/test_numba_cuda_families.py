@@ -14,9 +14,8 @@ from autotune.families.family import KernelFamily
 from autotune.families.gpu.bound import Bound
 from autotune.families.gpu.launch import plan_launch
 from autotune.families.rendering import render
-from autotune.gpu.nvidia.compile.compiling import compile_source
-from autotune.gpu.nvidia.compile.gate import SPILL_LIMIT
-from autotune.gpu.nvidia.device.known_gpus import find_gpu
+from autotune.gpu.compiling import SPILL_LIMIT, compile_source
+from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
 
 pytestmark = pytest.mark.slow

@@ -9,8 +9,8 @@ import pytest
 from operation_examples import LARGE, example, family_of
 
 from autotune.families.rendering import render
-from autotune.gpu.nvidia.compile.nvrtc import compile_cuda
-from autotune.gpu.nvidia.device.known_gpus import find_gpu
+from autotune.gpu.nvidia.known_gpus import find_gpu
+from autotune.gpu.nvidia.nvrtc import compile_cuda
 
 pytestmark = pytest.mark.slow
 

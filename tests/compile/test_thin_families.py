@@ -10,9 +10,9 @@ import pytest
 from autotune.core.configuration import Configuration
 from autotune.families.catalog import load_families
 from autotune.families.rendering import render
-from autotune.gpu.nvidia.compile.gate import SPILL_LIMIT
-from autotune.gpu.nvidia.compile.nvrtc import compile_cuda
-from autotune.gpu.nvidia.device.known_gpus import find_gpu
+from autotune.gpu.compiling import SPILL_LIMIT
+from autotune.gpu.nvidia.known_gpus import find_gpu
+from autotune.gpu.nvidia.nvrtc import compile_cuda
 from autotune.operations.problem import Gemm
 
 pytestmark = pytest.mark.slow

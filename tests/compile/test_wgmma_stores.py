@@ -13,9 +13,9 @@ from autotune.core.configuration import Configuration
 from autotune.families.catalog import catalog, load_families
 from autotune.families.family import KernelFamily
 from autotune.families.rendering import render
-from autotune.gpu.nvidia.compile.cubin import _sections
-from autotune.gpu.nvidia.compile.nvrtc import Compiled, compile_cuda
-from autotune.gpu.nvidia.device.known_gpus import find_gpu
+from autotune.gpu.nvidia.cubin import _sections
+from autotune.gpu.nvidia.known_gpus import find_gpu
+from autotune.gpu.nvidia.nvrtc import Compiled, compile_cuda
 from autotune.operations.problem import Gemm
 
 pytestmark = pytest.mark.slow

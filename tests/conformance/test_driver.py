@@ -19,15 +19,10 @@ import numpy as np
 import pytest
 
 from autotune.families.gpu.launch import LaunchStep
-from autotune.gpu.nvidia.driver.bindings import BindingsDriver
-from autotune.gpu.nvidia.driver.interface import (
-    MAP_BYTES,
-    Boxes,
-    Driver,
-    DriverError,
-    driver,
-    has_pycuda,
-)
+from autotune.gpu.driver import driver
+from autotune.gpu.interface import MAP_BYTES, Boxes, Driver, DriverError
+from autotune.gpu.nvidia.bindings import BindingsDriver
+from autotune.gpu.nvidia.vendor import has_pycuda
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -210,8 +205,8 @@ class OnGpu:
     @pytest.fixture(scope="class")
     @classmethod
     def cubin(cls) -> bytes:
-        from autotune.gpu.nvidia.compile.nvrtc import compile_cuda
-        from autotune.gpu.nvidia.device.identity import read_gpu
+        from autotune.gpu.nvidia.device import read_gpu
+        from autotune.gpu.nvidia.nvrtc import compile_cuda
 
         architecture: str = read_gpu().limits.architecture  # type: ignore[attr-defined]
         return compile_cuda(SOURCE, architecture).cubin
@@ -238,7 +233,7 @@ class TestPycuda(OnGpu, DriverConformance):
     @pytest.fixture(scope="class")
     @classmethod
     def here(cls) -> Driver:
-        from autotune.gpu.nvidia.driver.pycuda_driver import make
+        from autotune.gpu.nvidia.pycuda_driver import make
 
         return make()
 

@@ -30,7 +30,7 @@ from autotune.families.catalog import load_families
 from autotune.families.defaults import default_family
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
-from autotune.gpu.target import CudaTarget, NumbaCudaTarget
+from autotune.gpu.nvidia.target import CudaTarget, NumbaCudaTarget
 from autotune.measuring.evaluator import Effort
 from autotune.operations.problem import Gemm
 from autotune.store import MatchQuality

@@ -13,8 +13,8 @@ from autotune import Gemm
 from autotune.cli import main
 from autotune.core.errors import MissingDependencyError
 from autotune.families.catalog import load_families
-from autotune.gpu.nvidia.compile import nvrtc
-from autotune.gpu.nvidia.device.known_gpus import find_gpu, known_gpus
+from autotune.gpu.nvidia import nvrtc
+from autotune.gpu.nvidia.known_gpus import find_gpu, known_gpus
 
 FAMILIES = {
     **dict.fromkeys(("block", "naive", "outer", "pipelined", "skinny"), "float32"),
@@ -253,7 +253,7 @@ def _live() -> str:
     """Names of the GPUs that are here, for tests on machines that have one."""
     if importlib.util.find_spec("cuda") is None:
         return ""
-    from autotune.gpu.nvidia.device.identity import read_gpu
+    from autotune.gpu.nvidia.device import read_gpu
 
     try:
         return read_gpu().fingerprint.name.lower()

@@ -44,7 +44,7 @@ def other_tests_compile_too() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def gpu() -> Device:
-    from autotune.gpu.nvidia.device.identity import read_gpu
+    from autotune.gpu.nvidia.device import read_gpu
 
     return read_gpu()
 

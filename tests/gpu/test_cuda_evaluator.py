@@ -20,14 +20,13 @@ from autotune.families.gpu.launch import architecture_of, kernel_layout, plan_la
 from autotune.families.program_cache import ProgramCache
 from autotune.families.reading import read_family
 from autotune.families.rendering import render
-from autotune.gpu.launch.launch import CudaKernel
-from autotune.gpu.launch.program import CudaProgram
-from autotune.gpu.launch.support_source import support_source
-from autotune.gpu.measure.evaluator import CudaEvaluator
-from autotune.gpu.nvidia.compile.compiling import CompileRequest, compile_kept
-from autotune.gpu.nvidia.compile.nvrtc import Compiled
-from autotune.gpu.nvidia.driver.context import activated
-from autotune.gpu.nvidia.driver.interface import driver
+from autotune.gpu.compiling import CompileRequest, compile_kept
+from autotune.gpu.driver import activated, driver
+from autotune.gpu.launch.code import support_source
+from autotune.gpu.launch.kernel import GpuKernel
+from autotune.gpu.launch.program import GpuProgram
+from autotune.gpu.measure.evaluator import GpuEvaluator
+from autotune.gpu.nvidia.nvrtc import Compiled
 from autotune.measuring.evaluator import Effort, Evaluator
 from autotune.operations.problem import Gemm
 
@@ -50,7 +49,7 @@ class TestCudaEvaluator(EvaluatorConformance):
     ) -> Iterator[Evaluator]:
         folder = tmp_path_factory.mktemp("suspects")
         family = write_suspects(folder)
-        with CudaEvaluator(
+        with GpuEvaluator(
             Gemm(40, 30, 50),
             {family.name: family},
             gpu,
@@ -104,9 +103,9 @@ def make_evaluator(
     programs: ProgramCache,
     problem: Gemm,
     **changes: Any,
-) -> CudaEvaluator:
+) -> GpuEvaluator:
     arguments: dict[str, Any] = {"effort": QUICK, "workers": 2, **changes}
-    return CudaEvaluator(problem, families, gpu, programs, **arguments)
+    return GpuEvaluator(problem, families, gpu, programs, **arguments)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +185,7 @@ def test_the_baseline_is_cublas(family: KernelFamily, gpu: Device, programs: Pro
 
 def test_reading_the_gpu_does_not_occupy_it() -> None:
     script = (
-        "from autotune.gpu.nvidia.device.identity import load_driver, read_gpu\n"
+        "from autotune.gpu.nvidia.device import load_driver, read_gpu\n"
         "read_gpu()\n"
         "driver = load_driver()\n"
         "print(int(driver.cuCtxGetCurrent()[1]))\n"
@@ -196,7 +195,7 @@ def test_reading_the_gpu_does_not_occupy_it() -> None:
 
 def make_program(
     family: KernelFamily, candidate: Candidate, problem: Gemm, gpu: Device, programs: ProgramCache
-) -> CudaProgram:
+) -> GpuProgram:
     layout = kernel_layout(family, problem.layout)
     sources = [
         render(family, candidate.configuration, dtype=problem.dtype, layout=layout),
@@ -211,7 +210,7 @@ def make_program(
         assert isinstance(reply, Compiled), reply
         compiled.append(reply.cubin)
     plan = plan_launch(Bound(family, candidate.configuration, problem, gpu.limits).at(problem))
-    return CudaProgram(
+    return GpuProgram(
         compiled[0], plan, problem.dtype, problem.layout, layout, support=compiled[1]
     )
 
@@ -255,7 +254,7 @@ def test_a_kernel_runs_on_any_stream(
     program = make_program(family, suspect(more_workspace=1), problem, gpu, programs)
     with activated(0):
         operands = OnDevice(problem)
-        kernel = CudaKernel(program)
+        kernel = GpuKernel(program)
         own = operands.driver.stream()
         chosen = {"default": None, "the driver's": own, "another library's": own.handle, "zero": 0}
         kernel.launch(*operands.arguments, alpha=2.0, beta=-0.5, stream=chosen[stream])
@@ -268,7 +267,7 @@ def test_a_kernel_runs_in_a_thread_without_a_context(
     family: KernelFamily, gpu: Device, programs: ProgramCache
 ) -> None:
     problem = Gemm(33, 20, 41)
-    kernel = CudaKernel(make_program(family, suspect(), problem, gpu, programs))
+    kernel = GpuKernel(make_program(family, suspect(), problem, gpu, programs))
     with activated(0):
         operands = OnDevice(problem)
     thread = threading.Thread(target=lambda: kernel.launch(*operands.arguments))
@@ -285,7 +284,7 @@ def test_a_kernel_runs_in_a_thread_without_a_context(
 def test_a_closed_kernel_is_not_launched(
     family: KernelFamily, gpu: Device, programs: ProgramCache
 ) -> None:
-    kernel = CudaKernel(make_program(family, suspect(), Gemm(8, 8, 8), gpu, programs))
+    kernel = GpuKernel(make_program(family, suspect(), Gemm(8, 8, 8), gpu, programs))
     launch = kernel.launch
     kernel.close()
     with pytest.raises(LaunchError, match="closed"):
@@ -296,9 +295,9 @@ def test_a_damaged_binary_is_a_launch_error(
     family: KernelFamily, gpu: Device, programs: ProgramCache
 ) -> None:
     program = make_program(family, suspect(), Gemm(8, 8, 8), gpu, programs)
-    damaged = CudaProgram(b"no binary at all\0" * 8, program.plan, "float32")
+    damaged = GpuProgram(b"no binary at all\0" * 8, program.plan, "float32")
     with pytest.raises(LaunchError, match="CUDA_ERROR_"):
-        CudaKernel(damaged)
+        GpuKernel(damaged)
 
 
 def test_binaries_are_kept(family: KernelFamily, gpu: Device, tmp_path: Path) -> None:

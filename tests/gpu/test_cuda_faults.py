@@ -9,7 +9,7 @@ from cuda_suspects import suspect, write_suspects
 
 from autotune.core.measurement import Outcome
 from autotune.families.program_cache import ProgramCache
-from autotune.gpu.measure.evaluator import CudaEvaluator
+from autotune.gpu.measure.evaluator import GpuEvaluator
 from autotune.measuring.evaluator import Effort
 from autotune.operations.problem import Gemm
 
@@ -57,10 +57,10 @@ FAULTS = {
 
 
 @pytest.fixture(scope="module")
-def evaluator(gpu: Device, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CudaEvaluator]:
+def evaluator(gpu: Device, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuEvaluator]:
     folder = tmp_path_factory.mktemp("suspects")
     family = write_suspects(folder)
-    with CudaEvaluator(
+    with GpuEvaluator(
         Gemm(1300, 1300, 1300),  # large enough for the result to be sampled
         {family.name: family},
         gpu,
@@ -73,7 +73,7 @@ def evaluator(gpu: Device, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.mark.parametrize(("candidate", "outcome", "told"), FAULTS.values(), ids=FAULTS)
 def test_a_fault_costs_one_trial(
-    evaluator: CudaEvaluator, candidate: Candidate, outcome: Outcome, told: str
+    evaluator: GpuEvaluator, candidate: Candidate, outcome: Outcome, told: str
 ) -> None:
     measurement = evaluator.evaluate(candidate, None)
     assert measurement.outcome is outcome, measurement
@@ -84,13 +84,13 @@ def test_a_fault_costs_one_trial(
     assert following.ok, following
 
 
-def test_faults_in_a_row_cost_a_trial_each(evaluator: CudaEvaluator) -> None:
+def test_faults_in_a_row_cost_a_trial_each(evaluator: GpuEvaluator) -> None:
     for fault in ("illegal", "overrun", "trap"):
         assert not evaluator.evaluate(suspect(fault, step=2), None).ok
     assert evaluator.evaluate(suspect(step=2), None).ok
 
 
-def test_a_fault_among_the_finalists_leaves_the_others(evaluator: CudaEvaluator) -> None:
+def test_a_fault_among_the_finalists_leaves_the_others(evaluator: GpuEvaluator) -> None:
     finals = evaluator.finals([suspect("illegal"), suspect(), suspect("hangs"), suspect(step=2)])
     outcomes = [measurement.outcome for measurement in finals.measurements]
     assert outcomes == [Outcome.LAUNCH_FAILED, Outcome.OK, Outcome.TIMEOUT, Outcome.OK]

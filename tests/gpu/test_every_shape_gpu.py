@@ -7,7 +7,7 @@ from every_shape import measured
 from shape_draws import Shape
 from shape_rows import Asked, Header, Row
 
-from autotune.gpu.measure.baseline import find_cublas
+from autotune.gpu.nvidia.cublas import find_cublas
 
 SHAPES = (Shape(1, 512, 513), Shape(300, 64, 1), Shape(255, 257, 129), Shape(1024, 512, 256))
 

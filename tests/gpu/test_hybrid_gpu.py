@@ -21,9 +21,9 @@ from autotune.distributed.machine.machine import GpuMachine
 from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
+from autotune.gpu.driver import activated
 from autotune.gpu.matrix import DeviceMatrix
-from autotune.gpu.nvidia.device.presence import look
-from autotune.gpu.nvidia.driver.context import activated
+from autotune.gpu.nvidia.presence import look
 from autotune.measuring.evaluator import Effort
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from autotune.core.configuration import Candidate
 from autotune.core.measurement import Outcome
 from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
-from autotune.gpu.measure.evaluator import CudaEvaluator
+from autotune.gpu.measure.evaluator import GpuEvaluator
 from autotune.measuring.evaluator import Effort
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def test_configurations_are_right_at_every_shape_and_cublas_is(
         assert row is not None
         points.append(space[row])
     candidates = [Candidate(name, each) for each in dict.fromkeys(points)]
-    with CudaEvaluator(
+    with GpuEvaluator(
         problem, {name: family}, gpu, programs, effort=QUICK, workers=4
     ) as evaluator:
         evaluator.prepare(candidates)
@@ -77,7 +77,7 @@ def test_a_class_that_was_asked_for_excludes_tensor_cores(
 ) -> None:
     problem = Gemm(512, 512, 512, dtype="float16", accuracy="ieee")
     family = load_families(target="cuda")["block"]
-    with CudaEvaluator(
+    with GpuEvaluator(
         problem, {"block": family}, gpu, programs, effort=QUICK, workers=1
     ) as evaluator:
         assert evaluator.evaluate(Candidate("block", family.default(problem, gpu.limits)), None).ok

@@ -26,8 +26,8 @@ from autotune.families.gpu.launch import plan_launch
 from autotune.families.modules import load_module
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
-from autotune.gpu.nvidia.driver.context import activated
-from autotune.gpu.target import NumbaCudaTarget
+from autotune.gpu.driver import activated
+from autotune.gpu.nvidia.target import NumbaCudaTarget
 from autotune.measuring.evaluator import Effort
 from autotune.serving.target import Work
 

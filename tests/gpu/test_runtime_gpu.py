@@ -23,11 +23,10 @@ from autotune.core.errors import OperandError
 from autotune.families.catalog import load_families
 from autotune.families.gpu.planning import planner_of
 from autotune.families.program_cache import ProgramCache
+from autotune.gpu.driver import activated, driver
 from autotune.gpu.launch import resident
-from autotune.gpu.nvidia.compile.nvrtc import compile_cuda
-from autotune.gpu.nvidia.device.identity import load_driver
-from autotune.gpu.nvidia.driver.context import activated
-from autotune.gpu.nvidia.driver.interface import driver
+from autotune.gpu.nvidia.device import load_driver
+from autotune.gpu.nvidia.nvrtc import compile_cuda
 from autotune.measuring.evaluator import Effort
 from autotune.store import sources
 from autotune.targets.registry import make_target

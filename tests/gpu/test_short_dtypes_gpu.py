@@ -15,7 +15,7 @@ from autotune.core.measurement import Outcome
 from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
 from autotune.families.reading import read_family
-from autotune.gpu.measure.evaluator import CudaEvaluator
+from autotune.gpu.measure.evaluator import GpuEvaluator
 from autotune.measuring.evaluator import Effort
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def test_kernels_and_cublas_are_verified_and_timed(
     candidates = [
         Candidate(name, each.default(problem, gpu.limits)) for name, each in families.items()
     ]
-    with CudaEvaluator(problem, families, gpu, programs, effort=QUICK, workers=2) as evaluator:
+    with GpuEvaluator(problem, families, gpu, programs, effort=QUICK, workers=2) as evaluator:
         evaluator.prepare(candidates)
         for candidate in candidates:
             measurement = evaluator.evaluate(candidate, None)
@@ -117,7 +117,7 @@ def test_many_configurations_of_block_are_right(
     space = family.space(problem, gpu.limits)
     rows = space.sample(16, np.random.default_rng(11))
     candidates = [Candidate("block", space[int(row)]) for row in rows]
-    with CudaEvaluator(
+    with GpuEvaluator(
         problem, {"block": family}, gpu, programs, effort=QUICK, workers=4
     ) as evaluator:
         evaluator.prepare(candidates)
@@ -136,7 +136,7 @@ def test_sums_in_16_bits_are_wrong(
     family = read_family(tmp_path / "short_sums.toml", (tmp_path,))
     problem = Gemm(64, 4096, 64, dtype=dtype, out_dtype=out_dtype)
     candidate = Candidate(family.name, family.default(problem, gpu.limits))
-    with CudaEvaluator(
+    with GpuEvaluator(
         problem, {family.name: family}, gpu, programs, effort=QUICK, workers=1
     ) as evaluator:
         measurement = evaluator.evaluate(candidate, None)

@@ -9,7 +9,7 @@ import pytest
 from test_target import RunningConformance
 
 from autotune.distributed.hybrid.target import HybridTarget
-from autotune.gpu.target import CudaTarget, NumbaCudaTarget
+from autotune.gpu.nvidia.target import CudaTarget, NumbaCudaTarget
 from autotune.operations.problem import Gemm
 from autotune.targets import Target
 

@@ -12,7 +12,7 @@ from autotune.core.configuration import Candidate
 from autotune.core.measurement import Outcome
 from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
-from autotune.gpu.measure.evaluator import CudaEvaluator
+from autotune.gpu.measure.evaluator import GpuEvaluator
 from autotune.measuring.evaluator import Effort
 from autotune.targets.registry import make_target
 
@@ -57,7 +57,7 @@ def test_configurations_are_verified_and_timed(
     space = family.space(problem, gpu.limits)
     rows = space.sample(min(DRAWN, space.size), np.random.default_rng(sum(sizes)))
     candidates = [Candidate(name, space[int(row)]) for row in rows]
-    with CudaEvaluator(problem, {name: family}, gpu, programs, effort=QUICK, workers=2) as rig:
+    with GpuEvaluator(problem, {name: family}, gpu, programs, effort=QUICK, workers=2) as rig:
         rig.prepare(candidates)
         for candidate in candidates:
             measurement = rig.evaluate(candidate, None)

@@ -11,11 +11,10 @@ from autotune.families.catalog import load_families
 from autotune.families.gpu.bound import Bound
 from autotune.families.gpu.launch import plan_launch
 from autotune.families.rendering import render
-from autotune.gpu.launch.launch import CudaKernel
-from autotune.gpu.launch.program import CudaProgram
-from autotune.gpu.nvidia.compile.nvrtc import compile_cuda
-from autotune.gpu.nvidia.driver.context import activated
-from autotune.gpu.nvidia.driver.interface import driver
+from autotune.gpu.driver import activated, driver
+from autotune.gpu.launch.kernel import GpuKernel
+from autotune.gpu.launch.program import GpuProgram
+from autotune.gpu.nvidia.nvrtc import compile_cuda
 from autotune.operations.problem import Gemm
 
 if TYPE_CHECKING:
@@ -49,10 +48,10 @@ class Compiled:
         self.configuration = family.presets[preset].configuration
         text = render(family, self.configuration, dtype="float32").text
         architecture = gpu.limits.architecture  # type: ignore[attr-defined]
-        program = CudaProgram(
+        program = GpuProgram(
             compile_cuda(text, architecture).cubin, self._plan(Gemm(64, 64, 64), {}), "float32"
         )
-        self.kernel = CudaKernel(program)
+        self.kernel = GpuKernel(program)
 
     def _plan(self, problem: Gemm, changed: Mapping[str, Value]) -> Any:
         values = {**self.configuration, **changed}

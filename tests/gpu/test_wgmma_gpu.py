@@ -17,11 +17,10 @@ from autotune.core.paths import data_dir
 from autotune.families.catalog import catalog, load_families
 from autotune.families.program_cache import ProgramCache
 from autotune.families.reading import read_family
-from autotune.gpu.launch.launch import CudaKernel
-from autotune.gpu.launch.loading import make_program
-from autotune.gpu.measure.evaluator import CudaEvaluator
-from autotune.gpu.nvidia.driver.context import activated
-from autotune.gpu.nvidia.driver.interface import driver
+from autotune.gpu.driver import activated, driver
+from autotune.gpu.launch.code import make_program
+from autotune.gpu.launch.kernel import GpuKernel
+from autotune.gpu.measure.evaluator import GpuEvaluator
 from autotune.measuring.evaluator import Effort
 from autotune.operations.problem import Gemm
 
@@ -130,14 +129,14 @@ def test_products_are_right(
     name: str, preset: str, layout: str, gpu: Device, programs: ProgramCache
 ) -> None:
     family = FAMILIES[name]
-    kernel: CudaKernel | None = None
+    kernel: GpuKernel | None = None
     for call in CALLS:
         dtype, accuracy = family.dtypes[0], family.accuracy
         problem = Gemm(*call.shape, dtype, layout=layout, accuracy=accuracy)
         configuration = family.presets[preset].configuration
         limits: Any = gpu.limits
         program = make_program(family, configuration, problem, limits, programs)
-        kernel = kernel or CudaKernel(program)
+        kernel = kernel or GpuKernel(program)
         check(kernel, program.plan, problem, call)
     assert kernel is not None
     kernel.close()
@@ -166,14 +165,14 @@ def test_results_stored_by_tensor_maps_are_right(
     family = FAMILIES["wgmma"]
     default = family.presets["large"].configuration
     limits: Any = gpu.limits
-    kernels: dict[str, CudaKernel] = {}
+    kernels: dict[str, GpuKernel] = {}
     for call in MAPPED_CALLS:
         problem = Gemm(*call.shape, dtype, out_dtype, layout, family.accuracy)
         found = set()
         for store in ("direct", "tma"):
             chosen = Configuration({**default, "stages": 3, **changes, "store": store})
             program = make_program(family, chosen, problem, limits, programs)
-            kernel = kernels.setdefault(store, CudaKernel(program))
+            kernel = kernels.setdefault(store, GpuKernel(program))
             found.add(check(kernel, program.plan, problem, call))
         assert len(found) == 1, call
     for kernel in kernels.values():
@@ -187,11 +186,11 @@ def test_tf32_stored_by_tensor_maps_is_right(
     family = FAMILIES["wgmma_tf32"]
     chosen = family.presets["large-tma"].configuration
     limits: Any = gpu.limits
-    kernel: CudaKernel | None = None
+    kernel: GpuKernel | None = None
     for call in MAPPED_CALLS:
         problem = Gemm(*call.shape, "float32", None, layout, "tf32")
         program = make_program(family, chosen, problem, limits, programs)
-        kernel = kernel or CudaKernel(program)
+        kernel = kernel or GpuKernel(program)
         check(kernel, program.plan, problem, call)
     assert kernel is not None
     kernel.close()
@@ -210,7 +209,7 @@ def test_what_follows_a_product_is_stored_with_it(
     candidate = Candidate("wgmma", family.presets[preset].configuration)
     folder = ProgramCache(tmp_path / "programs")
     effort = Effort(budget_s=0.02)
-    with CudaEvaluator(
+    with GpuEvaluator(
         problem, {"wgmma": family}, gpu, folder, effort=effort, workers=1
     ) as evaluator:
         measurement = evaluator.evaluate(candidate, None)
@@ -258,11 +257,11 @@ def test_sums_of_a_cluster_are_right(
             "splits": splits,
         }
     )
-    kernel: CudaKernel | None = None
+    kernel: GpuKernel | None = None
     for call in REDUCED_CALLS:
         problem = Gemm(*call.shape, dtype, out_dtype, layout, family.accuracy)
         program = make_program(family, chosen, problem, limits, programs)
-        kernel = kernel or CudaKernel(program)
+        kernel = kernel or GpuKernel(program)
         check(kernel, program.plan, problem, call)
     assert kernel is not None
     kernel.close()
@@ -276,12 +275,12 @@ def test_parts_of_a_reduction_are_stored_as_ever(gpu: Device, programs: ProgramC
         problem = Gemm(*call.shape, "float16", accuracy="native")
         chosen = {**family.presets["turns-tma"].configuration, "splits": 4}
         program = make_program(family, chosen, problem, limits, programs)
-        kernel = CudaKernel(program)
+        kernel = GpuKernel(program)
         check(kernel, program.plan, problem, call)
         kernel.close()
 
 
-def check(kernel: CudaKernel, plan: Any, problem: Gemm, call: Call) -> bytes:
+def check(kernel: GpuKernel, plan: Any, problem: Gemm, call: Call) -> bytes:
     """Equal calls give equal bits, which are right, and nothing is written outside C; the bits."""
     row, result = DTYPES[problem.dtype], DTYPES[problem.result_dtype]
     rng = np.random.default_rng(problem.m)
@@ -354,7 +353,7 @@ def test_a_barrier_that_never_completes_costs_one_trial(
     )
     effort = Effort(budget_s=0.02, timeout_s=15.0)
     folder = ProgramCache(tmp_path / "programs")
-    with CudaEvaluator(problem, families, gpu, folder, effort=effort, workers=2) as evaluator:
+    with GpuEvaluator(problem, families, gpu, folder, effort=effort, workers=2) as evaluator:
         for _ in range(2):
             measurement = evaluator.evaluate(hangs, None)
             assert measurement.outcome is Outcome.TIMEOUT, measurement
@@ -370,7 +369,7 @@ def test_a_captured_graph_replays_copies_and_maps(gpu: Device, programs: Program
     program = make_program(
         family, family.presets["few-tiles"].configuration, problem, limits, programs
     )
-    kernel = CudaKernel(program)
+    kernel = GpuKernel(program)
     a, b = (
         torch.empty(shape, dtype=torch.float16, device="cuda")
         for shape in ((200, 301), (300, 250))

@@ -12,7 +12,7 @@ from host_execution import HostProgram, guarded
 
 from autotune.core.configuration import Value
 from autotune.core.dtypes import DTYPES
-from autotune.core.limits import CudaLimits
+from autotune.core.limits import GpuLimits
 from autotune.families.family import AuxiliaryKernel, KernelFamily
 from autotune.families.rendering import render
 from autotune.operations import references
@@ -98,7 +98,7 @@ def relative_error(
     family: KernelFamily,
     configuration: Mapping[str, Value],
     case: Case,
-    limits: CudaLimits,
+    limits: GpuLimits,
     rng: np.random.Generator,
     folder: Path,
 ) -> float:
@@ -167,7 +167,7 @@ def launch_kernels(
     family: KernelFamily,
     configuration: Mapping[str, Value],
     case: Case,
-    limits: CudaLimits,
+    limits: GpuLimits,
     operands: Mapping[str, np.ndarray],
     folder: Path,
     *,

@@ -9,7 +9,7 @@ from host_execution import HostProgram, guarded
 from operation_examples import entry_values
 
 from autotune.core.configuration import Value
-from autotune.core.limits import CudaLimits
+from autotune.core.limits import GpuLimits
 from autotune.families.family import KernelFamily
 from autotune.operations.accuracy import Tolerance
 from autotune.operations.operation import Operation
@@ -26,7 +26,7 @@ def relative_error(
     case: Case,
     operation: Operation,
     dtype: str,
-    limits: CudaLimits,
+    limits: GpuLimits,
     number: int,
     rng: np.random.Generator,
 ) -> float:

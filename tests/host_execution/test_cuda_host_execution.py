@@ -20,9 +20,9 @@ from host_execution import AVAILABLE
 
 from autotune.core.configuration import Configuration, Value
 from autotune.core.dtypes import DTYPES
-from autotune.core.limits import CudaLimits
+from autotune.core.limits import GpuLimits
 from autotune.families.catalog import load_families
-from autotune.gpu.nvidia.device.known_gpus import find_gpu
+from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
 
 pytestmark = [
@@ -71,7 +71,7 @@ DRAWN_FOR = {
 
 
 @pytest.fixture(scope="module")
-def limits() -> CudaLimits:
+def limits() -> GpuLimits:
     return find_gpu("h200").limits
 
 
@@ -115,7 +115,7 @@ def largest_sizes(
     ],
 )
 def test_random_configurations_compute_the_product(
-    name: str, layout: str, dtype: str, out_dtype: str, limits: CudaLimits, tmp_path: Path
+    name: str, layout: str, dtype: str, out_dtype: str, limits: GpuLimits, tmp_path: Path
 ) -> None:
     family = FAMILIES[name]
     written = "" if out_dtype == dtype else f" {out_dtype}"
@@ -152,7 +152,7 @@ def test_random_configurations_compute_the_product(
 @pytest.mark.skipif("pipelined" not in FAMILIES, reason="there is no family pipelined")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_operands_with_odd_rows_are_realigned(
-    dtype: str, limits: CudaLimits, tmp_path: Path
+    dtype: str, limits: GpuLimits, tmp_path: Path
 ) -> None:
     family = FAMILIES["pipelined"]
     space = family.space(Gemm(m=511, n=4095, k=513, dtype=dtype), limits)
@@ -177,7 +177,7 @@ def test_degenerate_shapes(
     name: str,
     dtype: str,
     shape: tuple[int, int, int],
-    limits: CudaLimits,
+    limits: GpuLimits,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     family = FAMILIES[name]
@@ -191,7 +191,7 @@ def test_degenerate_shapes(
 @pytest.mark.parametrize(
     ("name", "preset"), [(name, each) for name, f in FAMILIES.items() for each in f.presets]
 )
-def test_presets_are_valid_for_some_shape(name: str, preset: str, limits: CudaLimits) -> None:
+def test_presets_are_valid_for_some_shape(name: str, preset: str, limits: GpuLimits) -> None:
     family = FAMILIES[name]
     configuration = family.presets[preset].configuration
     rejections = [

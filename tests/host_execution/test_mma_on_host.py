@@ -14,7 +14,7 @@ from autotune.core.configuration import Value
 from autotune.core.dtypes import DTYPES
 from autotune.families.catalog import load_families
 from autotune.families.rendering import render
-from autotune.gpu.nvidia.device.known_gpus import find_gpu
+from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
 
 pytestmark = [

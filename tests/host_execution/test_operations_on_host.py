@@ -12,7 +12,7 @@ from operation_examples import LARGE, example, family_of
 from operations_on_host import relative_error
 
 from autotune.families.rendering import render
-from autotune.gpu.nvidia.device.known_gpus import find_gpu
+from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.operations.cases import cases_of, special_cases
 
 pytestmark = [

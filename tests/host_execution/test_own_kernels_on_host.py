@@ -12,7 +12,7 @@ from own_kernels import DOTS, FLAT, dots
 
 from autotune.families.catalog import catalog
 from autotune.families.rendering import render
-from autotune.gpu.nvidia.device.known_gpus import find_gpu
+from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.operations.cases import cases_of, special_cases
 from autotune.operations.verification import Check
 

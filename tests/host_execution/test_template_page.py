@@ -14,8 +14,8 @@ from host_execution import AVAILABLE, HostProgram, guarded
 from autotune.core.errors import MissingDependencyError
 from autotune.families.catalog import catalog
 from autotune.families.rendering import render
-from autotune.gpu.nvidia.compile.nvrtc import compile_cuda, nvrtc_version
-from autotune.gpu.nvidia.device.known_gpus import find_gpu
+from autotune.gpu.nvidia.known_gpus import find_gpu
+from autotune.gpu.nvidia.nvrtc import compile_cuda, nvrtc_version
 from autotune.operations.problem import Gemm
 
 PAGE = Path(__file__).parents[2] / "templates" / "README.md"

@@ -14,7 +14,7 @@ from host_execution import AVAILABLE, guarded
 from autotune.core.configuration import Value
 from autotune.core.dtypes import DTYPES
 from autotune.families.catalog import load_families
-from autotune.gpu.nvidia.device.known_gpus import find_gpu
+from autotune.gpu.nvidia.known_gpus import find_gpu
 
 pytestmark = [
     pytest.mark.slow,

@@ -146,7 +146,7 @@ def test_what_is_asked_for_is_checked() -> None:
 
 
 def test_without_a_gpu_the_target_says_so() -> None:
-    from autotune.gpu.nvidia.device.presence import can_run
+    from autotune.gpu.nvidia.presence import can_run
 
     if can_run():
         pytest.skip("there is a GPU")

@@ -25,20 +25,17 @@ from autotune.distributed.machine.products import Products
 from autotune.families.catalog import load_families
 from autotune.families.gpu.launch import Binary, LaunchPlan, LaunchStep, MappedOperand
 from autotune.families.program_cache import ProgramCache
-from autotune.gpu.launch.launch import CudaKernel, Launch
-from autotune.gpu.launch.program import CudaProgram
-from autotune.gpu.launch.resident import resident_launch
+from autotune.gpu.driver import Retained, activated, driver, wait
+from autotune.gpu.interface import Boxes, Driver, DriverError
+from autotune.gpu.launch.kernel import GpuKernel, Launch, resident_launch
+from autotune.gpu.launch.program import GpuProgram
 from autotune.gpu.launch.scratch import Allocate, SharedScratch
-from autotune.gpu.measure.guarded import GuardedMatrix
-from autotune.gpu.nvidia.device.identity import load_driver
-from autotune.gpu.nvidia.device.known_gpus import find_gpu
-from autotune.gpu.nvidia.driver import interface as driver_module
-from autotune.gpu.nvidia.driver.bindings import BindingsDriver
-from autotune.gpu.nvidia.driver.capture import is_capturing
-from autotune.gpu.nvidia.driver.context import activated
-from autotune.gpu.nvidia.driver.interface import Boxes, Driver, DriverError, driver
-from autotune.gpu.nvidia.driver.owned import call
-from autotune.gpu.nvidia.driver.streams import Retained, wait
+from autotune.gpu.measure.memory import GuardedMatrix
+from autotune.gpu.nvidia import vendor as driver_module
+from autotune.gpu.nvidia.bindings import BindingsDriver
+from autotune.gpu.nvidia.calls import call
+from autotune.gpu.nvidia.device import load_driver
+from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.operations.formula import Formula
 from autotune.operations.operation import Operation
 from autotune.operations.parts import Operand
@@ -69,10 +66,10 @@ class TestStandIn(DriverConformance):
         """The graph allocates a workspace, clears its start, and frees it; no more is in it."""
         step = LaunchStep("add", (1, 1, 1), (1, 1, 1))
         plan = LaunchPlan((8, 8, 8), (step,), workspace, zeroed_bytes=zeroed)
-        program = CudaProgram(cubin, plan, "float32")
+        program = GpuProgram(cubin, plan, "float32")
         with captured() as stream:
-            kernel = CudaKernel(program)
-            assert is_capturing(stream)
+            kernel = GpuKernel(program)
+            assert driver().is_capturing(stream)
             kernel.launch(0, 8, 0, 8, 0, 8, stream=stream)
             kernel.launch(0, 8, 0, 8, 0, 8)  # meanwhile, on another one
         assert allocations() == nodes
@@ -89,12 +86,12 @@ class TestStandIn(DriverConformance):
 
     def test_another_thread_may_load_and_call(self, cubin: bytes) -> None:
         step = LaunchStep("add", (1, 1, 1), (1, 1, 1))
-        program = CudaProgram(cubin, LaunchPlan((8, 8, 8), (step,), 1024), "float32")
+        program = GpuProgram(cubin, LaunchPlan((8, 8, 8), (step,), 1024), "float32")
         wrong: list[BaseException] = []
 
         def work() -> None:
             try:
-                CudaKernel(program).launch(0, 8, 0, 8, 0, 8, stream=0)
+                GpuKernel(program).launch(0, 8, 0, 8, 0, 8, stream=0)
             except BaseException as error:
                 wrong.append(error)
 
@@ -265,9 +262,9 @@ def test_a_machine_leaves_no_code() -> None:
     assert loaded() == before
 
 
-def program(cubin: bytes, *sizes: int, shared_bytes: int = 0) -> CudaProgram:
+def program(cubin: bytes, *sizes: int, shared_bytes: int = 0) -> GpuProgram:
     step = LaunchStep("gemm", (1, 1, 1), (32, 1, 1), shared_bytes)
-    return CudaProgram(cubin, LaunchPlan(sizes, (step,)), "float32")
+    return GpuProgram(cubin, LaunchPlan(sizes, (step,)), "float32")
 
 
 def test_a_binary_is_loaded_once_for_all_sizes() -> None:
@@ -302,8 +299,8 @@ def test_arguments_are_packed_in_the_order_of_the_kernel() -> None:
     defined = Operation("add", ("count", "by"), operands, Formula("x + 1"), "count", takes=takes)
     step = LaunchStep("add", (1, 1, 1), (32, 1, 1))
     cubin = b"\x7fELF of add"
-    launch = CudaKernel(
-        CudaProgram(cubin, LaunchPlan((3, 7), (step,)), "float32", defined=defined)
+    launch = GpuKernel(
+        GpuProgram(cubin, LaunchPlan((3, 7), (step,)), "float32", defined=defined)
     ).launch
     memory = np.arange(5, dtype=np.uint32)
     launch(memory.ctypes.data, 7)
@@ -326,12 +323,12 @@ class TestTensorMaps:
 
     @pytest.fixture
     def launch(self) -> Launch:
-        return CudaKernel(self.program()).launch
+        return GpuKernel(self.program()).launch
 
-    def program(self, **changes: Any) -> CudaProgram:
+    def program(self, **changes: Any) -> GpuProgram:
         step = LaunchStep("gemm", (1, 1, 1), (32, 1, 1))
         plan = LaunchPlan(self.SIZES, (step,), maps=self.MAPS)
-        made = CudaProgram(b"\x7fELF maps", plan, "float16", support=b"\x7fELF that copies")
+        made = GpuProgram(b"\x7fELF maps", plan, "float16", support=b"\x7fELF that copies")
         return replace(made, **changes)
 
     def maps(self, count: int = 2) -> list[tuple[int, ...]]:
@@ -390,7 +387,7 @@ class TestTensorMaps:
         """Of their own element type; nothing is copied where they lie badly."""
         maps = (*self.MAPS, MappedOperand("C", False, (64, 32), 128))
         plan = LaunchPlan(self.SIZES, (LaunchStep("gemm", (1, 1, 1), (32, 1, 1)),), maps=maps)
-        launch = CudaKernel(self.program(plan=plan, out_dtype="float32")).launch
+        launch = GpuKernel(self.program(plan=plan, out_dtype="float32")).launch
         for _ in range(2):
             launch(1 << 20, 80, 1 << 21, 32, 1 << 22, 28)
         mapped = self.maps(3)
@@ -407,7 +404,7 @@ class TestTensorMaps:
 
     def test_a_copy_belongs_to_the_graph(self) -> None:
         with activated(0), captured() as stream:
-            kernel = CudaKernel(self.program())
+            kernel = GpuKernel(self.program())
             kernel.launch(1 << 20, 80, 1 << 21, 32, 1 << 22, 24, stream=stream)
             kernel.launch((1 << 20) + 2, 80, 1 << 21, 32, 1 << 22, 24, stream=stream)
         assert allocations() == 2
@@ -417,7 +414,7 @@ class TestTensorMaps:
         maps = (self.MAPS[0], replace(self.MAPS[1], transposed=True))
         step = LaunchStep("gemm", (1, 1, 1), (32, 1, 1))
         plan = LaunchPlan((40, 70, 24), (step,), maps=maps)
-        launch = CudaKernel(self.program(plan=plan, kernel_layout="nt")).launch
+        launch = GpuKernel(self.program(plan=plan, kernel_layout="nt")).launch
         launch(1 << 20, 80, 1 << 21, 25, 1 << 22, 24)
         *source, to, apart = struct.unpack_from("PqqqPq", arguments_of_launch(-2))
         assert source == [1 << 21, 25, 70, 24]
@@ -434,7 +431,7 @@ class TestTensorMaps:
         takes = ("c", "ldc", "b", "ldb", "a", "lda")
         defined = Operation("gemm", ("M", "N", "K"), operands, Formula("A @ B"), "M", takes=takes)
         plan = LaunchPlan(self.SIZES, (LaunchStep("gemm", (1, 1, 1), (32, 1, 1)),), maps=maps)
-        launch = CudaKernel(self.program(defined=defined, plan=plan)).launch
+        launch = GpuKernel(self.program(defined=defined, plan=plan)).launch
         launch(1 << 22, 24, 1 << 20, 80, (1 << 21) + 2, 32)
         copied = struct.unpack_from("PqqqPq", arguments_of_launch(-2))
         assert copied[:4] == ((1 << 21) + 2, 32, 72, 24)
@@ -447,7 +444,7 @@ class TestTensorMaps:
 
     def test_without_what_copies_nothing_is_loaded(self) -> None:
         with pytest.raises(LaunchError, match="kernels that copy A"):
-            CudaKernel(self.program(support=b""))
+            GpuKernel(self.program(support=b""))
 
     @pytest.mark.parametrize(
         ("changes", "address", "leading"),
@@ -477,7 +474,7 @@ class TestTensorMaps:
 
 
 def test_launchers_go_with_those_who_hold_them() -> None:
-    kernel = CudaKernel(program(b"\x7fELF", 8, 8, 8))
+    kernel = GpuKernel(program(b"\x7fELF", 8, 8, 8))
     launches = [kernel.launcher(program(b"", m, 8, 8).plan) for m in range(1, 9)]
     held = len(kernel._launchers)
     del launches[1:]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from shape_gpu import POOL, Operands, Pool
 
-from autotune.gpu.nvidia.driver.interface import driver
+from autotune.gpu.driver import driver
 from autotune.operations.problem import Gemm
 
 L2_BYTES = 2**18

@@ -24,12 +24,11 @@ from autotune.cpu.target import CpuTarget
 from autotune.families import modules
 from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
-from autotune.gpu.launch import ahead as cuda_ahead
 from autotune.gpu.launch import code as code_module
-from autotune.gpu.launch.loading import make_program
-from autotune.gpu.nvidia.compile import nvrtc
-from autotune.gpu.nvidia.compile.cubin import read_cubin
-from autotune.gpu.nvidia.device.known_gpus import find_gpu
+from autotune.gpu.launch.code import make_program
+from autotune.gpu.nvidia import nvrtc
+from autotune.gpu.nvidia.cubin import read_cubin
+from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.measuring.child import MARK
 from autotune.model import TERMS, Entry, Portfolio
 from autotune.operations.problem import Gemm
@@ -365,18 +364,18 @@ def test_cuda_code_is_compiled_by_another_process(
     family, limits = load_families(target="cuda")["naive"], find_gpu("h200").limits
     problem = Gemm(64, 48, 80, layout="nt")
     chosen = family, family.default(problem, limits), problem, limits, ProgramCache(tmp_path)
-    wanted = cuda_ahead.compile_job(*chosen)
+    wanted = code_module.compile_job(*chosen)
     assert wanted is not None
     told: list[str] = []
     background().submit(wanted, told.append)
-    assert told or cuda_ahead.compile_job(*chosen) is not None  # it is under way
+    assert told or code_module.compile_job(*chosen) is not None  # it is under way
     assert eventually(lambda: told == [""])
-    assert cuda_ahead.compile_job(*chosen) is None
+    assert code_module.compile_job(*chosen) is None
     # In a process that has compiled nothing it is found on disk, and nothing is rendered.
     monkeypatch.setattr(code_module, "_CODE", {})
     monkeypatch.setattr(code_module, "render", None)
     monkeypatch.setattr(nvrtc, "compile_cuda", None)
-    assert cuda_ahead.compile_job(*chosen) is None
+    assert code_module.compile_job(*chosen) is None
     program = make_program(*chosen)
     assert "gemm" in read_cubin(program.cubin)
     assert "transpose" in read_cubin(program.support)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from checked_library import checked_library, needs_compiler
 
-from autotune.gpu.launch.support_source import support_source
+from autotune.gpu.launch.code import support_source
 
 pytestmark = needs_compiler
 

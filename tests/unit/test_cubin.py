@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.core.errors import InputError
-from autotune.gpu.nvidia.compile.cubin import KernelResources, read_cubin
-from autotune.gpu.nvidia.compile.nvrtc import Compiled, compile_cuda, supported_architectures
+from autotune.gpu.nvidia.cubin import KernelResources, read_cubin
+from autotune.gpu.nvidia.nvrtc import Compiled, compile_cuda, supported_architectures
 
 SOURCE = """
 extern "C" __global__ void __launch_bounds__(16 * 8) bounded(float* c, int n) {

@@ -11,7 +11,7 @@ from autotune.families.gpu.bound import Bound
 from autotune.families.gpu.launch import plan_launch
 from autotune.families.gpu.occupancy import blocks_per_multiprocessor
 from autotune.families.reading import read_family
-from autotune.gpu.nvidia.device.known_gpus import find_gpu
+from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
 
 TEXT = """\

@@ -14,9 +14,9 @@ from autotune.families.family import KernelFamily
 from autotune.families.headers import with_headers
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
-from autotune.gpu.nvidia.compile import cuda_headers, nvrtc
-from autotune.gpu.nvidia.compile.compiling import CompileRequest, Refused, compile_kept
-from autotune.gpu.nvidia.compile.nvrtc import compile_cuda, nvrtc_label
+from autotune.gpu.compiling import CompileRequest, Refused, compile_kept
+from autotune.gpu.nvidia import cuda_headers, nvrtc
+from autotune.gpu.nvidia.nvrtc import compile_cuda, nvrtc_label
 
 EMPTY = '\nextern "C" __global__ void f(float* y) { y[0] = 1; }\n'
 TWICE = """#include "factor.cuh"

@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 
 from autotune.core.errors import UnknownNameError
-from autotune.core.limits import CudaLimits
-from autotune.gpu.measure.baseline import version_text
-from autotune.gpu.nvidia.device.identity import (
+from autotune.core.limits import GpuLimits
+from autotune.gpu.nvidia.cublas import version_text
+from autotune.gpu.nvidia.device import (
     choose,
     gpu_fingerprint,
     limits_from,
     visible_device,
 )
-from autotune.gpu.nvidia.device.known_gpus import find_gpu
-from autotune.gpu.nvidia.device.nvml import throttle_names
+from autotune.gpu.nvidia.known_gpus import find_gpu
+from autotune.gpu.nvidia.nvml import throttle_names
 
 H200 = {
     "COMPUTE_CAPABILITY_MAJOR": 9,
@@ -48,11 +48,11 @@ def test_older_devices_allocate_shared_memory_in_larger_units() -> None:
 
 
 @pytest.fixture
-def limits() -> CudaLimits:
+def limits() -> GpuLimits:
     return limits_from(H200.__getitem__)
 
 
-def test_memory_that_the_driver_keeps_is_no_part_of_the_identity(limits: CudaLimits) -> None:
+def test_memory_that_the_driver_keeps_is_no_part_of_the_identity(limits: GpuLimits) -> None:
     here = gpu_fingerprint("NVIDIA H200", limits, 150_754_820_096, ecc=True)
     newer_driver = gpu_fingerprint("NVIDIA H200", limits, 150_700_000_000, ecc=True)
     assert here == newer_driver
@@ -61,7 +61,7 @@ def test_memory_that_the_driver_keeps_is_no_part_of_the_identity(limits: CudaLim
     assert here.slug.startswith("cuda-nvidia-h200-")
 
 
-def test_what_changes_the_device_changes_its_identity(limits: CudaLimits) -> None:
+def test_what_changes_the_device_changes_its_identity(limits: GpuLimits) -> None:
     whole = gpu_fingerprint("NVIDIA H200", limits, 150_754_820_096, ecc=True)
     others = [
         gpu_fingerprint("NVIDIA H200", limits, 150_754_820_096, ecc=False),
@@ -110,7 +110,7 @@ def test_a_machine_without_a_driver_is_told_what_to_do() -> None:
     script = (
         "import ctypes\n"
         "from autotune.core.errors import MissingDependencyError\n"
-        "from autotune.gpu.nvidia.device.identity import load_driver, read_gpu\n"
+        "from autotune.gpu.nvidia.device import load_driver, read_gpu\n"
         "try:\n    ctypes.CDLL('libcuda.so.1')\nexcept OSError:\n"
         "    try:\n        read_gpu()\n"
         "    except MissingDependencyError as error:\n        print(error)\n"
@@ -135,7 +135,7 @@ def test_cublas_versions_read_like_versions() -> None:
 
 def test_identity_imports_neither_pycuda_nor_nvml() -> None:
     script = (
-        "import sys\nimport autotune.gpu.nvidia.device.identity\n"
+        "import sys\nimport autotune.gpu.nvidia.device\n"
         "print(*({'pycuda', 'pynvml', 'numba'} & sys.modules.keys()))\n"
     )
     assert subprocess.check_output([sys.executable, "-c", script], text=True) == "\n"

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from autotune.core.errors import InputError, UnknownNameError
-from autotune.core.limits import CudaLimits
+from autotune.core.limits import GpuLimits
 from autotune.families.languages import language_of
-from autotune.gpu.nvidia.device.known_gpus import find_gpu, known_gpus
+from autotune.gpu.nvidia.known_gpus import find_gpu, known_gpus
 
 KIB = 1024
 
@@ -33,7 +33,7 @@ l2_kib = 262144
 def test_the_h200() -> None:
     h200 = find_gpu("h200")
     assert (h200.name, h200.memory_bytes) == ("NVIDIA H200", 141 * 2**30)
-    assert h200.limits == CudaLimits(
+    assert h200.limits == GpuLimits(
         compute_capability=90,
         multiprocessor_count=132,
         warp_size=32,

@@ -28,9 +28,16 @@ from autotune.families.gpu.launch import (
 from autotune.families.gpu.planning import Planner
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import Source
-from autotune.gpu.launch.program import CudaProgram
-from autotune.gpu.launch.support_source import support_source
-from autotune.gpu.measure.evaluator import CudaEvaluator
+from autotune.gpu.compiling import (
+    CompileReply,
+    CompileRequest,
+    Refused,
+    compile_kept,
+    compile_worker,
+)
+from autotune.gpu.launch.code import support_source
+from autotune.gpu.launch.program import GpuProgram
+from autotune.gpu.measure.evaluator import GpuEvaluator
 from autotune.gpu.measure.memory import rotation_sets
 from autotune.gpu.measure.placement import lay_out
 from autotune.gpu.measure.support import pack_signs
@@ -41,16 +48,9 @@ from autotune.gpu.measure.timing import (
     steady_s,
     time_batches,
 )
-from autotune.gpu.nvidia.compile import compiling
-from autotune.gpu.nvidia.compile.compiling import (
-    CompileReply,
-    CompileRequest,
-    Refused,
-    compile_kept,
-    compile_worker,
-)
-from autotune.gpu.nvidia.compile.nvrtc import Compiled
-from autotune.gpu.nvidia.device.known_gpus import find_gpu
+from autotune.gpu.nvidia import compilers
+from autotune.gpu.nvidia.known_gpus import find_gpu
+from autotune.gpu.nvidia.nvrtc import Compiled
 from autotune.measuring.evaluator import Baseline, relative_speed, silent
 from autotune.measuring.messages import Series
 from autotune.measuring.pool import WorkerPool
@@ -169,13 +169,13 @@ def test_bound_once_is_what_every_problem_says(
 def test_programs_are_equal_when_they_do_the_same() -> None:
     step = LaunchStep("gemm", (4, 1, 1), (64, 1, 1), 1024)
     plan = LaunchPlan((8, 8, 8), (step,), 64)
-    program = CudaProgram(b"code", plan, "float32")
-    assert program.digest == CudaProgram(b"code", plan, "float32", support=b"other").digest
+    program = GpuProgram(b"code", plan, "float32")
+    assert program.digest == GpuProgram(b"code", plan, "float32", support=b"other").digest
     different = [
-        CudaProgram(b"Code", plan, "float32"),
-        CudaProgram(b"code", LaunchPlan((8, 8, 8), (step, step), 64), "float32"),
-        CudaProgram(b"code", LaunchPlan((8, 8, 8), (step,), None), "float32"),
-        CudaProgram(b"code", plan, "float32", layout="tn"),
+        GpuProgram(b"Code", plan, "float32"),
+        GpuProgram(b"code", LaunchPlan((8, 8, 8), (step, step), 64), "float32"),
+        GpuProgram(b"code", LaunchPlan((8, 8, 8), (step,), None), "float32"),
+        GpuProgram(b"code", plan, "float32", layout="tn"),
     ]
     assert program.digest not in {other.digest for other in different}
     assert different[3].flips == (True, False)
@@ -449,7 +449,7 @@ def test_binaries_are_kept_beside_their_sources(
         raise AssertionError("compiled again")
 
     with monkeypatch.context() as patched:
-        patched.setattr(compiling, "compile_cuda", refuse)
+        patched.setattr(compilers, "compile_cuda", refuse)
         kept = compile_kept(programs, request)
         assert isinstance(kept, Compiled)
         assert (kept.cubin, kept.kernels) == (compiled.cubin, compiled.kernels)
@@ -470,7 +470,7 @@ def test_what_is_kept_waits_for_no_compiler(
     families = load_families(target="cuda", operation="gemm")
     problem, programs = Gemm(64, 64, 64), ProgramCache(tmp_path)
     chosen = Candidate("naive", families["naive"].default(problem, device.limits))
-    with CudaEvaluator(problem, families, device, programs, workers=1) as first:
+    with GpuEvaluator(problem, families, device, programs, workers=1) as first:
         # Nobody measures: there is no GPU.
         monkeypatch.setattr(first.backend.processes.worker, "begin", lambda *_: None)
         first.prepare([chosen])
@@ -483,7 +483,7 @@ def test_what_is_kept_waits_for_no_compiler(
 
         monkeypatch.setattr(first.backend.compilers, "submit", refuse)
         other = Gemm(96, 64, 64)
-        with CudaEvaluator(other, families, device, programs, workers=1, beside=first) as second:
+        with GpuEvaluator(other, families, device, programs, workers=1, beside=first) as second:
             second.prepare([chosen])
             assert second.is_ready(chosen)
             kept = second.backend._pending[chosen].result()
@@ -500,7 +500,7 @@ def test_what_is_kept_waits_for_no_compiler(
             assert second.backend._support.result().cubin == support.cubin
             halves = Gemm(64, 64, 64, "float16")
             with pytest.raises(AssertionError, match="asked of a compiler"):
-                CudaEvaluator(halves, families, device, programs, workers=1, beside=first)
+                GpuEvaluator(halves, families, device, programs, workers=1, beside=first)
 
 
 def test_a_refused_source_has_a_reason_of_one_line(tmp_path: Path) -> None:

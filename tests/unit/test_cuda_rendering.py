@@ -16,8 +16,8 @@ from autotune.families.gpu.c_expression import c_text
 from autotune.families.gpu.launch import plan_launch
 from autotune.families.reading import read_family
 from autotune.families.rendering import render
-from autotune.gpu.nvidia.compile.nvrtc import compile_cuda
-from autotune.gpu.nvidia.device.known_gpus import find_gpu
+from autotune.gpu.nvidia.known_gpus import find_gpu
+from autotune.gpu.nvidia.nvrtc import compile_cuda
 from autotune.operations.problem import Gemm
 from autotune.space import Expression, UndefinedError
 

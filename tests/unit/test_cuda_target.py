@@ -16,7 +16,7 @@ from records import record
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.device import Device, DeviceLimits
 from autotune.core.errors import InputError, NotTunedError, UnknownNameError
-from autotune.core.limits import CudaLimits
+from autotune.core.limits import GpuLimits
 from autotune.core.paths import CacheLocations
 from autotune.cpu.target import CpuTarget
 from autotune.families.catalog import load_families
@@ -25,13 +25,13 @@ from autotune.families.family import KernelFamily
 from autotune.families.gpu.bound import Bound
 from autotune.families.gpu.launch import Binary, LaunchPlan, LaunchStep, plan_launch
 from autotune.families.program_cache import ProgramCache
-from autotune.gpu.launch import code, resident
-from autotune.gpu.launch.loading import make_program
-from autotune.gpu.launch.program import CudaProgram
-from autotune.gpu.nvidia.compile.compiling import CompileRequest
-from autotune.gpu.nvidia.compile.cubin import read_cubin
-from autotune.gpu.nvidia.device import presence
-from autotune.gpu.target import CudaTarget, NumbaCudaTarget
+from autotune.gpu.compiling import CompileRequest
+from autotune.gpu.launch import code, kernel
+from autotune.gpu.launch.code import make_program
+from autotune.gpu.launch.program import GpuProgram
+from autotune.gpu.nvidia import presence
+from autotune.gpu.nvidia.cubin import read_cubin
+from autotune.gpu.nvidia.target import CudaTarget, NumbaCudaTarget
 from autotune.operations.problem import Gemm
 from autotune.runtime import loading as runtime
 from autotune.serving.target import Work
@@ -84,7 +84,7 @@ def test_looking_for_a_gpu_imports_nothing_heavy() -> None:
 def test_described_devices(name: str, capability: int, family: str) -> None:
     target = CudaTarget()
     device = target.device(name=name)
-    assert isinstance(device.limits, CudaLimits)
+    assert isinstance(device.limits, GpuLimits)
     assert device.limits.compute_capability == capability
     assert device.fingerprint.kind == "cuda"
     assert (
@@ -150,7 +150,7 @@ def test_program_from_a_binary(
     programs = ProgramCache(tmp_path)
     plan = LaunchPlan((256, 192, 320), (LaunchStep("gemm", (9, 9, 1), (64, 1, 1)),))
     kept = make_program(*chosen, programs, Binary(CUBIN, "sm_90", plan))
-    assert kept == CudaProgram(CUBIN, plan, "float32")
+    assert kept == GpuProgram(CUBIN, plan, "float32")
     evaluated = make_program(*chosen, programs, Binary(CUBIN, "sm_90", None))
     assert evaluated.plan == planned(*chosen)
     with pytest.raises(InputError, match="must be for sm_90, is for sm_80"):
@@ -195,15 +195,15 @@ def test_program_by_the_compiler(
 
 
 @pytest.fixture
-def loaded(monkeypatch: pytest.MonkeyPatch, device: Device) -> list[CudaProgram]:
+def loaded(monkeypatch: pytest.MonkeyPatch, device: Device) -> list[GpuProgram]:
     """What `load` loads, on a device that seems to be here."""
-    programs: list[CudaProgram] = []
+    programs: list[GpuProgram] = []
 
-    def take(program: CudaProgram, ordinal: int) -> None:
+    def take(program: GpuProgram, ordinal: int) -> None:
         assert ordinal == 0
         programs.append(program)
 
-    monkeypatch.setattr(resident, "resident_launch", take)
+    monkeypatch.setattr(kernel, "resident_launch", take)
     monkeypatch.setattr(CudaTarget, "device", lambda *_: device)
     return programs
 
@@ -241,18 +241,18 @@ def store() -> TuningCache:
 def test_load_takes_the_binary(
     families: Mapping[str, KernelFamily],
     device: Device,
-    loaded: list[CudaProgram],
+    loaded: list[GpuProgram],
     architecture: str,
 ) -> None:
     tuned = winner(families, device, architecture=architecture)
     store().add(tuned, binaries=[CUBIN])
     kernel = runtime.load(PROBLEM, "cuda")
     assert (kernel.match, kernel.target, kernel.record) == (MatchQuality.EXACT, "cuda", tuned)
-    assert loaded == [CudaProgram(CUBIN, planned(*subject(families["block"], device)), "float32")]
+    assert loaded == [GpuProgram(CUBIN, planned(*subject(families["block"], device)), "float32")]
 
 
 @pytest.mark.usefixtures("no_compiler")
-def test_numba_cuda_takes_the_binary(loaded: list[CudaProgram]) -> None:
+def test_numba_cuda_takes_the_binary(loaded: list[GpuProgram]) -> None:
     families = load_families(target="numba-cuda")
     here = NumbaCudaTarget().device()
     assert here.toolchain.keys() == {"nvrtc", "numba_cuda", "nvjitlink"}
@@ -260,14 +260,14 @@ def test_numba_cuda_takes_the_binary(loaded: list[CudaProgram]) -> None:
     store().add(tuned, binaries=[CUBIN])
     kernel = runtime.load(PROBLEM, "numba-cuda")
     assert (kernel.match, kernel.target) == (MatchQuality.EXACT, "numba-cuda")
-    assert loaded == [CudaProgram(CUBIN, planned(*subject(families["block"], here)), "float32")]
+    assert loaded == [GpuProgram(CUBIN, planned(*subject(families["block"], here)), "float32")]
     with pytest.raises(NotTunedError, match="--target cuda"):
         runtime.load(PROBLEM, "cuda")
 
 
 @pytest.mark.usefixtures("no_compiler", "nothing_shipped")
 def test_other_sizes_take_the_binary_with_a_launch_of_their_own(
-    families: Mapping[str, KernelFamily], device: Device, loaded: list[CudaProgram]
+    families: Mapping[str, KernelFamily], device: Device, loaded: list[GpuProgram]
 ) -> None:
     store().add(winner(families, device), binaries=[CUBIN])
     other = PROBLEM.with_sizes(512, 192, 640)
@@ -284,7 +284,7 @@ def test_other_sizes_take_the_binary_with_a_launch_of_their_own(
 
 @pytest.mark.usefixtures("no_compiler")
 def test_binary_of_another_template_is_launched_as_it_was_measured(
-    families: Mapping[str, KernelFamily], device: Device, loaded: list[CudaProgram]
+    families: Mapping[str, KernelFamily], device: Device, loaded: list[GpuProgram]
 ) -> None:
     plan = LaunchPlan((256, 192, 320), (LaunchStep("gemm", (3, 3, 3), (96, 1, 1), 1024),), 512)
     kept = BinaryRecord.of(Binary(CUBIN, "sm_90", plan))
@@ -310,7 +310,7 @@ def test_binary_of_another_template_is_launched_as_it_was_measured(
 def test_what_cannot_be_taken_is_compiled(
     families: Mapping[str, KernelFamily],
     device: Device,
-    loaded: list[CudaProgram],
+    loaded: list[GpuProgram],
     monkeypatch: pytest.MonkeyPatch,
     why: str,
     changes: dict[str, Any],
@@ -333,7 +333,7 @@ def test_what_cannot_be_taken_is_compiled(
 def test_shipped_binary_is_found(
     families: Mapping[str, KernelFamily],
     device: Device,
-    loaded: list[CudaProgram],
+    loaded: list[GpuProgram],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
@@ -350,7 +350,7 @@ def test_shipped_binary_is_found(
 
 @pytest.mark.usefixtures("nothing_shipped")
 def test_nothing_tuned_takes_the_default_family(
-    device: Device, loaded: list[CudaProgram], monkeypatch: pytest.MonkeyPatch
+    device: Device, loaded: list[GpuProgram], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(code.Wanted, "_compile", lambda *_: b"compiled")
     with pytest.raises(NotTunedError, match="--target cuda"):

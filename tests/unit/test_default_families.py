@@ -18,7 +18,7 @@ from autotune.core.limits import HybridLimits, MpiLimits
 from autotune.families.catalog import catalog, find_families
 from autotune.families.defaults import default_family
 from autotune.families.family import KernelFamily
-from autotune.gpu.nvidia.device.known_gpus import find_gpu, known_gpus
+from autotune.gpu.nvidia.known_gpus import find_gpu, known_gpus
 
 
 def every_limits() -> Iterator[tuple[str, DeviceLimits]]:

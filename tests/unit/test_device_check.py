@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from autotune.core.dtypes import DTYPES, WORDS
-from autotune.gpu.measure import device_check, memory
+from autotune.gpu.measure import checks as device_check
+from autotune.gpu.measure import memory
 from autotune.gpu.measure.bench import ProblemBench
-from autotune.gpu.measure.device_check import DeviceCheck
-from autotune.gpu.measure.memory import OperandSets, SetMemory, operands
+from autotune.gpu.measure.checks import DeviceCheck
+from autotune.gpu.measure.memory import OperandSets, SetMemory
 from autotune.gpu.measure.placement import Placement
 from autotune.operations.cases import Case
 from autotune.operations.poke import Poke
@@ -184,7 +185,7 @@ def test_a_modified_input_and_a_written_guard_are_damage(check: DeviceCheck) -> 
 
 
 def test_a_launch_finds_its_operands(check: DeviceCheck) -> None:
-    assert check.arguments == (*operands(check.slab.layout, check.slab.base), 1.0, 0.0)
+    assert check.arguments == (*check.slab.layout.operands(check.slab.base), 1.0, 0.0)
 
 
 @pytest.mark.parametrize("padding", [0, 3])

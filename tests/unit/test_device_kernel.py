@@ -30,8 +30,8 @@ from autotune.arrays.host import check_operands
 from autotune.arrays.libraries import library_of, memory_of
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError
+from autotune.gpu.arrays import kernel as streams
 from autotune.gpu.arrays.kernel import DeviceProduct
-from autotune.gpu.nvidia.driver import streams
 from autotune.operations.problem import Gemm
 
 PROBLEM = Gemm(4, 5, 6)

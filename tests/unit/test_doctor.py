@@ -30,8 +30,8 @@ from autotune.distributed.hybrid.target import HybridTarget
 from autotune.distributed.mpi import mpiexec
 from autotune.distributed.mpi.ranks import world
 from autotune.distributed.mpi.target import MpiTarget
-from autotune.gpu.nvidia.driver.interface import has_pycuda
-from autotune.gpu.target import CudaTarget
+from autotune.gpu.nvidia.target import CudaTarget
+from autotune.gpu.nvidia.vendor import has_pycuda
 from autotune.serving.examining import Apart
 from autotune.store import TuningCache, examining, export_records
 from autotune.store.examining import cache_checks, layer_checks
@@ -463,7 +463,7 @@ class TestGpu:
 
     def test_a_driver_that_hangs(self, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         build(machine, GPUS, "-DSTART=sleep(600)")
-        module = importlib.import_module("autotune.gpu.examining")
+        module = importlib.import_module("autotune.gpu.nvidia.examining")
         monkeypatch.setattr(module, "Apart", lambda: Apart(limit_s=1.0))
         [gpu] = CudaTarget.examine()
         assert gpu.status is Status.PROBLEM

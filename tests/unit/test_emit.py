@@ -23,8 +23,8 @@ from autotune.families.gpu.launch import kernel_layout, plan_launch
 from autotune.families.gpu.launched import check_launches
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
-from autotune.gpu.launch.loading import make_program
-from autotune.gpu.nvidia.device.known_gpus import find_gpu
+from autotune.gpu.launch.code import make_program
+from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
 
 H200 = find_gpu("h200").limits

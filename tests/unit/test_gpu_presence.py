@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 from autotune.core.errors import MissingDependencyError
-from autotune.gpu.nvidia.driver import bindings as driver_bindings
-from autotune.gpu.nvidia.driver import interface as driver
+from autotune.gpu import driver
+from autotune.gpu.interface import DriverError
+from autotune.gpu.nvidia import bindings as driver_bindings
+from autotune.gpu.nvidia import vendor as nvidia
 
 ROOT = Path(__file__).parents[2]
 
@@ -152,7 +154,7 @@ def test_hidden_gpus_are_no_news(machine: Path) -> None:
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """The choice of the driver is made again, on a machine that has one."""
-    monkeypatch.setattr(driver, "load_driver", lambda: None)
+    monkeypatch.setattr(nvidia, "load_driver", lambda: None)
     driver.driver.cache_clear()
     yield monkeypatch
     driver.driver.cache_clear()
@@ -179,17 +181,17 @@ def test_pycuda_is_taken_where_it_is(fresh: pytest.MonkeyPatch) -> None:
     package.driver = pycuda
     fresh.setitem(sys.modules, "pycuda", package)
     fresh.setitem(sys.modules, "pycuda.driver", pycuda)
-    fresh.delitem(sys.modules, "autotune.gpu.nvidia.driver.pycuda_driver", raising=False)
+    fresh.delitem(sys.modules, "autotune.gpu.nvidia.pycuda_driver", raising=False)
     installed(fresh, "pycuda.driver")
     assert driver.driver().name == "PyCUDA"
-    assert driver.driver().errors == (RuntimeError, driver.DriverError)
+    assert driver.driver().errors == (RuntimeError, DriverError)
     assert started == [True]
-    fresh.delitem(sys.modules, "autotune.gpu.nvidia.driver.pycuda_driver")
+    fresh.delitem(sys.modules, "autotune.gpu.nvidia.pycuda_driver")
 
 
 def test_a_pycuda_that_does_not_start_is_said(fresh: pytest.MonkeyPatch) -> None:
     fresh.setitem(sys.modules, "pycuda", None)
-    fresh.delitem(sys.modules, "autotune.gpu.nvidia.driver.pycuda_driver", raising=False)
+    fresh.delitem(sys.modules, "autotune.gpu.nvidia.pycuda_driver", raising=False)
     installed(fresh, "pycuda.driver")
     with pytest.raises(MissingDependencyError, match="pip uninstall pycuda") as caught:
         driver.driver()

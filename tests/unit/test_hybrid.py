@@ -25,7 +25,7 @@ from autotune.core.errors import (
     NotTunedError,
     OperandError,
 )
-from autotune.core.limits import CudaLimits
+from autotune.core.limits import GpuLimits
 from autotune.core.paths import CacheLocations
 from autotune.distributed.hybrid.identity import check_alike
 from autotune.distributed.hybrid.kernel import HybridCall
@@ -39,7 +39,7 @@ from autotune.families.local import local_problem
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
 from autotune.gpu.matrix import DeviceMatrix
-from autotune.gpu.target import CudaTarget
+from autotune.gpu.nvidia.target import CudaTarget
 from autotune.operations.cases import Case
 from autotune.operations.problem import Gemm
 from autotune.operations.verification import ProductCheck
@@ -188,7 +188,7 @@ def test_a_part_of_the_reduction_is_what_a_thread_multiplies() -> None:
 @given(m=st.integers(1, 300), n=st.integers(1, 3000), k=st.integers(1, 300))
 def test_a_block_of_any_size_has_a_kernel(m: int, n: int, k: int) -> None:
     limits = CudaTarget().device(name="h200").limits
-    assert isinstance(limits, CudaLimits)
+    assert isinstance(limits, GpuLimits)
     family = load_families(target="cuda")["pipelined"]
     wanted = Configuration({**family.default(Gemm(64, 65536, 64), limits), "splits": 128})
     problem = Gemm(m, n, k)

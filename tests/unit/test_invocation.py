@@ -22,7 +22,7 @@ from autotune.distributed.hybrid.target import HybridTarget
 from autotune.distributed.mpi.identity import device_of
 from autotune.distributed.mpi.messages import GpuSet, RankSet
 from autotune.families.catalog import find_operation
-from autotune.gpu.target import CudaTarget
+from autotune.gpu.nvidia.target import CudaTarget
 from autotune.operations.problem import Gemm, Product
 from autotune.runtime.loading import load
 from autotune.serving.invocation import Invocation

@@ -11,7 +11,7 @@ from autotune.core.configuration import Candidate, Configuration
 from autotune.core.interrupt import STOP_S
 from autotune.core.measurement import Measurement, Outcome
 from autotune.families.catalog import load_families
-from autotune.gpu.nvidia.device.known_gpus import find_gpu
+from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.measuring.evaluator import Baseline, Finals
 
 PROBLEM = Gemm(64, 64, 64)

@@ -15,7 +15,7 @@ from autotune.core.configuration import Candidate, Configuration
 from autotune.families.catalog import catalog
 from autotune.families.defaults import default_family
 from autotune.families.family import KernelFamily
-from autotune.gpu.nvidia.device.known_gpus import find_gpu
+from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.model import (
     Calls,
     Chooser,

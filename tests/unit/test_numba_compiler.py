@@ -15,13 +15,11 @@ import pytest
 pytest.importorskip("numba_cuda", reason="pip install '.[numba-cuda]'")
 
 from autotune.core.errors import CompileError, MissingDependencyError
-from autotune.core.limits import CudaLimits
+from autotune.core.limits import GpuLimits
 from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import Source, render
-from autotune.gpu.launch.loading import make_program
-from autotune.gpu.nvidia.compile import cubin, numba_compiler
-from autotune.gpu.nvidia.compile.compiling import (
+from autotune.gpu.compiling import (
     CompileReply,
     CompileRequest,
     Refused,
@@ -29,10 +27,12 @@ from autotune.gpu.nvidia.compile.compiling import (
     compile_source,
     compile_worker,
 )
-from autotune.gpu.nvidia.compile.numba_compiler import compile_numba, toolchain
-from autotune.gpu.nvidia.compile.nvrtc import Compiled
-from autotune.gpu.nvidia.device.known_gpus import find_gpu
-from autotune.gpu.target import NumbaCudaTarget
+from autotune.gpu.launch.code import make_program
+from autotune.gpu.nvidia import cubin, numba_compiler
+from autotune.gpu.nvidia.known_gpus import find_gpu
+from autotune.gpu.nvidia.numba_compiler import compile_numba, toolchain
+from autotune.gpu.nvidia.nvrtc import Compiled
+from autotune.gpu.nvidia.target import NumbaCudaTarget
 from autotune.measuring.pool import WorkerPool
 from autotune.operations.problem import Gemm
 
@@ -58,7 +58,7 @@ def a_source(text: str = MODULE) -> Source:
     return Source(text, "gemm", (), "numba-cuda")
 
 
-def emitted(target: str, dtype: str, limits: CudaLimits) -> Source:
+def emitted(target: str, dtype: str, limits: GpuLimits) -> Source:
     family = load_families(target=target)["naive"]
     configuration = family.default(Gemm(64, 64, 64, dtype=dtype), limits)
     return render(family, configuration, dtype=dtype)
@@ -183,7 +183,7 @@ def test_a_part_that_is_missing_is_named(
 def test_the_simulator_compiles_nothing(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path;"
-        "from autotune.gpu.nvidia.compile.numba_compiler import compile_numba;"
+        "from autotune.gpu.nvidia.numba_compiler import compile_numba;"
         "compile_numba(Path(sys.argv[1]), 'gemm', 'sm_90')"
     )
     done = subprocess.run(
@@ -197,7 +197,7 @@ def test_the_simulator_compiles_nothing(tmp_path: Path) -> None:
 
 def test_versions_without_numba() -> None:
     script = (
-        "import sys; from autotune.gpu.nvidia.compile.numba_compiler import toolchain;"
+        "import sys; from autotune.gpu.nvidia.numba_compiler import toolchain;"
         "print(toolchain()); print('numba' in sys.modules)"
     )
     done = subprocess.run(
@@ -257,7 +257,7 @@ def test_a_program_of_any_layout(tmp_path: Path) -> None:
     device = target.device(name="h200")
     family = load_families(target="numba-cuda")["block"]
     problem = Gemm(256, 192, 320, layout="tt")
-    assert isinstance(device.limits, CudaLimits)
+    assert isinstance(device.limits, GpuLimits)
     configuration = family.default(problem, device.limits)
     program = make_program(family, configuration, problem, device.limits, ProgramCache(tmp_path))
     assert program.flips == (True, True)

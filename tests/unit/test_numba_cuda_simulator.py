@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from autotune.core.configuration import Configuration
-from autotune.core.limits import CudaLimits
+from autotune.core.limits import GpuLimits
 from autotune.families.catalog import load_families
 from autotune.families.family import KernelFamily
 from autotune.families.rendering import render
-from autotune.gpu.nvidia.device.known_gpus import find_gpu
+from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
 
 CONFIGURATIONS = 4
@@ -74,7 +74,7 @@ def families() -> dict[str, KernelFamily]:
 
 
 @pytest.fixture(scope="module")
-def limits() -> CudaLimits:
+def limits() -> GpuLimits:
     return find_gpu("h200").limits
 
 
@@ -102,7 +102,7 @@ def emitted(family: KernelFamily, configuration: Configuration, dtype: str, fold
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", ["naive", "tiled", "block"])
 def test_random_configurations_compute_the_product(
-    name: str, dtype: str, families: dict[str, KernelFamily], limits: CudaLimits, tmp_path: Path
+    name: str, dtype: str, families: dict[str, KernelFamily], limits: GpuLimits, tmp_path: Path
 ) -> None:
     family = families[name]
     assert family.launch is not None

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from autotune.core.errors import CompileError, MissingDependencyError
-from autotune.core.limits import CudaLimits
-from autotune.gpu.nvidia.compile import nvrtc
-from autotune.gpu.nvidia.compile.gate import SPILL_LIMIT, gate
-from autotune.gpu.nvidia.compile.nvrtc import Compiled, check_driver, compile_cuda
-from autotune.gpu.nvidia.device.known_gpus import find_gpu
+from autotune.core.limits import GpuLimits
+from autotune.gpu.compiling import SPILL_LIMIT, check_resources
+from autotune.gpu.nvidia import nvrtc
+from autotune.gpu.nvidia.known_gpus import find_gpu
+from autotune.gpu.nvidia.nvrtc import Compiled, check_driver, compile_cuda
 
 SOURCE = """
 extern "C" __global__ void __launch_bounds__(128) gemm(float* c, int n) {
@@ -155,9 +155,9 @@ extern "C" __global__ void gemm(float* c, int n) {
 """
 
 
-def judge(compiled: Compiled, limits: CudaLimits = H200, **changes: int) -> str | None:
+def judge(compiled: Compiled, limits: GpuLimits = H200, **changes: int) -> str | None:
     arguments = {"threads": 128, "dynamic_shared_bytes": 0} | changes
-    rejection = gate(compiled, limits, **arguments)
+    rejection = check_resources(compiled, limits, **arguments)
     return None if rejection is None else str(rejection)
 
 

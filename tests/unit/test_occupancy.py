@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from true_rows import true_rows
 
 from autotune.core.errors import ExpressionError
-from autotune.core.limits import CudaLimits
+from autotune.core.limits import GpuLimits
 from autotune.families.gpu.occupancy import blocks_per_multiprocessor, limit_restrictions
-from autotune.gpu.nvidia.device.known_gpus import find_gpu, known_gpus
+from autotune.gpu.nvidia.known_gpus import find_gpu, known_gpus
 
 GPUS = {gpu.limits.compute_capability: gpu.limits for gpu in known_gpus().values()}
 
@@ -74,7 +74,7 @@ def test_by_hand(
     assert counted == blocks, why
 
 
-def at_least(limits: CudaLimits, names: dict[str, int], blocks: str) -> bool:
+def at_least(limits: GpuLimits, names: dict[str, int], blocks: str) -> bool:
     rules = limit_restrictions(blocks)
     return all(rule.expression.holds({**limits.names(), **names}) for rule in rules)
 
@@ -87,7 +87,7 @@ def at_least(limits: CudaLimits, names: dict[str, int], blocks: str) -> bool:
     blocks=st.integers(1, 33),
 )
 def test_the_restrictions_say_the_same(
-    limits: CudaLimits, threads: int, registers: int, shared_bytes: int, blocks: int
+    limits: GpuLimits, threads: int, registers: int, shared_bytes: int, blocks: int
 ) -> None:
     names = {"threads": threads, "registers": registers, "shared_bytes": shared_bytes}
     counted = blocks_per_multiprocessor(limits, **names)

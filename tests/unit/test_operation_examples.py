@@ -16,7 +16,7 @@ from autotune.families.family import KernelFamily
 from autotune.families.modules import load_module
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
-from autotune.gpu.nvidia.device.known_gpus import find_gpu
+from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.operations.cases import cases_of, special_cases
 from autotune.operations.verification import Check
 

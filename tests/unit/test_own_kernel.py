@@ -42,7 +42,7 @@ from autotune.families.catalog import catalog, find_operation
 from autotune.families.modules import load_module
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
-from autotune.gpu.nvidia.compile.nvrtc import compile_cuda
+from autotune.gpu.nvidia.nvrtc import compile_cuda
 from autotune.operations.cases import Case, cases_of
 from autotune.operations.formula import Formula
 from autotune.operations.operation import Operation

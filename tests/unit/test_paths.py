@@ -17,7 +17,7 @@ from autotune import Gemm
 from autotune.core.errors import AutotuneError, CacheError, InputError
 from autotune.core.paths import CacheLocations, data_dir, private_folder
 from autotune.families.catalog import load_families
-from autotune.gpu.nvidia.device.known_gpus import find_gpu
+from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.runtime.usage import counted
 from autotune.store import TuningCache, record_sources
 

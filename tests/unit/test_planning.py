@@ -15,7 +15,7 @@ from autotune.families.gpu.bound import Bound
 from autotune.families.gpu.launch import LaunchPlan, plan_launch
 from autotune.families.gpu.planning import Planner
 from autotune.families.reading import read_family
-from autotune.gpu.nvidia.device.known_gpus import find_gpu
+from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from test_poking import HostRig, evaluated, honest
 
 from autotune.core.measurement import Outcome
 from autotune.core.paths import data_dir
-from autotune.gpu.nvidia.device.known_gpus import find_gpu
+from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.measuring.messages import Visit
 from autotune.measuring.plausibility import UNKNOWN, Ceiling, cpu_ceiling, gpu_ceiling
 from autotune.measuring.trial import Trials

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from autotune.core.configuration import Candidate
 from autotune.core.device import Device
-from autotune.core.limits import CudaLimits
+from autotune.core.limits import GpuLimits
 from autotune.core.measurement import Measurement, Outcome
 from autotune.families.catalog import load_families
 from autotune.families.family import KernelFamily
 from autotune.families.gpu.occupancy import blocks_per_multiprocessor, resident_blocks
 from autotune.families.gpu.resource_model import expected_log_time
-from autotune.gpu.nvidia.device.known_gpus import find_gpu
+from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
 from autotune.search import make_sampler
 from autotune.search.model import EstimatedPrior, MeasuredPrior
@@ -31,7 +31,7 @@ FAMILIES = load_families(target="cuda", operation="gemm")
 
 
 @pytest.fixture(scope="module")
-def limits() -> CudaLimits:
+def limits() -> GpuLimits:
     return find_gpu("h200").limits
 
 
@@ -51,7 +51,7 @@ def test_occupancy_of_many_is_that_of_each(data: st.DataObject) -> None:
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("shape", [(4096, 4096, 4096), (16, 4096, 4096), (64, 65536, 64)])
 def test_the_model_has_an_opinion_of_everything_valid(
-    name: str, shape: tuple[int, int, int], limits: CudaLimits
+    name: str, shape: tuple[int, int, int], limits: GpuLimits
 ) -> None:
     problem = Gemm(*shape)
     space = FAMILIES[name].space(problem, limits)
@@ -65,14 +65,14 @@ def test_the_model_has_an_opinion_of_everything_valid(
     assert np.isfinite(expected).all()
 
 
-def cost(family: KernelFamily, problem: Gemm, limits: CudaLimits, **values: int) -> float:
+def cost(family: KernelFamily, problem: Gemm, limits: GpuLimits, **values: int) -> float:
     model = expected_log_time(family, problem, limits)
     assert model is not None
     configuration = {**family.default(problem, limits), **values}
     return float(model({name: np.array([value]) for name, value in configuration.items()})[0])
 
 
-def test_the_model_ranks_what_is_known_to_be_far_apart(limits: CudaLimits) -> None:
+def test_the_model_ranks_what_is_known_to_be_far_apart(limits: GpuLimits) -> None:
     block, large, small = FAMILIES["block"], Gemm(8192, 8192, 8192), Gemm(256, 256, 256)
     # A thread that computes four elements reads two from shared memory for every product.
     assert cost(block, large, limits, tx=2, ty=2, sm=32, sk=32) > cost(block, large, limits)
@@ -82,7 +82,7 @@ def test_the_model_ranks_what_is_known_to_be_far_apart(limits: CudaLimits) -> No
     assert math.isnan(cost(block, large, limits, sm=256, sk=256, tx=2, ty=2))
 
 
-def test_shares_of_a_last_wave_are_expected_to_pay(limits: CudaLimits) -> None:
+def test_shares_of_a_last_wave_are_expected_to_pay(limits: GpuLimits) -> None:
     streamed, pipelined = FAMILIES["streamed"], FAMILIES["pipelined"]
     ragged = Gemm(128 * 17, 4096, 128 * 8)  # four blocks more than multiprocessors
     assert cost(streamed, ragged, limits) < cost(pipelined, ragged, limits)

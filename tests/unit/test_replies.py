@@ -16,9 +16,9 @@ import pytest
 from autotune.core.measurement import Measurement, Outcome
 from autotune.distributed.mpi.messages import GpuSet, Network, RankSet
 from autotune.distributed.mpi.messages import Reply as RanksReply
-from autotune.gpu.nvidia.compile.cubin import KernelResources
-from autotune.gpu.nvidia.compile.nvrtc import Compiled
-from autotune.gpu.nvidia.device.presence import Presence
+from autotune.gpu.nvidia.cubin import KernelResources
+from autotune.gpu.nvidia.nvrtc import Compiled
+from autotune.gpu.nvidia.presence import Presence
 from autotune.measuring.channel import LIMIT, Channel
 from autotune.measuring.messages import (
     Confirm,

@@ -21,7 +21,7 @@ from autotune.families.gpu.launch import (
 from autotune.families.gpu.planning import Planner
 from autotune.families.reading import read_family
 from autotune.families.rendering import render
-from autotune.gpu.nvidia.device.known_gpus import find_gpu
+from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
 from autotune.store.binary import BinaryRecord
 

@@ -9,7 +9,7 @@ from autotune.families.catalog import load_families
 from autotune.families.gpu.launch import MappedOperand
 from autotune.families.gpu.planning import Planner
 from autotune.families.rendering import render
-from autotune.gpu.nvidia.device.known_gpus import find_gpu
+from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
 
 FAMILIES = load_families(target="cuda", operation="gemm")

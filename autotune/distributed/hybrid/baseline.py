@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.core.dtypes import DTYPES
 from autotune.distributed.hybrid.operands import GuardedBlock
-from autotune.gpu.measure.baseline import Cublas, CublasError, find_cublas
-from autotune.gpu.nvidia.driver.context import activated
-from autotune.gpu.nvidia.driver.interface import driver
+from autotune.gpu.driver import activated, driver
+from autotune.gpu.nvidia.cublas import Cublas, CublasError, find_cublas
 from autotune.operations.problem import Gemm
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from autotune.families.local import local_problem
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
 from autotune.gpu.arrays.kernel import describe
-from autotune.gpu.target import CudaTarget
+from autotune.gpu.nvidia.target import CudaTarget
 from autotune.operations.problem import Gemm
 from autotune.serving.kernel import ProductKernel
 from autotune.serving.lookup import binary_of, look_up
@@ -113,7 +113,7 @@ def open_machine(
 
 def _look(name: str, array: Any) -> DeviceArray:
     """All about an operand on a GPU, once its library's work on it is done."""
-    from autotune.gpu.nvidia.driver.streams import finish
+    from autotune.gpu.driver import finish
 
     handle = library_of(array).current_stream(array)
     found = describe(name, array, handle)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.check import Check, Status, attempt
 from autotune.distributed.hybrid.identity import read_gpus
-from autotune.gpu.nvidia.device.presence import look
+from autotune.gpu.nvidia.presence import look
 from autotune.serving.examining import Apart
 
 if TYPE_CHECKING:

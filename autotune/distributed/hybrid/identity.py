@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from autotune.core.device import Device, DeviceFingerprint
 from autotune.core.errors import InputError
 from autotune.core.limits import HybridLimits
-from autotune.gpu.nvidia.device.identity import load_driver, read_gpu
+from autotune.gpu.nvidia.device import load_driver, read_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

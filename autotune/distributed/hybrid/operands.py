@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from autotune.gpu.measure.guarded import GuardedMatrix
+from autotune.gpu.measure.memory import GuardedMatrix
 from autotune.operations.verification import ProductCheck, Verdict
 
 if TYPE_CHECKING:

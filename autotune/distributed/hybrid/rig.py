@@ -19,8 +19,8 @@ from autotune.distributed.hybrid.loading import HybridProgram, make_plan
 from autotune.distributed.hybrid.operands import PlacedCheck
 from autotune.distributed.hybrid.products import machine_with
 from autotune.families.program_cache import ProgramCache
-from autotune.gpu.measure.baseline import CublasError
-from autotune.gpu.nvidia.driver.context import describe, driver_errors
+from autotune.gpu.driver import describe, driver_errors
+from autotune.gpu.nvidia.cublas import CublasError
 from autotune.measuring.clocked import ClockedBench
 from autotune.measuring.evaluator import Effort
 from autotune.measuring.messages import Evaluated, Vendor

@@ -112,7 +112,7 @@ class HybridTarget(Target):
                 f"target hybrid uses the first GPUs, got device {name}: choose them with "
                 "CUDA_VISIBLE_DEVICES"
             )
-        from autotune.gpu.target import CudaTarget
+        from autotune.gpu.nvidia.target import CudaTarget
 
         described = CudaTarget().device(None, name)
         return device_of(described, self._gpus or 1, self.operands, reach=True)
@@ -121,7 +121,7 @@ class HybridTarget(Target):
         """One process that owns the GPUs, whatever else is open beside it."""
         from autotune.distributed.hybrid.bind import choose_local
         from autotune.distributed.hybrid.evaluator import HybridEvaluator
-        from autotune.gpu.nvidia.driver.interface import driver
+        from autotune.gpu.driver import driver
         from autotune.operations.problem import only_gemm
 
         work.device.check_here()

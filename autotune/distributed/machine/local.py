@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from autotune.core.configuration import Candidate
-    from autotune.core.limits import CudaLimits
+    from autotune.core.limits import GpuLimits
     from autotune.families.gpu.launch import Binary
 
 
@@ -26,5 +26,5 @@ class LocalKernel:
     candidate: Candidate
     digest: str
     dtype: str
-    limits: CudaLimits
+    limits: GpuLimits
     binary: Binary | None

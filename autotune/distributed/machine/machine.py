@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from autotune.core.dtypes import DTYPES
 from autotune.families.gpu.launch import LaunchStep
+from autotune.gpu.driver import activated, driver, driver_errors
 from autotune.gpu.matrix import HOST, DeviceMatrix
-from autotune.gpu.nvidia.driver.context import activated, driver_errors
-from autotune.gpu.nvidia.driver.interface import driver
 
 if TYPE_CHECKING:
     import contextlib
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from autotune.distributed.machine.products import Products
-    from autotune.gpu.nvidia.driver.interface import Driver, Memory, Module, Run
+    from autotune.gpu.interface import Driver, Memory, Module, Run
 
 _Kind: TypeAlias = tuple[int, bool]
 """Of streams: whose they are, and whether they are urgent."""

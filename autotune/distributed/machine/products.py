@@ -9,21 +9,21 @@ from autotune.core.errors import CompileError, InputError
 from autotune.families.catalog import load_families
 from autotune.families.gpu.planning import Planner
 from autotune.families.rendering import Source
-from autotune.gpu.launch.launch import CudaKernel
-from autotune.gpu.launch.loading import make_program
-from autotune.gpu.nvidia.compile.compiling import CompileRequest, Refused, compile_kept
+from autotune.gpu.compiling import CompileRequest, Refused, compile_kept
+from autotune.gpu.launch.code import make_program
+from autotune.gpu.launch.kernel import GpuKernel
 from autotune.operations.problem import Gemm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autotune.core.configuration import Configuration
-    from autotune.core.limits import CudaLimits
+    from autotune.core.limits import GpuLimits
     from autotune.distributed.machine.local import LocalKernel
     from autotune.families.family import KernelFamily
     from autotune.families.gpu.launch import Binary, LaunchPlan
     from autotune.families.program_cache import ProgramCache
-    from autotune.gpu.launch.launch import Launch
+    from autotune.gpu.launch.kernel import Launch
 
 
 class Products:
@@ -50,7 +50,7 @@ class Products:
                 raise InputError(f"family {name!r} of target cuda must be the same on all nodes")
             planner = self._planner(families[name], kernel.candidate.configuration)
             self._kernels.append((planner, kernel.binary))
-        self._loaded: dict[tuple[int, str, Configuration], CudaKernel] = {}
+        self._loaded: dict[tuple[int, str, Configuration], GpuKernel] = {}
         self._lock = threading.Lock()
         self._launches: dict[tuple[int, int, int, int], Launch] = {}
 
@@ -99,7 +99,7 @@ class Products:
             program = make_program(
                 family, configuration, problem, self._limits, self._programs, binary
             )
-            kernel = self._loaded[key] = CudaKernel(program, device)
+            kernel = self._loaded[key] = GpuKernel(program, device)
         return kernel.launcher(plan)
 
     def _fitting(self, problem: Gemm) -> tuple[Planner, Binary | None, LaunchPlan]:
@@ -118,7 +118,7 @@ class Products:
 
 
 def nearest_valid(
-    family: KernelFamily, wanted: Configuration, problem: Gemm, limits: CudaLimits
+    family: KernelFamily, wanted: Configuration, problem: Gemm, limits: GpuLimits
 ) -> Configuration:
     """The configuration that is valid for a problem and nearest to the one that is wanted.
 

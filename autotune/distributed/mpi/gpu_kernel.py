@@ -11,8 +11,8 @@ from autotune.arrays.libraries import library_of
 from autotune.core.errors import OperandError
 from autotune.distributed.mpi.kernel import DistributedKernel
 from autotune.gpu.arrays.kernel import describe
+from autotune.gpu.driver import finish
 from autotune.gpu.matrix import check_apart
-from autotune.gpu.nvidia.driver.streams import finish
 
 if TYPE_CHECKING:
     from autotune.distributed.mpi.gpu.rank import GpuRank

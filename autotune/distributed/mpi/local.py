@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.configuration import Candidate
 from autotune.core.errors import CompileError
-from autotune.core.limits import CudaLimits
+from autotune.core.limits import GpuLimits
 from autotune.cpu.kernel import write_program
 from autotune.cpu.target import CpuTarget
 from autotune.distributed.machine.local import LocalKernel
@@ -15,7 +15,7 @@ from autotune.families.catalog import load_families
 from autotune.families.gpu.launch import Binary, architecture_of
 from autotune.families.local import local_problem
 from autotune.families.rendering import render
-from autotune.gpu.target import CudaTarget
+from autotune.gpu.nvidia.target import CudaTarget
 from autotune.serving.lookup import look_up
 
 if TYPE_CHECKING:
@@ -56,12 +56,12 @@ def choose_gpu_local(problem: Gemm, programs: ProgramCache) -> GpuProduct:
         MissingDependencyError: there is no GPU here, or no compiler.
     """
     from autotune.distributed.mpi.gpu.cuda import accumulate_source
-    from autotune.gpu.launch.loading import make_program
-    from autotune.gpu.nvidia.compile.compiling import CompileRequest, Refused, compile_kept
+    from autotune.gpu.compiling import CompileRequest, Refused, compile_kept
+    from autotune.gpu.launch.code import make_program
 
     found = look_up(problem, CudaTarget(), match="nearest", cache=programs.cache)
     limits = found.device.limits
-    assert isinstance(limits, CudaLimits)
+    assert isinstance(limits, GpuLimits)
     families = load_families(target="cuda", operation=problem.operation)
     any_sizes = next(each for each in families.values() if each.any_sizes)
     kernels = []

@@ -167,7 +167,7 @@ class MpiTarget(Target):
     @staticmethod
     def _named_gpu(name: int | str) -> Device:
         """The GPU of that name, which need not be here."""
-        from autotune.gpu.target import CudaTarget
+        from autotune.gpu.nvidia.target import CudaTarget
 
         if str(name).strip().isdecimal():
             raise InputError(
@@ -202,7 +202,7 @@ class MpiTarget(Target):
     def _local_device(self) -> Device:
         """What rank 0 multiplies on."""
         if self._gpus:
-            from autotune.gpu.nvidia.device.identity import read_gpu
+            from autotune.gpu.nvidia.device import read_gpu
 
             return read_gpu()
         from autotune.cpu.identity import read_cpu

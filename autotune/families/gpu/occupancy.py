@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.core.limits import CudaLimits
+from autotune.core.limits import GpuLimits
 from autotune.space import Expression, Restriction
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _PARTITIONS = 4
 
 
 def blocks_per_multiprocessor(
-    limits: CudaLimits, *, threads: int, registers: int, shared_bytes: int
+    limits: GpuLimits, *, threads: int, registers: int, shared_bytes: int
 ) -> int:
     """Blocks of a kernel that are resident on one multiprocessor at once.
 
@@ -42,7 +42,7 @@ def blocks_per_multiprocessor(
     return int(blocks)
 
 
-def occupancy(limits: CudaLimits, *, threads: int, registers: int, shared_bytes: int) -> float:
+def occupancy(limits: GpuLimits, *, threads: int, registers: int, shared_bytes: int) -> float:
     """Share of a multiprocessor's threads that are resident, the arguments as above."""
     blocks = blocks_per_multiprocessor(
         limits, threads=threads, registers=registers, shared_bytes=shared_bytes
@@ -51,7 +51,7 @@ def occupancy(limits: CudaLimits, *, threads: int, registers: int, shared_bytes:
 
 
 def resident_blocks(
-    limits: CudaLimits,
+    limits: GpuLimits,
     *,
     threads: NDArray[np.integer] | int,
     registers: NDArray[np.integer] | int,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.core.limits import CudaLimits
+from autotune.core.limits import GpuLimits
 from autotune.families.gpu.occupancy import resident_blocks
 from autotune.operations.problem import Gemm
 
@@ -45,7 +45,7 @@ _CACHE_COST = 16.0
 
 
 def expected_log_time(
-    family: KernelFamily, problem: Problem, limits: CudaLimits
+    family: KernelFamily, problem: Problem, limits: GpuLimits
 ) -> Callable[[Columns], NDArray[np.float64]] | None:
     """What the model says of a family's configurations.
 

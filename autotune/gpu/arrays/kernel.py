@@ -12,6 +12,7 @@ from autotune.arrays.device import check_place, overlap, stream_handle
 from autotune.arrays.libraries import library_of
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError
+from autotune.gpu.driver import Retained, device_of, wait
 from autotune.operations.calls import check_call, check_unread, out_overlaps, real
 from autotune.operations.problem import MatrixOperation
 
@@ -33,8 +34,6 @@ def describe(name: str, array: Any, stream: int) -> DeviceArray:
     Raises:
         OperandError: it is no array, or not in the memory of a GPU.
     """
-    from autotune.gpu.nvidia.driver.streams import device_of
-
     return library_of(array).describe(name, array, stream, device_of)
 
 
@@ -57,7 +56,7 @@ class DeviceKernel:
         self._load_on = load_on
         self._launches: dict[int, Launch] = {}
         self._lock = threading.Lock()
-        self._retained: Any = None
+        self._retained = Retained()
 
     def __call__(self, *inputs: Any, out: Any = None, stream: Any = None, **scalars: Any) -> Any:
         """See `autotune.targets.Kernel`."""
@@ -159,8 +158,6 @@ class DeviceKernel:
             if explicit and library.ordered:
                 library.lend(array, handle)
             elif own not in others:
-                from autotune.gpu.nvidia.driver.streams import wait
-
                 wait(device, handle, own)
                 others.append(own)
         return others
@@ -174,20 +171,11 @@ class DeviceKernel:
     ) -> None:
         """Let the operands' own streams wait for the kernel, and keep what must live till then."""
         if others:
-            from autotune.gpu.nvidia.driver.streams import wait
-
             for other in others:
                 wait(device, other, handle)
         kept = [pair for pair in described if not library_of(pair[0]).ordered]
         if kept:
-            self._retain(device, handle, kept)
-
-    def _retain(self, device: int, handle: int, kept: object) -> None:
-        from autotune.gpu.nvidia.driver.streams import Retained
-
-        with self._lock:
-            self._retained = self._retained or Retained()
-        self._retained.hold(device, handle, kept)
+            self._retained.hold(device, handle, kept)
 
     def _load(self, device: int) -> Launch:
         with self._lock:

@@ -1,48 +1,75 @@
-"""What a configuration compiles to: found in this process, on disk, or made by the compiler."""
+"""From a configuration to a program: code found in this process, on disk, or compiled."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import resources
 from typing import TYPE_CHECKING
 
 from autotune.core import session
-from autotune.core.errors import CompileError
+from autotune.core.configuration import Configuration
+from autotune.core.dtypes import DTYPES
+from autotune.core.errors import CompileError, InputError
 from autotune.core.facts import unchanged
+from autotune.core.forking import LOADING
+from autotune.families.gpu.cuda_source import includes
 from autotune.families.gpu.launch import architecture_of, kernel_layout
+from autotune.families.gpu.launched import check_launches
+from autotune.families.gpu.planning import planner_of
 from autotune.families.rendering import Source, render
-from autotune.gpu.launch.support_source import support_source
-from autotune.gpu.nvidia.compile.compiling import (
+from autotune.gpu.compiling import (
+    CompileReply,
     CompileRequest,
     Refused,
     compile_kept,
+    compile_worker,
     is_kept,
 )
+from autotune.gpu.driver import used, vendor
+from autotune.gpu.launch.program import GpuProgram
+from autotune.measuring.processes import WorkerProcess
+from autotune.serving.background import Job, background
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
+    from autotune.core.configuration import Value
+    from autotune.core.limits import GpuLimits
+    from autotune.families.family import KernelFamily
+    from autotune.families.gpu.launch import Binary
     from autotune.families.gpu.planning import Planner
     from autotune.families.program_cache import ProgramCache
     from autotune.operations.problem import Problem
+    from autotune.serving.background import Workers
 
-_SUPPORT_FAMILY = "support"
+SUPPORT_FAMILY = "support"
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """What was compiled.
-
-    Attributes:
-        cubin: the kernels.
-        support: the kernels that copy operands; empty where nothing is copied.
-    """
+    """Binaries of the kernels, and of those that copy operands: empty where nothing is copied."""
 
     cubin: bytes
     support: bytes
 
 
 _CODE: dict[tuple[object, ...], Code] = session.keep("code of launches", {}, lasting=True)
-"""What this process has compiled or found compiled, by all that it depends on."""
+"""All that this process has compiled or found compiled, by what it depends on."""
+
+
+def support_source(dtype: str, out_dtype: str | None = None) -> Source:
+    """The source of the kernels that the engine itself runs.
+
+    Args:
+        dtype: element type of the operands.
+        out_dtype: element type of results; None means `dtype`.
+    """
+    result, word = DTYPES[out_dtype or DTYPES[dtype].result], DTYPES[dtype].word
+    text = resources.files("autotune.gpu.launch").joinpath("support.cu").read_text()
+    types = f"typedef {result.c_type} T;\ntypedef {word.c_type} WORD;\n"
+    target = vendor().support_target
+    return Source(f"{includes(result)}{types}\n{text}", "transpose", (), target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +97,7 @@ class Wanted:
         return planner.family, planner.fixed, *types, self.architecture, folder
 
     def is_here(self) -> bool:
-        """Whether it is compiled; where that takes rendering its source, it is not."""
+        """Is it compiled? Where that takes rendering its source, it is not."""
         if self.key in _CODE:
             return True
         family = self.planner.family
@@ -80,7 +107,7 @@ class Wanted:
         return all(is_kept(self.programs, each) for each in self._requests(self._read(path)))
 
     def requests(self) -> list[CompileRequest]:
-        """What is asked of the compiler."""
+        """The compiler's tasks."""
         return self._requests(self._source())
 
     def code(self) -> Code:
@@ -134,7 +161,7 @@ class Wanted:
         wanted = [CompileRequest(source, family.name, own)]
         if self._layout != self.problem.layout or (launch is not None and launch.tensor_maps):
             support = support_source(self.problem.dtype)
-            wanted.append(CompileRequest(support, _SUPPORT_FAMILY, self.architecture))
+            wanted.append(CompileRequest(support, SUPPORT_FAMILY, self.architecture))
         return wanted
 
     def _compile(self, request: CompileRequest) -> bytes:
@@ -145,7 +172,94 @@ class Wanted:
 
 
 def refused(request: CompileRequest, reply: Refused) -> CompileError:
-    """What to raise where the compiler does not accept a source."""
+    """The error to raise where the compiler does not accept a source."""
     return CompileError(
         f"{request.family} does not compile for {request.architecture}: {reply.reason}"
     )
+
+
+def make_program(
+    family: KernelFamily,
+    configuration: Mapping[str, Value],
+    problem: Problem,
+    limits: GpuLimits,
+    programs: ProgramCache,
+    binary: Binary | None = None,
+) -> GpuProgram:
+    """The program of a configuration.
+
+    Args:
+        family: the configuration's family.
+        configuration: which kernel.
+        problem: what it computes.
+        limits: of the device it is to run on.
+        programs: where sources are, and what was compiled from them before.
+        binary: what this configuration was compiled to; None compiles it.
+
+    Raises:
+        CompileError: the compiler refuses the source.
+        FamilyError: the configuration launches a kernel that its source has not.
+        MissingDependencyError: there is no binary and no compiler, or it does not know the device.
+        SpaceError: the configuration cannot be launched for these sizes.
+        CacheError: the program cache cannot be written.
+    """
+
+    def planner() -> Planner:
+        return planner_of(family, Configuration(configuration), problem.dtype, limits)
+
+    layout = kernel_layout(family, problem.layout)
+    if binary is None:
+        code = Wanted(planner(), problem, limits.architecture, programs).code()
+        cubin, support = code.cubin, code.support
+        plan = planner().plan(problem)
+        if len(plan.steps) > 1:
+            check_launches(family, plan, vendor().compilers[family.target].read(cubin))
+    elif limits.runs(binary.architecture):
+        cubin, support, layout = binary.content, binary.support, binary.layout or layout
+        plan = binary.launch or planner().plan(problem)
+    else:
+        raise InputError(
+            f"the binary must be for {limits.architecture}, is for {binary.architecture}"
+        )
+    types = problem.dtype, problem.layout
+    return GpuProgram(cubin, plan, *types, layout, support, problem.defined, problem.out_dtype)
+
+
+def compile_job(
+    family: KernelFamily,
+    configuration: Configuration,
+    problem: Problem,
+    limits: GpuLimits,
+    programs: ProgramCache,
+) -> Job | None:
+    """A job that compiles a kernel in another process; None where it is compiled.
+
+    Args:
+        family: the configuration's family.
+        configuration: which kernel.
+        problem: what it computes.
+        limits: of the device.
+        programs: where emitted sources are, and what was compiled from them.
+    """
+    planner = planner_of(family, configuration, problem.dtype, limits)
+    wanted = Wanted(planner, problem, limits.architecture, programs)
+    key = ("cuda", *wanted.key)
+    if not background().has(key) and wanted.is_here():
+        return None
+
+    def start() -> WorkerProcess:
+        arguments = programs, (family.target,), used()
+        return WorkerProcess(compile_worker, *arguments, replies=CompileReply, renewed=True)
+
+    def compile_all(workers: Workers) -> None:
+        kind = family.target, programs.folder
+        with LOADING:  # a fork waits for what is imported and rendered for the first time
+            requests = wanted.requests()
+        for request in requests:
+            reply = workers.ask(kind, start, request)
+            if isinstance(reply, Refused):
+                raise refused(request, reply)
+        with LOADING:
+            wanted.code()
+
+    return Job(key, f"{family.name} for {problem.dtype}", compile_all)

@@ -9,21 +9,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import LaunchError
 from autotune.families.gpu.launch import ROW_BYTES, LaunchStep
-from autotune.gpu.nvidia.driver.interface import (
-    MAP_ALIGNMENT,
-    MAP_BYTES,
-    Boxes,
-    driver,
-)
+from autotune.gpu.driver import driver
+from autotune.gpu.interface import MAP_ALIGNMENT, MAP_BYTES, Boxes
 from autotune.operations.parts import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autotune.families.gpu.launch import Extents, LaunchPlan, MappedOperand
-    from autotune.gpu.launch.program import CudaProgram
+    from autotune.gpu.interface import Module
+    from autotune.gpu.launch.program import GpuProgram
     from autotune.gpu.launch.scratch import Allocate
-    from autotune.gpu.nvidia.driver.interface import Module
 
 Place: TypeAlias = tuple[int, int]
 """Address and leading dimension of an operand."""
@@ -170,7 +166,7 @@ def together(first: Input | None, second: Input | None, support: Module | None) 
 
 
 def inputs_of(
-    program: CudaProgram, plan: LaunchPlan, support: Module | None
+    program: GpuProgram, plan: LaunchPlan, support: Module | None
 ) -> tuple[dict[str, Input], list[Input | Output]]:
     """Operands that kernels do not merely read where they lie, by name; and those with maps.
 

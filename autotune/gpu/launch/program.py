@@ -1,4 +1,4 @@
-"""What is needed to launch a candidate: its binary, and grids and blocks for some sizes."""
+"""A compiled candidate: its binary, and grids and blocks for some sizes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class CudaProgram:
+class GpuProgram:
     """A compiled candidate for one problem; it can be sent between processes.
 
     Attributes:
         cubin: the binary.
-        plan: what is launched.
+        plan: grids, blocks and arguments of its launches.
         dtype: element type of the operands.
         layout: the layout the operands come in.
         kernel_layout: the layout the kernels were emitted for; operands that are stored
@@ -47,11 +47,16 @@ class CudaProgram:
 
     @property
     def flips(self) -> tuple[bool, bool]:
-        """Whether A and B are copied, transposed."""
+        """Flags of A and B: copied, transposed."""
         a, b = (self.layout[i] != self.kernel_layout[i] for i in (0, 1))
         return a, b
 
     @property
     def copies(self) -> bool:
-        """Whether operands are copied before a launch, always or where they lie badly."""
+        """Are operands copied before a launch, always or where they lie badly?"""
         return any(self.flips) or bool(self.plan.maps)
+
+    @property
+    def is_product(self) -> bool:
+        """Are its arguments those of a matrix product?"""
+        return self.defined.arguments == GEMM.arguments

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.gpu.measure.memory import SetMemory, operands
+from autotune.gpu.measure.memory import SetMemory
 from autotune.gpu.measure.timing import Batch, steady_s
 from autotune.operations.poke import Poke
 from autotune.operations.verification import Verdict
 
 if TYPE_CHECKING:
-    from autotune.gpu.launch.launch import Launch
-    from autotune.gpu.measure.device_check import DeviceCheck
-    from autotune.gpu.measure.mirror_check import MirrorCheck
+    from autotune.gpu.launch.kernel import Launch
+    from autotune.gpu.measure.checks import SlabCheck
     from autotune.gpu.measure.timing import Stopwatch
     from autotune.measuring.messages import Series
 
@@ -44,9 +43,7 @@ class CaseBench:
         stopwatch: of the stream that it is launched on.
     """
 
-    def __init__(
-        self, check: DeviceCheck | MirrorCheck, launch: Launch, stopwatch: Stopwatch
-    ) -> None:
+    def __init__(self, check: SlabCheck, launch: Launch, stopwatch: Stopwatch) -> None:
         self.check = check
         self.launch = launch
         self.stopwatch = stopwatch
@@ -89,7 +86,7 @@ class ProblemBench(CaseBench):
 
     def __init__(
         self,
-        check: DeviceCheck | MirrorCheck,
+        check: SlabCheck,
         launch: Launch,
         stopwatch: Stopwatch,
         interval: float,
@@ -98,7 +95,7 @@ class ProblemBench(CaseBench):
         super().__init__(check, launch, stopwatch)
         self._interval = interval
         self._state = state
-        self._sets = [operands(check.slab.layout, base) for base in check.bases]
+        self._sets = [check.slab.layout.operands(base) for base in check.bases]
         self._batch: Batch | None = None
         self._first_s: float | None = None
         self._last = check.slab.base
@@ -146,7 +143,14 @@ class ProblemBench(CaseBench):
     ) -> Series:
         """Time batches; see `autotune.gpu.measure.timing.time_batches`."""
         batch = self._batches()
-        series = batch.series(expected_s, budget_s, self._interval, deadline_s, enough, self._poke)
+        series = batch.series(
+            expected_s,
+            budget_s,
+            self._interval,
+            deadline_s=deadline_s,
+            enough=enough,
+            poke=self._poke,
+        )
         self._launched(batch)
         return series
 

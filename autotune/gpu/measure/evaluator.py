@@ -1,17 +1,16 @@
-"""The CUDA evaluator: candidates compiled in the background, measured by who owns the GPU."""
+"""The evaluator of GPUs: candidates compiled in the background, measured by who owns the GPU."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import os
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.configuration import Configuration
 from autotune.core.errors import AutotuneError, FamilyError, OutOfTimeError
-from autotune.core.limits import CudaLimits
+from autotune.core.limits import limits_of
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.processors import usable_processors
 from autotune.families.gpu.bound import Bound
@@ -20,20 +19,24 @@ from autotune.families.gpu.launched import check_launches
 from autotune.families.gpu.occupancy import occupancy
 from autotune.families.gpu.planning import Planner
 from autotune.families.rendering import render
-from autotune.gpu.launch.program import CudaProgram
-from autotune.gpu.launch.support_source import support_source
-from autotune.gpu.measure.rig import measurement_worker
-from autotune.gpu.measure.subject import GpuSettings, PlannedProgram, Subject
-from autotune.gpu.nvidia.compile.compiling import (
+from autotune.gpu.compiling import (
     CompileReply,
     CompileRequest,
     Refused,
+    check_resources,
     compile_worker,
     read_kept,
 )
-from autotune.gpu.nvidia.compile.gate import gate
-from autotune.gpu.nvidia.compile.nvrtc import Compiled, check_driver
-from autotune.gpu.nvidia.device.identity import visible_device
+from autotune.gpu.driver import used, vendor
+from autotune.gpu.launch.code import SUPPORT_FAMILY, support_source
+from autotune.gpu.launch.program import GpuProgram
+from autotune.gpu.measure.harness import (
+    GpuSettings,
+    PlannedProgram,
+    Subject,
+    measurement_worker,
+)
+from autotune.gpu.vendor import Compiled
 from autotune.measuring.backend import (
     Prepared,
     Processes,
@@ -64,12 +67,9 @@ if TYPE_CHECKING:
 
 DEFAULT_EFFORT = Effort(budget_s=0.15)
 
-_SUPPORT_FAMILY = "support"
-_SUPPORT_TARGET = "cuda"
 
-
-class CudaEvaluator(Evaluator):
-    """Evaluates candidates of CUDA and Numba-CUDA families for one problem (see `Evaluator`).
+class GpuEvaluator(Evaluator):
+    """Evaluates candidates for one problem on a GPU (see `Evaluator`).
 
     `prepare` returns at once: compilers run beside measurements, which they do not disturb, since
     the device does the timing.
@@ -100,10 +100,10 @@ class CudaEvaluator(Evaluator):
         effort: Effort | None = None,
         workers: int | None = None,
         seed: int = 0,
-        beside: CudaEvaluator | None = None,
+        beside: GpuEvaluator | None = None,
     ) -> None:
         effort = effort or DEFAULT_EFFORT
-        backend = CudaBackend(
+        backend = GpuBackend(
             problem,
             families,
             device,
@@ -116,7 +116,7 @@ class CudaEvaluator(Evaluator):
         super().__init__(problem, families, device, backend, effort, seed)
 
 
-class CudaBackend(WorkerBackend):
+class GpuBackend(WorkerBackend):
     """Compiles candidates and measures them; see `autotune.measuring.backend.Backend`.
 
     Args:
@@ -147,11 +147,10 @@ class CudaBackend(WorkerBackend):
         seed: int,
         beside: Backend | None,
     ) -> None:
-        if not isinstance(device.limits, CudaLimits):
-            raise AutotuneError(f"{device.fingerprint.name} is no CUDA device: use read_gpu()")
-        major, minor = device.toolchain["cuda"].split(".")
-        check_driver((int(major), int(minor)))
-        targets = tuple(sorted({_SUPPORT_TARGET, *(each.target for each in families.values())}))
+        self._limits = limits_of(device)
+        vendor().check(device)
+        own = vendor().support_target
+        targets = tuple(sorted({own, *(family.target for family in families.values())}))
 
         def make(key: object) -> Processes:
             return Processes(
@@ -161,6 +160,7 @@ class CudaBackend(WorkerBackend):
                     compile_worker,
                     programs,
                     targets,
+                    used(),
                     count=workers,
                     watched=True,
                     replies=CompileReply,
@@ -172,7 +172,6 @@ class CudaBackend(WorkerBackend):
             (programs.folder, effort, workers, seed, device.fingerprint, targets), make, beside
         )
         self.batch = workers
-        self._limits = device.limits
         self._problem = problem
         self._families = families
         self._programs = programs
@@ -183,7 +182,7 @@ class CudaBackend(WorkerBackend):
         self._admitted: dict[Candidate, Prepared | Measurement] = {}
         self._support = self._submit(
             support_source(problem.dtype, problem.out_dtype),
-            _SUPPORT_FAMILY,
+            SUPPORT_FAMILY,
             self._limits.architecture,
         )
         self._support_cubin = b""
@@ -275,7 +274,7 @@ class CudaBackend(WorkerBackend):
                 shared_bytes=resources.shared_bytes + main.shared_bytes,
             ),
         }
-        refusal = gate(
+        refusal = check_resources(
             compiled,
             self._limits,
             threads=main.threads,
@@ -286,14 +285,10 @@ class CudaBackend(WorkerBackend):
         if refusal is not None:
             return Measurement(Outcome.REJECTED, reason=str(refusal), details=details)
         layout = kernel_layout(family, self._problem.layout)
-        program = CudaProgram(
-            compiled.cubin,
-            plan,
-            self._problem.dtype,
-            self._problem.layout,
-            layout,
-            defined=self._problem.defined,
-            out_dtype=self._problem.out_dtype,
+        types = self._problem.dtype, self._problem.layout, layout
+        written = self._problem.out_dtype
+        program = GpuProgram(
+            compiled.cubin, plan, *types, defined=self._problem.defined, out_dtype=written
         )
         if program.copies:
             program = replace(program, support=self._support_cubin)
@@ -365,22 +360,12 @@ def _rendered(
 
 def _make_worker(device: Device, effort: Effort, seed: int) -> SharedWorker:
     """The process that owns the GPU, which it sees as the only one."""
-    limits, state = device.limits.names(), device.state
-    visible = visible_device(
-        int(state.get("ordinal", "0")), os.environ.get("CUDA_VISIBLE_DEVICES")
-    )
-    settings = GpuSettings(
-        ordinal=0,
-        pci_bus_id=state.get("pci_bus_id", ""),
-        multiprocessor_count=limits["multiprocessor_count"],
-        compute_capability=limits["compute_capability"],
-        l2_bytes=limits["l2_bytes"],
-    )
+    bus = device.state.get("pci_bus_id", "")
     return SharedWorker(
         measurement_worker,
         effort,
-        settings,
+        GpuSettings(used(), 0, bus, limits_of(device)),
         seed,
-        environment={"CUDA_VISIBLE_DEVICES": visible},
+        environment=vendor().alone(device),
         replies=Reply,
     )

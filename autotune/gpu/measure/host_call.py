@@ -7,18 +7,17 @@ then still to be done.
 from __future__ import annotations
 
 import functools
-import os
 import time
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from autotune.core.dtypes import DTYPES
-from autotune.core.errors import AutotuneError
-from autotune.core.limits import CudaLimits
+from autotune.core.limits import limits_of
 from autotune.core.statistics import median
-from autotune.gpu.launch.loading import make_program
-from autotune.gpu.nvidia.device.identity import visible_device
+from autotune.gpu.driver import activated, driver, use, used, vendor
+from autotune.gpu.launch.code import make_program
+from autotune.gpu.launch.kernel import GpuKernel
 from autotune.measuring.processes import Failure, FailureKind, WorkerProcess
 from autotune.operations.guarded import strides_of
 from autotune.serving.reports import HostCall
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from autotune.core.device import Device
     from autotune.families.family import KernelFamily
     from autotune.families.program_cache import ProgramCache
-    from autotune.gpu.launch.program import CudaProgram
+    from autotune.gpu.launch.program import GpuProgram
     from autotune.operations.problem import Problem
 
 WARM_S = 0.2
@@ -51,13 +50,10 @@ class DeviceCalls:
     """
 
     def __init__(self, problem: Problem, device: Device, programs: ProgramCache) -> None:
-        if not isinstance(device.limits, CudaLimits):
-            raise AutotuneError(f"{device.fingerprint.name} is no CUDA device: use read_gpu()")
         self._problem = problem
-        self._limits = device.limits
+        self._limits = limits_of(device)
         self._programs = programs
-        ordinal = int(device.state.get("ordinal", "0"))
-        self._visible = visible_device(ordinal, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        self._environment = vendor().alone(device)
         self._next = self._start()
 
     def kernel(self, family: KernelFamily, configuration: Configuration) -> HostCall | Failure:
@@ -67,7 +63,7 @@ class DeviceCalls:
         )
 
     def vendor(self) -> HostCall | Failure:
-        """Time cuBLAS."""
+        """Time the vendor's library."""
         return self._time(None)
 
     def close(self) -> None:
@@ -85,30 +81,32 @@ class DeviceCalls:
     ) -> None:
         self.close()
 
-    def _time(self, program: CudaProgram | None) -> HostCall | Failure:
+    def _time(self, program: GpuProgram | None) -> HostCall | Failure:
         # The process after this one starts meanwhile; it touches no device before it is asked.
         worker, self._next = self._next, self._start()
         try:
             reply: HostCall | Failure | None = worker.call(program, _TIMEOUT_S)
         finally:
             worker.close()
-        return Failure(FailureKind.RAISED, "there is no cuBLAS") if reply is None else reply
+        return Failure(FailureKind.RAISED, "the vendor has no library") if reply is None else reply
 
     def _start(self) -> WorkerProcess:
         worker = WorkerProcess(
             host_call_worker,
             self._problem,
-            environment={"CUDA_VISIBLE_DEVICES": self._visible},
+            used(),
+            environment=self._environment,
             replies=HostCall | None,
         )
         worker.spawn()
         return worker
 
 
-def host_call_worker(problem: Problem) -> Callable[[CudaProgram | None], HostCall | None]:
+def host_call_worker(
+    problem: Problem, vendor_name: str
+) -> Callable[[GpuProgram | None], HostCall | None]:
     """Entry of a process that times one kernel: everything but the device is ready."""
-    from autotune.gpu.nvidia.driver.interface import driver
-
+    use(vendor_name)
     driver()
     rng = np.random.default_rng(0)
     arrays = [
@@ -128,16 +126,13 @@ def _time_calls(
     problem: Problem,
     arrays: Sequence[np.ndarray[Any, Any]],
     written: int,
-    program: CudaProgram | None,
+    program: GpuProgram | None,
 ) -> HostCall | None:
-    from autotune.gpu.nvidia.driver.context import activated
-
     start = time.perf_counter()
     with activated(0):
         context_s = time.perf_counter() - start
-        prepare = _cublas if program is None else functools.partial(_kernel, program)
         start = time.perf_counter()
-        launch = prepare(problem)
+        launch = _library(problem) if program is None else GpuKernel(program).launch
         if launch is None:
             return None
         _call(launch, arrays, written)
@@ -151,26 +146,15 @@ def _time_calls(
     return HostCall(context_s, cold_s, median(calls))
 
 
-def _kernel(program: CudaProgram, problem: Problem) -> Callable[..., None]:
-    from autotune.gpu.launch.launch import CudaKernel
-
-    return CudaKernel(program).launch
-
-
-def _cublas(problem: Problem) -> Callable[..., None] | None:
-    from autotune.gpu.measure.baseline import vendor_of
-    from autotune.gpu.nvidia.driver.interface import driver
-
-    vendor = vendor_of(problem, "cuda", driver().stream())
-    return None if vendor is None else vendor.launch
+def _library(problem: Problem) -> Callable[..., None] | None:
+    blas = vendor().blas(problem, driver().stream())
+    return None if blas is None else blas.launch
 
 
 def _call(
     launch: Callable[..., None], arrays: Sequence[np.ndarray[Any, Any]], written: int
 ) -> None:
     """Allocate, copy, compute, copy back, free."""
-    from autotune.gpu.nvidia.driver.interface import driver
-
     here = driver()
     buffers = [here.allocate(array.nbytes) for array in arrays]
     operands: list[int] = []

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.core.dtypes import DTYPES, Dtype
-from autotune.gpu.measure.guarded import padded
-from autotune.gpu.nvidia.driver.interface import driver
+from autotune.core.dtypes import DTYPES, WORDS, Dtype
+from autotune.gpu.driver import activated, driver
+from autotune.gpu.matrix import DeviceMatrix
+from autotune.gpu.measure.placement import Placement
+from autotune.operations.guarded import GUARD_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from autotune.gpu.measure.placement import Placement, SlabLayout
+    from autotune.gpu.measure.placement import SlabLayout
     from autotune.gpu.measure.support import Support
     from autotune.operations.parts import Array
     from autotune.operations.poke import Place
@@ -32,8 +34,16 @@ _MEMORY_SHARE = 0.6
 """Of the free memory, what the sets may take."""
 
 
+def padded(placement: Placement, values: Matrix) -> NDArray[np.unsignedinteger[Any]]:
+    """The words of a matrix and of its padding, which holds what guard zones hold: whole rows."""
+    size = placement.itemsize
+    words = np.full((placement.rows, placement.stride), WORDS[size].poison, f"u{size}")
+    words[:, : placement.columns] = values.view(words.dtype)
+    return words
+
+
 def rotation_sets(set_bytes: int, l2_bytes: int, free_bytes: int) -> int:
-    """How many operand sets to rotate through, so that none is in the cache when its turn comes.
+    """Number of operand sets, so that none is in the cache when its turn comes.
 
     Args:
         set_bytes: one set's operands.
@@ -57,8 +67,9 @@ class Slab:
         self.layout = layout
         self._allocation = driver().allocate(layout.size)
         self.base = int(self._allocation)
-        for each in layout.placements.values():
-            support.fill(self.base + each.start, each.elements + 2 * each.guard, each.itemsize)
+        for placed in layout.placements.values():
+            elements = placed.elements + 2 * placed.guard
+            support.fill(self.base + placed.start, elements, placed.itemsize)
 
     def store(self, placement: Placement, values: Matrix) -> None:
         """Copy values from the host into one of the matrices; its padding stays what it was."""
@@ -96,8 +107,8 @@ class SetMemory:
     def __init__(self, arrays: Sequence[Array], layout: SlabLayout, base: int) -> None:
         self.base = base
         self._layout = layout
-        self._dtypes = {each.name: DTYPES[each.dtype] for each in arrays}
-        (self._output,) = (each.name for each in arrays if each.written)
+        self._dtypes = {array.name: DTYPES[array.dtype] for array in arrays}
+        (self._output,) = (array.name for array in arrays if array.written)
 
     def read(self, name: str, place: Place) -> float:
         """An element of an operand."""
@@ -115,7 +126,7 @@ class SetMemory:
         driver().upload(self._address(self._output, place), poison)
 
     def spoilt(self, place: Place) -> bool:
-        """Whether it is still there."""
+        """Is it still there?"""
         poison = self._dtypes[self._output].word.poison
         return bool(self._bits(self._output, place)[0] == poison)
 
@@ -135,10 +146,51 @@ def _word(row: Dtype) -> str:
     return f"u{row.itemsize}"
 
 
-def operands(layout: SlabLayout, base: int) -> tuple[int, ...]:
-    """Address and strides, from the outermost to the last but one, of the operands of a slab."""
-    return tuple(
-        number
-        for placed in layout.placements.values()
-        for number in (base + placed.offset, *placed.strides[:-1])
-    )
+class GuardedMatrix:
+    """A matrix in memory of its own between guard zones, written and read by way of the host.
+
+    Args:
+        device: the driver's number of the GPU.
+        shape: rows and columns.
+        dtype: element type.
+        padding: guard elements after every row.
+
+    Attributes:
+        matrix: where it is.
+    """
+
+    def __init__(self, device: int, shape: tuple[int, int], dtype: str, padding: int = 0) -> None:
+        row = DTYPES[dtype]
+        stride = shape[1] + padding
+        self._placement = Placement(shape, (stride, 1), row.itemsize, GUARD_BYTES)
+        self._poison = row.word.poison
+        with activated(device):
+            self._memory = driver().allocate(self._placement.end)
+        start = int(self._memory) + GUARD_BYTES
+        self.matrix = DeviceMatrix(device, start, shape, (stride, 1), row.numpy, self)
+
+    def write(self, values: Matrix) -> None:
+        """Store a matrix of the host; all around it becomes guard."""
+        placed = self._placement
+        whole = np.full(placed.elements + 2 * placed.guard, self._poison, f"u{placed.itemsize}")
+        whole[placed.guard :][: placed.elements] = padded(placed, values).reshape(-1)
+        with activated(self.matrix.device):
+            driver().upload(int(self._memory), whole)
+            driver().synchronize()
+
+    def read(self) -> tuple[Matrix, bool]:
+        """The matrix on the host, and whether the guards are what they were."""
+        placed = self._placement
+        whole = np.empty(placed.elements + 2 * placed.guard, f"u{placed.itemsize}")
+        with activated(self.matrix.device):
+            driver().download(whole, int(self._memory))
+        before, body, after = np.split(whole, [placed.guard, placed.guard + placed.elements])
+        body = body.reshape(placed.rows, placed.stride)
+        guards = before, after, body[:, placed.columns :]
+        intact = all(bool((guard == self._poison).all()) for guard in guards)
+        return body[:, : placed.columns].view(self.matrix.dtype), intact
+
+    def free(self) -> None:
+        """Give the memory back."""
+        with activated(self.matrix.device):
+            self._memory.free()

@@ -1,4 +1,4 @@
-"""Where guarded operands lie in one piece of device memory."""
+"""Places of guarded operands in one piece of device memory."""
 
 from __future__ import annotations
 
@@ -79,6 +79,18 @@ class SlabLayout:
 
     placements: Mapping[str, Placement]
     size: int
+
+    def operands(self, base: int) -> tuple[int, ...]:
+        """Address and strides, from the outermost to the last but one, of all operands.
+
+        Args:
+            base: address of the slab.
+        """
+        return tuple(
+            number
+            for placed in self.placements.values()
+            for number in (base + placed.offset, *placed.strides[:-1])
+        )
 
 
 def lay_out(arrays: Sequence[Array], padding: int) -> SlabLayout:

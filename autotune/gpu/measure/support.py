@@ -9,13 +9,13 @@ import numpy as np
 
 from autotune.core.dtypes import DTYPES, WORDS
 from autotune.families.gpu.launch import LaunchStep
-from autotune.gpu.nvidia.driver.interface import driver
+from autotune.gpu.driver import driver
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
+    from autotune.gpu.interface import Memory, Run
     from autotune.gpu.measure.placement import Placement
-    from autotune.gpu.nvidia.driver.interface import Memory, Run
     from autotune.operations.references import Matrix
 
 Allowed: TypeAlias = tuple[float, float, float]

@@ -14,14 +14,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from autotune.core.statistics import median, median_interval
-from autotune.gpu.nvidia.device.identity import load_driver
-from autotune.gpu.nvidia.driver.interface import driver
-from autotune.gpu.nvidia.driver.owned import call
+from autotune.gpu.driver import driver
 from autotune.measuring.messages import Series
 from autotune.measuring.timing import Poking, Stop, never
 
 if TYPE_CHECKING:
-    from autotune.gpu.nvidia.driver.interface import Event, Stream
+    from autotune.gpu.interface import Event
     from autotune.operations.poke import Poke
 
 GRAPH_BELOW_S = 200e-6
@@ -216,7 +214,7 @@ class Batch:
         self._sets = sets
         self._stopwatch = stopwatch
         self._next = 0
-        self._graph = _Graph(self._enqueue, stopwatch.stream) if graph else None
+        self._graph = driver().record(self._enqueue, stopwatch.stream) if graph else None
 
     @classmethod
     def of(cls, launch: LaunchSet, sets: int, expected_s: float, stopwatch: Stopwatch) -> Self:
@@ -239,25 +237,15 @@ class Batch:
         enqueue = self._graph.replay if self._graph is not None else self._enqueue
         return self._stopwatch.samples(enqueue, self.launches, count)
 
-    def series(
-        self,
-        expected_s: float,
-        budget_s: float,
-        interval: float,
-        deadline_s: float = math.inf,
-        enough: Callable[[float], bool] = never,
-        poke: Poke | None = None,
-    ) -> Series:
-        """See `time_batches`."""
+    def series(self, expected_s: float, budget_s: float, interval: float, **limits: Any) -> Series:
+        """See `time_batches`; `limits` are its `deadline_s`, `enough` and `poke`."""
         return time_batches(
             self.samples,
             launches=self.launches,
             expected_s=expected_s,
             budget_s=budget_s,
             interval=interval,
-            deadline_s=deadline_s,
-            enough=enough,
-            poke=poke,
+            **limits,
         )
 
     def close(self) -> None:
@@ -270,28 +258,3 @@ class Batch:
         for _ in range(self.launches):
             self._launch(self._next, stream)
             self._next = (self._next + 1) % self._sets
-
-
-class _Graph:
-    """What was enqueued on a stream while it was recorded."""
-
-    def __init__(self, enqueue: Callable[[], None], stream: Stream) -> None:
-        self._driver = load_driver()
-        self._stream = stream.handle
-        mode = self._driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        call("cuStreamBeginCapture", self._stream, mode)
-        try:
-            enqueue()
-        finally:
-            # Also after a failed launch: a stream that is being recorded runs nothing.
-            recorded = call("cuStreamEndCapture", self._stream)
-        try:
-            self._executable = call("cuGraphInstantiate", recorded, 0)
-        finally:
-            self._driver.cuGraphDestroy(recorded)
-
-    def replay(self) -> None:
-        call("cuGraphLaunch", self._executable, self._stream)
-
-    def close(self) -> None:
-        self._driver.cuGraphExecDestroy(self._executable)

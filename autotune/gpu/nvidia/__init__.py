@@ -1,1 +1,1 @@
-"""CUDA: devices, compilers and the driver of NVIDIA GPUs."""
+"""NVIDIA's GPUs: their driver by PyCUDA or the driver's own bindings, their compilers, cuBLAS."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
     from autotune.distributed.mpi.gpu.order import Collective
-    from autotune.gpu.nvidia.driver.interface import Stream
+    from autotune.gpu.interface import Stream
 
 
 def communicator(mpi: Intracomm, ordinal: int) -> Collective:

@@ -12,10 +12,9 @@ from autotune.distributed.machine.products import Products
 from autotune.distributed.mpi.gpu.collective import communicator, group
 from autotune.families.gpu.launch import LaunchStep
 from autotune.families.rendering import Source
-from autotune.gpu.nvidia.device.identity import read_gpu
-from autotune.gpu.nvidia.driver.bindings import BindingsDriver
-from autotune.gpu.nvidia.driver.context import activated
-from autotune.gpu.nvidia.driver.interface import driver
+from autotune.gpu.driver import activated, driver
+from autotune.gpu.nvidia.bindings import BindingsDriver
+from autotune.gpu.nvidia.device import read_gpu
 
 if TYPE_CHECKING:
     import contextlib

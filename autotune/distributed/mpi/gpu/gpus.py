@@ -32,7 +32,7 @@ def count_gpus() -> int:
     Raises:
         MissingDependencyError: the bindings or the driver are missing, or there is no GPU.
     """
-    from autotune.gpu.nvidia.device.identity import load_driver, read_gpu
+    from autotune.gpu.nvidia.device import load_driver, read_gpu
 
     read_gpu()  # says clearly what is missing
     _, count = load_driver().cuDeviceGetCount()
@@ -46,8 +46,8 @@ def check_gpus(ranks: int) -> Device:
         InputError: there are fewer GPUs than ranks.
         MissingDependencyError: there is none, or what runs kernels on them is not installed.
     """
-    from autotune.gpu.nvidia.device.identity import read_gpu
-    from autotune.gpu.nvidia.driver.interface import driver
+    from autotune.gpu.driver import driver
+    from autotune.gpu.nvidia.device import read_gpu
 
     count = count_gpus()
     if ranks > count:

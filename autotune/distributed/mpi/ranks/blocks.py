@@ -67,7 +67,7 @@ class _GpuBlock:
     """See `Block`."""
 
     def __init__(self, shape: tuple[int, int], dtype: str, gpu: GpuRank) -> None:
-        from autotune.gpu.measure import guarded
+        from autotune.gpu.measure import memory as guarded
 
         self._gpu = gpu
         self._guarded = guarded.GuardedMatrix(gpu.machine.ordinal, shape, dtype)

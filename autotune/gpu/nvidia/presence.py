@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import logging
 import os
 from dataclasses import dataclass
 
 from autotune.core import session
 from autotune.core.installing import install_hint
-from autotune.gpu.nvidia.device.nvml import listed_gpus
+from autotune.gpu.nvidia.nvml import listed_gpus
+
+_log = logging.getLogger(__name__)
 
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, ..._MINOR
@@ -84,12 +87,26 @@ def look() -> Presence:
 
 
 def can_run() -> bool:
-    """Whether CUDA kernels can run here."""
+    """Can CUDA kernels run here?"""
     return look().usable
 
 
+def is_usable() -> bool:
+    """The same; a warning says, once, why a GPU that is here is not used."""
+    if not can_run():
+        _warn_of_unused_gpu()
+    return can_run()
+
+
+@session.cached()
+def _warn_of_unused_gpu() -> None:
+    reason = unused()
+    if reason is not None:
+        _log.warning("%s", reason)
+
+
 def unused() -> str | None:
-    """What to say, in one line, where a GPU is here and cannot be used; None otherwise."""
+    """The reason, in one line, why a GPU that is here cannot be used; None otherwise."""
     found = look()
     if not found.gpus or found.missing is None:
         return None

@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 
 from autotune.core.errors import InputError, UnknownNameError
-from autotune.core.limits import CudaLimits
+from autotune.core.limits import GpuLimits
 from autotune.core.paths import expanded
 from autotune.core.printable import shown
 from autotune.core.suggestions import did_you_mean
@@ -34,7 +34,7 @@ class KnownGpu:
     key: str
     name: str
     memory_bytes: int
-    limits: CudaLimits
+    limits: GpuLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +103,7 @@ def _plain(name: str) -> str:
 
 def _shipped() -> tuple[dict[int, _Architecture], dict[str, KnownGpu]]:
     architectures: dict[int, _Architecture] = {}
-    with resources.as_file(
-        resources.files("autotune.gpu.nvidia.device") / "known_gpus.toml"
-    ) as path:
+    with resources.as_file(resources.files("autotune.gpu.nvidia") / "known_gpus.toml") as path:
         gpus = _read(path, architectures)
     return architectures, gpus
 
@@ -160,8 +158,8 @@ def _compute_capability(table: Table, key: str, text: str) -> int:
     return int(text.replace(".", ""))
 
 
-def _limits(architecture: _Architecture, multiprocessors: int, l2_bytes: int) -> CudaLimits:
-    return CudaLimits(
+def _limits(architecture: _Architecture, multiprocessors: int, l2_bytes: int) -> GpuLimits:
+    return GpuLimits(
         compute_capability=architecture.compute_capability,
         multiprocessor_count=multiprocessors,
         warp_size=32,

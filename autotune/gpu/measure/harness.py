@@ -1,36 +1,29 @@
-"""Kernels on the GPU that this process owns, and cuBLAS beside them."""
+"""Kernels on the GPU that this process owns, and the vendor's library beside them."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from autotune.core.errors import LaunchError
+from autotune.core.limits import GpuLimits
 from autotune.core.measurement import Measurement, Outcome
-from autotune.gpu.launch.launch import CudaKernel
-from autotune.gpu.measure.baseline import (
-    Cublas,
-    CublasError,
-    class_of,
-    cublas_mode,
-    vendor_of,
-)
+from autotune.families.gpu.launch import LaunchPlan
+from autotune.gpu.driver import describe, driver, driver_errors, use, vendor
+from autotune.gpu.launch.kernel import GpuKernel
+from autotune.gpu.launch.program import GpuProgram
 from autotune.gpu.measure.bench import CaseBench, ProblemBench
-from autotune.gpu.measure.device_check import DeviceCheck
+from autotune.gpu.measure.checks import DeviceCheck, MirrorCheck, check_on_device
 from autotune.gpu.measure.memory import OperandSets, rotation_sets
-from autotune.gpu.measure.mirror_check import MirrorCheck, check_on_device
-from autotune.gpu.measure.subject import GpuSettings, PlannedProgram, Subject
 from autotune.gpu.measure.support import Support
 from autotune.gpu.measure.timing import HungError, Stopwatch
-from autotune.gpu.nvidia.device.nvml import GpuMonitor
-from autotune.gpu.nvidia.driver.context import describe, driver_errors
-from autotune.gpu.nvidia.driver.interface import driver
+from autotune.gpu.vendor import BlasError
 from autotune.measuring.messages import Evaluated, Vendor
 from autotune.measuring.plan import OTHER_CONTENTS
 from autotune.measuring.plausibility import gpu_ceiling
@@ -38,17 +31,18 @@ from autotune.measuring.rig import Pace
 from autotune.measuring.sharing import Subjects
 from autotune.measuring.trial import PATIENCE, Trials
 from autotune.operations.cases import Case, cases_of
-from autotune.operations.problem import Gemm
+from autotune.operations.problem import Gemm, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
-    from autotune.families.gpu.launch import LaunchPlan
-    from autotune.gpu.launch.launch import Launch
+    from autotune.gpu.launch.kernel import Launch
+    from autotune.gpu.vendor import Blas
     from autotune.measuring.evaluator import Effort
     from autotune.measuring.messages import Program
-    from autotune.operations.problem import Problem
+
+Check: TypeAlias = DeviceCheck | MirrorCheck
 
 HOPELESS = 8.0
 """Kernels that a first run of some length shows to be this much slower than the limit are timed no
@@ -58,33 +52,79 @@ _HIGHEST_CLOCK = "max_sm_clock_mhz"
 _RECORDED_STATE = ("sm_clock_mhz", "power_w", "throttle")
 
 
+@dataclass(frozen=True, slots=True)
+class GpuSettings:
+    """The device, as the worker that owns it is to know it.
+
+    Attributes:
+        vendor: name of its vendor.
+        ordinal: the driver's number, as the worker sees it.
+        bus: the device's, for what reads its clocks.
+        limits: the device's.
+    """
+
+    vendor: str
+    ordinal: int
+    bus: str
+    limits: GpuLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A problem that the worker keeps operands of.
+
+    Attributes:
+        problem: what is computed.
+        support: binary of the evaluator's own kernels for its element type.
+    """
+
+    problem: Problem
+    support: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedProgram:
+    """A program with its launches for the cases that it is verified at.
+
+    Attributes:
+        program: the program.
+        plans: for those cases that its configuration is valid for.
+    """
+
+    program: GpuProgram
+    plans: Mapping[Case, LaunchPlan]
+
+    @property
+    def digest(self) -> str:
+        """The program's: how it is verified follows from it."""
+        return self.program.digest
+
+
 def measurement_worker(
     effort: Effort, settings: GpuSettings, seed: int, subject: Subject
 ) -> Subjects:
     """Entry of the worker that measures: owns the device and the operands of a problem."""
+    use(settings.vendor)
     driver().enter(settings.ordinal)
     atexit.register(driver().leave)
-
     kept = KeptCases()
 
     def measuring(subject: Subject) -> Trials:
-        return Trials(CudaRig(subject, effort, settings, seed, kept), effort)
+        return Trials(GpuHarness(subject, effort, settings, seed, kept), effort)
 
     # Only one problem's operands are kept: how many copies of them there are depends on how much
     # of the device's memory is free.
     return Subjects(measuring, subject, weigh=lambda each: 1, limit=1)
 
 
-class _Checks(dict[Case, "DeviceCheck | MirrorCheck"]):
+class _Checks(dict[Case, Check]):
     """Operands and references of cases; special ones are made when a program asks for them."""
 
-    def __init__(
-        self, problem: Problem, make: Callable[[Case], DeviceCheck | MirrorCheck]
-    ) -> None:
+    def __init__(self, problem: Problem, make: Callable[[Case], Check]) -> None:
         super().__init__((case, make(case)) for case in cases_of(problem))
         self._make = make
 
-    def __missing__(self, case: Case) -> DeviceCheck | MirrorCheck:
+    def __missing__(self, case: Case) -> Check:
         return self.setdefault(case, self._make(case))
 
 
@@ -95,11 +135,8 @@ class KeptCases:
         self._checks: dict[tuple[Any, ...], _Checks] = {}
 
     def of(
-        self,
-        problem: Problem,
-        support: bytes,
-        make: Callable[[Case], DeviceCheck | MirrorCheck],
-    ) -> Mapping[Case, DeviceCheck | MirrorCheck]:
+        self, problem: Problem, support: bytes, make: Callable[[Case], Check]
+    ) -> Mapping[Case, Check]:
         """Those of the problem's kind, made if there are none yet."""
         if not isinstance(problem, Gemm):  # other operations' cases follow from their sizes
             return _Checks(problem, make)
@@ -109,7 +146,7 @@ class KeptCases:
         return self._checks[kind]
 
 
-class CudaRig:
+class GpuHarness:
     """The operands of a problem on the device; see `autotune.measuring.rig.Rig`.
 
     Args:
@@ -117,7 +154,7 @@ class CudaRig:
         effort: how long and how exactly to measure.
         settings: of the device.
         seed: seeds the operands.
-        kept: what rigs of one process share.
+        kept: what harnesses of one process share.
     """
 
     # The run after the first is a batch that was warmed up: one of those is asked for always.
@@ -131,46 +168,42 @@ class CudaRig:
         seed: int,
         kept: KeptCases | None = None,
     ) -> None:
-        problem = subject.problem
+        problem, limits = subject.problem, settings.limits
         self.problem = problem
         self._interval = effort.interval
         self._ordinal = settings.ordinal
-        self._monitor = GpuMonitor(settings.pci_bus_id)
+        self._monitor = vendor().monitor(settings.bus)
         clock = self._monitor.read((_HIGHEST_CLOCK,)).get(_HIGHEST_CLOCK)
         self.ceiling = gpu_ceiling(
-            settings.compute_capability,
-            settings.multiprocessor_count,
+            limits.compute_capability,
+            limits.multiprocessor_count,
             problem.itemsize,
             None if clock is None else 1e6 * float(clock),
         )
         self._stopwatch = Stopwatch(PATIENCE * effort.timeout_s)
         rng = np.random.default_rng(seed)
-        helpers = Support(subject.support, problem.result_dtype, settings.multiprocessor_count)
+        helpers = Support(subject.support, problem.result_dtype, limits.multiprocessor_count)
 
-        def check(case: Case, *others: str) -> DeviceCheck | MirrorCheck:
+        def check(case: Case, *others: str) -> Check:
             return check_on_device(case, problem, rng, helpers, others=others)
 
         self._small = (kept or KeptCases()).of(problem, subject.support, check)
         self._large = check(Case(*problem.shape), *OTHER_CONTENTS)
         self._seed = seed
-        count = rotation_sets(
-            problem.traffic,
-            settings.l2_bytes,
-            driver().free_bytes(),
-        )
+        count = rotation_sets(problem.traffic, limits.l2_bytes, driver().free_bytes())
         self._sets = OperandSets(self._large.slab, count)
         self._large.bases = self._sets.bases
-        self._kept: dict[str, _Loaded] = {}
-        self._cublas: Cublas | None = None
+        self._kept: dict[str, _BoundKernel] = {}
+        self._blas: Blas | None = None
         self._vendor_bench: ProblemBench | None = None
-        self._lost: _Loaded | None = None
+        self._lost: _BoundKernel | None = None
 
     def now(self) -> float:
         """Seconds from a fixed point."""
         return time.monotonic()
 
     @contextlib.contextmanager
-    def load(self, program: Program, *, keep: bool) -> Iterator[_Loaded]:
+    def load(self, program: Program, *, keep: bool) -> Iterator[_BoundKernel]:
         """Load a program.
 
         Raises:
@@ -179,7 +212,11 @@ class CudaRig:
         assert isinstance(program, PlannedProgram)
         if not keep:
             self._forget()
-        loaded = self._kept.get(program.digest) or self._enter(program)
+        loaded = self._kept.get(program.digest)
+        if loaded is None:
+            kernel = GpuKernel(program.program, self._ordinal)
+            bench = self._bench(kernel.launch)
+            loaded = _BoundKernel(kernel, program.plans, self._small, bench, self._stopwatch)
         if keep:
             self._kept[program.digest] = loaded
         try:
@@ -195,16 +232,16 @@ class CudaRig:
 
     @contextlib.contextmanager
     def vendor(self, vendor: Vendor) -> Iterator[ProblemBench]:
-        """CuBLAS before the problem's operands.
+        """The vendor's library before the problem's operands.
 
         Raises:
-            CublasError: there is none that works.
+            BlasError: there is none that works.
         """
         if self._vendor_bench is None:
-            cublas = self._vendor()
-            if cublas is None:
-                raise CublasError("there is no cuBLAS that works")
-            self._vendor_bench = self._bench(_own_stream(cublas))
+            blas = self._working_blas()
+            if blas is None:
+                raise BlasError("the vendor has no library that works")
+            self._vendor_bench = self._bench(_on_own_stream(blas))
         yield self._vendor_bench
 
     def redraw(self, seed: int) -> None:
@@ -216,29 +253,23 @@ class CudaRig:
                 check.redraw(rng)
 
     def vendors(self) -> tuple[Vendor, ...]:
-        """CuBLAS, where there is one that multiplies correctly."""
-        cublas = self._vendor()
-        if cublas is None:
+        """The vendor's library, where it has one that multiplies correctly."""
+        blas = self._working_blas()
+        if blas is None:
             return ()
-        version = cublas.version
-        name = f"cuBLAS {version} ({cublas_mode(self.problem)})"
-        return (Vendor(name, 1, {"library": "cuBLAS", "version": version}),)
+        name = f"{blas.library} {blas.version} ({blas.mode})"
+        return (Vendor(name, 1, {"library": blas.library, "version": blas.version}),)
 
     def failure(self, error: Exception) -> Evaluated | None:
-        """What the driver says, and whether the context survived it."""
+        """The driver's words, and whether the context survived it."""
         if isinstance(error, HungError):
             return Evaluated(Measurement(Outcome.TIMEOUT, reason=str(error)), lost=True)
-        failures: tuple[type[Exception], ...] = (LaunchError, CublasError)
+        failures: tuple[type[Exception], ...] = (LaunchError, BlasError)
         if not isinstance(error, failures + driver_errors()):
             return None
         reason = str(error) if isinstance(error, failures) else describe(error)
         lost = not self._survives(error)
         return Evaluated(Measurement(Outcome.LAUNCH_FAILED, reason=reason), lost=lost)
-
-    def _enter(self, program: PlannedProgram) -> _Loaded:
-        kernel = CudaKernel(program.program, self._ordinal)
-        bench = self._bench(kernel.launch)
-        return _Loaded(kernel, program.plans, self._small, bench, self._stopwatch)
 
     def _bench(self, launch: Launch) -> ProblemBench:
         return ProblemBench(
@@ -249,22 +280,22 @@ class CudaRig:
             lambda: {**self._monitor.read(_RECORDED_STATE)},
         )
 
-    def _vendor(self) -> Cublas | None:
-        if self._cublas is not None:
-            return self._cublas
-        failures: tuple[type[Exception], ...] = (CublasError, *driver_errors())
+    def _working_blas(self) -> Blas | None:
+        if self._blas is not None:
+            return self._blas
+        failures: tuple[type[Exception], ...] = (BlasError, *driver_errors())
         try:
-            cublas = vendor_of(self.problem, "cuda", self._stopwatch.stream)
-            if cublas is None:
+            blas = vendor().blas(self.problem, self._stopwatch.stream)
+            if blas is None:
                 return None
-            bench = CaseBench(self._large, _own_stream(cublas), self._stopwatch)
+            bench = CaseBench(self._large, _on_own_stream(blas), self._stopwatch)
             bench.once()
-            verdict = bench.judge(class_of(self.problem))
+            verdict = bench.judge(blas.accuracy)
         except failures:
             return None
         if verdict.right:
-            self._cublas = cublas
-        return self._cublas
+            self._blas = blas
+        return self._blas
 
     def _forget(self) -> None:
         """Unload those who took turns: the rounds are over."""
@@ -277,7 +308,7 @@ class CudaRig:
 
     @staticmethod
     def _survives(error: Exception) -> bool:
-        """Whether the context survived an error."""
+        """Has the context survived an error?"""
         if isinstance(error, HungError):
             return False
         try:
@@ -288,12 +319,12 @@ class CudaRig:
 
 
 @dataclass(frozen=True, slots=True)
-class _Loaded:
-    """A kernel before the operands of a rig."""
+class _BoundKernel:
+    """A kernel before the operands of a harness."""
 
-    kernel: CudaKernel
+    kernel: GpuKernel
     plans: Mapping[Case, LaunchPlan]
-    small: Mapping[Case, DeviceCheck | MirrorCheck]
+    small: Mapping[Case, Check]
     bench: ProblemBench
     stopwatch: Stopwatch
 
@@ -317,10 +348,10 @@ class _Loaded:
         self.kernel.close()
 
 
-def _own_stream(cublas: Cublas) -> Launch:
-    """Its launch, which knows the stream already, called like a kernel's."""
+def _on_own_stream(blas: Blas) -> Launch:
+    """The library's launch, which knows the stream already, called like a kernel's."""
 
     def launch(*arguments: Any, stream: Any) -> None:
-        cublas.launch(*arguments)
+        blas.launch(*arguments)
 
     return launch

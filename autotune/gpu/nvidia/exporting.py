@@ -6,14 +6,14 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import InputError
-from autotune.core.limits import CudaLimits
+from autotune.core.limits import GpuLimits
 from autotune.core.printable import shown
 from autotune.exporting.exportable import Exported, expanded
 from autotune.families.gpu.launch import Binary, architecture_of, kernel_layout
 from autotune.families.gpu.planning import planner_of
 from autotune.families.languages import language_of
-from autotune.gpu.nvidia.compile.compiling import compile_source
-from autotune.gpu.nvidia.driver.interface import STATIC_SHARED_BYTES
+from autotune.gpu.compiling import compile_source
+from autotune.gpu.interface import STATIC_SHARED_BYTES
 
 if TYPE_CHECKING:
     from autotune.exporting.exportable import Exportable, Program
@@ -97,7 +97,7 @@ def _compiled(exportable: Exportable, program: Program) -> Binary:
         MissingDependencyError: there is no compiler, or it does not know the architecture.
     """
     limits = exportable.device().limits
-    assert isinstance(limits, CudaLimits)
+    assert isinstance(limits, GpuLimits)
     family, problem = exportable.family, exportable.problem
     architecture = architecture_of(family, limits.architecture)
     compiled = compile_source(program.source, family.name, architecture)

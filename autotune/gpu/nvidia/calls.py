@@ -1,22 +1,59 @@
-"""Binaries loaded by the driver's bindings, and launched by ctypes on streams of any library."""
+"""Calls of NVIDIA's driver: handles that are given back, binaries, and their launches."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from autotune.core import session
-from autotune.gpu.nvidia.device.identity import load_driver
-from autotune.gpu.nvidia.driver.interface import STATIC_SHARED_BYTES, DriverError
-from autotune.gpu.nvidia.driver.owned import call
+from autotune.gpu.interface import STATIC_SHARED_BYTES, DriverError
+from autotune.gpu.nvidia.device import load_driver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterator, Sequence
 
     from autotune.families.gpu.launch import LaunchStep
 
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _END, _POINTER, _SIZE = 0, 1, 2  # CU_LAUNCH_PARAM_...
+
+
+def call(name: str, *arguments: Any) -> Any:
+    """Call a function of the driver.
+
+    Raises:
+        DriverError: it fails.
+    """
+    status, *values = getattr(load_driver(), name)(*arguments)
+    if int(status) != 0:
+        raise DriverError(f"{status.name}: {name} failed")
+    return values[0] if len(values) == 1 else values
+
+
+@session.cached()
+def function(name: str) -> Any:
+    """The driver's own function: those of the bindings make objects of everything."""
+    return getattr(ctypes.CDLL("libcuda.so.1"), name)
+
+
+@contextlib.contextmanager
+def relaxed() -> Iterator[None]:
+    """See `Driver.relaxed`.
+
+    A capture in PyTorch's mode forbids, in every thread of the process, what might wait for the
+    GPU: loading a module, allocating, asking after an event. The driver lets the engine's own work
+    of that kind pass in a thread whose mode is relaxed.
+    """
+    driver = load_driver()
+    mode = driver.CUstreamCaptureMode(_RELAXED)
+    _, before = driver.cuThreadExchangeStreamCaptureMode(mode)
+    try:
+        yield
+    finally:
+        driver.cuThreadExchangeStreamCaptureMode(before)
 
 
 def handle(stream: Any) -> int:
@@ -26,16 +63,45 @@ def handle(stream: Any) -> int:
     return int(stream) if isinstance(stream, int) else int(stream.handle)
 
 
+class Owned:
+    """Something with a handle, given back with the object, in the context that was current.
+
+    Args:
+        handle: the driver's own.
+        release: the driver's function that gives it back.
+    """
+
+    def __init__(self, handle: int, release: str) -> None:
+        self._handle = handle
+        context = int(call("cuCtxGetCurrent"))
+        self._release = weakref.finalize(self, _give_back, context, release, handle)
+        # At exit the driver takes everything back itself.
+        self._release.atexit = False
+
+    def __int__(self) -> int:
+        return self._handle
+
+    def free(self) -> None:
+        """Give it back now."""
+        self._release()
+
+
+def _give_back(context: int, release: str, handle: int) -> None:
+    """Release, whatever this thread does: in another context, or in one that is recorded."""
+    driver = load_driver()
+    with relaxed():
+        if int(driver.cuCtxPushCurrent(context)[0]) == 0:
+            getattr(driver, release)(handle)
+            driver.cuCtxPopCurrent()
+
+
 class LoadedModule:
-    """See `autotune.gpu.nvidia.driver.interface.Module`. Launches on streams of any library.
+    """See `autotune.gpu.interface.Module`. Launches on streams of any library.
 
     It is unloaded by `unload` alone: graphs launch what they captured for as long as they live.
 
-    Args:
-        cubin: the binary.
-
     Raises:
-        DriverError: the driver refuses it.
+        DriverError: the driver refuses the binary.
     """
 
     def __init__(self, cubin: bytes) -> None:
@@ -69,7 +135,7 @@ class LoadedModule:
 
 
 class Runner:
-    """See `autotune.gpu.nvidia.driver.interface.Run`.
+    """See `autotune.gpu.interface.Run`.
 
     The call is all that a user's call of a kernel costs beyond looking at the operands, so the
     driver is called with objects of ctypes that were made before: the bindings, and a
@@ -83,29 +149,25 @@ class Runner:
     def __init__(
         self, kernels: Sequence[tuple[int, LaunchStep]], places: Sequence[int] = ()
     ) -> None:
-        self._launch = _launch_function()
+        self._launch = function("cuLaunchKernel")
         self._lock = threading.Lock()
         self._arguments = ctypes.create_string_buffer(4096)
         self._size = ctypes.c_size_t()
         self._stream = ctypes.c_void_p()
-        self._extra = (ctypes.c_void_p * 5)(
-            _POINTER,
-            ctypes.addressof(self._arguments),
-            _SIZE,
-            ctypes.addressof(self._size),
-            _END,
-        )
         base = ctypes.addressof(self._arguments)
-        apart = (ctypes.c_void_p * len(places))(*(base + each for each in places))
+        self._extra = (ctypes.c_void_p * 5)(
+            _POINTER, base, _SIZE, ctypes.addressof(self._size), _END
+        )
+        apart = (ctypes.c_void_p * len(places))(*(base + place for place in places))
         how = (apart, ctypes.c_void_p()) if places else (ctypes.c_void_p(), self._extra)
         self._calls = [
             (
-                ctypes.c_void_p(function),
+                ctypes.c_void_p(kernel),
                 *map(ctypes.c_uint, (*step.grid, *step.block, step.shared_bytes)),
                 self._stream,
                 *how,
             )
-            for function, step in kernels
+            for kernel, step in kernels
         ]
 
     def __call__(self, arguments: bytes, stream: Any) -> None:
@@ -126,9 +188,3 @@ class Runner:
                 if status:
                     name = load_driver().CUresult(status).name
                     raise DriverError(f"{name}: cuLaunchKernel failed")
-
-
-@session.cached()
-def _launch_function() -> Callable[..., int]:
-    function: Callable[..., int] = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
-    return function

@@ -13,11 +13,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.dtypes import DTYPES
-from autotune.gpu.nvidia.driver.interface import driver
+from autotune.gpu.driver import driver
+from autotune.gpu.vendor import BlasError
 from autotune.operations.operation import baseline_of
 
 if TYPE_CHECKING:
-    from autotune.gpu.nvidia.driver.interface import Stream
+    from autotune.gpu.interface import Stream
     from autotune.operations.problem import Problem
 
 _PACKAGES = ("cupy_backends.cuda.libs.cublas", "nvmath.bindings.cublas", "torch")
@@ -42,7 +43,7 @@ FUNCTIONS: Mapping[str, str] = {
 of BLAS: A, B, C, or A, x, y."""
 
 
-class CublasError(Exception):
+class CublasError(BlasError):
     """cuBLAS refuses a call."""
 
 
@@ -76,12 +77,13 @@ class Cublas:
     Raises:
         CublasError: the library does not start.
 
-    Attributes:
-        version: "13.1.0".
+    Its attributes are those of `autotune.gpu.vendor.Blas`.
     """
 
+    library = "cuBLAS"
+
     def __init__(self, library: Any, function: str, problem: Problem, stream: Stream) -> None:
-        self._library = library
+        self._loaded = library
         self._stream = stream  # destroyed when nobody holds it
         self._handle = ctypes.c_void_p()
         self._call("cublasCreate_v2", ctypes.byref(self._handle))
@@ -95,9 +97,10 @@ class Cublas:
             ctypes.c_size_t(_WORKSPACE_BYTES),
         )
         self._operand, self._result = DTYPES[problem.dtype], DTYPES[problem.result_dtype]
-        self._accuracy = class_of(problem)
+        self.accuracy = class_of(problem)
+        self.mode = cublas_mode(problem)
         math = _DEFAULT_MATH if self._operand.blas else _SUMS_IN_FULL
-        if self._accuracy == "tf32":
+        if self.accuracy == "tf32":
             math = _TF32_MATH
         self._call("cublasSetMathMode", self._handle, math)
         number = ctypes.c_int()
@@ -145,7 +148,7 @@ class Cublas:
             *(self._at(a), operand.cublas, lda),
             self._by(beta),
             *(self._at(c), result.cublas, ldc),
-            _COMPUTE_32F if self._accuracy == "native" else _COMPUTE_32F_PEDANTIC,
+            _COMPUTE_32F if self.accuracy == "native" else _COMPUTE_32F_PEDANTIC,
             _DEFAULT_ALGORITHM,
         )
 
@@ -188,23 +191,22 @@ class Cublas:
         self._call(f"cublas{self._operand.blas}{name}", self._handle, *arguments)
 
     def _call(self, name: str, *arguments: Any) -> None:
-        status = getattr(self._library, name)(*arguments)
+        status = getattr(self._loaded, name)(*arguments)
         if status != 0:
             raise CublasError(f"{name} failed with status {status}")
 
 
-def vendor_of(problem: Problem, target: str, stream: Stream) -> Cublas | None:
-    """The library's function that an operation names for a target; None where there is none.
+def vendor_of(problem: Problem, stream: Stream) -> Cublas | None:
+    """The library's function that an operation names for CUDA; None where there is none.
 
     Args:
         problem: what is computed.
-        target: where.
         stream: one of the driver's.
 
     Raises:
         CublasError: the library does not start.
     """
-    function = baseline_of(problem.defined, target)
+    function = baseline_of(problem.defined, "cuda")
     if function is None or function not in FUNCTIONS:
         return None
     if function != "cublas.gemm" and not (DTYPES[problem.dtype].blas and not problem.out_dtype):

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from autotune.core.device import Device, DeviceFingerprint
 from autotune.core.errors import MissingDependencyError, UnknownNameError
 from autotune.core.installing import install_hint
-from autotune.core.limits import CudaLimits
+from autotune.core.limits import GpuLimits
 from autotune.core.version import __version__
-from autotune.gpu.nvidia.compile.nvrtc import nvrtc_version
-from autotune.gpu.nvidia.device.nvml import GpuMonitor, driver_version
+from autotune.gpu.nvidia.known_gpus import find_gpu
+from autotune.gpu.nvidia.nvml import GpuMonitor, driver_version
+from autotune.gpu.nvidia.nvrtc import nvrtc_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -103,7 +104,7 @@ def choose(names: Sequence[str], index_or_name: int | str | None) -> int:
     raise UnknownNameError(f"the GPU must be one of {listed}; got {index_or_name!r}")
 
 
-def limits_from(attribute: Callable[[str], int]) -> CudaLimits:
+def limits_from(attribute: Callable[[str], int]) -> GpuLimits:
     """The limits of a device.
 
     Args:
@@ -111,17 +112,18 @@ def limits_from(attribute: Callable[[str], int]) -> CudaLimits:
             ``CU_DEVICE_ATTRIBUTE_``.
     """
     capability = 10 * attribute("COMPUTE_CAPABILITY_MAJOR") + attribute("COMPUTE_CAPABILITY_MINOR")
-    return CudaLimits(
+    counts: dict[str, Any] = {field: attribute(name) for field, name in _LIMIT_ATTRIBUTES.items()}
+    return GpuLimits(
         compute_capability=capability,
         registers_per_thread=_REGISTERS_PER_THREAD,
         # After cuda_occupancy.h; the driver has no attribute for it either.
         shared_granularity=128 if capability >= 80 else 256,
-        **{field: attribute(name) for field, name in _LIMIT_ATTRIBUTES.items()},
+        **counts,
     )
 
 
 def gpu_fingerprint(
-    name: str, limits: CudaLimits, memory_bytes: int, *, ecc: bool
+    name: str, limits: GpuLimits, memory_bytes: int, *, ecc: bool
 ) -> DeviceFingerprint:
     """What records of a GPU are keyed by.
 
@@ -145,6 +147,17 @@ def gpu_fingerprint(
             "ecc": int(ecc),
         },
     )
+
+
+def described(name: str) -> Device:
+    """A GPU that is not here, as far as a description goes.
+
+    Raises:
+        UnknownNameError: there is none of that name; the message lists those there are.
+    """
+    gpu = find_gpu(name)
+    fingerprint = gpu_fingerprint(gpu.name, gpu.limits, gpu.memory_bytes, ecc=False)
+    return Device(fingerprint, gpu.limits, toolchain={}, state={}, described=True)
 
 
 def visible_device(ordinal: int, visible: str | None) -> str:

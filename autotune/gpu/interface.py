@@ -1,21 +1,17 @@
-"""What the engine asks of NVIDIA's driver, and who asks it: PyCUDA where it is, else the bindings.
+"""Interface of a GPU's driver, which all vendors' answer.
 
-One interface with two implementations, chosen here and nowhere else. Contexts, memory, streams
-and events are PyCUDA's where it is. Binaries, launches, copies on streams, capture modes and
-graphs are the bindings' in either case: there is one way to launch a kernel.
+What concerns a device is done in the context that is current in this thread; a device's context is
+shared with CuPy, PyTorch and Numba.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from autotune.core import session
-from autotune.core.errors import LaunchError, MissingDependencyError
-from autotune.gpu.nvidia.device.identity import load_driver
+from autotune.core.errors import LaunchError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,7 +20,6 @@ if TYPE_CHECKING:
 
 STATIC_SHARED_BYTES = 48 * 1024
 """Shared memory that every kernel may have; for more, the driver is asked first."""
-
 
 MAP_BYTES = 128
 """Of a tensor map."""
@@ -55,19 +50,16 @@ class Boxes:
 
 
 class DriverError(LaunchError):
-    """An error of the driver, from the bindings: "CUDA_ERROR_OUT_OF_MEMORY: cuMemAlloc failed"."""
+    """An error of the driver, named: "CUDA_ERROR_OUT_OF_MEMORY: cuMemAlloc failed"."""
 
 
 class Memory(Protocol):
     """Memory of a device, given back with the object; its number is the address."""
 
-    def __int__(self) -> int:
-        """The address."""
-        ...
+    def __int__(self) -> int: ...
 
     def free(self) -> None:
         """Give it back now."""
-        ...
 
 
 class Stream(Protocol):
@@ -76,15 +68,12 @@ class Stream(Protocol):
     @property
     def handle(self) -> int:
         """The driver's own."""
-        ...
 
     def synchronize(self) -> object:
         """Wait, on the host, for all that is on it."""
-        ...
 
     def wait_for_event(self, event: Any) -> object:
         """Let what comes later wait for an event of any device's stream."""
-        ...
 
 
 class Event(Protocol):
@@ -92,19 +81,25 @@ class Event(Protocol):
 
     def record(self, stream: Any = None) -> object:
         """Let it come to pass when all that is on the stream now is done."""
-        ...
 
     def query(self) -> bool:
-        """Whether it has come to pass."""
-        ...
+        """Has it come to pass?"""
 
     def synchronize(self) -> object:
         """Wait for it on the host."""
-        ...
 
     def time_since(self, earlier: Any) -> float:
         """Milliseconds between two events."""
-        ...
+
+
+class Graph(Protocol):
+    """Recorded launches."""
+
+    def replay(self) -> None:
+        """Enqueue all of them on the stream that they were recorded on."""
+
+    def close(self) -> None:
+        """Free the graph."""
 
 
 Run: TypeAlias = "Callable[[bytes, Stream | int | None], None]"
@@ -116,7 +111,7 @@ class Module(Protocol):
     """A binary, loaded into the context that was current."""
 
     def runner(self, steps: Sequence[LaunchStep], places: Sequence[int] = ()) -> Run:
-        """What launches kernels of this binary, one after the other.
+        """A launcher of kernels of this binary, one after the other.
 
         Args:
             steps: which, and how.
@@ -127,101 +122,123 @@ class Module(Protocol):
         Raises one of `Driver.errors` when there is no such kernel, or when it may not have that
         much shared memory.
         """
-        ...
 
     def unload(self) -> None:
         """Free the code."""
-        ...
 
 
 class Driver(Protocol):
-    """NVIDIA's driver; a device's primary context is shared with CuPy, PyTorch and Numba.
+    """A vendor's driver. Nothing is enqueued on a stream unless a method says so.
 
-    What concerns a device is done in the context that is current in this thread. Nothing is
-    enqueued on streams unless a method says so.
+    Streams are the driver's own objects; where a method takes a handle, it may be that of any
+    library's stream.
 
     Attributes:
         name: of the implementation, for people.
-        errors: what its calls raise.
+        errors: types of the errors that its calls raise.
     """
 
     name: str
     errors: tuple[type[Exception], ...]
 
+    def describe(self, error: Exception) -> str:
+        """An error in one line that begins with its name."""
+
     def enter(self, ordinal: int) -> None:
-        """Make a device's primary context current; it is kept for the life of this process."""
-        ...
+        """Make a device's context current; it is kept for the life of this process."""
 
     def leave(self) -> None:
         """Make the context current that was so before."""
-        ...
 
     def context(self, ordinal: int) -> int:
-        """Handle of a device's primary context."""
-        ...
+        """Handle of a device's context."""
+
+    def is_current(self, ordinal: int) -> bool:
+        """Is a device's context current in this thread, whoever made it so?"""
+
+    def relaxed(self) -> contextlib.AbstractContextManager[None]:
+        """A stretch in which nothing that this thread does invalidates anybody's capture."""
 
     def synchronize(self) -> None:
         """Wait for everything on the device."""
-        ...
 
     def free_bytes(self) -> int:
         """Memory of the device that nobody has."""
-        ...
 
     def allocate(self, size: int) -> Memory:
         """Bytes of the device's memory."""
-        ...
 
     def upload(self, target: int, values: NDArray[Any]) -> None:
         """Copy a contiguous array of the host to an address."""
-        ...
 
     def download(self, values: NDArray[Any], source: int) -> None:
         """Copy what lies at an address into a contiguous array, once kernels before are done."""
-        ...
 
     def duplicate(self, target: int, source: int, size: int) -> None:
         """Copy bytes within the device."""
-        ...
 
     def clear(self, target: int, words: int) -> None:
         """Set so many words of 32 bits to zero."""
-        ...
+
+    def device_of(self, address: int) -> int | None:
+        """The number of the device that an address belongs to; None for host memory."""
 
     def stream(self, *, blocking: bool = True, urgent: bool = False) -> Stream:
         """A new stream; work on the default stream waits for one that blocks, and it for that.
 
         The blocks of an urgent one get multiprocessors before others'.
         """
-        ...
 
     def event(self, *, timed: bool = True) -> Event:
         """A new event."""
-        ...
 
-    def load(self, cubin: bytes) -> Module:
+    def mark(self, handle: int, *, timed: bool = False) -> Event:
+        """An event that comes to pass when all that is on any library's stream now is done."""
+
+    def wait_for(self, handle: int, event: Event) -> None:
+        """Let what comes to any library's stream later wait for an event of `mark`."""
+
+    def finish(self, handle: int) -> None:
+        """Wait, on the host, for all that is on any library's stream."""
+
+    def is_capturing(self, handle: int) -> bool:
+        """Is what comes to a stream captured, so that it does not run?"""
+
+    def capture_of(self, handle: int) -> int | None:
+        """The number of the capture that a stream is in; None where what comes to it runs."""
+
+    def record(self, enqueue: Callable[[], None], stream: Stream) -> Graph:
+        """A graph of what is enqueued on a stream; nothing of it runs now."""
+
+    def enqueue_zeros(self, address: int, size: int, handle: int) -> None:
+        """Enqueue that so many bytes, whole words of four, become zero."""
+
+    def enqueue_allocation(self, size: int, handle: int) -> int:
+        """Enqueue an allocation on a stream; its address. In a capture it is the graph's."""
+
+    def enqueue_release(self, address: int, handle: int) -> None:
+        """Enqueue that such memory is given back."""
+
+    def load(self, binary: bytes) -> Module:
         """Load a binary."""
-        ...
+
+    def delay(self) -> Run:
+        """A kernel that ends once the clock has advanced by its one argument, of 64 bits."""
 
     def tensor_map(self, boxes: Boxes, address: int, leading: int) -> bytes:
-        """What hardware is told of a matrix: its address, and elements from row to row."""
-        ...
+        """The tensor map of a matrix: its address, and elements from row to row."""
 
     def pinned(self, count: int, dtype: Any) -> tuple[NDArray[Any], Memory]:
         """Page-locked elements of host memory, for all devices, and what gives them back."""
-        ...
 
     def lock(self, address: int, size: int) -> bool:
         """Page-lock memory of the host where it is, for all devices; False where refused."""
-        ...
 
     def unlock(self, address: int) -> None:
         """Undo that."""
-        ...
 
     def is_locked(self, address: int) -> bool:
-        """Whether memory of the host is page-locked."""
-        ...
+        """Is memory of the host page-locked?"""
 
     def copy_rows(
         self,
@@ -235,7 +252,6 @@ class Driver(Protocol):
 
         Target and source are the address of the first row, and bytes from one to the next.
         """
-        ...
 
     def copy_across(
         self,
@@ -247,36 +263,6 @@ class Driver(Protocol):
         stream: Any,
     ) -> None:
         """The same from device to device: those of target and source, by the driver's numbers."""
-        ...
 
     def let_reach(self, ordinal: int) -> None:
         """Let the current device read another one's memory, where the hardware can."""
-        ...
-
-
-def has_pycuda() -> bool:
-    """Whether PyCUDA is installed; it may not start."""
-    try:
-        return importlib.util.find_spec("pycuda.driver") is not None
-    except ModuleNotFoundError:
-        return False
-
-
-@session.cached()
-def driver() -> Driver:
-    """The implementation that this process uses.
-
-    Raises:
-        MissingDependencyError: the driver or its bindings are missing, or PyCUDA is installed and
-            does not start.
-    """
-    load_driver()  # says clearly what is wrong where there is no driver
-    module = "pycuda_driver" if has_pycuda() else "bindings"
-    try:
-        made: Driver = importlib.import_module(f"autotune.gpu.nvidia.driver.{module}").make()
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"PyCUDA is installed and does not start ({' '.join(str(error).split())}): install "
-            "it again, or pip uninstall pycuda, since it is not needed"
-        ) from error
-    return made

@@ -12,66 +12,69 @@ from typing import TYPE_CHECKING, Any
 
 import pycuda.driver as pycuda
 
-from autotune.gpu.nvidia.driver.bindings import BindingsDriver
-from autotune.gpu.nvidia.driver.capture import relaxed
-from autotune.gpu.nvidia.driver.interface import DriverError
+from autotune.core import session
+from autotune.gpu.interface import DriverError
+from autotune.gpu.nvidia.bindings import BindingsDriver
+from autotune.gpu.nvidia.calls import relaxed
+from autotune.gpu.nvidia.device import load_driver
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 
 
 def make() -> PycudaDriver:
-    """The driver, as `autotune.gpu.nvidia.driver.interface.driver` wants it."""
+    """The driver, as `autotune.gpu.nvidia.vendor` wants it."""
     pycuda.init()
     return PycudaDriver()
 
 
 class PycudaDriver(BindingsDriver):
-    """As `interface.Driver` says."""
+    """See `autotune.gpu.interface.Driver`, also for every method."""
 
     name = "PyCUDA"
     errors = (pycuda.Error, DriverError)
 
+    def describe(self, error: Exception) -> str:
+        text = super().describe(error)
+        if isinstance(error, DriverError):
+            return text
+        # PyCUDA writes "cuMemAlloc failed: out of memory", perhaps with " - " and a log after it.
+        told = text.removesuffix(" -").partition(" failed: ")[2].partition(" - ")[0]
+        name = _names_by_text().get(told, type(error).__name__)
+        return f"{name}: {text.removesuffix(' -')}"[:300]
+
     def enter(self, ordinal: int) -> None:
-        """See `Driver.enter`."""
         self._primary(ordinal).push()
 
     def leave(self) -> None:
-        """See `Driver.leave`."""
         pycuda.Context.pop()
 
     def context(self, ordinal: int) -> int:
-        """See `Driver.context`."""
         return int(self._primary(ordinal).handle)
 
     def synchronize(self) -> None:
-        """See `Driver.synchronize`."""
         pycuda.Context.synchronize()
 
     def free_bytes(self) -> int:
-        """See `Driver.free_bytes`."""
         return int(pycuda.mem_get_info()[0])
 
     def allocate(self, size: int) -> Any:
-        """See `Driver.allocate`."""
         return _PycudaMemory(pycuda.mem_alloc(size))
 
     def upload(self, target: int, values: NDArray[Any]) -> None:
-        """See `Driver.upload`."""
         pycuda.memcpy_htod(target, values)
 
     def download(self, values: NDArray[Any], source: int) -> None:
-        """See `Driver.download`."""
         pycuda.memcpy_dtoh(values, source)
 
     def duplicate(self, target: int, source: int, size: int) -> None:
-        """See `Driver.duplicate`."""
         pycuda.memcpy_dtod(target, source, size)
 
     def clear(self, target: int, words: int) -> None:
-        """See `Driver.clear`."""
         pycuda.memset_d32(target, 0, words)
 
     def stream(self, *, blocking: bool = True, urgent: bool = False) -> Any:
@@ -81,12 +84,10 @@ class PycudaDriver(BindingsDriver):
         return pycuda.Stream(0 if blocking else _NON_BLOCKING)
 
     def event(self, *, timed: bool = True) -> Any:
-        """See `Driver.event`."""
         flags = pycuda.event_flags
         return pycuda.Event(flags.DEFAULT if timed else flags.DISABLE_TIMING)
 
     def pinned(self, count: int, dtype: Any) -> tuple[NDArray[Any], Any]:
-        """See `Driver.pinned`."""
         flags = pycuda.host_alloc_flags.PORTABLE
         memory: NDArray[Any] = pycuda.pagelocked_empty(count, dtype, mem_flags=flags)
         return memory, memory.base
@@ -104,7 +105,7 @@ class PycudaDriver(BindingsDriver):
 
 
 class _PycudaMemory:
-    """See `autotune.gpu.nvidia.driver.interface.Memory`."""
+    """See `autotune.gpu.interface.Memory`."""
 
     def __init__(self, allocation: Any) -> None:
         self._address = int(allocation)
@@ -123,3 +124,14 @@ def _drop(held: list[Any]) -> None:
     """Have PyCUDA give back what only this holds, whoever captures a graph meanwhile."""
     with relaxed():
         held.clear()
+
+
+@session.cached()
+def _names_by_text() -> Mapping[str, str]:
+    library = load_driver()
+    names: dict[str, str] = {}
+    for result in library.CUresult:
+        status, text = library.cuGetErrorString(result)
+        if int(status) == 0 and text is not None:
+            names[text.decode()] = result.name
+    return names

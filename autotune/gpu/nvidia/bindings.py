@@ -2,38 +2,71 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.gpu.nvidia.device.identity import load_driver
-from autotune.gpu.nvidia.driver.interface import DriverError
-from autotune.gpu.nvidia.driver.modules import LoadedModule, handle
-from autotune.gpu.nvidia.driver.owned import Owned, call
-from autotune.gpu.nvidia.driver.tensor_maps import encoded
+from autotune.core.dtypes import DTYPES
+from autotune.families.gpu.launch import LaunchStep
+from autotune.gpu.interface import MAP_ALIGNMENT, MAP_BYTES, DriverError
+from autotune.gpu.nvidia.calls import LoadedModule, Owned, call, function, handle, relaxed
+from autotune.gpu.nvidia.device import load_driver
 
 if TYPE_CHECKING:
+    import contextlib
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
-    from autotune.gpu.nvidia.driver.interface import Boxes
+    from autotune.gpu.interface import Boxes, Run, Stream
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 _NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 _PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTREGISTER_PORTABLE
+_ACTIVE = 1  # CU_STREAM_CAPTURE_STATUS_ACTIVE
 _NO_PEERS = (
     "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED",
     "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
 )
 
+# Of tensor maps.
+_ROUNDED = {"tf32": 11}  # CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
+_SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}  # CU_TENSOR_MAP_SWIZZLE_...
+_NOT_INTERLEAVED = 0  # CU_TENSOR_MAP_INTERLEAVE_NONE
+_WHOLE_LINES = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B
+_ZEROS = 0  # CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE: zeros stand beyond the matrix
+
+_DELAY = b"""\
+.version 6.0
+.target sm_60
+.address_size 64
+
+// Ends once the multiprocessor's clock has advanced by `cycles`.
+.visible .entry delay(.param .u64 cycles)
+{
+    .reg .u64 %limit, %begin, %now;
+    .reg .pred %early;
+    ld.param.u64 %limit, [cycles];
+    mov.u64 %begin, %clock64;
+wait:
+    mov.u64 %now, %clock64;
+    sub.u64 %now, %now, %begin;
+    setp.lt.u64 %early, %now, %limit;
+    @%early bra wait;
+    ret;
+}
+\0"""
+
 
 def make() -> BindingsDriver:
-    """The driver, as `autotune.gpu.nvidia.driver.interface.driver` wants it."""
+    """The driver, as `autotune.gpu.nvidia.vendor` wants it."""
     return BindingsDriver()
 
 
 class BindingsDriver:
-    """See `autotune.gpu.nvidia.driver.interface.Driver`."""
+    """See `autotune.gpu.interface.Driver`, also for every method."""
 
     name = "cuda-bindings"
     errors: tuple[type[Exception], ...] = (DriverError,)
@@ -42,85 +75,158 @@ class BindingsDriver:
         self._contexts: dict[int, Any] = {}
         self._lock = threading.Lock()
 
+    def describe(self, error: Exception) -> str:
+        return " ".join(str(error).split())
+
     def enter(self, ordinal: int) -> None:
-        """See `Driver.enter`."""
         call("cuCtxPushCurrent", self.context(ordinal))
 
     def leave(self) -> None:
-        """See `Driver.leave`."""
         call("cuCtxPopCurrent")
 
     def context(self, ordinal: int) -> int:
-        """See `Driver.context`."""
         with self._lock:
             if ordinal not in self._contexts:
                 device = call("cuDeviceGet", ordinal)
                 self._contexts[ordinal] = int(call("cuDevicePrimaryCtxRetain", device))
             return int(self._contexts[ordinal])
 
+    def is_current(self, ordinal: int) -> bool:
+        status, current = load_driver().cuCtxGetCurrent()
+        return int(status) == 0 and int(current) == self.context(ordinal)
+
+    def relaxed(self) -> contextlib.AbstractContextManager[None]:
+        return relaxed()
+
     def synchronize(self) -> None:
-        """See `Driver.synchronize`."""
         call("cuCtxSynchronize")
 
     def free_bytes(self) -> int:
-        """See `Driver.free_bytes`."""
         return int(call("cuMemGetInfo")[0])
 
     def allocate(self, size: int) -> Any:
-        """See `Driver.allocate`."""
         return Owned(int(call("cuMemAlloc", size)), "cuMemFree")
 
     def upload(self, target: int, values: NDArray[Any]) -> None:
-        """See `Driver.upload`."""
         call("cuMemcpyHtoD", target, values.ctypes.data, values.nbytes)
 
     def download(self, values: NDArray[Any], source: int) -> None:
-        """See `Driver.download`."""
         call("cuMemcpyDtoH", values.ctypes.data, source, values.nbytes)
 
     def duplicate(self, target: int, source: int, size: int) -> None:
-        """See `Driver.duplicate`."""
         call("cuMemcpyDtoD", target, source, size)
 
     def clear(self, target: int, words: int) -> None:
-        """See `Driver.clear`."""
         call("cuMemsetD32", target, 0, words)
 
+    def device_of(self, address: int) -> int | None:
+        driver = load_driver()
+        attributes = driver.CUpointer_attribute
+        status, kind = driver.cuPointerGetAttribute(
+            attributes.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, driver.CUdeviceptr(address)
+        )
+        if int(status) != 0 or int(kind) != int(driver.CUmemorytype.CU_MEMORYTYPE_DEVICE):
+            return None
+        ordinal = ctypes.c_int()
+        # The function of the bindings says 0 for the ordinal of every device.
+        refused = function("cuPointerGetAttribute")(
+            ctypes.byref(ordinal),
+            int(attributes.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL),
+            ctypes.c_uint64(address),
+        )
+        return None if refused else ordinal.value
+
     def stream(self, *, blocking: bool = True, urgent: bool = False) -> Any:
-        """See `Driver.stream`; the blocks of an urgent one get multiprocessors before others'."""
         level = call("cuCtxGetStreamPriorityRange")[1] if urgent else 0
         return _Stream(0 if blocking else _NON_BLOCKING, level)
 
     def event(self, *, timed: bool = True) -> Any:
-        """See `Driver.event`."""
         return _Event(0 if timed else _NO_TIMING)
 
-    def load(self, cubin: bytes) -> Any:
-        """See `Driver.load`."""
-        return LoadedModule(cubin)
+    def mark(self, handle: int, *, timed: bool = False) -> Any:
+        return _Event(0 if timed else _NO_TIMING).record(handle)
+
+    def wait_for(self, handle: int, event: Any) -> None:
+        call("cuStreamWaitEvent", handle, int(event), 0)
+
+    def finish(self, handle: int) -> None:
+        call("cuStreamSynchronize", handle)
+
+    def is_capturing(self, handle: int) -> bool:
+        status = ctypes.c_int()
+        refused = function("cuStreamIsCapturing")(ctypes.c_void_p(handle), ctypes.byref(status))
+        # The default stream cannot be captured, and refuses to be asked meanwhile.
+        return refused == 0 and status.value == _ACTIVE
+
+    def capture_of(self, handle: int) -> int | None:
+        status, number = ctypes.c_int(), ctypes.c_uint64()
+        places = ctypes.byref(status), ctypes.byref(number), None, None, None
+        refused = function("cuStreamGetCaptureInfo_v2")(ctypes.c_void_p(handle), *places)
+        return number.value if refused == 0 and status.value == _ACTIVE else None
+
+    def record(self, enqueue: Callable[[], None], stream: Stream) -> _Graph:
+        return _Graph(enqueue, stream)
+
+    def enqueue_zeros(self, address: int, size: int, handle: int) -> None:
+        call("cuMemsetD32Async", address, 0, size // 4, handle)
+
+    def enqueue_allocation(self, size: int, handle: int) -> int:
+        return int(call("cuMemAllocAsync", max(size, 1), handle))
+
+    def enqueue_release(self, address: int, handle: int) -> None:
+        load_driver().cuMemFreeAsync(address, handle)
+
+    def load(self, binary: bytes) -> LoadedModule:
+        return LoadedModule(binary)
+
+    def delay(self) -> Run:
+        return LoadedModule(_DELAY).runner([LaunchStep("delay", (1, 1, 1), (1, 1, 1))])
 
     def tensor_map(self, boxes: Boxes, address: int, leading: int) -> bytes:
-        """See `Driver.tensor_map`."""
-        return encoded(boxes, address, leading)
+        """See `Driver.tensor_map`; the host alone writes it, in whatever context or capture.
+
+        Raises:
+            DriverError: the driver refuses it: the address or the rows are not whole 16 bytes
+                (`autotune.families.gpu.launch.ROW_BYTES`), or there is no such box.
+        """
+        row = DTYPES[boxes.dtype]
+        kind = _ROUNDED[boxes.rounded] if boxes.rounded else row.tensor_map
+        raw = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)
+        skipped = -ctypes.addressof(raw) % MAP_ALIGNMENT
+        # Dimensions are told from the innermost one on, whose stride is that of an element.
+        status = function("cuTensorMapEncodeTiled")(
+            ctypes.c_void_p(ctypes.addressof(raw) + skipped),
+            kind,
+            2,
+            ctypes.c_void_p(address),
+            (ctypes.c_uint64 * 2)(boxes.columns, boxes.rows),
+            (ctypes.c_uint64 * 1)(leading * row.itemsize),
+            (ctypes.c_uint32 * 2)(boxes.box[1], boxes.box[0]),
+            (ctypes.c_uint32 * 2)(1, 1),
+            _NOT_INTERLEAVED,
+            _SWIZZLES[boxes.swizzle],
+            _WHOLE_LINES,
+            _ZEROS,
+        )
+        if status:
+            name = load_driver().CUresult(status).name
+            raise DriverError(f"{name}: cuTensorMapEncodeTiled failed for {boxes}")
+        return raw.raw[skipped : skipped + MAP_BYTES]
 
     def pinned(self, count: int, dtype: Any) -> tuple[NDArray[Any], Any]:
-        """See `Driver.pinned`; the array keeps the memory as well."""
         kind = np.dtype(dtype)
         size = max(1, count * kind.itemsize)
         memory = Owned(int(call("cuMemHostAlloc", size, _PORTABLE)), "cuMemFreeHost")
         return np.asarray(_HostElements(memory, count, kind)), memory
 
     def lock(self, address: int, size: int) -> bool:
-        """See `Driver.lock`."""
         (status,) = load_driver().cuMemHostRegister(address, size, _PORTABLE)
         return int(status) == 0
 
     def unlock(self, address: int) -> None:
-        """See `Driver.unlock`."""
         load_driver().cuMemHostUnregister(address)
 
     def is_locked(self, address: int) -> bool:
-        """See `Driver.is_locked`."""
         driver = load_driver()
         attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
         status, kind = driver.cuPointerGetAttribute(attribute, address)
@@ -134,10 +240,7 @@ class BindingsDriver:
         rows: int,
         stream: Any,
     ) -> None:
-        """See `Driver.copy_rows`.
-
-        There is one address space: the driver sees from an address which memory it is in.
-        """
+        # There is one address space: the driver sees from an address which memory it is in.
         if rows == 1 or target[1] == source[1] == row_bytes:
             call("cuMemcpyAsync", target[0], source[0], rows * row_bytes, handle(stream))
             return
@@ -158,7 +261,6 @@ class BindingsDriver:
         devices: tuple[int, int],
         stream: Any,
     ) -> None:
-        """See `Driver.copy_across`."""
         there, here = map(self.context, devices)
         if rows == 1 or target[1] == source[1] == row_bytes:
             ends = target[0], there, source[0], here
@@ -175,14 +277,13 @@ class BindingsDriver:
         call("cuMemcpy3DPeerAsync", what, handle(stream))
 
     def let_reach(self, ordinal: int) -> None:
-        """See `Driver.let_reach`."""
         (status,) = load_driver().cuCtxEnablePeerAccess(self.context(ordinal), 0)
         if int(status) != 0 and status.name not in _NO_PEERS:
             raise DriverError(f"{status.name}: cuCtxEnablePeerAccess failed")
 
 
 class _Stream(Owned):
-    """See `autotune.gpu.nvidia.driver.interface.Stream`."""
+    """See `autotune.gpu.interface.Stream`."""
 
     def __init__(self, flags: int, level: int) -> None:
         super().__init__(int(call("cuStreamCreateWithPriority", flags, level)), "cuStreamDestroy")
@@ -196,7 +297,7 @@ class _Stream(Owned):
 
 
 class _Event(Owned):
-    """See `autotune.gpu.nvidia.driver.interface.Event`."""
+    """See `autotune.gpu.interface.Event`."""
 
     def __init__(self, flags: int) -> None:
         super().__init__(int(call("cuEventCreate", flags)), "cuEventDestroy")
@@ -219,6 +320,31 @@ class _Event(Owned):
 
     def time_since(self, earlier: _Event) -> float:
         return float(call("cuEventElapsedTime", int(earlier), int(self)))
+
+
+class _Graph:
+    """See `autotune.gpu.interface.Graph`."""
+
+    def __init__(self, enqueue: Callable[[], None], stream: Stream) -> None:
+        driver = load_driver()
+        self._stream = stream.handle
+        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        call("cuStreamBeginCapture", self._stream, mode)
+        try:
+            enqueue()
+        finally:
+            # Also after a failed launch: a stream that is being recorded runs nothing.
+            recorded = call("cuStreamEndCapture", self._stream)
+        try:
+            self._executable = call("cuGraphInstantiate", recorded, 0)
+        finally:
+            driver.cuGraphDestroy(recorded)
+
+    def replay(self) -> None:
+        call("cuGraphLaunch", self._executable, self._stream)
+
+    def close(self) -> None:
+        load_driver().cuGraphExecDestroy(self._executable)
 
 
 class _HostElements:

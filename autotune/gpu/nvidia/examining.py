@@ -11,19 +11,19 @@ from autotune.core.check import Check, Status, attempt
 from autotune.core.errors import AutotuneError, MissingDependencyError
 from autotune.core.installing import install_hint
 from autotune.core.processors import text_of
-from autotune.gpu.nvidia.compile.numba_compiler import check_numba, toolchain
-from autotune.gpu.nvidia.compile.nvrtc import (
+from autotune.gpu.driver import activated, driver
+from autotune.gpu.nvidia.device import load_driver, read_gpu
+from autotune.gpu.nvidia.known_gpus import known_gpus
+from autotune.gpu.nvidia.numba_compiler import check_numba, toolchain
+from autotune.gpu.nvidia.nvml import driver_version
+from autotune.gpu.nvidia.nvrtc import (
     check_driver,
     compile_cuda,
     nvrtc_version,
     supported_architectures,
 )
-from autotune.gpu.nvidia.device.identity import load_driver, read_gpu
-from autotune.gpu.nvidia.device.known_gpus import known_gpus
-from autotune.gpu.nvidia.device.nvml import driver_version
-from autotune.gpu.nvidia.device.presence import NO_DEVICE, Presence, look
-from autotune.gpu.nvidia.driver.context import activated
-from autotune.gpu.nvidia.driver.interface import driver, has_pycuda
+from autotune.gpu.nvidia.presence import NO_DEVICE, Presence, look
+from autotune.gpu.nvidia.vendor import has_pycuda
 from autotune.serving.examining import Apart
 
 if TYPE_CHECKING:

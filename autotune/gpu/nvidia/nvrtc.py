@@ -8,22 +8,24 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.core import session
 from autotune.core.errors import CompileError, MissingDependencyError
 from autotune.core.installing import install_hint
 from autotune.families.headers import without_quotes
-from autotune.gpu.nvidia.compile.cubin import KernelResources, read_cubin
-from autotune.gpu.nvidia.compile.cuda_headers import (
+from autotune.gpu.nvidia.cubin import read_cubin
+from autotune.gpu.nvidia.cuda_headers import (
     INSTALL,
     header_digest,
     header_folders,
     missing_header,
 )
+from autotune.gpu.vendor import Compiled
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _INSTALL_12 = install_hint("cuda12")
 
@@ -38,27 +40,6 @@ _SPILLS = re.compile(
     r"Function properties for (\w+)\s[^\n]*?"
     r"\d+ bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """A compiled source; it can be sent between processes.
-
-    Attributes:
-        cubin: the binary.
-        architecture: what it runs on: "sm_90".
-        kernels: what each kernel needs, by name.
-        spill_bytes: bytes of spill stores and loads in the code of each kernel.
-        log: what the compiler said.
-        seconds: how long it took; 0 for a binary that was kept.
-    """
-
-    cubin: bytes
-    architecture: str
-    kernels: Mapping[str, KernelResources]
-    spill_bytes: Mapping[str, int]
-    log: str
-    seconds: float
 
 
 def compile_cuda(

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autotune.core.errors import InputError
+from autotune.gpu.vendor import KernelResources
 
 _HEADER = struct.Struct("<16x H H I Q Q Q I H H H H H H")
 _SECTION = struct.Struct("<I I Q Q Q Q I I Q Q")
@@ -31,23 +32,6 @@ _ENTRY = 0x10  # marks the symbol of a kernel; others are functions that kernels
 
 _RESERVED_SYMBOL = ".nv.reservedSmem.offset0"
 _RESERVED_BYTES = 1024  # counted in .nv.shared.* by binaries that have the symbol above
-
-
-@dataclass(frozen=True, slots=True)
-class KernelResources:
-    """What one kernel needs, whatever it is launched with.
-
-    Attributes:
-        registers: registers per thread.
-        local_bytes: stack frame of a thread: spilled registers and arrays outside registers.
-        shared_bytes: static shared memory of a block, without what the system reserves.
-        max_threads: threads per block it was compiled for; None when the source sets no bound.
-    """
-
-    registers: int
-    local_bytes: int
-    shared_bytes: int
-    max_threads: int | None
 
 
 def read_cubin(cubin: bytes) -> dict[str, KernelResources]:

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 from autotune.core import session
 from autotune.core.errors import CompileError, MissingDependencyError
 from autotune.core.installing import install_hint
-from autotune.gpu.nvidia.compile.cubin import read_cubin
-from autotune.gpu.nvidia.compile.nvrtc import Compiled, spill_bytes
+from autotune.gpu.nvidia.cubin import read_cubin
+from autotune.gpu.nvidia.nvrtc import spill_bytes
+from autotune.gpu.vendor import Compiled
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,0 +1,299 @@
+"""Compiled candidates as callables on device memory."""
+
+from __future__ import annotations
+
+import operator
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from autotune.core import session
+from autotune.core.dtypes import DTYPES
+from autotune.core.errors import LaunchError
+from autotune.gpu.driver import activated, describe, driver, driver_errors
+from autotune.gpu.launch.inputs import inputs_of, packing, together
+from autotune.gpu.launch.scratch import Scratch, SharedScratch
+from autotune.operations.parts import Kind, operand_arguments
+
+if TYPE_CHECKING:
+    from autotune.families.gpu.launch import LaunchPlan
+    from autotune.gpu.interface import Module
+    from autotune.gpu.launch.program import GpuProgram
+    from autotune.gpu.launch.scratch import Allocate
+
+Launch: TypeAlias = Callable[..., None]
+"""``launch(*operands, *scalars, stream=None)``: enqueues the operation.
+
+Of every operand, in the operation's order, it takes the address, an integer, and the strides but
+the last, in elements of the array as it is stored; scalars that are left out have their defaults.
+Of a product that is ``launch(a, lda, b, ldb, c, ldc, alpha=1.0, beta=0.0, stream=None)``. The
+stream is None for the default one, one of the driver's, or another library's as an integer."""
+
+_Enqueue: TypeAlias = Callable[..., None]
+
+
+class GpuKernel:
+    """A program, loaded; `launch` runs it on its problem.
+
+    All that it holds on the device (code, workspace, copies of operands) is freed by `close`.
+
+    Args:
+        program: what to load.
+        ordinal: the driver's number of the device.
+        scratch: memory that others use, too, and that is not freed by `close`; None makes one.
+
+    Raises:
+        LaunchError: the driver refuses the binary.
+
+    Attributes:
+        program: what was loaded.
+        ordinal: the driver's number of the device.
+        launch: see `Launch`; raises LaunchError.
+    """
+
+    def __init__(
+        self, program: GpuProgram, ordinal: int = 0, scratch: Scratch | None = None
+    ) -> None:
+        self.program = program
+        self.ordinal = ordinal
+        self._scratch = scratch or Scratch(ordinal)
+        self._shares = scratch is not None
+        # A launcher that nobody holds any more is none to be closed.
+        self._launchers: weakref.WeakSet[_Launcher] = weakref.WeakSet()
+        self._lock = threading.RLock()
+        self._modules: list[Module] = []
+        copying = [program.support] if program.copies and program.support else []
+        try:
+            with activated(ordinal):
+                for binary in (program.cubin, *copying):
+                    self._modules.append(driver().load(binary))
+                self.launch: Launch = self.launcher(program.plan)
+        except driver_errors() as error:
+            raise LaunchError(describe(error)) from error
+
+    def launcher(self, plan: LaunchPlan) -> Launch:
+        """A launch of the same program on other sizes.
+
+        Raises:
+            LaunchError: the driver refuses a kernel or its shared memory.
+        """
+        kind = _ProductLauncher if self.program.is_product else _Launcher
+        with self._lock, activated(self.ordinal):
+            launcher = kind(self.ordinal, self._assemble(plan))
+            self._launchers.add(launcher)
+        return launcher
+
+    def close(self) -> None:
+        """Unload the code and free the memory; the kernel must not be launched any more."""
+        with self._lock, activated(self.ordinal):
+            for launcher in list(self._launchers):
+                launcher.close()
+            self._launchers.clear()
+            if not self._shares:
+                self._scratch.free()
+            for module in self._modules:
+                module.unload()
+            self._modules.clear()
+
+    def _assemble(self, plan: LaunchPlan) -> _Enqueue:
+        """A function that enqueues the plan; all that no call changes is prepared here, once."""
+        program, workspace_bytes = self.program, plan.workspace_bytes
+        order = _ArgumentOrder(program)
+        last = ("" if workspace_bytes is None else "P") + "i" * len(plan.runtime)
+        pack, places = packing(order.formats + last, len(plan.maps))
+        support = self._modules[1] if len(self._modules) > 1 else None
+        run = self._modules[0].runner(plan.steps, places)
+        inputs, mapped = inputs_of(program, plan, support)
+        sizes, runtime, arranged = plan.sizes, plan.runtime, order.arranged
+        no_workspace = runtime if workspace_bytes is None else (0, *runtime)
+        if not (workspace_bytes or inputs or mapped):
+            if not program.is_product:
+                return lambda *values: run(
+                    pack(*arranged(sizes, values[:-1]), *no_workspace), values[-1]
+                )
+            m, n, k = sizes
+
+            def enqueue_product(
+                a: int,
+                lda: int,
+                b: int,
+                ldb: int,
+                c: int,
+                ldc: int,
+                alpha: float,
+                beta: float,
+                stream: Any,
+            ) -> None:
+                run(pack(m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, *no_workspace), stream)
+
+            return enqueue_product
+        # The place of an address in a call, which the distance of its rows follows.
+        at = {each: order.given.index(each.name) for each in {*inputs.values(), *mapped}}
+        pair = inputs if program.is_product else {}
+        copy_both = together(pair.get("A"), pair.get("B"), support)
+
+        def enqueue_placed(*arguments: Any) -> None:
+            *values, stream = arguments
+            badly = [
+                each
+                for each in inputs.values()
+                if each.lies_badly(*values[at[each] : at[each] + 2])
+            ]
+
+            def enqueue(allocate: Allocate) -> None:
+                placed, last = [*values], no_workspace
+                copies: tuple[Any, ...]
+                where = [slice(at[each], at[each] + 2) for each in badly]
+                if copy_both and len(badly) == 2:
+                    one, other = (tuple(placed[place]) for place in where)
+                    copies = copy_both(one, other, stream, allocate)
+                else:
+                    copies = tuple(
+                        each.copy(placed[at[each]], placed[at[each] + 1], stream, allocate)
+                        for each in badly
+                    )
+                for place, copied in zip(where, copies, strict=True):
+                    placed[place] = copied
+                if workspace_bytes:
+                    zeroed = plan.zeroed_bytes
+                    last = (allocate(stream, "workspace", workspace_bytes, zeroed), *runtime)
+                maps = [each.tensor_map(*placed[at[each] : at[each] + 2]) for each in mapped]
+                run(pack(*arranged(sizes, placed), *last, *maps), stream)
+
+            if badly or workspace_bytes:
+                self._scratch.lend(stream, enqueue)
+            else:
+                enqueue(_allocate_nothing)
+
+        return enqueue_placed
+
+
+class _ArgumentOrder:
+    """The order in which kernels take what a launch is given.
+
+    Attributes:
+        formats: of the kernel's arguments, a letter of `struct` each.
+        given: names of the arguments of a launch, without the stream.
+    """
+
+    def __init__(self, program: GpuProgram) -> None:
+        defined = program.defined
+        formats = {
+            Kind.SIZE: "i",
+            Kind.LEADING: "i",
+            Kind.BATCH: "q",
+            Kind.ADDRESS: "P",
+            Kind.SCALAR: DTYPES[program.dtype].accumulated.letter,
+        }
+        self.formats = "".join(formats[argument.kind] for argument in defined.arguments)
+        self.given = [
+            argument.name
+            for operand in defined.operands
+            for argument in operand_arguments(
+                operand.name, len(operand.shape), written=operand.written
+            )
+        ]
+        self.given += [name for name, _ in defined.scalars]
+        self._defaults = tuple(default for _, default in defined.scalars)
+        known = [*(name.lower() for name in defined.sizes), *self.given]
+        self._pick = operator.itemgetter(*(known.index(each.name) for each in defined.arguments))
+
+    def arranged(self, sizes: tuple[int, ...], values: Any) -> tuple[Any, ...]:
+        """The kernel's arguments; scalars that are left out have their defaults."""
+        missing = len(self.given) - len(values)
+        rest = self._defaults[len(self._defaults) - missing :] if missing else ()
+        picked: tuple[Any, ...] = self._pick((*sizes, *values, *rest))
+        return picked
+
+
+class _Launcher:
+    """See `Launch`. Makes the context current where a call needs that."""
+
+    __slots__ = ("__weakref__", "_enqueue", "_ordinal")
+
+    def __init__(self, ordinal: int, enqueue: _Enqueue) -> None:
+        self._ordinal = ordinal
+        self._enqueue = enqueue
+
+    def __call__(self, *arguments: Any, stream: Any = None) -> None:
+        try:
+            self._enqueue(*arguments, stream)
+        except driver_errors() as error:
+            self._again(error, *arguments, stream)
+
+    def close(self) -> None:
+        self._enqueue = _refuse_closed
+
+    def _again(self, error: Exception, *arguments: Any) -> None:
+        """Launch in the context of the device; what fails in that has failed."""
+        try:
+            if driver().is_current(self._ordinal):
+                raise error
+            # Nothing was launched: another context is current in this thread, or none.
+            with activated(self._ordinal):
+                self._enqueue(*arguments)
+        except driver_errors() as failed:
+            raise LaunchError(describe(failed)) from failed
+
+
+class _ProductLauncher(_Launcher):
+    """The same for matrix products, whose stream may come by position."""
+
+    __slots__ = ()
+
+    def __call__(  # type: ignore[override]
+        self,
+        a: int,
+        lda: int,
+        b: int,
+        ldb: int,
+        c: int,
+        ldc: int,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Any = None,
+    ) -> None:
+        try:
+            self._enqueue(a, lda, b, ldb, c, ldc, alpha, beta, stream)
+        except driver_errors() as error:
+            self._again(error, a, lda, b, ldb, c, ldc, alpha, beta, stream)
+
+
+def _allocate_nothing(*_: Any) -> int:
+    raise AssertionError("nothing was to be allocated")
+
+
+def _refuse_closed(*_: Any, **__: Any) -> None:
+    raise LaunchError("the kernel was closed: load it again")
+
+
+# Python hashes bytes once and finds the same object without comparing it.
+_LOADED: dict[tuple[object, ...], GpuKernel] = session.keep("modules of GPUs", {}, lasting=True)
+_SCRATCH: dict[int, SharedScratch] = session.keep("scratch memory of GPUs", {}, lasting=True)
+_LOCK = threading.RLock()
+
+
+def resident_launch(program: GpuProgram, ordinal: int) -> Launch:
+    """A launch of a program on its sizes, by a module that is loaded once a process.
+
+    Modules stay, and so does their scratch memory, which all of them share.
+
+    Args:
+        program: what to launch.
+        ordinal: the driver's number of the device.
+
+    Raises:
+        LaunchError: the driver refuses the binary, or a kernel of it.
+    """
+    # All that a module, and how it is called, depend on; sizes are none of it.
+    types = program.dtype, program.layout, program.kernel_layout, program.defined
+    key = (program.cubin, program.support, *types, ordinal)
+    kernel = _LOADED.get(key)
+    if kernel is None:
+        with _LOCK:
+            kernel = _LOADED.get(key)
+            if kernel is None:
+                scratch = _SCRATCH.setdefault(ordinal, SharedScratch(ordinal))
+                kernel = _LOADED[key] = GpuKernel(program, ordinal, scratch)
+    return kernel.launcher(program.plan)

@@ -1,0 +1,393 @@
+"""Verification of what a kernel leaves in device memory, on the device or by a mirror on the host.
+
+Both are counterparts of `autotune.operations.verification.Check`: the same operands, references,
+tolerances and guard zones. Operands may have several contents, which take turns at the same
+addresses.
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from autotune.gpu.driver import driver
+from autotune.gpu.measure.memory import Slab
+from autotune.gpu.measure.placement import lay_out
+from autotune.gpu.measure.support import Support, pack_signs, upload
+from autotune.operations.accuracy import Tolerance
+from autotune.operations.problem import multiplies
+from autotune.operations.references import Deviation, Drawn, FullReference, SampledReference
+from autotune.operations.verification import Check, Verdict, find_flaw, grade
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autotune.gpu.measure.placement import Placement
+    from autotune.operations.cases import Case
+    from autotune.operations.problem import Problem
+    from autotune.operations.references import Matrix
+
+_PLACES = ("before the first row", "after the last row", "past the end of a row")
+
+
+class SlabCheck(ABC):
+    """Prepares a launch and judges what it left in a slab.
+
+    Args:
+        case: what is computed.
+        problem: operation, dtypes and layout; its own sizes do not matter.
+        support: the device's helpers.
+
+    Attributes:
+        case: what is computed.
+        problem: the problem at the case's sizes.
+        slab: the operands on the device.
+        bases: addresses of all slabs that hold the content whose turn it is, this one's first.
+    """
+
+    def __init__(self, case: Case, problem: Problem, support: Support) -> None:
+        self.case = case
+        self.problem = problem.with_sizes(*case.sizes)
+        self._support = support
+        self.slab = Slab(lay_out(self.problem.operands, case.padding), support)
+        self.bases = [self.slab.base]
+
+    @property
+    def arguments(self) -> tuple[float, ...]:
+        """Arguments of a launch."""
+        placed = self.slab.layout.operands(self.slab.base)
+        scalars = self.case.scalars_of(self.problem.defined, self.problem.dtype)
+        return (*placed, *scalars.values())
+
+    @property
+    @abstractmethod
+    def contents(self) -> int:
+        """How many contents take turns."""
+
+    @abstractmethod
+    def turn(self) -> None:
+        """Write the next content into the inputs, wherever they are."""
+
+    @abstractmethod
+    def redraw(self, rng: np.random.Generator) -> None:
+        """Draw every content afresh, and write one of them into the inputs."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Put the output into its state before a launch: NaNs, or its values where it is read."""
+
+    @abstractmethod
+    def judge(self, accuracy: str, base: int | None = None) -> Verdict:
+        """Judge memory and result after a launch that followed `prepare` and has ended.
+
+        A verdict against the kernel says `damaged` also when what it is judged by has changed,
+        which an earlier kernel may have done.
+
+        Args:
+            accuracy: the accuracy class the kernel promises.
+            base: address of the slab whose output is judged; None is this one's own. Inputs are
+                looked at in this one.
+        """
+
+    @abstractmethod
+    def judge_result(self, base: int, accuracy: str) -> Verdict:
+        """Judge the output alone, in the slab of an address."""
+
+    @property
+    def _placed(self) -> Mapping[str, Placement]:
+        return self.slab.layout.placements
+
+
+class DeviceCheck(SlabCheck):
+    """A matrix product on the device: only sums and samples of C travel back to the host.
+
+    Args:
+        case: what is multiplied.
+        problem: dtype and layout; its own sizes do not matter.
+        rng: draws the operands.
+        support: the device's helpers.
+        others: distributions of further contents.
+    """
+
+    def __init__(
+        self,
+        case: Case,
+        problem: Problem,
+        rng: np.random.Generator,
+        support: Support,
+        *,
+        others: Sequence[str] = (),
+    ) -> None:
+        self._cases = (case, *(case.drawn_from(other) for other in others))
+        self._draw = functools.partial(Drawn.of, problem=problem)
+        drawn = self._draw(case, rng=rng)
+        super().__init__(case, problem, support)
+        # Bytes from the start of the slab to the end of B and its guards.
+        self._inputs = self._placed["B"].end
+        # One content is where it is; of several, each also has an image of A and B to come from.
+        self._images = [driver().allocate(self._inputs) for _ in self._cases if others]
+        rest = [self._draw(other, rng=rng) for other in self._cases[1:]]
+        self._contents = [self._keep(*each) for each in enumerate([drawn, *rest])]
+        self._turn = 0
+        self._write()
+
+    @property
+    def contents(self) -> int:
+        """See `SlabCheck.contents`."""
+        return len(self._contents)
+
+    def turn(self) -> None:
+        """See `SlabCheck.turn`."""
+        self._turn = (self._turn + 1) % len(self._contents)
+        self._write()
+
+    def redraw(self, rng: np.random.Generator) -> None:
+        """See `SlabCheck.redraw`."""
+        drawn = [self._draw(case, rng=rng) for case in self._cases]
+        self._contents = [self._keep(*each) for each in enumerate(drawn)]
+        self._write()
+
+    def prepare(self) -> None:
+        """See `SlabCheck.prepare`."""
+        c = self._placed["C"]
+        values = self._contents[self._turn].c
+        if values is not None:
+            self.slab.store(c, values)
+        else:
+            self._support.fill(self.slab.base + c.offset, c.elements, c.itemsize)
+
+    def judge(self, accuracy: str, base: int | None = None) -> Verdict:
+        """See `SlabCheck.judge`."""
+        own = base is None or base == self.slab.base
+        content = self._contents[self._turn]
+        found = {
+            name: self._support.inspect(self.slab.base, placed)
+            for name, placed in self._placed.items()
+        }
+        damage = {
+            name: next((place for place, count in zip(_PLACES, each, strict=False) if count), None)
+            for name, each in found.items()
+        }
+        modified = {
+            name: found[name][4] != hash_ for name, hash_ in zip("AB", content.hashes, strict=True)
+        }
+        unwritten = found["C"][3] if own else 0
+        verdict = find_flaw(
+            self.case, self.problem, damage, modified, unwritten, self.problem.operands[-1]
+        )
+        if verdict is not None:
+            return self._blame(verdict)
+        return self.judge_result(self.slab.base if base is None else base, accuracy)
+
+    def judge_result(self, base: int, accuracy: str) -> Verdict:
+        """See `SlabCheck.judge_result`."""
+        tolerance = Tolerance.of(
+            accuracy, self.problem.dtype, self.case.sizes, self.problem.out_dtype
+        )
+        reference = self._contents[self._turn].reference
+        worst = reference.worst(base, self._placed["C"], tolerance)
+        return self._blame(grade(self.case, self.problem, accuracy, worst))
+
+    def _blame(self, verdict: Verdict) -> Verdict:
+        """A verdict, which an earlier kernel may have to answer for."""
+        if not verdict.right and not self._contents[self._turn].reference.intact():
+            return replace(verdict, damaged=True)
+        return verdict
+
+    def _keep(self, number: int, drawn: Drawn) -> _Content:
+        """Store A and B in the slab, and an image of them where there are several contents."""
+        inputs = [(self._placed[name], values) for name, values in drawn.inputs.items()]
+        for placed, values in inputs:
+            self.slab.store(placed, values)
+        if self._images:
+            driver().duplicate(int(self._images[number]), self.slab.base, self._inputs)
+        reference: _Reference = (
+            _DeviceFullReference(drawn.reference, self._support)
+            if isinstance(drawn.reference, FullReference)
+            else _DeviceSampledReference(drawn.reference, self._support)
+        )
+        return _Content(
+            hashes=[self._support.inspect(self.slab.base, placed)[4] for placed, _ in inputs],
+            c=drawn.before,
+            reference=reference,
+        )
+
+    def _write(self) -> None:
+        if self._images:
+            for base in self.bases:
+                driver().duplicate(base, int(self._images[self._turn]), self._inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """One content of A and B.
+
+    Attributes:
+        hashes: of A and of B, as they are on the device.
+        c: C before a launch; None where beta is zero.
+        reference: what C must be after it.
+    """
+
+    hashes: list[int]
+    c: Matrix | None
+    reference: _Reference
+
+
+class _Reference(Protocol):
+    """What C must be, for C on the device."""
+
+    def worst(self, base: int, placement: Placement, tolerance: Tolerance) -> Deviation:
+        """The deviation farthest off, relative to `tolerance`; its error is NaN where C is NaN."""
+
+    def intact(self) -> bool:
+        """Is it still what it was made as?"""
+
+
+class _DeviceFullReference:
+    """Every element, against a float64 product on the device."""
+
+    def __init__(self, reference: FullReference, support: Support) -> None:
+        self._support = support
+        self._largest = reference.largest
+        self._size, self._shape = reference.expected.nbytes, reference.expected.shape
+        self._expected, self._scale = upload(reference.expected), upload(reference.scale)
+        self._hashes = self._hash()
+
+    def worst(self, base: int, placement: Placement, tolerance: Tolerance) -> Deviation:
+        scale = None if tolerance.normwise else int(self._scale)
+        factor = tolerance.factor * (self._largest if tolerance.normwise else 1.0)
+        allowed = (factor, tolerance.rounding, tolerance.absolute)
+        error = self._support.largest_error(base, placement, int(self._expected), scale, allowed)
+        if error <= 1:
+            return Deviation(error)
+        # Where the fault is takes the host to say, which has no need to be quick.
+        expected, scales = np.empty(self._shape), np.empty(self._shape)
+        driver().download(expected, int(self._expected))
+        driver().download(scales, int(self._scale))
+        everything = np.arange(placement.rows)
+        found = self._support.take(base, placement, everything, None)
+        return FullReference(expected, scales).worst(found, tolerance)
+
+    def intact(self) -> bool:
+        return self._hash() == self._hashes
+
+    def _hash(self) -> list[int]:
+        places = self._expected, self._scale
+        return [self._support.hash(int(place), self._size) for place in places]
+
+
+class _DeviceSampledReference:
+    """Some rows and columns, and C times random vectors; the reference itself is on the host."""
+
+    def __init__(self, reference: SampledReference, support: Support) -> None:
+        self._support = support
+        self._host = reference
+        self._packed = pack_signs(reference.vectors)
+
+    def worst(self, base: int, placement: Placement, tolerance: Tolerance) -> Deviation:
+        signs = upload(self._packed)
+        return self._host.worst_of(
+            self._support.take(base, placement, self._host.rows, None),
+            self._support.take(base, placement, None, self._host.columns),
+            self._support.project(base, placement, int(signs)),
+            tolerance,
+        )
+
+    def intact(self) -> bool:
+        return True
+
+
+class MirrorCheck(SlabCheck):
+    """A check whose operands have a mirror on the host, guard zones and all.
+
+    For operations of which no device kernel knows the reference: the output is brought back to be
+    judged, and inputs if they have changed. Arguments are those of `DeviceCheck`.
+    """
+
+    def __init__(
+        self,
+        case: Case,
+        problem: Problem,
+        rng: np.random.Generator,
+        support: Support,
+        *,
+        others: Sequence[str] = (),
+    ) -> None:
+        self._host = Check(case, problem, rng, others=others)
+        super().__init__(case, problem, support)
+        arrays = self.problem.operands
+        self._inputs = [array.name for array in arrays if not array.written]
+        (self._output,) = (array.name for array in arrays if array.written)
+        self._found: dict[str, list[int]] = {}
+        self._write()
+
+    @property
+    def contents(self) -> int:
+        """See `SlabCheck.contents`."""
+        return self._host.contents
+
+    def turn(self) -> None:
+        """See `SlabCheck.turn`."""
+        self._host.turn()
+        self._write()
+
+    def redraw(self, rng: np.random.Generator) -> None:
+        """See `SlabCheck.redraw`."""
+        self._host.redraw(rng)
+        self._write()
+
+    def prepare(self) -> None:
+        """See `SlabCheck.prepare`."""
+        self._host.prepare()
+        self._upload(self._output)
+
+    def judge(self, accuracy: str, base: int | None = None) -> Verdict:
+        """See `SlabCheck.judge`."""
+        for name in self._inputs:
+            if self._inspect(name) != self._found[name]:
+                self._download(name, self.slab.base)
+        return self.judge_result(self.slab.base if base is None else base, accuracy)
+
+    def judge_result(self, base: int, accuracy: str) -> Verdict:
+        """See `SlabCheck.judge_result`."""
+        self._download(self._output, base)
+        return self._host.judge(accuracy)
+
+    def _write(self) -> None:
+        for name in self._inputs:
+            self._upload(name)
+            self._found[name] = self._inspect(name)
+        for base in self.bases[1:]:
+            driver().duplicate(base, self.slab.base, self.slab.layout.size)
+
+    def _inspect(self, name: str) -> list[int]:
+        """Hash and counts of an input and its guard zones, which change with them."""
+        placed = self._placed[name]
+        whole = replace(placed, shape=(1, placed.elements), strides=(placed.elements, 1))
+        return self._support.inspect(self.slab.base, whole)
+
+    def _upload(self, name: str) -> None:
+        start = self.slab.base + self._placed[name].start
+        driver().upload(start, self._host.guarded[name].words)
+
+    def _download(self, name: str, base: int) -> None:
+        driver().download(self._host.guarded[name].words, base + self._placed[name].start)
+
+
+def check_on_device(
+    case: Case,
+    problem: Problem,
+    rng: np.random.Generator,
+    support: Support,
+    *,
+    others: Sequence[str] = (),
+) -> DeviceCheck | MirrorCheck:
+    """The check of a case on the device; arguments are those of `DeviceCheck`."""
+    # Kernels that judge know nothing of NaN and infinity that must be.
+    known = multiplies(problem.defined) and not case.special
+    kind = DeviceCheck if known else MirrorCheck
+    return kind(case, problem, rng, support, others=others)

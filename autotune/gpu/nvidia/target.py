@@ -1,0 +1,132 @@
+"""The targets `cuda` and `numba-cuda`: emitted sources on an NVIDIA GPU."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from autotune.core.device import SETTINGS, Device
+from autotune.gpu.driver import NVIDIA
+from autotune.gpu.nvidia import presence
+from autotune.gpu.target import LIMIT_NAMES, GpuTarget
+from autotune.serving.numba_settings import numba_settings
+from autotune.serving.reports import Found
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from autotune.core.check import Check
+    from autotune.exporting.exportable import Exportable, Exported
+    from autotune.families.languages import Language
+    from autotune.measuring.evaluator import Evaluator
+    from autotune.operations.problem import Problem
+    from autotune.serving.target import Work
+
+
+class CudaTarget(GpuTarget):
+    """Emitted CUDA C++ on an NVIDIA GPU."""
+
+    name: ClassVar[str] = "cuda"
+    vendor: ClassVar[str] = NVIDIA
+
+    @classmethod
+    def language(cls) -> Language:
+        """CUDA C++."""
+        from autotune.families.gpu import cuda_source
+        from autotune.families.gpu.cuda_kernels import kernels_of
+        from autotune.families.gpu.cuda_layout import laid_out
+        from autotune.families.languages import Language
+
+        return Language(
+            limits=LIMIT_NAMES,
+            check=cuda_source.check,
+            names=cuda_source.names,
+            reserved=cuda_source.reserved,
+            suffix=".cu",
+            own_operations=True,
+            epilogue=cuda_source.epilogue,
+            lay_out=laid_out,
+            headers=True,
+            kernels=kernels_of,
+            launched=True,
+            mapped=True,
+        )
+
+    @classmethod
+    def found(cls) -> Found | None:
+        """The GPUs that are here."""
+        seen = presence.look()
+        return Found(
+            "GPUs",
+            tuple(asdict(gpu) | {"usable": seen.usable} for gpu in seen.gpus),
+            tuple(map(str, seen.gpus)),
+            seen.missing or "",
+        )
+
+    def export(self, exportable: Exportable, form: str) -> Exported:
+        """Source, binary, and a launcher for the driver's API."""
+        from autotune.gpu.nvidia.exporting import export
+
+        return export(exportable, form)
+
+    @classmethod
+    def described_devices(cls) -> Sequence[str]:
+        """The known GPUs."""
+        from autotune.gpu.nvidia.known_gpus import known_gpus
+
+        return tuple(known_gpus())
+
+    @classmethod
+    def examine(cls) -> Iterator[Check]:
+        """The GPUs, their driver, and what compiles and runs kernels."""
+        from autotune.gpu.nvidia.examining import examine
+
+        return examine()
+
+
+class NumbaCudaTarget(CudaTarget):
+    """Emitted Numba source on an NVIDIA GPU: another compiler, the same device and launches."""
+
+    name: ClassVar[str] = "numba-cuda"
+
+    @classmethod
+    def language(cls) -> Language:
+        """Python for Numba-CUDA; its templates share a signature of their own."""
+        from autotune.families.languages import Language
+        from autotune.families.python_source import check_module
+
+        return Language(
+            limits=LIMIT_NAMES,
+            check=check_module,
+            launched=True,
+            runtime=False,
+            settings=numba_settings,
+        )
+
+    def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:
+        """As for CUDA, with this target's compiler beside the other."""
+        from autotune.gpu.nvidia.numba_compiler import toolchain
+
+        device = super().device(problem, name)
+        if not device.toolchain:  # it is not here
+            return device
+        settings = {SETTINGS: said} if (said := numba_settings()) else {}
+        return replace(device, toolchain={**device.toolchain, **toolchain(), **settings})
+
+    def evaluator(self, work: Work, beside: Evaluator | None = None) -> Evaluator:
+        """As for CUDA.
+
+        Raises:
+            MissingDependencyError: Numba-CUDA, NVVM or nvJitLink is missing.
+        """
+        from autotune.gpu.nvidia.numba_compiler import check_numba
+
+        check_numba()
+        return super().evaluator(work, beside)
+
+    @classmethod
+    def examine(cls) -> Iterator[Check]:
+        """This target's compiler; the rest is that of target cuda."""
+        from autotune.gpu.nvidia.examining import examine_numba
+
+        return examine_numba()

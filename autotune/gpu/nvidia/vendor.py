@@ -1,0 +1,82 @@
+"""NVIDIA, as `autotune.gpu.vendor.Vendor` describes a vendor."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from typing import TYPE_CHECKING, Any
+
+from autotune.core.errors import MissingDependencyError
+from autotune.gpu.nvidia import presence
+from autotune.gpu.nvidia.compilers import COMPILERS
+from autotune.gpu.nvidia.device import described, load_driver, read_gpu, visible_device
+from autotune.gpu.nvidia.nvml import GpuMonitor
+from autotune.gpu.nvidia.nvrtc import check_driver
+
+if TYPE_CHECKING:
+    from autotune.core.device import Device
+    from autotune.gpu.interface import Driver, Stream
+    from autotune.gpu.vendor import Blas
+    from autotune.operations.problem import Problem
+
+
+def has_pycuda() -> bool:
+    """Is PyCUDA installed? It may not start."""
+    try:
+        return importlib.util.find_spec("pycuda.driver") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+class Nvidia:
+    """See `autotune.gpu.vendor.Vendor`."""
+
+    compilers = COMPILERS
+    support_target = "cuda"
+    monitor = GpuMonitor
+    read_gpu = staticmethod(read_gpu)
+    described = staticmethod(described)
+
+    def driver(self) -> Driver:
+        """PyCUDA's where it is installed, else the bindings'.
+
+        Raises:
+            MissingDependencyError: the driver or its bindings are missing, or PyCUDA is installed
+                and does not start.
+        """
+        load_driver()  # says clearly what is wrong where there is no driver
+        module = "pycuda_driver" if has_pycuda() else "bindings"
+        try:
+            made: Driver = importlib.import_module(f"autotune.gpu.nvidia.{module}").make()
+        except ImportError as error:
+            reason = " ".join(str(error).split())
+            raise MissingDependencyError(
+                f"PyCUDA is installed and does not start ({reason}): install it again, or pip "
+                "uninstall pycuda, since it is not needed"
+            ) from error
+        return made
+
+    def is_usable(self) -> bool:
+        """See `Vendor.is_usable`; a warning says, once, why a GPU that is here is not used."""
+        return presence.is_usable()
+
+    def check(self, device: Device) -> None:
+        """See `Vendor.check`."""
+        major, minor = device.toolchain["cuda"].split(".")
+        check_driver((int(major), int(minor)))
+
+    def alone(self, device: Device) -> dict[str, str]:
+        """See `Vendor.alone`."""
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        ordinal = int(device.state.get("ordinal", "0"))
+        return {"CUDA_VISIBLE_DEVICES": visible_device(ordinal, visible)}
+
+    def blas(self, problem: Problem, stream: Stream) -> Blas | None:
+        """See `Vendor.blas`."""
+        from autotune.gpu.nvidia.cublas import vendor_of
+
+        return vendor_of(problem, stream)
+
+
+NVIDIA: Any = Nvidia()
