@@ -1,0 +1,52 @@
+"""The documentation stays small, and what its pages name is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from build_site import LINK, ROOT, pages
+
+PAGES = list(pages())
+FILE = re.compile(
+    r"`((?:autotune|benchmarks|docs|examples|search_spaces|templates|tests)/[\w./-]+)`"
+)
+
+
+def words(page: Path) -> int:
+    return len(page.read_text(encoding="utf-8").split())
+
+
+def named(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def test_there_are_few_pages_and_few_words() -> None:
+    assert len(PAGES) <= 26
+    assert sum(map(words, PAGES)) <= 45_000
+
+
+def test_every_page_is_linked_from_the_first() -> None:
+    linked = {
+        (ROOT / target).resolve() for target in LINK.findall((ROOT / "README.md").read_text())
+    }
+    assert {named(page) for page in PAGES if page not in linked} == {"README.md"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_files_that_a_page_names_are_there(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    missing = [name for name in FILE.findall(text) if not (ROOT / name).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_lines_are_wrapped(page: Path) -> None:
+    prose = re.sub(
+        r"```.*?```|<!-- .*? -->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL
+    )
+    lines = [
+        line for line in prose.splitlines() if not line.startswith(("|", "    ", "`python", "["))
+    ]
+    assert [line for line in lines if len(line) > 99] == []
