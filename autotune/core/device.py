@@ -3,8 +3,6 @@
 Nothing here touches hardware; the evaluators read the live device and fill these in.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json
@@ -13,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from autotune.core.checks import Line, Scalars
 from autotune.core.errors import InputError
 
 SETTINGS = "settings"
@@ -37,9 +36,9 @@ class DeviceFingerprint:
         fields: everything that makes two devices different for tuning, as JSON scalars.
     """
 
-    kind: str
-    name: str
-    fields: Mapping[str, str | int | float] = field(hash=False)
+    kind: Line
+    name: Line
+    fields: Scalars = field(hash=False)
 
     @property
     def digest(self) -> str:
@@ -52,7 +51,7 @@ class DeviceFingerprint:
         name = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
         return f"{self.kind}-{name}-{self.digest[:8]}"
 
-    def likeness(self, other: DeviceFingerprint) -> int:
+    def likeness(self, other: "DeviceFingerprint") -> int:
         """How much two devices have in common: fields that agree, and the name."""
         same = sum(other.fields.get(name) == value for name, value in self.fields.items())
         return same + (self.name == other.name)

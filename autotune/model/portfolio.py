@@ -1,26 +1,32 @@
 """A portfolio: the programs that serve every shape on a device, and what each shape takes them."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Annotated, TypeAlias
 
+from msgspec import Meta
+
+from autotune.core.checks import AnyLine, Line, Sha256, Texts, Whole
+from autotune.core.configuration import Configuration
+from autotune.core.device import DeviceFingerprint
 from autotune.core.errors import SpaceError
 from autotune.core.printable import shown
+from autotune.families.family import KernelFamily
 from autotune.model.units import free_parameters
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from autotune.core.configuration import Configuration
-    from autotune.core.device import DeviceFingerprint
-    from autotune.families.family import KernelFamily
 
 LARGEST = 64
 """Programs that a portfolio has at most, of all layouts together."""
 
 PLAIN = "nn"
 """The layout that others are taken to be like, where nothing else is known of them."""
+
+# Prices are nanoseconds as a rule. Above such bounds a sum of them is no finite time.
+Price: TypeAlias = Annotated[float, Meta(ge=0, le=1.0)]
+Spread: TypeAlias = Annotated[float, Meta(ge=0, le=10.0)]
+Loss: TypeAlias = Annotated[float, Meta(ge=0, le=1e3)]
+Products: TypeAlias = Annotated[float, Meta(ge=0, le=1e60)]
+Resident: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 16)]
+Threads: TypeAlias = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +66,19 @@ class Entry:
         support: SHA-256 of the kernel that copies operands for it; None where nothing is copied.
     """
 
-    family: str
-    family_digest: str
-    layout: str
+    family: Line
+    family_digest: Line
+    layout: Line
     configuration: Configuration
-    free: tuple[str, ...]
-    calls: tuple[tuple[int, ...], ...]
-    resident: int
-    prices: tuple[float, ...]
-    spread: float
-    measured: int
-    largest: float = 0.0
-    binary: str | None = None
-    support: str | None = None
+    free: tuple[Line, ...]
+    calls: tuple[tuple[Whole, ...], ...]
+    resident: Resident
+    prices: tuple[Price, ...]
+    spread: Spread
+    measured: Whole
+    largest: Products = 0.0
+    binary: Sha256 | None = None
+    support: Sha256 | None = None
 
     @property
     def key(self) -> Key:
@@ -103,20 +109,20 @@ class Portfolio:
         created: when, in UTC.
     """
 
-    operation: str
-    target: str
+    operation: Line
+    target: Line
     fingerprint: DeviceFingerprint
-    dtype: str
-    out_dtype: str
-    accuracy: str
-    threads: int | None
-    architecture: str
-    toolchain: Mapping[str, str]
+    dtype: Line
+    out_dtype: Line
+    accuracy: Line
+    threads: Threads | None
+    architecture: AnyLine
+    toolchain: Texts
     entries: tuple[Entry, ...]
-    families: Mapping[str, tuple[float, ...]]
-    shapes: int
-    loss: float
-    created: str
+    families: Mapping[Line, tuple[Price, ...]]
+    shapes: Whole
+    loss: Loss
+    created: Line
 
 
 def check_entry(entry: Entry, family: KernelFamily) -> None:

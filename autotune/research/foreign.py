@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autotune.core import checks
 from autotune.core.printable import shown
 from autotune.core.statistics import median
 from autotune.research.objective import TIME, is_time, no_time, time_unit
 from autotune.research.space import Entry, Recording
-from autotune.store import checks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

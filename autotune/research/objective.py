@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from autotune.store import checks
+from autotune.core import checks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

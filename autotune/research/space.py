@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from autotune.core import checks
 from autotune.core.configuration import Candidate, Configuration, Value
 from autotune.core.errors import InputError
 from autotune.core.printable import shown
 from autotune.space import SearchSpace, SpaceUnion
 from autotune.space.listed import ConfigurationList
-from autotune.store import checks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -9,13 +9,14 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from autotune.core import checks
 from autotune.core.errors import AutotuneError, InputError
 from autotune.core.measurement import Outcome
 from autotune.core.paths import CacheLocations
 from autotune.research.objective import replayed_unit
 from autotune.research.space import Entry, RecordedSpace, Recording
 from autotune.search.reading import read_study
-from autotune.store import TuningCache, checks
+from autotune.store import TuningCache
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

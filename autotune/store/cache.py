@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from autotune.core import checks
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.errors import CacheError, InputError, UnknownNameError
 from autotune.core.measurement import Measurement, Outcome
-from autotune.store import checks, schema, strict_json
+from autotune.store import schema, strict_json
 from autotune.store.interchange import without_binaries
 from autotune.store.portfolio import portfolio_document, read_portfolio
 from autotune.store.record import TuningRecord
@@ -467,11 +468,14 @@ def _stored(row: tuple[Any, ...]) -> StoredMeasurement:
         checks.mapping("problem", json.loads(problem)),
         target,
         Candidate(
-            family, Configuration(checks.scalars("configuration", json.loads(configuration)))
+            family,
+            Configuration(
+                checks.checked(json.loads(configuration), checks.Scalars, "configuration")
+            ),
         ),
         Measurement(
             Outcome(outcome),
-            None if median_s is None else checks.number("median_s", median_s),
+            None if median_s is None else checks.checked(median_s, checks.Positive, "median_s"),
             None if low_s is None else checks.interval("interval_s", (low_s, high_s)),
             repeats,
             error,

@@ -11,11 +11,12 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from autotune.core import checks
 from autotune.core.errors import CacheError, InputError
 from autotune.core.reading import open_regular
 from autotune.core.writing import deliver
 from autotune.model.portfolio import Portfolio
-from autotune.store import checks, strict_json
+from autotune.store import strict_json
 from autotune.store.portfolio import portfolio_document, read_portfolio
 from autotune.store.record import TuningRecord
 

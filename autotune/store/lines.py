@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from autotune.core import session
+from autotune.core.checks import checked
+from autotune.core.device import DeviceFingerprint
 from autotune.core.errors import InputError
 from autotune.core.reading import open_regular
 from autotune.model.portfolio import Portfolio
 from autotune.store import strict_json
 from autotune.store.interchange import LINE_LIMIT, parse_line, placed_lines
-from autotune.store.record import TuningRecord, read_fingerprint
+from autotune.store.record import TuningRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -174,7 +176,8 @@ def _said(line: str) -> tuple[Kind, Key | None]:
 
 @functools.lru_cache(maxsize=1024)
 def _fingerprint(text: str) -> str:
-    return read_fingerprint(strict_json.parse(text)).digest
+    fingerprint: DeviceFingerprint = checked(strict_json.parse(text), DeviceFingerprint)
+    return fingerprint.digest
 
 
 _name = functools.lru_cache(maxsize=1024)(json.loads)

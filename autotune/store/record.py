@@ -1,23 +1,23 @@
 """Tuning records: one winner, everything it depends on, and what it took to find it."""
 
-from __future__ import annotations
-
 import hashlib
-import re
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, TypeAlias
 
+from msgspec import Meta, Struct
+
+from autotune.core import checks
+from autotune.core.checks import AnyLine, Line, NotNegative, Positive, RecordId, Whole
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.device import DeviceFingerprint
 from autotune.core.errors import InputError
 from autotune.core.printable import shown
 from autotune.core.statistics import WIDE, half_width
 from autotune.operations.problem import OPERATIONS
-from autotune.store import checks, strict_json
+from autotune.store import strict_json
 from autotune.store.binary import BinaryRecord
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 FORMAT = 1
 """Version of a record's JSON. Keys may be added within a version; the id never covers those."""
@@ -27,6 +27,8 @@ IN_CALLS = "calls"
 
 RecordKey: TypeAlias = tuple[str, str, str, str]
 """Fingerprint digest, operation, problem (one line of JSON), target: what a lookup asks for."""
+
+RecordIds: TypeAlias = Annotated[tuple[RecordId, ...], Meta(max_length=16)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +41,17 @@ class BaselineRecord:
         ratio: the winner's speed relative to it: its median over the winner's.
     """
 
-    name: str
-    median_s: float
-    ratio: float
+    name: Line
+    median_s: Positive
+    ratio: Positive
 
     def __post_init__(self) -> None:
-        _set(self, "name", checks.text("baseline.name", self.name))
-        _set(self, "median_s", checks.number("baseline.median_s", self.median_s))
-        _set(self, "ratio", checks.number("baseline.ratio", self.ratio))
+        _make_floats(self, "median_s", "ratio")
 
 
 @dataclass(frozen=True, slots=True)
 class EffortRecord:
-    """What finding the winner cost.
+    """The cost of finding the winner.
 
     Attributes:
         trials: configurations tried.
@@ -60,17 +60,46 @@ class EffortRecord:
         seed: its seed; None when it had none.
     """
 
-    trials: int
-    seconds: float
-    sampler: str
-    seed: int | None = None
+    trials: Whole
+    seconds: NotNegative
+    sampler: Line
+    seed: Whole | None = None
 
     def __post_init__(self) -> None:
-        _set(self, "trials", checks.count("effort.trials", self.trials))
-        _set(self, "seconds", checks.number("effort.seconds", self.seconds, zero=True))
-        _set(self, "sampler", checks.text("effort.sampler", self.sampler))
-        if self.seed is not None:
-            _set(self, "seed", checks.count("effort.seed", self.seed))
+        _make_floats(self, "seconds")
+
+
+class _Document(Struct, kw_only=True):
+    """A record as JSON has it."""
+
+    operation: Line
+    problem: Mapping[Line, checks.Scalar | None]
+    target: Line
+    family_digest: Line
+    space_digest: Line
+    median_s: Positive
+    interval_s: tuple[Positive, Positive]
+    gflops: Positive
+    ties: Whole
+    toolchain: checks.Texts
+    state: checks.Texts
+    version: Line
+    created: Line
+    fingerprint: DeviceFingerprint
+    family: Line
+    configuration: Configuration
+    baseline: BaselineRecord | None
+    effort: EffortRecord
+    binary: Any = None
+    noise: AnyLine = ""
+    beat: RecordIds = ()
+    lost_to: RecordIds = ()
+
+
+_MEASURED = _Document.__struct_fields__[:13]
+"""Fields that are the same in Python and in JSON, and that the id is over."""
+
+_LATER = ("noise", "beat", "lost_to")
 
 
 class _Summed:
@@ -135,26 +164,18 @@ class TuningRecord(_Summed):
     lost_to: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("operation", "target", "family_digest", "space_digest", "version"):
-            _set(self, name, checks.text(name, getattr(self, name)))
-        for name in ("median_s", "gflops"):
-            _set(self, name, checks.number(name, getattr(self, name)))
-        for name in ("toolchain", "state"):
-            _set(self, name, checks.texts(name, getattr(self, name)))
-        _set(self, "interval_s", checks.interval("interval_s", self.interval_s))
-        _set(self, "ties", checks.count("ties", self.ties))
-        _set(self, "created", checks.moment("created", self.created))
-        _set(self, "problem", _problem(self.operation, self.problem))
-        read_fingerprint(self.fingerprint.key())
-        checks.text("family", self.candidate.family)
-        checks.scalars("configuration", self.candidate.configuration)
-        _set(self, "noise", checks.text("noise", self.noise, empty=True))
-        for name in ("beat", "lost_to"):
-            _set(self, name, _ids(name, getattr(self, name)))
+        _make_floats(self, "median_s", "gflops")
+        _set(self, "interval_s", checks.interval("$.interval_s", self.interval_s))
+        read: _Document = checks.checked(self._content() | self._beside(), _Document)
+        for name in (*_MEASURED, *_LATER):
+            _set(self, name, getattr(read, name))
+        _set(self, "created", checks.moment("$.created", self.created))
+        if self.operation in OPERATIONS:
+            OPERATIONS[self.operation].problem_from_key(self.problem)
 
     @property
     def key(self) -> RecordKey:
-        """What a lookup asks for; the best record of a key serves (`store.ranking`)."""
+        """The key that a lookup asks for; the best record of a key serves (`store.ranking`)."""
         problem = strict_json.canonical(dict(self.problem))
         return self.fingerprint.digest, self.operation, problem, self.target
 
@@ -206,16 +227,11 @@ class TuningRecord(_Summed):
     def to_json(self) -> dict[str, Any]:
         """The record as a JSON-able document."""
         own, every = self._sums()
-        return {
-            "format": FORMAT,
-            "id": own,
-            **self._content(),
-            **self._beside(),
-            "digest": every,
-        }
+        about = {"format": FORMAT, "id": own}
+        return {**about, **self._content(), **self._beside(), "digest": every}
 
     @classmethod
-    def from_json(cls, document: object) -> TuningRecord:
+    def from_json(cls, document: object) -> "TuningRecord":
         """Rebuild a record from `to_json`; keys that are not known are left out.
 
         The document's id and digest may be absent; if they are there they must be those of the
@@ -225,24 +241,16 @@ class TuningRecord(_Summed):
             InputError: another format version, a missing key, a field of the wrong type or out
                 of range, or an id or a digest that is not that of the content.
         """
-        fields = checks.mapping("a record", document)
-        version = checks.required(fields, "format")
-        if type(version) is not int or version != FORMAT:
-            raise InputError(
-                f"record format must be {FORMAT}, got {shown(version)}: "
-                "a newer autotune wrote it, upgrade autotune"
-            )
-        own = {name: checks.required(fields, name) for name in _PLAIN}
+        remedy = "a newer autotune wrote it, upgrade autotune"
+        fields = checks.versioned("record", document, FORMAT, remedy)
+        read: _Document = checks.checked(fields, _Document)
         record = cls(
-            fingerprint=read_fingerprint(checks.required(fields, "fingerprint")),
-            candidate=_candidate(fields),
-            baseline=_baseline(checks.required(fields, "baseline")),
-            effort=_effort(checks.required(fields, "effort")),
-            binary=_binary(fields.get("binary")),
-            noise=fields.get("noise", ""),
-            beat=_listed("beat", fields.get("beat", [])),
-            lost_to=_listed("lost_to", fields.get("lost_to", [])),
-            **own,
+            fingerprint=read.fingerprint,
+            candidate=Candidate(read.family, read.configuration),
+            binary=None if read.binary is None else BinaryRecord.from_json(read.binary),
+            baseline=read.baseline,
+            effort=read.effort,
+            **{name: getattr(read, name) for name in (*_MEASURED, *_LATER)},
         )
         for name, right in zip(("id", "digest"), record._sums(), strict=True):
             if fields.get(name, right) != right:
@@ -253,7 +261,7 @@ class TuningRecord(_Summed):
         return record
 
     def _beside(self) -> dict[str, Any]:
-        """Of what is not measured, or was seen in one run."""
+        """The fields that were not measured, or were seen in one run."""
         return {
             "binary": None if self.binary is None else self.binary.to_json(),
             "noise": self.noise,
@@ -263,103 +271,23 @@ class TuningRecord(_Summed):
 
     def _content(self) -> dict[str, Any]:
         return {
-            **_fields(self, _PLAIN),
+            **{name: getattr(self, name) for name in _MEASURED},
             "interval_s": list(self.interval_s),
             "fingerprint": self.fingerprint.key(),
             "family": self.candidate.family,
             "configuration": dict(self.candidate.configuration),
-            "baseline": _fields(self.baseline, _BASELINE) if self.baseline else None,
-            "effort": _fields(self.effort, _EFFORT),
+            "baseline": asdict(self.baseline) if self.baseline else None,
+            "effort": asdict(self.effort),
         }
 
 
-_PLAIN = (
-    "operation",
-    "problem",
-    "target",
-    "family_digest",
-    "space_digest",
-    "median_s",
-    "interval_s",
-    "gflops",
-    "ties",
-    "toolchain",
-    "state",
-    "version",
-    "created",
-)
-"""Fields that are the same in Python and in JSON."""
-_BASELINE = ("name", "median_s", "ratio")
-_EFFORT = ("trials", "seconds", "sampler", "seed")
-_ID = re.compile("[0-9a-f]{12}")
-_IDS_LIMIT = 16
-
-
-def _problem(operation: str, value: object) -> dict[str, Any]:
-    problem = checks.mapping("problem", value)
-    for name, item in problem.items():
-        if item is not None:
-            checks.scalar(f"problem.{name}", item)
-    if operation in OPERATIONS:
-        OPERATIONS[operation].problem_from_key(problem)
-    return dict(problem)
-
-
-def read_fingerprint(value: object) -> DeviceFingerprint:
-    """A fingerprint from its key.
-
-    Raises:
-        InputError: a key is missing or of the wrong type.
-    """
-    fields = checks.mapping("fingerprint", value)
-    return DeviceFingerprint(
-        kind=checks.text("fingerprint.kind", checks.required(fields, "kind")),
-        name=checks.text("fingerprint.name", checks.required(fields, "name")),
-        fields=checks.scalars("fingerprint.fields", checks.required(fields, "fields")),
-    )
-
-
-def _candidate(fields: Mapping[str, Any]) -> Candidate:
-    configuration = checks.required(fields, "configuration")
-    return Candidate(
-        family=checks.required(fields, "family"),
-        configuration=Configuration(checks.mapping("configuration", configuration)),
-    )
-
-
-def _baseline(value: object) -> BaselineRecord | None:
-    if value is None:
-        return None
-    fields = checks.mapping("baseline", value)
-    return BaselineRecord(**{name: checks.required(fields, name) for name in _BASELINE})
-
-
-def _binary(value: object) -> BinaryRecord | None:
-    return None if value is None else BinaryRecord.from_json(value)
-
-
-def _listed(name: str, value: object) -> tuple[Any, ...]:
-    if not isinstance(value, list):
-        raise InputError(f"{name} must be a list of record ids, got {value!r:.40}")
-    return tuple(value)
-
-
-def _ids(name: str, ids: tuple[object, ...]) -> tuple[str, ...]:
-    if len(ids) > _IDS_LIMIT:
-        raise InputError(f"{name} must have {_IDS_LIMIT} record ids at most, got {len(ids)}")
-    for id_ in ids:
-        if not isinstance(id_, str) or not _ID.fullmatch(id_):
-            raise InputError(f"{name} must hold record ids of 12 hex digits, got {id_!r:.40}")
-    return tuple(map(str, ids))
-
-
-def _effort(value: object) -> EffortRecord:
-    fields = checks.mapping("effort", value)
-    return EffortRecord(**{name: checks.required(fields, name) for name in _EFFORT})
-
-
-def _fields(instance: object, names: Iterable[str]) -> dict[str, Any]:
-    return {name: getattr(instance, name) for name in names}
+def _make_floats(instance: object, *names: str) -> None:
+    """Make numbers of all kinds floats of Python; what is no number is refused later."""
+    for name in names:
+        value = getattr(instance, name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            with suppress(OverflowError):
+                _set(instance, name, float(value))
 
 
 def _set(instance: object, name: str, value: object) -> None:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
+from autotune.core.checks import utc_now
 from autotune.core.deadline import Deadline
 from autotune.model import LARGEST, Portfolio, Sizes, build, is_modelled, with_calls
 from autotune.operations.problem import Gemm
 from autotune.store import BinaryRecord
-from autotune.store.checks import utc_now
 from autotune.surveying.queue import Until
 from autotune.surveying.sampling import Range, draw_problems
 from autotune.surveying.survey import EFFORT, Survey
