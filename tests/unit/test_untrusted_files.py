@@ -22,7 +22,7 @@ from autotune.core.toml_table import LARGEST_FILE, Table
 from autotune.families.reading import read_family
 from autotune.families.rendering import render
 from autotune.families.templating import template_digest
-from autotune.gpu.nvidia.device import known_gpus
+from autotune.gpu.nvidia import known_gpus
 from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.research import read_recorded
 from autotune.runtime.shape_list import LONGEST_LINE, read_shapes
