@@ -2,7 +2,7 @@
 
 Pages lie where they belong (`docs/`, and `README.md` files beside what they describe), and link to
 each other as they do in the repository. A site generator wants one folder: this lays out a copy of
-all pages, and of what they link to, as they lie here, so that every relative link stays right.
+all pages, and of what they link to, as they lie here. A name of the API gets a page of its own.
 
     python docs/site/build_site.py --output site
 """
@@ -19,12 +19,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from laying_out import told_apart, write_api
-
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = Path(__file__).with_name("zensical.toml")
 FOLDERS = ("docs", "search_spaces", "templates")
 LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
+_NAME = re.compile(r"^::: (\S+)\n((?:    .*\n)*)\n?", re.MULTILINE)
+_SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
 
 
 def pages(root: Path = ROOT) -> Iterator[Path]:
@@ -45,12 +45,46 @@ def linked(page: Path) -> Iterator[Path]:
 def lay_out(folder: Path) -> None:
     """Copy the pages, and what they link to, as they lie in the repository."""
     found = list(pages())
-    for file in {*found, *(each for page in found for each in linked(page))}:
+    for file in {*found, *(target for page in found for target in linked(page))}:
         copy = folder / file.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, copy)
-        if file.suffix == ".md":
-            copy.write_text(told_apart(file.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def write_api(folder: Path, source: Path) -> list[str]:
+    """Give each name of the API a page of its own, and the API's page a list of them.
+
+    Args:
+        folder: the copy of the pages.
+        source: where the package is.
+
+    Returns:
+        Lines for the navigation: the sections of the API's page with their names.
+    """
+    import griffe  # late: of the documentation's tools, which tests of pages do without
+
+    package = griffe.load("autotune", search_paths=[source], resolve_aliases=True)
+    page = folder / "docs" / "api.md"
+    text, navigation = page.read_text(encoding="utf-8"), []
+    for section in re.split(r"^(?=## )", text, flags=re.MULTILINE):
+        title = _SECTION.match(section)
+        entries = []
+        for found in _NAME.finditer(section):
+            name = found[1].removeprefix("autotune.")
+            last = name.rpartition(".")[2]
+            # `kernel` and `Kernel` would be one file where case does not count.
+            file = f"{last if last.islower() else f'{last}-class'}.md"
+            place = page.with_suffix("") / file
+            place.parent.mkdir(exist_ok=True)
+            place.write_text(found[0], encoding="utf-8")
+            docstring = package[name].docstring
+            says = docstring.value.partition("\n")[0] if docstring else ""
+            text = text.replace(found[0], f"- [`{found[1]}`](api/{file}): {says}\n")
+            entries.append(f'{{ "{last}" = "docs/api/{file}" }}')
+        if title and entries:
+            navigation.append(f'{{ "{title[1]}" = [{", ".join(entries)}] }},')
+    page.write_text(text, encoding="utf-8")
+    return navigation
 
 
 def build(output: Path) -> subprocess.CompletedProcess[str]:
@@ -63,15 +97,11 @@ def build(output: Path) -> subprocess.CompletedProcess[str]:
         python = f'{{ "Python" = [ {{ "Overview" = "docs/api.md" }},\n{names}] }}'
         text = CONFIGURATION.read_text(encoding="utf-8").replace(overview, python)
         (workplace / CONFIGURATION.name).write_text(text, encoding="utf-8")
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]  # for mkdocstrings
         done = subprocess.run(
             [sys.executable, "-m", "zensical", "build", "--strict"],
             cwd=workplace,
-            # Where mkdocstrings finds the package, whatever is installed.
-            env={
-                **os.environ,
-                "NO_COLOR": "1",
-                "PYTHONPATH": os.pathsep.join([str(ROOT), *_python_path()]),
-            },
+            env={**os.environ, "NO_COLOR": "1", "PYTHONPATH": os.pathsep.join(paths)},
             capture_output=True,
             text=True,
             check=False,
@@ -79,10 +109,6 @@ def build(output: Path) -> subprocess.CompletedProcess[str]:
         if done.returncode == 0:
             shutil.copytree(workplace / "site", output)
     return done
-
-
-def _python_path() -> list[str]:
-    return [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
 
 
 def main() -> int:

@@ -12,7 +12,6 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from build_site import ROOT, build, pages
-from laying_out import told_apart
 
 import autotune
 
@@ -88,15 +87,6 @@ def test_every_name_of_the_api_has_a_page_with_a_wrapped_signature(site: Path) -
         for signature in re.findall(r'<div class="doc-signature.*?</div>', page, re.DOTALL):
             lines = html.unescape(re.sub("<[^>]+>", "", signature)).splitlines()
             assert max(map(len, lines)) <= 88, (name, lines)
-
-
-def test_headings_of_a_page_are_told_apart(site: Path) -> None:
-    for path in (site / "docs" / "results").rglob("index.html"):
-        found = re.findall(r"<h[2-4] id=.*?</h[2-4]>", path.read_text(), re.DOTALL)
-        titles = [re.sub("<[^>]+>", "", each) for each in found]
-        assert len(set(titles)) == len(titles), path
-    twice = told_apart("# A\n## B\n### C\n## D\n### C\n```\n### C\n```")
-    assert twice == "# A\n## B\n### C (B) {#c}\n## D\n### C (D)\n```\n### C\n```"
 
 
 def anchors(built: dict[Path, Page], path: Path) -> set[str]:

@@ -18,6 +18,12 @@ def words(page: Path) -> int:
     return len(page.read_text(encoding="utf-8").split())
 
 
+def prose(page: Path) -> str:
+    """The text of a page without blocks of code and comments."""
+    text = page.read_text(encoding="utf-8")
+    return re.sub(r"```.*?```|<!-- .*? -->", "", text, flags=re.DOTALL)
+
+
 def named(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
@@ -36,17 +42,17 @@ def test_every_page_is_linked_from_the_first() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_files_that_a_page_names_are_there(page: Path) -> None:
-    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    missing = [name for name in FILE.findall(text) if not (ROOT / name).exists()]
+    missing = [name for name in FILE.findall(prose(page)) if not (ROOT / name).exists()]
     assert not missing
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_lines_are_wrapped(page: Path) -> None:
-    prose = re.sub(
-        r"```.*?```|<!-- .*? -->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL
-    )
-    lines = [
-        line for line in prose.splitlines() if not line.startswith(("|", "    ", "`python", "["))
-    ]
-    assert [line for line in lines if len(line) > 99] == []
+    lines = [line for line in prose(page).splitlines() if len(line) > 99]
+    assert [line for line in lines if not line.startswith(("|", "    ", "`python", "["))] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_headings_of_a_page_differ(page: Path) -> None:
+    headings = re.findall(r"^#{1,6} (.+)$", prose(page), re.MULTILINE)
+    assert len(set(headings)) == len(headings)
