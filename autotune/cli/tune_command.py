@@ -59,6 +59,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="NAME",
         help="auto, tpe, gp, cmaes, nsga2, random, exhaustive or a dotted path (default auto)",
     )
+    search.add_argument(
+        "--objective",
+        metavar="NAME",
+        help="what kernels are compared by: time, throughput, energy or error (default time)",
+    )
     search.add_argument("--seed", type=int, default=0, metavar="N", help="default 0")
     search.add_argument("--study", metavar="NAME", help="name of the study; an old one goes on")
     run_options(search)
@@ -143,6 +148,7 @@ def _tune(args: argparse.Namespace, problem: Problem, target: Target) -> TuneRes
             storage=args.storage,
             study=args.study,
             workers=args.workers,
+            objective=args.objective,
             progress=None if args.quiet else line,
         )
     finally:

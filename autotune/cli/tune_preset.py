@@ -95,6 +95,7 @@ def _preset(args: argparse.Namespace) -> TuningPreset:
         "ranks",
         "operands",
         "study",
+        "objective",
     ):
         if (value := getattr(args, option)) is not None:
             given = f"--{option.replace('_', '-')} {value!s}"

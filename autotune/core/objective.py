@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from autotune.core.errors import InputError
 
 if TYPE_CHECKING:
-    from autotune.core.measurement import Series
+    from autotune.core.measurement import Measurement, Series
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,11 @@ class Objective:
         if self.better == "lower":
             return score
         return 1 / score if score > 0 else math.inf
+
+    def cost_of(self, measurement: Measurement) -> float | None:
+        """Cost of a measurement; None where this objective did not score it."""
+        score = measurement.score
+        return None if score is None or measurement.objective != self.name else self.cost(score)
 
 
 def _median(series: Series, observed: Mapping[str, float]) -> float:

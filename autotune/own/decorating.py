@@ -29,7 +29,7 @@ _SUFFIXES = {"cpu": ".py.j2", "cuda": ".cu.j2"}
 Headers: TypeAlias = "Callable[..., str]"
 """Puts the headers that a text includes in quotes into it."""
 
-_OPTIONS = ("sampler", "storage", "seed", "workers", "effort", "progress")
+_OPTIONS = ("sampler", "storage", "seed", "workers", "effort", "objective", "progress")
 """Options of `autotune.tune` that a kernel's definition may have."""
 
 

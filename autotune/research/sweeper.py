@@ -89,6 +89,7 @@ def sweep(
     study: str | None = None,
     workers: int | None = None,
     effort: Effort | None = None,
+    objective: str | None = None,
     racing: bool = False,
     progress: Watcher | None = None,
     **options: Any,
@@ -113,6 +114,8 @@ def sweep(
         study: name of the study; None derives one from problem, target, device and space.
         workers: processes that compile, at least 1; None uses every core.
         effort: how long and how exactly to measure; None takes the default.
+        objective: what kernels are compared by: "time", "throughput", "energy", "error" or
+            another package's (`autotune.core.objective`); None takes the effort's.
         racing: whether to abandon what is far behind the best so far; its times are then those
             of its first runs. Without, what was abandoned before in the study is measured again.
         progress: called whenever something has moved.
@@ -132,6 +135,7 @@ def sweep(
         study=study,
         workers=workers,
         effort=effort,
+        objective=objective,
         racing=racing,
         finals=False,
         progress=progress,

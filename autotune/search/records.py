@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 MEASUREMENT = "measurement"
-"""Trial attribute: the measurement's numbers. The median is the trial's value as well."""
+"""Trial attribute: the measurement's numbers. What it costs by the objective, which is the median
+where that is time, is the trial's value."""
 
 TIMED = (Outcome.OK, Outcome.ABANDONED)
 """Outcomes that come with a median."""
@@ -99,7 +100,7 @@ def measurement_of(trial: FrozenTrial) -> Measurement | None:
         or not isinstance(numbers, dict)
     ):
         return None
-    median = numbers.get("median_s") if trial.value is None else trial.value
+    median = numbers.get("median_s", trial.value)
     interval = numbers.get("interval_s")
     repeats = numbers.get("repeats", 0)
     error = numbers.get("error")

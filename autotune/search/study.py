@@ -8,6 +8,7 @@ import optuna
 from optuna.study import StudyDirection
 
 from autotune.core.errors import StudyError
+from autotune.core.objective import TIME, Objective
 from autotune.search.interrupts import deferred_interrupt
 from autotune.search.quiet import quiet
 from autotune.search.samplers import make_sampler
@@ -40,6 +41,7 @@ def open_study(
     seed: int = ...,
     prior: Sequence[Prior] = ...,
     subject: Subject | None = ...,
+    objective: Objective = ...,
 ) -> TuningStudy[Candidate]: ...
 @overload
 def open_study(
@@ -51,6 +53,7 @@ def open_study(
     seed: int = ...,
     prior: Sequence[Prior] = ...,
     subject: Subject | None = ...,
+    objective: Objective = ...,
 ) -> TuningStudy[Configuration]: ...
 
 
@@ -63,6 +66,7 @@ def open_study(
     seed: int = 0,
     prior: Sequence[Prior] = (),
     subject: Subject | None = None,
+    objective: Objective = TIME,
 ) -> TuningStudy[Candidate] | TuningStudy[Configuration]:
     """Create a study, or continue the one of that name.
 
@@ -75,6 +79,7 @@ def open_study(
         seed: for the sampler.
         prior: what is expected before anything is measured, see `make_sampler`.
         subject: what its trials are of; None where only the space matters.
+        objective: what trials cost by; the subject names it.
 
     Raises:
         StudyError: the storage cannot be read, or the study is of another space or subject, or
@@ -94,7 +99,7 @@ def open_study(
     except BaseException:
         close_storage(opened)
         raise
-    return TuningStudy(study, feasible, opened)
+    return TuningStudy(study, feasible, opened, objective)
 
 
 def _check(study: optuna.Study, digest: str, subject: Subject | None) -> None:

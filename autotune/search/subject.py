@@ -17,6 +17,7 @@ class Subject:
         target: the target's name.
         device: the device's name, for people.
         fingerprint: the digest of the device's fingerprint.
+        objective: the name of what trials cost by.
     """
 
     operation: str
@@ -24,6 +25,7 @@ class Subject:
     target: str
     device: str
     fingerprint: str
+    objective: str = "time"
 
     def key(self) -> dict[str, Any]:
         """Every field as JSON-able values."""
@@ -33,8 +35,9 @@ class Subject:
         """How a stored key differs, in words: "dtype is float32 there and float64 here"."""
         there = stored if isinstance(stored, Mapping) else {}
         problem = there.get("problem")
-        there = {**(problem if isinstance(problem, Mapping) else {}), **there}
+        there = {"objective": "time", **(problem if isinstance(problem, Mapping) else {}), **there}
         here = {"operation": self.operation, **self.problem, "target": self.target}
+        here["objective"] = self.objective
         found = [
             f"{name} is {there.get(name)} there and {value} here"
             for name, value in here.items()

@@ -14,6 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from autotune.core.errors import SpaceError, StudyError
 from autotune.core.measurement import Measurement, Outcome
+from autotune.core.objective import TIME, Objective
 from autotune.search.claims import INTERRUPTED, ORPHANED, Ledger, fail, orphans
 from autotune.search.feasible import FeasibleSampler, SpaceExhaustedError
 from autotune.search.interrupts import deferred_interrupt
@@ -64,12 +65,17 @@ class TuningStudy(Generic[PointT]):
     """
 
     def __init__(
-        self, study: optuna.Study, sampler: FeasibleSampler, storage: BaseStorage
+        self,
+        study: optuna.Study,
+        sampler: FeasibleSampler,
+        storage: BaseStorage,
+        objective: Objective = TIME,
     ) -> None:
         self.name: str = study.study_name
         self.optuna: optuna.Study = study
         self._sampler: FeasibleSampler = sampler
         self._storage: BaseStorage = storage
+        self._objective: Objective = objective
         self._running: dict[int, optuna.Trial] = {}
         self._heard: float = 0.0
         self._run: dict[str, Any] = {}
@@ -156,8 +162,8 @@ class TuningStudy(Generic[PointT]):
     def tell(self, proposal: Proposal[PointT], measurement: Measurement) -> bool:
         """Store what came of a proposal.
 
-        OK completes the trial and ABANDONED prunes it, both with the median in seconds as its
-        value; every other outcome fails it with its reason.
+        OK completes the trial and ABANDONED prunes it, both with the objective's cost as its
+        value, which is the median in seconds; every other outcome fails it with its reason.
 
         Returns:
             Whether it was stored; False when another worker had taken this one for dead and
@@ -177,9 +183,9 @@ class TuningStudy(Generic[PointT]):
         with self._storing():
             self._beat()
             try:
-                if measurement.outcome is Outcome.ABANDONED:
-                    assert measurement.median_s is not None
-                    trial.report(measurement.median_s, step=1)
+                cost = self._objective.cost_of(measurement)
+                if measurement.outcome is Outcome.ABANDONED and cost is not None:
+                    trial.report(cost, step=1)
                 for key, value in found.items():
                     trial.set_user_attr(key, value)
                 self._end(trial, measurement)
@@ -295,8 +301,9 @@ class TuningStudy(Generic[PointT]):
 
     def _end(self, trial: optuna.Trial | int, measurement: Measurement) -> None:
         """End a trial whose attributes are written."""
-        if measurement.outcome is Outcome.OK:
-            self.optuna.tell(trial, measurement.median_s)
+        cost = self._objective.cost_of(measurement)
+        if measurement.ok and cost is not None:
+            self.optuna.tell(trial, cost)
         else:
-            abandoned = measurement.outcome is Outcome.ABANDONED
+            abandoned = measurement.outcome is Outcome.ABANDONED and cost is not None
             self.optuna.tell(trial, state=TrialState.PRUNED if abandoned else TrialState.FAIL)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.core import arguments
 from autotune.core.errors import InputError
+from autotune.core.objective import TIME, Objective
 from autotune.core.paths import CacheLocations
 from autotune.core.version import __version__
 from autotune.families.catalog import load_families, select_families
@@ -191,7 +192,8 @@ class TuningContext(DeviceContext):
                 sampler=run.sampler,
                 seed=run.seed,
                 prior=prior,
-                subject=self.subject,
+                subject=self.subject_of(run.objective),
+                objective=run.objective,
             ) as study,
             self.evaluator(self.problem, run, beside) as evaluator,
         ):
@@ -200,15 +202,15 @@ class TuningContext(DeviceContext):
             self.keep(study.name, self.problem, study.measured())
             yield study, evaluator
 
-    @property
-    def subject(self) -> Subject:
-        """What the trials are of."""
+    def subject_of(self, objective: Objective = TIME) -> Subject:
+        """What trials by an objective are of."""
         return Subject(
             operation=self.problem.operation,
             problem=self.problem.key(),
             target=self.target.name,
             device=self.device.fingerprint.name,
             fingerprint=self.device.fingerprint.digest,
+            objective=objective.name,
         )
 
     @property

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from autotune.core.errors import OutOfTimeError, TuningFailedError
 from autotune.core.measurement import Measurement, Outcome
+from autotune.core.objective import TIME, Objective
 from autotune.core.statistics import median_interval
 from autotune.core.version import __version__
 from autotune.measuring.effort import Finals, Stage, relative_speed
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from autotune.tuning.budget import Budget
     from autotune.tuning.context import TuningContext
     from autotune.tuning.results import TrialResult
+    from autotune.tuning.settings import Run
 
 FINALISTS = 5
 """How many of the best candidates are measured again, interleaved."""
@@ -66,6 +68,7 @@ class SearchedRun(Protocol):
 
     context: TuningContext
     evaluator: Evaluator
+    run: Run
     budget: Budget
     results: list[TrialResult]
     baseline: Baseline | None
@@ -126,18 +129,21 @@ def decide(
     return Decision(best, serving, False, contest.finals)
 
 
-def finalists(measured: Iterable[tuple[Candidate, Measurement]]) -> list[Candidate]:
-    """The best candidates, fastest first: those that could still be the winner."""
+def finalists(
+    measured: Iterable[tuple[Candidate, Measurement]], objective: Objective = TIME
+) -> list[Candidate]:
+    """The best candidates, the best first: those that could still be the winner."""
     found = dict(measured)
     names, measurements = list(found), list(found.values())
-    ranked = _ranked(measurements)[:FINALISTS]
+    ranked = _ranked(measurements, objective)[:FINALISTS]
     if not ranked:
         return []
-    best_s, (_, best_high) = _times(measurements[ranked[0]])
+    costs = {at: objective.cost_of(measurements[at]) or 0.0 for at in ranked}
+    best_cost, (_, best_high) = costs[ranked[0]], _times(measurements[ranked[0]])[1]
     contenders = []
     for at in ranked:
-        median, (low, _) = _times(measurements[at])
-        if median <= CONTENDER_RATIO * best_s or low <= best_high:
+        overlaps = objective.follows_time and _times(measurements[at])[1][0] <= best_high
+        if costs[at] <= CONTENDER_RATIO * best_cost or overlaps:
             contenders.append(names[at])
     return contenders
 
@@ -160,14 +166,14 @@ class _Contest:
 
     @property
     def ranked(self) -> list[int]:
-        """Positions of the finalists that are right, the fastest first."""
-        return _ranked(self.finals.measurements)
+        """Positions of the finalists that are right, the best first."""
+        return _ranked(self.finals.measurements, self.run.run.objective)
 
     def has_beaten(self, challenger: int, incumbent: int, *, doubtful: bool) -> bool | None:
-        """Whether a finalist was faster than the incumbent, round by round.
+        """Whether a finalist was better than the incumbent, round by round.
 
         It must be so with 95% confidence: between equals the incumbent stays. Where its own
-        record is doubtful the smaller median is enough.
+        record is doubtful the better median is enough.
 
         Returns:
             None where there was no time for them to take turns.
@@ -239,7 +245,7 @@ def _hold_contest(
     """
     contest: _Contest | None = None
     while True:
-        chosen = finalists(searched.items())
+        chosen = finalists(searched.items(), run.run.objective)
         if contest is not None and set(chosen) <= {contest.chosen[at] for at in contest.ranked}:
             return contest
         if not chosen:
@@ -269,7 +275,8 @@ def _hold_finals(
     threads = min(run.context.problem.threads or usable, usable)
     late = Measurement(Outcome.ABANDONED, reason="there was no time for it in the finals")
     known = tuple(searched.get(candidate, late) for candidate in chosen)
-    ratios = tuple(relative_speed(measurement, run.baseline) for measurement in known)
+    library = run.baseline if run.run.objective.follows_time else None
+    ratios = tuple(relative_speed(measurement, library) for measurement in known)
     for _ in range(ATTEMPTS):
         competition = Competition(threads)
         finals = run.finals(chosen) or Finals(known, ratios, run.baseline)
@@ -280,10 +287,11 @@ def _hold_finals(
                 ratios=(*finals.ratios, *[None] * missing),
                 rounds=(*finals.rounds, *[()] * missing),
             )
-        noise = _noise(finals, chosen, searched, competition.seen())
+        contest = _Contest(run, chosen, finals, "")
+        noise = _noise(contest, searched, competition.seen())
         if not noise or not run.budget.can_repeat_finals:
             break
-    return _Contest(run, chosen, finals, noise)
+    return replace(contest, noise=noise)
 
 
 def _reconsider(
@@ -316,19 +324,13 @@ def _reconsider(
     return found
 
 
-def _noise(
-    finals: Finals,
-    chosen: Sequence[Candidate],
-    searched: Mapping[Candidate, Measurement],
-    competition: str,
-) -> str:
-    """What disturbed the fastest one's times or the baseline's; empty if nothing did."""
-    ranked = _ranked(finals.measurements)
-    if not ranked:
+def _noise(contest: _Contest, searched: Mapping[Candidate, Measurement], competition: str) -> str:
+    """What disturbed the winner's times or the baseline's; empty if nothing did."""
+    if not (ranked := contest.ranked):
         return ""
-    winner = finals.measurements[ranked[0]]
+    winner = contest.finals.measurements[ranked[0]]
     median_s, _ = _times(winner)
-    before = searched.get(chosen[ranked[0]])
+    before = searched.get(contest.chosen[ranked[0]])
     reasons = [
         competition,
         throttling(winner.details),
@@ -336,18 +338,16 @@ def _noise(
     ]
     if winner.interval_s is not None:
         reasons.append(scatter("the winner", median_s, winner.interval_s))
-    if (library := finals.baseline) is not None:
+    if (library := contest.finals.baseline) is not None:
         wide = scatter("the library", library.median_s, library.interval_s)
         reasons.append(library.noise or wide)
     return "; ".join(filter(None, reasons))
 
 
-def _ranked(measurements: Sequence[Measurement]) -> list[int]:
-    """Positions of those that are right, the fastest first."""
-    right = [
-        at for at, found in enumerate(measurements) if found.ok and found.median_s is not None
-    ]
-    return sorted(right, key=lambda at: measurements[at].median_s or 0.0)
+def _ranked(measurements: Sequence[Measurement], objective: Objective) -> list[int]:
+    """Positions of those that are right and have a score, the best first."""
+    costs = [(objective.cost_of(found), at) for at, found in enumerate(measurements) if found.ok]
+    return [at for _, at in sorted((cost, at) for cost, at in costs if cost is not None)]
 
 
 def _times(measurement: Measurement) -> tuple[float, tuple[float, float]]:

@@ -7,6 +7,7 @@ alone. `budget` keeps the time, `known` says what is tried first, `deciding` who
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter, deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -44,7 +45,8 @@ def tune_in(
     """
     if run.progress is not None:
         run.progress(Progress.at_start(context.problem.flops, run.trials, budget.deadline))
-    prior = priors(context) if run.sampler == "auto" else ()
+    # Priors are of times.
+    prior = priors(context) if run.sampler == "auto" and run.objective.follows_time else ()
     with context.open(run, beside, prior) as (study, evaluator):
         study.enqueue(known_good(context))
         trials = TrialRun(context, study, evaluator, run, budget)
@@ -84,6 +86,7 @@ class TrialRun:
         self.results: list[TrialResult] = []
         self.best: TrialResult | None = None
         self.baseline: Baseline | None = None
+        self._best_cost = math.inf
         self._study = study
         self._waiting: deque[Proposal[Candidate]] = deque()
         evaluator.deadline = budget.deadline
@@ -176,11 +179,12 @@ class TrialRun:
         self.keep(proposal.candidate, measurement)
         result = TrialResult(proposal.candidate, measurement)
         self.results.append(result)
-        if measurement.ok and measurement.median_s is not None:
+        cost = self.run.objective.cost_of(measurement) if measurement.ok else None
+        if cost is not None and measurement.median_s is not None:
             timed_s = measurement.median_s * measurement.repeats
             self.budget.pace.note_trial(float(measurement.details["trial_s"]), timed_s)
-            if self.best is None or measurement.median_s < (self.best.measurement.median_s or 0):
-                self.best = result
+            if cost < self._best_cost:
+                self.best, self._best_cost = result, cost
                 self._check_baseline()
         self._keep_reserve()
         if first and self.best is not None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from autotune.core import arguments
+from autotune.core.objective import TIME, Objective, objective_named
 
 if TYPE_CHECKING:
     from autotune.measuring.effort import Effort
@@ -24,7 +25,7 @@ class Run:
         storage: an Optuna storage URL; None keeps a journal file beside the cache.
         study: name of the study; an existing one is continued.
         workers: processes that compile; None uses every core.
-        effort: how long and how exactly to measure; None takes the default.
+        effort: how long and how exactly to measure, and by which objective; None is the default.
         racing: whether a candidate is abandoned once it is far behind the best so far.
         finals: whether the best candidates are measured again, for which time is kept.
         progress: called whenever something has moved.
@@ -42,9 +43,18 @@ class Run:
     finals: bool = True
     progress: Watcher | None = None
 
+    @property
+    def objective(self) -> Objective:
+        """What candidates are compared by."""
+        return TIME if self.effort is None else self.effort.objective
+
     @classmethod
-    def of(cls, **settings: Any) -> Self:
+    def of(cls, *, objective: str | None = None, **settings: Any) -> Self:
         """Check settings as users give them; those left out have their defaults.
+
+        Args:
+            objective: name of what candidates are compared by; None leaves it to the effort.
+            settings: by their names.
 
         Raises:
             InputError: one is of another type or out of range, there is no such sampler, or the
@@ -52,7 +62,7 @@ class Run:
             MissingDependencyError: the sampler or the storage needs a package.
         """
         run = cls(**settings)
-        checked = {
+        checked: dict[str, Any] = {
             "trials": arguments.whole("trials", run.trials),
             "timeout": arguments.seconds("timeout", run.timeout),
             "seed": arguments.seed(run.seed),
@@ -62,11 +72,14 @@ class Run:
         for name, value in (("storage", run.storage), ("study", run.study)):
             if value is not None:
                 arguments.text(name, value)
-        if (effort := run.effort) is not None:
+        if (effort := run.effort) is not None or objective is not None:
             from autotune.measuring.effort import Effort  # late: who loads does not measure
 
-            measures = isinstance(effort, Effort)
+            measures = effort is None or isinstance(effort, Effort)
             arguments.must("effort", "None or an autotune.Effort", effort, measures)
+            if objective is not None:
+                named = objective_named(arguments.text("objective", objective))
+                checked["effort"] = replace(effort or Effort(), objective=named)
         progress = run.progress
         callable_or_none = progress is None or callable(progress)
         arguments.must("progress", "None or a function", progress, callable_or_none)

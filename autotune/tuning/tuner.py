@@ -45,6 +45,7 @@ def tune(
     study: str | None = None,
     workers: int | None = None,
     effort: Effort | None = None,
+    objective: str | None = None,
     progress: Watcher | None = None,
     **options: Any,
 ) -> TuneResult:
@@ -74,6 +75,8 @@ def tune(
         study: name of the study; an existing one is continued. None starts a new one.
         workers: processes that compile, at least 1; None uses every core.
         effort: how long and how exactly to measure; None takes the default.
+        objective: what kernels are compared by: "time", "throughput", "energy", "error" or
+            another package's (`autotune.core.objective`); None takes the effort's.
         progress: called whenever something has moved.
         options: what the target can be told (its `OPTIONS`), as for `load`.
 
@@ -92,6 +95,7 @@ def tune(
         study=study,
         workers=workers,
         effort=effort,
+        objective=objective,
         progress=progress,
     )
     context = TuningContext.of(

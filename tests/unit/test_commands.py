@@ -503,7 +503,9 @@ class TestStudies:
             cache=None,
             options={},
         )
-        with open_study(work.union, None, "mine", work.studies, subject=work.subject) as study:
+        with open_study(
+            work.union, None, "mine", work.studies, subject=work.subject_of()
+        ) as study:
             proposal = study.ask()
             assert proposal is not None
             study.tell(proposal, Measurement(Outcome.OK, 1e-3))

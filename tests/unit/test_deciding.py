@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,20 +10,22 @@ from stopwatch import Stopwatch
 
 from autotune import Gemm, TuneResult, TuningRecord, tune
 from autotune.cli.tuned import summary
-from autotune.core.errors import TuningFailedError
+from autotune.core.errors import InputError, StudyError, TuningFailedError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.cpu.identity import read_cpu
 from autotune.cpu.target import CpuTarget
 from autotune.measuring.noise import Competition, disagreement, throttling
+from autotune.search.reading import read_study
 from autotune.serving.lookup import look_up
 from autotune.store import TuningCache
 from autotune.tuning import deciding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from autotune.core.configuration import Candidate
+    from autotune.measuring.effort import Finals
 
 PROBLEM = Gemm(48, 48, 48, threads=1)
 FAMILIES = ["blocked", "loops"]
@@ -58,9 +61,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., TuneRe
         families: list[str] = FAMILIES,
         trials: int = 6,
         cache: Path = tmp_path,
+        **options: str,
     ) -> TuneResult:
         monkeypatch.setattr(CpuTarget, "evaluator", lambda *arguments, **options: stopwatch)
-        return tune(PROBLEM, target="cpu", families=families, trials=trials, cache=cache)
+        return tune(
+            PROBLEM, target="cpu", families=families, trials=trials, cache=cache, **options
+        )
 
     return run
 
@@ -184,6 +190,49 @@ def test_where_all_are_wrong_it_ends(run: Callable[..., TuneResult], tmp_path: P
     with pytest.raises(TuningFailedError, match="second verification"):
         run(stopwatch)
     assert stored(tmp_path) == []
+
+
+class Frugal(Stopwatch):
+    """Observes energy, of which slow kernels take less."""
+
+    @staticmethod
+    def joules(measurement: Measurement) -> Measurement:
+        assert measurement.median_s is not None
+        return measurement.scored("energy", 1e-6 / measurement.median_s)
+
+    def evaluate(self, candidate: Candidate, best_s: float | None) -> Measurement:
+        return self.joules(super().evaluate(candidate, best_s))
+
+    def finals(self, candidates: Sequence[Candidate]) -> Finals:
+        finals = super().finals(candidates)
+        return replace(
+            finals,
+            measurements=tuple(map(self.joules, finals.measurements)),
+            rounds=tuple(tuple(1e-6 / time_s for time_s in turns) for turns in finals.rounds),
+        )
+
+
+def test_another_objective_chooses_what_is_better_by_it(
+    run: Callable[..., TuneResult], tmp_path: Path
+) -> None:
+    fast = run(watch(), study="fast")
+    assert fast.best.candidate.family == "blocked"
+    with pytest.raises(StudyError, match="objective is time there and energy here"):
+        run(Frugal(read_cpu(), by_family), study="fast", objective="energy")
+    frugal = run(Frugal(read_cpu(), by_family), study="frugal", objective="energy")
+    assert frugal.best.candidate.family == "loops"
+    assert frugal.best.beat == (fast.best.id,)
+    assert served(tmp_path) == frugal.serving == frugal.best
+    # Study, cache and trials have the same scores, and the times beside them.
+    rows = TuningCache(tmp_path / "tuning.sqlite").measurements(study="frugal")
+    told = read_study("frugal", None, tmp_path / "studies")
+    assert told is not None
+    assert told.subject["objective"] == "energy"
+    assert [each.measurement for each in told.trials] == [row.measurement for row in rows]
+    assert {row.measurement.score for row in rows} == {1e-3, 5e-4}
+    assert {row.measurement.median_s for row in rows} == {1e-3, 2e-3}
+    with pytest.raises(InputError, match=r"objective must be one of .*energy"):
+        run(watch(), objective="beauty")
 
 
 class Cheats(set["Candidate"]):
